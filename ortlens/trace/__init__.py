@@ -1,0 +1,1 @@
+"""What happened, as plain data: records, the recorder that collects them, files, and pandas frames."""

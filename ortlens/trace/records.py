@@ -1,0 +1,304 @@
+"""The records of a capture: frozen, JSON-able, no tensors and no frames inside.
+
+This file is the one table of columns: each field of a record is a column of the frame of that name, and carries
+its unit and its meaning. `schema.py` reads the pandas dtypes and the JSON checks from the annotations here, and the
+reference page in the docs is generated from the same place, so nothing about a column is written down twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field
+from typing import Any, Literal, TypeAlias
+
+SCHEMA_VERSION = 1
+
+Phase: TypeAlias = Literal["inference", "forward", "backward"]
+ReasonCode: TypeAlias = Literal[
+    "no_converter",
+    "converter_raised",
+    "dtype",
+    "layout",
+    "device",
+    "dynamic_shape",
+    "side_effect",
+    "too_small",
+    "policy",
+    "session_refused",
+]
+Confidence: TypeAlias = Literal["exact", "fused", "inferred", "none"]
+Severity: TypeAlias = Literal["error", "warning", "info"]
+
+
+def column(meaning: str, *, unit: str = "", default: object = MISSING) -> Any:  # noqa: ANN401 - a field() in disguise
+    """Declare a record field together with what its column means.
+
+    Args:
+        meaning: One sentence for the reference page.
+        unit: `ns`, `bytes`, `flops`, or empty for plain counts and text.
+        default: Value of the field when the recorder does not know it.
+
+    Returns:
+        A dataclass field that carries both texts as metadata.
+    """
+    metadata = {"meaning": meaning, "unit": unit}
+    return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """One FX graph that Dynamo handed to the backend, per phase."""
+
+    graph_id: str = column("Id of this graph and phase within the capture.")
+    compile_id: str | None = column("Dynamo's `frame/attempt` id; `0/1` is the second compilation of frame 0.", default=None)
+    phase: Phase = column("`inference`, `forward` or `backward`.")
+    name: str | None = column("Name of the compiled Python function.", default=None)
+    file: str | None = column("File of the compiled Python function.", default=None)
+    line: int | None = column("First line of the compiled Python function.", default=None)
+    node_count: int | None = column("Compute nodes after decomposition; empty for a backend other than ours.", default=None)
+    op_count: int = column("Operations in Dynamo's own graph, before decomposition; 0 for a backward graph.")
+    partition_count: int | None = column("Partitions that run in ONNX Runtime.", default=None)
+    fallback_count: int | None = column("Nodes that stay in PyTorch.", default=None)
+    coverage: float | None = column("Share of the compute nodes that ONNX Runtime runs, 0 to 1.", default=None)
+    dynamic_shapes: bool = column("True when the graph has symbolic sizes.", default=False)
+    recompile_of: str | None = column("The compile id whose guard failed, when this is a recompile.", default=None)
+    dynamo_ns: int | None = column("Dynamo's share of the compilation: tracing and guards.", unit="ns", default=None)
+    aot_ns: int | None = column("AOTAutograd's share: functionalising, decomposing, splitting off the backward.", unit="ns", default=None)
+    partition_ns: int | None = column("Deciding support and partitioning.", unit="ns", default=None)
+    convert_ns: int | None = column("Turning the partitions into ONNX.", unit="ns", default=None)
+    optimize_ns: int | None = column("Optimising the ONNX models.", unit="ns", default=None)
+    session_ns: int | None = column("Creating ONNX Runtime sessions.", unit="ns", default=None)
+    compile_ns: int | None = column("All of the above together.", unit="ns", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Break:
+    """One distinct place where Dynamo stopped a graph."""
+
+    break_id: str = column("Id of the break within the capture.")
+    gb_id: str | None = column("PyTorch's id of this kind of break, as in its graph break registry.", default=None)
+    reason: str = column("What stopped the graph, in one line.")
+    explanation: str | None = column("PyTorch's explanation.", default=None)
+    hints: tuple[str, ...] = column("PyTorch's hints, one per item.", default=())
+    file: str | None = column("File of the user line that broke the graph.", default=None)
+    line: int | None = column("Number of that line.", default=None)
+    function: str | None = column("Function that the line is in.", default=None)
+    source: str | None = column("Text of that line.", default=None)
+    user_stack: tuple[str, ...] = column("User frames at the break, outermost first, as `file:line function`.", default=())
+    occurrences: int = column("How many graph boundaries this break makes; at least 1.", default=1)
+    compile_ids: tuple[str, ...] = column("Compilations that ran into it.", default=())
+    cost_ns: int | None = column("What the break costs per call; empty where it was not measured.", unit="ns", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recompile:
+    """A second compilation of the same code because a guard failed."""
+
+    compile_id: str = column("The new compilation.")
+    of_compile_id: str | None = column("The compilation whose guard failed.", default=None)
+    function: str | None = column("Name of the recompiled function.", default=None)
+    file: str | None = column("File of the recompiled function.", default=None)
+    line: int | None = column("First line of the recompiled function.", default=None)
+    guard: str | None = column("The guard that failed, or what it guarded.", default=None)
+    reason: str = column("Dynamo's full reason, with expected and actual values.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One ATen-level FX node after decomposition."""
+
+    graph_id: str = column("Graph the node is in.")
+    node: str = column("Name of the node in its graph.")
+    target: str = column("Operator, as `aten.add.Tensor`.")
+    module: str | None = column("Path of the nn.Module that made it, as `layers.0.attn`.", default=None)
+    module_type: str | None = column("Class of that module.", default=None)
+    file: str | None = column("File of the user line.", default=None)
+    line: int | None = column("Number of the user line.", default=None)
+    source: str | None = column("Text of the user line.", default=None)
+    dtype: str | None = column("dtype of the (first) output.", default=None)
+    shape: tuple[int | str, ...] | None = column("Shape of the (first) output; symbolic sizes as text.", default=None)
+    partition_id: str | None = column("Partition that runs the node; empty when PyTorch runs it.", default=None)
+    supported: bool = column("True when ONNX Runtime runs the node.")
+    reason_code: ReasonCode | None = column("Why not, as a code.", default=None)
+    reason: str | None = column("Why not, in words.", default=None)
+    flops: int | None = column("Floating-point operations by PyTorch's flop counter; 0 for ops it does not count.", unit="flops", default=None)
+    bytes: int | None = column("Bytes of all tensor inputs and outputs; hints stand in for symbolic sizes.", unit="bytes", default=None)
+    onnx_nodes: tuple[str, ...] = column("Names of the ONNX nodes made from it.", default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A set of supported nodes that became one ONNX model."""
+
+    partition_id: str = column("Id of the partition within the capture.")
+    graph_id: str = column("Graph it was cut from.")
+    node_count: int = column("Compute nodes in it.")
+    input_count: int = column("Tensors and numbers that enter it, weights included.")
+    output_count: int = column("Tensors and numbers that leave it.")
+    input_bytes: int | None = column("Bytes entering per call, weights apart; hints for symbolic sizes.", unit="bytes", default=None)
+    output_bytes: int | None = column("Bytes leaving per call.", unit="bytes", default=None)
+    weight_bytes: int | None = column("Bytes of parameters and buffers it reads.", unit="bytes", default=None)
+    flops: int | None = column("Floating-point operations per call by PyTorch's flop counter.", unit="flops", default=None)
+    model_id: str | None = column("The ONNX model made from it.", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """A node that stays in PyTorch, with the reason."""
+
+    graph_id: str = column("Graph the node is in.")
+    node: str = column("Name of the node in its graph.")
+    target: str = column("Operator, as `aten.cumsum.default`.")
+    reason_code: ReasonCode = column("Why it stays, as a code.")
+    reason: str = column("Why it stays, in words.")
+    file: str | None = column("File of the user line.", default=None)
+    line: int | None = column("Number of the user line.", default=None)
+    source: str | None = column("Text of the user line.", default=None)
+    calls: int = column("How often PyTorch ran it while observed.", default=0)
+    total_ns: int = column("Time PyTorch spent in it, clock read around the op; on a GPU the launch only.", unit="ns", default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """The ONNX model of a partition."""
+
+    model_id: str = column("Id of the model within the capture.")
+    partition_id: str = column("Partition it was made from.")
+    path: str | None = column("File it was dumped to, or its name inside a saved capture.", default=None)
+    opset: int | None = column("Version of the default ONNX operator set.", default=None)
+    node_count: int = column("ONNX nodes after the ONNX Script optimiser.")
+    ops: tuple[str, ...] = column("Operator types with their counts, most frequent first, as `MatMul:12`.", default=())
+    initializer_bytes: int = column("Bytes of the constants inside the model, frozen weights included.", unit="bytes", default=0)
+    size_bytes: int = column("Bytes of the serialised model without frozen weights.", unit="bytes", default=0)
+    sha256: str | None = column("Digest of the serialised model without frozen weights.", default=None)
+    optimized_node_count: int | None = column("Nodes left after ONNX Runtime's own fusions; empty where not asked for.", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One `onnxruntime.InferenceSession`, made for a partition and an input signature."""
+
+    session_id: str = column("Id of the session within the capture.")
+    partition_id: str = column("Partition it runs.")
+    model_id: str | None = column("Model it was made from.", default=None)
+    providers: tuple[str, ...] = column("Execution providers that ONNX Runtime registered, in order.", default=())
+    input_signature: str = column("dtypes and shapes of the inputs it accepts, as `f32[2,8] i64[s0]`.", default="")
+    create_ns: int = column("Creating the session.", unit="ns", default=0)
+    calls: int = column("How often it ran.", default=0)
+    total_ns: int = column("Sum over all calls, bind to output.", unit="ns", default=0)
+    mean_ns: int | None = column("Mean of a call; empty before the first.", unit="ns", default=None)
+    p50_ns: int | None = column("Median of a call, from a histogram with buckets of at most 3.2 %.", unit="ns", default=None)
+    p90_ns: int | None = column("90th percentile, same source.", unit="ns", default=None)
+    p99_ns: int | None = column("99th percentile, same source.", unit="ns", default=None)
+    max_ns: int | None = column("Slowest call.", unit="ns", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One call of a session, or of a whole graph when the backend is not ours."""
+
+    session_id: str | None = column("Session that ran; empty for a backend other than ours.", default=None)
+    call: int = column("Number of the call, from 0; the latest calls are kept, exact sums are in `sessions`.")
+    start_ns: int = column("Start, on the clock of `time.perf_counter_ns`.", unit="ns")
+    bind_ns: int = column("Binding inputs and outputs, copies of unfit layouts included.", unit="ns", default=0)
+    run_ns: int = column("Inside ONNX Runtime.", unit="ns", default=0)
+    output_ns: int = column("Handing the outputs back to PyTorch.", unit="ns", default=0)
+    total_ns: int = column("The three together.", unit="ns")
+    thread: int = column("Identifier of the thread, as of `threading.get_ident`.", default=0)
+    graph_id: str | None = column("Graph that ran.", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """One node that ONNX Runtime really executed, after its own fusions."""
+
+    session_id: str = column("Session it ran in.")
+    kernel: str = column("Name of the executed node.")
+    op_type: str = column("Its operator.")
+    provider: str = column("Execution provider that ran it.")
+    calls: int = column("How often it ran while profiled.", default=0)
+    total_ns: int = column("Time, rescaled from its profiled share to the unprofiled total.", unit="ns", default=0)
+    mean_ns: int | None = column("The same per call.", unit="ns", default=None)
+    share: float | None = column("Share of the session's kernel time, 0 to 1.", default=None)
+    node: str | None = column("FX node it came from.", default=None)
+    module: str | None = column("nn.Module path it came from.", default=None)
+    file: str | None = column("File of the user line.", default=None)
+    line: int | None = column("Number of the user line.", default=None)
+    confidence: Confidence = column("How sure the way back is: `exact`, `fused`, `inferred`, `none`.", default="none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numeric:
+    """One compared value: ONNX Runtime against PyTorch."""
+
+    partition_id: str = column("Partition the value is in.")
+    node: str = column("FX node that makes the value.")
+    onnx_value: str | None = column("Name of the value in the ONNX model.", default=None)
+    max_abs: float | None = column("Largest absolute difference.", default=None)
+    max_rel: float | None = column("Largest relative difference.", default=None)
+    ok: bool | None = column("True when within tolerance; empty when not checked.", default=None)
+    first_divergence: bool = column("True for the first value, in graph order, that is out of tolerance.", default=False)
+    closer_to_fp64: str | None = column("Which side is closer to a double-precision run: `ort`, `eager`, `equal`.", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something the user should know, with its evidence."""
+
+    rule: str = column("Name of the rule that found it.")
+    severity: Severity = column("`error`, `warning` or `info`.")
+    title: str = column("What was found, in one line.")
+    file: str | None = column("File of the user line.", default=None)
+    line: int | None = column("Number of the user line.", default=None)
+    evidence: str = column("The recorded facts behind it.", default="")
+    hazard: str = column("Why it matters.", default="")
+    mitigation: str = column("What to do.", default="")
+    gain_ns: int | None = column("What the mitigation saves per call; empty where unknown.", unit="ns", default=None)
+    measured: bool = column("True when the gain was measured, False when estimated or unknown.", default=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerPart:
+    """One part of the wall time of a call."""
+
+    graph_id: str = column("Graph that was called.")
+    part: str = column("`guards`, `bind`, `run`, `output`, `eager` or `residual`.")
+    ns: int = column("Time of the part per call.", unit="ns")
+    share: float = column("Share of the call, 0 to 1.")
+
+
+Record: TypeAlias = (
+    Graph | Break | Recompile | Node | Partition | Fallback | Model | Session | Run | Kernel | Numeric | Finding | LedgerPart
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """Everything that was recorded. All views, frames and analyses are functions of it.
+
+    Attributes:
+        name: Name given by the user, or of the observed model.
+        backend: Name of the observed backend.
+        created: Time of the snapshot, ISO 8601, UTC.
+        environment: Versions and machine facts, by name.
+        attachments: Bytes that belong to records, by name inside the saved file (`models/m0.onnx`).
+    """
+
+    name: str = ""
+    backend: str = "ortlens"
+    created: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    graphs: tuple[Graph, ...] = ()
+    breaks: tuple[Break, ...] = ()
+    recompiles: tuple[Recompile, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    partitions: tuple[Partition, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
+    models: tuple[Model, ...] = ()
+    sessions: tuple[Session, ...] = ()
+    runs: tuple[Run, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
+    numerics: tuple[Numeric, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    ledger: tuple[LedgerPart, ...] = ()
+    attachments: Mapping[str, bytes] = field(default_factory=dict)
