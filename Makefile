@@ -1,0 +1,121 @@
+# Two targets matter to a newcomer: `make demo` shows what ortlens does, `make test` runs every gate.
+# Both make .venv when it is missing. Debian 12 with python3 and make is enough to start.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+PIP_ARGS ?=
+VENV ?= .venv
+BIN := $(VENV)/bin
+BUILD := build
+TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_ARGS)
+SAY := @printf '\n==> %s\n'
+
+export PYTHONDONTWRITEBYTECODE = 1
+
+.PHONY: help venv demo test lint format-check ruff types contracts dead-code deps docs pytest coverage bench clean
+
+help: ## Show this list
+	@printf 'ortlens: PyTorch through ONNX Runtime, recorded and shown\n\n'
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@printf '\nPYTHON=%s (3.11 or newer) makes %s. PIP_ARGS goes to every pip install, e.g. an index with CPU builds of torch.\n' \
+		'$(PYTHON)' '$(VENV)'
+
+# ------------------------------------------------------------------------------------------------ the virtual environment
+
+$(BIN)/python:
+	$(SAY) 'Making the virtual environment $(VENV)'
+	@command -v $(PYTHON) >/dev/null \
+		|| { echo 'python3 is not installed. On Debian: apt-get install python3 python3-venv'; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "$$($(PYTHON) --version) is too old for the tested pins; name a newer one: make PYTHON=python3.11 ..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+		|| { echo 'The venv module is not installed. On Debian: apt-get install python3-venv'; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+# Torch goes in alone and first: its pin decides what else comes along.
+$(VENV)/.runtime: pyproject.toml constraints.txt | $(BIN)/python
+	$(SAY) 'Installing ortlens and what it needs to run, $(TORCH) first: a few minutes the first time'
+	@$(PIP) --upgrade pip
+	@$(PIP) '$(TORCH)'
+	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	$(SAY) 'Installing what the tests, the linters and the docs need'
+	@$(PIP) '$(TORCH)' -e '.[all]' --group dev
+	@touch $@
+
+venv: $(VENV)/.dev ## Make the development environment in .venv, with the tested pins
+	$(SAY) 'Ready: source $(BIN)/activate'
+
+# -------------------------------------------------------------------------------------------------------- the main job
+
+demo: $(VENV)/.runtime ## Run a small model through ONNX Runtime and show what happened
+	$(SAY) 'Running: ortlens demo'
+	@$(BIN)/ortlens demo
+
+bench: $(VENV)/.dev ## Measure the figures that the README quotes
+	$(SAY) 'Running the benchmarks'
+	@found=0; for script in benchmarks/bench_*.py; do \
+		[ -e "$$script" ] || continue; found=1; echo "-- $$script"; $(BIN)/python "$$script"; done; \
+		[ $$found = 1 ] || { echo 'benchmarks/ holds no bench_*.py'; exit 1; }
+
+# ----------------------------------------------------------------------------------------------------------- the gates
+
+# In order, cheap ones first. pytest's closing line is repeated at the very end, where CI looks for it.
+test: $(VENV)/.dev ## Run every gate: lint, types, contracts, dead code, deps, docs, tests, coverage
+	@$(MAKE) lint
+	@$(MAKE) docs
+	@$(MAKE) pytest
+	@$(MAKE) coverage
+	$(SAY) 'All gates passed'
+	@tail -n 1 $(BUILD)/pytest.log
+
+lint: ruff format-check types contracts dead-code deps ## Run the static gates only
+
+ruff: $(VENV)/.dev
+	$(SAY) 'Lint: ruff, every rule'
+	@$(BIN)/ruff check .
+
+format-check: $(VENV)/.dev
+	$(SAY) 'Format: ruff format'
+	@$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(SAY) 'Types: mypy, strict'
+	@$(BIN)/mypy
+
+contracts: $(VENV)/.dev
+	$(SAY) 'Layers: import-linter'
+	@$(BIN)/lint-imports
+
+dead-code: $(VENV)/.dev
+	$(SAY) 'Dead code: vulture'
+	@$(BIN)/vulture
+
+deps: $(VENV)/.dev
+	$(SAY) 'Declared dependencies: deptry'
+	@$(BIN)/deptry .
+
+docs: $(VENV)/.dev ## Build the documentation into build/site, warnings are errors
+	$(SAY) 'Docs: mkdocs, strict'
+	@$(BIN)/mkdocs build --strict --quiet
+	@echo 'built $(BUILD)/site'
+
+pytest: $(VENV)/.dev
+	$(SAY) 'Tests: unit, integration, packaging, examples of the docs'
+	@mkdir -p $(BUILD)
+	@$(BIN)/python -m pytest --cov --cov-report= --durations=15 2>&1 | tee $(BUILD)/pytest.log
+
+coverage: $(VENV)/.dev
+	$(SAY) 'Branch coverage: 95 % in trace and analysis, 85 % in the rest'
+	@$(BIN)/coverage report --include='ortlens/trace/*,ortlens/analysis/*' --fail-under=95
+	@$(BIN)/coverage report --omit='ortlens/trace/*,ortlens/analysis/*' --fail-under=85
+
+clean: ## Remove everything that was built, the virtual environment included
+	rm -rf $(VENV) $(BUILD) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,116 @@
+"""ortlens: run PyTorch models through ONNX Runtime with `torch.compile`, and see what happened.
+
+Importing this module loads the standard library only. Every public name lives in a module of its own and is fetched
+when it is first asked for, so `import ortlens` costs no torch, and a saved capture opens where there is none.
+
+Example:
+    >>> import ortlens
+    >>> sorted(set(ortlens.__all__) & {"explain", "capture", "load"})
+    ['capture', 'explain', 'load']
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ortlens.backend.compiler import OrtBackend, is_onnxrt_backend_supported, torch_compile_backend
+    from ortlens.backend.options import ExportOptions, OrtBackendOptions
+    from ortlens.errors import (
+        CaptureError,
+        CheckFailed,
+        ConversionError,
+        OptionalDependencyError,
+        OrtLensError,
+        SessionError,
+        UnsupportedVersionError,
+        UsageError,
+    )
+    from ortlens.lens.lens import Lens, capture, explain
+    from ortlens.trace.records import Capture
+    from ortlens.views.capture_view import SavedCapture, load
+
+__version__ = "0.1.0"
+
+__all__ = [  # noqa: RUF022 - grouped by what a user wants, in the order of the reference page
+    # watch
+    "explain",
+    "capture",
+    "Lens",
+    # read back
+    "load",
+    "SavedCapture",
+    "Capture",
+    # the backend, under the names that torch's removed one had
+    "OrtBackend",
+    "OrtBackendOptions",
+    "ExportOptions",
+    "is_onnxrt_backend_supported",
+    "torch_compile_backend",
+    # errors
+    "OrtLensError",
+    "UsageError",
+    "OptionalDependencyError",
+    "UnsupportedVersionError",
+    "ConversionError",
+    "SessionError",
+    "CaptureError",
+    "CheckFailed",
+    # about
+    "__version__",
+]
+
+_HOMES = {
+    "explain": "ortlens.lens.lens",
+    "capture": "ortlens.lens.lens",
+    "Lens": "ortlens.lens.lens",
+    "load": "ortlens.views.capture_view",
+    "SavedCapture": "ortlens.views.capture_view",
+    "Capture": "ortlens.trace.records",
+    "OrtBackend": "ortlens.backend.compiler",
+    "OrtBackendOptions": "ortlens.backend.options",
+    "ExportOptions": "ortlens.backend.options",
+    "is_onnxrt_backend_supported": "ortlens.backend.compiler",
+    "torch_compile_backend": "ortlens.backend.compiler",
+    "OrtLensError": "ortlens.errors",
+    "UsageError": "ortlens.errors",
+    "OptionalDependencyError": "ortlens.errors",
+    "UnsupportedVersionError": "ortlens.errors",
+    "ConversionError": "ortlens.errors",
+    "SessionError": "ortlens.errors",
+    "CaptureError": "ortlens.errors",
+    "CheckFailed": "ortlens.errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Fetch a public name from the module where it lives, once.
+
+    Args:
+        name: The attribute that was asked for.
+
+    Returns:
+        The object; later look-ups find it in this module and do not come here again.
+
+    Raises:
+        AttributeError: The name is not public; the message holds the nearest one that is.
+    """
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(_unknown(name), name=name, obj=None)
+    value: object = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _unknown(name: str) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, __all__, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else " dir(ortlens) lists the public names."
+    return f"module 'ortlens' has no attribute {name!r}.{hint}"
