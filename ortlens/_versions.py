@@ -1,0 +1,151 @@
+"""The versions that ortlens was written for, and the ones that are here.
+
+Everything goes through `importlib.metadata`: nothing is imported, so the answer costs milliseconds and is there even
+when the package itself does not import.
+
+ONNX Runtime comes as one of several distributions that all install the module `onnxruntime`: the plain one for CPU,
+`onnxruntime-gpu` and others per execution provider. Any of them serves.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from ortlens.errors import OptionalDependencyError, UnsupportedVersionError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# The plain one first: it is the one to name when none is installed.
+ONNXRUNTIME_DISTRIBUTIONS = (
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "onnxruntime-openvino",
+    "onnxruntime-directml",
+    "onnxruntime-qnn",
+    "onnxruntime-migraphx",
+    "onnxruntime-rocm",
+    "onnxruntime-vitisai",
+    "onnxruntime-silicon",
+    "onnxruntime-training",
+    "ort-nightly",
+    "ort-nightly-gpu",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupportedRange:
+    """Versions from `low` (included) to `high` (excluded), as release numbers."""
+
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+
+    def __str__(self) -> str:
+        """Return the range as pip spells it."""
+        return f">={'.'.join(map(str, self.low))},<{'.'.join(map(str, self.high))}"
+
+    def holds(self, installed_version: str) -> bool:
+        """Tell whether a version lies in the range.
+
+        Pre-releases count as the release that they lead to and local suffixes are dropped: `2.14.0.dev20260101+cu128` is
+        taken as 2.14.0. Vendors ship such builds as the real thing, and one that leads to `high` already has its changes.
+
+        Args:
+            installed_version: A version as `importlib.metadata` gives it.
+
+        Returns:
+            True inside the range; False outside, and for a text that starts with no number.
+        """
+        release = _release(installed_version)
+        return release is not None and _padded(self.low) <= _padded(release) < _padded(self.high)
+
+
+SUPPORTED: Mapping[str, SupportedRange] = MappingProxyType(
+    {
+        "torch": SupportedRange(low=(2, 9), high=(2, 16)),
+        "onnxruntime": SupportedRange(low=(1, 23), high=(2,)),
+        "onnx": SupportedRange(low=(1, 19), high=(2,)),
+        "onnxscript": SupportedRange(low=(0, 5), high=(1,)),
+    }
+)
+
+
+def installed() -> dict[str, str]:
+    """Look up the versions of the packages that ortlens stands on.
+
+    Returns:
+        Package name (a key of `SUPPORTED`) to version, missing packages left out; empty when none is installed.
+        `onnxruntime` stands for whichever of its distributions is here, the first of `ONNXRUNTIME_DISTRIBUTIONS`.
+    """
+    found = {name: _installed_version(name) for name in SUPPORTED}
+    return {name: text for name, text in found.items() if text is not None}
+
+
+def onnxruntime_distributions() -> dict[str, str]:
+    """Look up every distribution here that installs the module `onnxruntime`.
+
+    Returns:
+        Distribution name to version; empty when there is none. More than one is a broken installation: they write the
+        same files, and what runs is a mixture.
+    """
+    found = {name: _metadata_version(name) for name in ONNXRUNTIME_DISTRIBUTIONS}
+    return {name: text for name, text in found.items() if text is not None}
+
+
+def check_supported(*names: str) -> None:
+    """Refuse to go on with packages that ortlens was not written for.
+
+    Args:
+        names: Keys of `SUPPORTED`; none means all of them.
+
+    Raises:
+        UsageError: A name is not one that ortlens has a range for.
+        OptionalDependencyError: A package is not installed.
+        UnsupportedVersionError: A package is outside its range. Both messages hold the pip line that mends it.
+    """
+    for name in names or tuple(SUPPORTED):
+        _check_one(name)
+
+
+def _check_one(name: str) -> None:
+    supported = SUPPORTED.get(name)
+    if supported is None:
+        raise UsageError(f"ortlens has no version range for {name!r}; it has one for {', '.join(SUPPORTED)}.")
+    here = _installed_version(name)
+    if here is None:
+        raise OptionalDependencyError(
+            f"{name} is not installed. ortlens needs {name}{supported}: pip install '{name}{supported}'", name=name
+        )
+    if not supported.holds(here):
+        distribution = next(iter(onnxruntime_distributions())) if name == "onnxruntime" else name
+        raise UnsupportedVersionError(
+            f"{distribution} {here} is installed, and ortlens was written for {distribution}{supported}. "
+            f"To get one that works: pip install '{distribution}{supported}'"
+        )
+
+
+def _installed_version(name: str) -> str | None:
+    if name == "onnxruntime":
+        return next(iter(onnxruntime_distributions().values()), None)
+    return _metadata_version(name)
+
+
+def _metadata_version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _release(text: str) -> tuple[int, ...] | None:
+    # Not `packaging.version`: it is no dependency of ours, and the release number is all that counts here.
+    match = re.match(r"v?(?:\d+!)?(\d+(?:\.\d+)*)", text)
+    return tuple(map(int, match.group(1).split("."))) if match else None
+
+
+def _padded(release: tuple[int, ...]) -> tuple[int, ...]:
+    return (*release, 0, 0, 0)[: max(3, len(release))]

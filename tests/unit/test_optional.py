@@ -1,0 +1,65 @@
+"""A feature whose package is missing says which extra brings it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ortlens._optional import require
+from ortlens.errors import OptionalDependencyError, OrtLensError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_module_that_is_here_is_returned() -> None:
+    assert require("json", extra="report", feature="The report") is json
+
+
+def test_a_submodule_is_returned_itself() -> None:
+    assert require("json.decoder", extra="report", feature="The report") is json.decoder
+
+
+def test_a_missing_package_is_told_with_the_extra_and_the_install_line() -> None:
+    with pytest.raises(OptionalDependencyError) as caught:
+        require("no_such_package_of_ours.inner", extra="notebook", feature="lens.netron()")
+    assert str(caught.value) == (
+        "lens.netron() needs no_such_package_of_ours, which is not installed. "
+        "The extra 'notebook' brings it: pip install 'ortlens[notebook]'"
+    )
+    assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+
+
+def test_the_error_is_an_import_error_too() -> None:
+    with pytest.raises(ImportError) as caught:
+        require("no_such_package_of_ours", extra="all", feature="This")
+    assert isinstance(caught.value, OrtLensError)
+    assert caught.value.name == "no_such_package_of_ours"
+
+
+def test_a_package_that_fails_to_import_is_not_called_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "half_upgraded_xyz.py").write_text("from json import a_name_that_left\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(OptionalDependencyError, match=r"does not import here: .*a_name_that_left.*--force-reinstall 'ortlens\[report\]'"):
+        require("half_upgraded_xyz", extra="report", feature="The report")
+    sys.modules.pop("half_upgraded_xyz", None)
+
+
+def test_a_package_that_misses_a_package_of_its_own_is_not_called_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "needs_another_xyz.py").write_text("import no_such_package_of_theirs\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(OptionalDependencyError, match=r"needs_another_xyz, which does not import here: .*no_such_package_of_theirs"):
+        require("needs_another_xyz", extra="report", feature="The report")
+
+
+def test_the_extras_of_the_install_lines_exist() -> None:
+    extras = set(importlib.metadata.metadata("ortlens").get_all("Provides-Extra") or ())
+    assert extras == {"all", "notebook", "report"}
+    required = " ".join(importlib.metadata.requires("ortlens") or ())
+    for package in ("ipython", "ipywidgets", "netron", "jinja2", "matplotlib"):
+        assert re.search(rf"\b{package}\b[^;]*; extra ==", required), package

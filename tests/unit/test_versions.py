@@ -1,0 +1,120 @@
+"""The version ranges: what is inside, what the refusals say, and that nothing is imported to find out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ortlens import _versions
+from ortlens.errors import OptionalDependencyError, UnsupportedVersionError, UsageError
+
+
+@pytest.fixture
+def metadata(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The installed distributions, as this test wants them; empty to begin with."""
+    distributions: dict[str, str] = {}
+
+    def version(name: str) -> str:
+        try:
+            return distributions[name]
+        except KeyError:
+            raise PackageNotFoundError(name) from None
+
+    monkeypatch.setattr(_versions, "version", version)
+    return distributions
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2.9", "2.9.0", "2.9.0a0+50eac811a6.nv25.09", "2.13.0+cpu", "2.14.0.dev20260101", "2.15.99", "2.15.1.post2", "0!2.10"],
+)
+def test_a_version_of_the_range_is_supported(text: str) -> None:
+    assert _versions.SUPPORTED["torch"].holds(text)
+
+
+@pytest.mark.parametrize("text", ["2.8.1", "2", "1.13.1+cu117", "2.16", "2.16.0a0", "2.16.0.dev20270101+cpu", "3.0", "", "unknown"])
+def test_a_version_outside_the_range_is_not(text: str) -> None:
+    assert not _versions.SUPPORTED["torch"].holds(text)
+
+
+@given(st.lists(st.integers(min_value=0, max_value=40), min_size=1, max_size=5))
+def test_trailing_zeros_change_nothing(release: list[int]) -> None:
+    text = ".".join(map(str, release))
+    supported = _versions.SUPPORTED["torch"]
+    assert supported.holds(text) == supported.holds(f"{text}.0.0.0")
+
+
+@given(st.integers(min_value=0, max_value=40), st.integers(min_value=0, max_value=40))
+def test_the_range_is_what_its_text_says(major: int, minor: int) -> None:
+    supported = _versions.SUPPORTED["torch"]
+    assert str(supported) == ">=2.9,<2.16"
+    assert supported.holds(f"{major}.{minor}") == (major == 2 and 9 <= minor < 16)
+
+
+def test_installed_reads_the_real_environment() -> None:
+    here = _versions.installed()
+    assert set(here) == set(_versions.SUPPORTED)
+    assert all(_versions.SUPPORTED[name].holds(text) for name, text in here.items())
+    _versions.check_supported()
+
+
+def test_installed_leaves_out_what_is_missing(metadata: dict[str, str]) -> None:
+    assert _versions.installed() == {}
+    assert _versions.onnxruntime_distributions() == {}
+    metadata["onnx"] = "1.20.0"
+    assert _versions.installed() == {"onnx": "1.20.0"}
+
+
+@pytest.mark.parametrize("distribution", _versions.ONNXRUNTIME_DISTRIBUTIONS)
+def test_every_distribution_of_onnxruntime_serves(metadata: dict[str, str], distribution: str) -> None:
+    metadata[distribution] = "1.24.0"
+    assert _versions.installed() == {"onnxruntime": "1.24.0"}
+    assert _versions.onnxruntime_distributions() == {distribution: "1.24.0"}
+    _versions.check_supported("onnxruntime")
+
+
+def test_two_distributions_of_onnxruntime_are_both_told(metadata: dict[str, str]) -> None:
+    metadata.update({"onnxruntime": "1.24.0", "onnxruntime-gpu": "1.23.2"})
+    assert _versions.onnxruntime_distributions() == metadata
+
+
+def test_a_refusal_holds_the_version_the_range_and_the_pip_line(metadata: dict[str, str]) -> None:
+    metadata["torch"] = "2.6.0+cu124"
+    with pytest.raises(UnsupportedVersionError) as caught:
+        _versions.check_supported("torch")
+    assert str(caught.value) == (
+        "torch 2.6.0+cu124 is installed, and ortlens was written for torch>=2.9,<2.16. "
+        "To get one that works: pip install 'torch>=2.9,<2.16'"
+    )
+
+
+def test_a_refusal_names_the_distribution_that_is_installed(metadata: dict[str, str]) -> None:
+    metadata["onnxruntime-gpu"] = "1.17.0"
+    with pytest.raises(UnsupportedVersionError, match=r"pip install 'onnxruntime-gpu>=1\.23,<2'"):
+        _versions.check_supported("onnxruntime")
+
+
+def test_a_missing_package_is_told_with_its_pip_line(metadata: dict[str, str]) -> None:
+    metadata["torch"] = "2.13.0"
+    with pytest.raises(OptionalDependencyError, match=r"onnxscript is not installed.*pip install 'onnxscript>=0\.5,<1'") as caught:
+        _versions.check_supported("torch", "onnxscript")
+    assert caught.value.name == "onnxscript"
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match=r"'tensorflow'.*torch, onnxruntime, onnx, onnxscript"):
+        _versions.check_supported("tensorflow")
+
+
+def test_looking_up_versions_imports_none_of_the_packages() -> None:
+    code = (
+        "import sys, ortlens._versions as v; v.check_supported(); found = v.installed();"
+        "assert found, found; print([n for n in (*found, 'numpy', 'packaging') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
