@@ -1,0 +1,227 @@
+"""Records to plain JSON and back, checked value by value against the column table.
+
+JSON has no NaN or infinity, so those floats travel as the texts `NaN`, `Infinity` and `-Infinity`. Integers are 64-bit
+signed, as in the frames. Text may hold lone surrogates (undecodable file names do): JSON escapes keep them; only a high
+one directly before a low one comes back as the single character that the two spell.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+from ortlens.errors import CaptureError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ortlens.trace import records as r
+    from ortlens.trace.schema import Column, Table
+
+Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
+
+MAX_ROWS = 1_000_000
+"""Rows of one table: five times what the recorder keeps of calls; bounds the records that a small file can ask for."""
+
+_INT64 = range(-(2**63), 2**63)
+_FLOAT_FROM_NAME = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class _WrongValueError(ValueError):
+    """A value does not fit its column; the caller adds the table, the row and the column."""
+
+
+def row_from_record(table: Table, record: r.Record) -> dict[str, Json]:
+    """A record as a JSON object.
+
+    Args:
+        table: The record's table.
+        record: The record.
+
+    Returns:
+        One entry per column, in column order.
+
+    Raises:
+        CaptureError: A field holds something that its column cannot.
+    """
+    return {name: values[0] for name, values in columns_from_records(table, (record,)).items()}
+
+
+def record_from_row(table: Table, row: Mapping[str, Any]) -> r.Record:
+    """The record that a JSON object describes.
+
+    Args:
+        table: The table that it belongs to.
+        row: A parsed JSON object; unknown entries are ignored, missing ones take their defaults.
+
+    Returns:
+        The record.
+
+    Raises:
+        CaptureError: An entry without default is missing, or one does not fit its column.
+    """
+    return records_from_columns(table, 1, {name: [value] for name, value in row.items()})[0]
+
+
+def columns_from_records(table: Table, records: Sequence[r.Record]) -> dict[str, list[Json]]:
+    """Records as one JSON list per column.
+
+    Args:
+        table: The records' table.
+        records: The records.
+
+    Returns:
+        A list per column, in column order; empty lists when there are no records.
+
+    Raises:
+        CaptureError: A field holds something that its column cannot, or there are more than `MAX_ROWS`.
+    """
+    _check_row_count(table, len(records))
+    return {
+        column.name: _converted(table, column, [getattr(record, column.name) for record in records], _json_from_value)
+        for column in table.columns
+    }
+
+
+def records_from_columns(table: Table, rows: int, columns: Mapping[str, Any]) -> tuple[r.Record, ...]:
+    """The records that JSON lists describe.
+
+    Args:
+        table: The table that they belong to.
+        rows: How many records there must be.
+        columns: A parsed JSON list per column; unknown columns are ignored, missing ones take their defaults.
+
+    Returns:
+        The records, in order.
+
+    Raises:
+        CaptureError: A column without default is missing, has another length, or holds a value that does not fit.
+    """
+    _check_row_count(table, rows)
+    present = [column for column in table.columns if _is_present(table, column, columns)]
+    lists = [_converted(table, column, _list_of(table, column, columns, rows), _value_from_json) for column in present]
+    names = [column.name for column in present]
+    if not names:
+        return tuple(table.record() for _ in range(rows))
+    return tuple(table.record(**dict(zip(names, values, strict=True))) for values in zip(*lists, strict=True))
+
+
+def _check_row_count(table: Table, rows: int) -> None:
+    if rows > MAX_ROWS:
+        raise CaptureError(f"table {table.name}: {rows} rows are more than the {MAX_ROWS} that a capture may hold")
+
+
+def _is_present(table: Table, column: Column, columns: Mapping[str, Any]) -> bool:
+    if column.name not in columns and column.required:
+        raise CaptureError(f"table {table.name}: column {column.name} is missing")
+    return column.name in columns
+
+
+def _list_of(table: Table, column: Column, columns: Mapping[str, Any], rows: int) -> list[Any]:
+    values = columns[column.name]
+    if not isinstance(values, list):
+        raise CaptureError(f"table {table.name}: column {column.name} is {_shown(values)}, not a list")
+    if len(values) != rows:
+        raise CaptureError(f"table {table.name}: column {column.name} has {len(values)} values for {rows} rows")
+    return values
+
+
+def _converted(table: Table, column: Column, values: list[Any], convert: Callable[[Column, Any], Any]) -> list[Any]:
+    converted: list[Any] = []
+    try:
+        for value in values:
+            converted.append(convert(column, value))  # noqa: PERF401 - its length says which row failed
+    except _WrongValueError as err:
+        raise CaptureError(f"table {table.name}, row {len(converted)}, column {column.name}: {err}") from err
+    return converted
+
+
+def _json_from_value(column: Column, value: Any) -> Json:  # noqa: ANN401 - a field of any kind
+    if value is None and column.nullable:
+        return None
+    if column.kind == "tuple":
+        if not isinstance(value, (tuple, list)):
+            _refuse(value, "a tuple")
+        return [_checked_item(column, _plain(item)) for item in value]
+    checked = _CHECKS[column.kind](column, _plain(value))
+    return checked if column.kind != "float" or math.isfinite(checked) else _name_from_float(checked)
+
+
+def _value_from_json(column: Column, value: Any) -> object:  # noqa: ANN401 - parsed JSON
+    if value is None and column.nullable:
+        return None
+    if column.kind == "tuple":
+        if not isinstance(value, list):
+            _refuse(value, "a list")
+        return tuple([_checked_item(column, item) for item in value])
+    if column.kind == "float" and isinstance(value, str) and value in _FLOAT_FROM_NAME:
+        return _FLOAT_FROM_NAME[value]
+    return _CHECKS[column.kind](column, value)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a recorder was given
+    """The Python number inside a numpy or torch scalar; everything else as it is."""
+    return value if isinstance(value, (str, int, float)) or not hasattr(value, "item") else value.item()
+
+
+def _checked_item(column: Column, value: Any) -> int | str:  # noqa: ANN401 - parsed JSON
+    if isinstance(value, int) and not isinstance(value, bool) and int in column.items:
+        return _checked_int(column, value)
+    if not isinstance(value, str):
+        _refuse(value, " or ".join(item.__name__ for item in column.items))
+    return value
+
+
+def _checked_str(column: Column, value: Any) -> str:  # noqa: ANN401 - parsed JSON
+    if not isinstance(value, str):
+        _refuse(value, "text")
+    if column.choices and value not in column.choices:
+        _refuse(value, f"one of {', '.join(column.choices)}")
+    return value
+
+
+def _checked_int(_column: Column, value: Any) -> int:  # noqa: ANN401 - parsed JSON
+    if not isinstance(value, int) or isinstance(value, bool):
+        _refuse(value, "an integer")
+    if value not in _INT64:
+        _refuse(value, "a 64-bit integer")
+    return value
+
+
+def _checked_float(_column: Column, value: Any) -> float:  # noqa: ANN401 - parsed JSON
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        _refuse(value, "a number")
+    try:
+        return float(value)
+    except OverflowError:
+        _refuse(value, "a double-precision number")
+
+
+def _checked_bool(_column: Column, value: Any) -> bool:  # noqa: ANN401 - parsed JSON
+    if not isinstance(value, bool):
+        _refuse(value, "true or false")
+    return value
+
+
+_CHECKS: Mapping[str, Callable[[Column, Any], Any]] = {
+    "str": _checked_str,
+    "int": _checked_int,
+    "float": _checked_float,
+    "bool": _checked_bool,
+}
+
+
+def _name_from_float(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _refuse(value: object, wanted: str) -> NoReturn:
+    raise _WrongValueError(f"{_shown(value)} is not {wanted}")
+
+
+def _shown(value: object) -> str:
+    """A bounded text of a value that nobody vouches for; printing a huge integer in full would itself fail."""
+    if isinstance(value, int) and value not in _INT64:
+        return f"an integer of {value.bit_length()} bits"
+    return reprlib.repr(value)

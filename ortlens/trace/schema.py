@@ -1,0 +1,182 @@
+"""The one table of columns, read off the records.
+
+Every frame, the saved file and the reference page take names, dtypes, units and meanings from `TABLES`, and
+`TABLES` takes them from the dataclasses in `records.py`. `python -m ortlens.trace.schema` prints the reference page.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+from ortlens.errors import UsageError
+from ortlens.trace import records as r
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Kind: TypeAlias = Literal["str", "int", "float", "bool", "tuple"]
+
+_DTYPES: Mapping[tuple[str, bool], str] = {
+    ("int", False): "int64",
+    ("int", True): "Int64",
+    ("float", False): "float64",
+    ("float", True): "float64",
+    ("bool", False): "bool",
+    ("bool", True): "boolean",
+    ("str", False): "string",
+    ("str", True): "string",
+    ("tuple", False): "object",
+    ("tuple", True): "object",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a frame.
+
+    Attributes:
+        name: Name of the column and of the record's field.
+        dtype: pandas dtype, as text.
+        unit: `ns`, `bytes`, `flops`, or empty.
+        meaning: One sentence.
+        nullable: True when a value may be missing.
+        kind: Type of a present value.
+        choices: The values allowed, when it is one of a fixed set.
+        items: Types of the items, when it is a tuple.
+        required: True when the record has no default for it.
+    """
+
+    name: str
+    dtype: str
+    unit: str
+    meaning: str
+    nullable: bool
+    kind: Kind
+    choices: tuple[str, ...] = ()
+    items: tuple[type, ...] = ()
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One frame: the records of one kind.
+
+    Attributes:
+        name: Name of the frame and of the capture's field.
+        record: The record class.
+        meaning: One sentence.
+        columns: The columns, in order.
+    """
+
+    name: str
+    record: type[r.Record]
+    meaning: str
+    columns: tuple[Column, ...]
+
+
+def _without_none(annotation: object) -> tuple[Any, bool]:
+    """What is left of `X | None`, and whether None was there; a union of other things is left whole."""
+    if get_origin(annotation) not in (Union, types.UnionType):
+        return annotation, False
+    members = get_args(annotation)
+    rest = tuple(member for member in members if member is not types.NoneType)
+    return (rest[0] if len(rest) == 1 else annotation), len(rest) < len(members)
+
+
+def _item_types(annotation: Any) -> tuple[type, ...]:  # noqa: ANN401 - annotations have no common type
+    """The types that `tuple[X, ...]` holds; `int | str` gives both."""
+    item = get_args(annotation)[0]
+    return get_args(item) or (item,)
+
+
+def _column_from_field(spec: Field[Any], annotation: object) -> Column:
+    inner, nullable = _without_none(annotation)
+    origin = get_origin(inner)
+    kind: Kind = "str" if origin is Literal else (origin or inner).__name__
+    return Column(
+        name=spec.name,
+        dtype=_DTYPES[kind, nullable],
+        unit=spec.metadata["unit"],
+        meaning=spec.metadata["meaning"],
+        nullable=nullable,
+        kind=kind,
+        choices=get_args(inner) if origin is Literal else (),
+        items=_item_types(inner) if origin is tuple else (),
+        required=spec.default is MISSING,
+    )
+
+
+def _table_from_record(name: str, record: type[r.Record]) -> Table:
+    hints = get_type_hints(record)
+    columns = tuple(_column_from_field(spec, hints[spec.name]) for spec in fields(record))
+    return Table(name=name, record=record, meaning=(record.__doc__ or "").splitlines()[0], columns=columns)
+
+
+def _tables_from_capture() -> Mapping[str, Table]:
+    # A table is whatever field of a capture is a tuple: a new one needs no second list.
+    hints = get_type_hints(r.Capture)
+    kinds = {spec.name: get_args(hints[spec.name])[0] for spec in fields(r.Capture) if get_origin(hints[spec.name]) is tuple}
+    return types.MappingProxyType({name: _table_from_record(name, record) for name, record in kinds.items()})
+
+
+TABLES: Mapping[str, Table] = _tables_from_capture()
+"""Every table by name, in the order in which they are shown."""
+
+
+def table_by_name(name: str) -> Table:
+    """The table of that name.
+
+    Args:
+        name: As `graphs`.
+
+    Returns:
+        The table.
+
+    Raises:
+        UsageError: There is no such table; the message lists those there are.
+    """
+    try:
+        return TABLES[name]
+    except KeyError as err:
+        raise UsageError(f"no table is called {name!r}; there are: {', '.join(TABLES)}") from err
+
+
+_PREFACE = """\
+# Frames and their columns
+
+Each table below is an attribute of a lens and of a loaded capture, as a pandas DataFrame. Empty frames keep their
+columns and dtypes. Times are integer nanoseconds, sizes integer bytes. "may be empty" says that a value can be missing.
+
+This page is made from the code: `python -m ortlens.trace.schema > docs/reference/columns.md`.
+"""
+
+
+def _meaning(column: Column) -> str:
+    listed = all(f"`{choice}`" in column.meaning for choice in column.choices)
+    choices = "" if listed else f" One of {', '.join(f'`{choice}`' for choice in column.choices)}."
+    return (column.meaning + choices).replace("|", "\\|")
+
+
+def _markdown_from_table(table: Table) -> str:
+    rows = [
+        f"| `{column.name}` | {column.dtype} | {column.unit} | {'may be empty' if column.nullable else ''} | {_meaning(column)} |"
+        for column in table.columns
+    ]
+    head = ["| column | dtype | unit | | meaning |", "|---|---|---|---|---|"]
+    return "\n".join([f"## {table.name}", "", table.meaning, "", *head, *rows, ""])
+
+
+def markdown() -> str:
+    """The reference page of all frames and columns.
+
+    Returns:
+        Markdown that ends in one newline.
+    """
+    return "\n".join([_PREFACE, *(_markdown_from_table(table) for table in TABLES.values())])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())
