@@ -8,14 +8,16 @@ middle of a run.
 from __future__ import annotations
 
 import contextvars
+import itertools
 import threading
 from collections import defaultdict
 from dataclasses import fields, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ortlens.trace import records as r
 from ortlens.trace.runlog import EagerLog, RunLog
+from ortlens.trace.schema import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 CURRENT: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar("ortlens_recorder", default=None)
 """The recorder that a graph compiled right now writes into; None when nobody watches."""
 
+_R = TypeVar("_R", bound=r.Record)
 _MAX_ROWS = 200_000  # rows of `runs` in one capture; sums in `sessions` stay exact
 
 
@@ -34,6 +37,7 @@ class Recorder:
         self._lock = threading.RLock()
         self._tables: dict[type, dict[object, r.Record]] = defaultdict(dict)
         self._counters: dict[str, int] = defaultdict(int)
+        self._positions = itertools.count()
         self._run_logs: list[RunLog] = []
         self._eager_logs: dict[str, EagerLog] = {}
         self._attachments: dict[str, bytes] = {}
@@ -61,16 +65,15 @@ class Recorder:
         with self._lock:
             for record in records:
                 table = self._tables[type(record)]
-                table[self._key(record, len(table))] = record
+                table[self._key(record)] = record
 
-    @staticmethod
-    def _key(record: r.Record, position: int) -> object:
-        """The id of a record that can be amended, else its position."""
+    def _key(self, record: r.Record) -> object:
+        """The id of a record that can be amended, else a number that is never given again."""
         if isinstance(record, (r.Graph, r.Break, r.Partition, r.Model, r.Session)):
             return getattr(record, fields(record)[0].name)
         if isinstance(record, (r.Node, r.Fallback)):
             return (record.graph_id, record.node)
-        return position
+        return next(self._positions)
 
     def amend(self, kind: type[r.Record], key: object, **changes: object) -> None:
         """Fill in what became known after the record was made.
@@ -85,23 +88,36 @@ class Recorder:
             if key in table:
                 table[key] = replace(table[key], **changes)  # type: ignore[arg-type]  # fields differ per kind
 
-    def forget(self, kind: type[r.Record], graph_id: str) -> None:
-        """Drop the records of one graph, because it was partitioned anew.
+    def forget_graph(self, graph_id: str) -> None:
+        """Drop what was derived from one graph, because it is partitioned anew; the graph itself stays.
+
+        Its nodes, partitions, fallbacks, models, sessions, kernels, compared values and ledger go in one step, with the
+        logs and the attached models, so that no row is left that points to one that is gone.
 
         Args:
-            kind: `Node`, `Partition`, `Fallback`, `Model` or `Session`.
-            graph_id: The graph; models and sessions are found through their partitions.
+            graph_id: The graph; an unknown one is ignored.
         """
         with self._lock:
             partitions = {p.partition_id for p in self._of(r.Partition) if p.graph_id == graph_id}
-            table = self._tables[kind]
-            stale = [
-                key
-                for key, record in table.items()
-                if getattr(record, "graph_id", None) == graph_id or getattr(record, "partition_id", None) in partitions
-            ]
-            for key in stale:
-                del table[key]
+            models = [m for m in self._of(r.Model) if m.partition_id in partitions]
+            sessions = {s.session_id for s in self._of(r.Session) if s.partition_id in partitions}
+            self._drop("graph_id", {graph_id}, r.Node, r.Partition, r.Fallback, r.LedgerPart)
+            self._drop("partition_id", partitions, r.Model, r.Session, r.Numeric)
+            self._drop("session_id", sessions, r.Kernel)
+            self._run_logs = [log for log in self._run_logs if log.graph_id != graph_id and log.session_id not in sessions]
+            self._eager_logs.pop(graph_id, None)
+            for model in models:
+                self._detach(model)
+
+    def _drop(self, field: str, values: set[str], *kinds: type[r.Record]) -> None:
+        for kind in kinds:
+            self._tables[kind] = {key: record for key, record in self._tables[kind].items() if getattr(record, field) not in values}
+
+    def _detach(self, model: r.Model) -> None:
+        """Drop the attachments of a model: the one that it names, and those called after its id."""
+        own = f"models/{model.model_id}."
+        for name in [name for name in self._attachments if name == model.path or name.startswith(own)]:
+            del self._attachments[name]
 
     def attach(self, name: str, data: bytes) -> None:
         """Keep bytes that belong to a record.
@@ -121,10 +137,14 @@ class Recorder:
             graph_id: The graph that it belongs to.
 
         Returns:
-            The log; the caller writes into it without any lock.
+            The log; the caller writes into it without any lock. A session has one, however often it is asked for.
         """
-        log = RunLog(session_id, graph_id)
         with self._lock:
+            if session_id is not None:
+                for log in self._run_logs:
+                    if log.session_id == session_id:
+                        return log
+            log = RunLog(session_id, graph_id)
             self._run_logs.append(log)
         return log
 
@@ -143,10 +163,10 @@ class Recorder:
             self._eager_logs[graph_id] = log
         return log
 
-    def _of(self, kind: type[r.Record]) -> list[r.Record]:
-        return list(self._tables[kind].values())
+    def _of(self, kind: type[_R]) -> list[_R]:
+        return [record for record in self._tables[kind].values() if isinstance(record, kind)]
 
-    def records(self, kind: type[r.Record]) -> tuple[r.Record, ...]:
+    def records(self, kind: type[_R]) -> tuple[_R, ...]:
         """The records of one kind so far, in order of arrival.
 
         Args:
@@ -170,32 +190,21 @@ class Recorder:
             The capture.
         """
         with self._lock:
-            by_session = {log.session_id: log for log in self._run_logs if log.session_id is not None}
-            tables = {kind: tuple(table.values()) for kind, table in self._tables.items()}
-            attachments = dict(self._attachments)
             logs = tuple(self._run_logs)
-            eager_logs = dict(self._eager_logs)
-        sessions = tuple(_with_stats(s, by_session.get(s.session_id)) for s in tables.get(r.Session, ()) if isinstance(s, r.Session))
-        fallbacks = tuple(_with_times(f, eager_logs.get(f.graph_id)) for f in tables.get(r.Fallback, ()) if isinstance(f, r.Fallback))
+            slots = {graph_id: _slots(log) for graph_id, log in self._eager_logs.items()}
+            attachments = dict(self._attachments)
+            tables: dict[str, Any] = {name: self.records(table.record) for name, table in TABLES.items()}
+        by_session = {log.session_id: log for log in logs if log.session_id is not None}
+        tables["sessions"] = tuple(_with_stats(s, by_session.get(s.session_id)) for s in tables["sessions"])
+        tables["fallbacks"] = tuple(_with_times(f, slots.get(f.graph_id, {})) for f in tables["fallbacks"])
+        tables["runs"] = _runs(logs)
         return r.Capture(
             name=name,
             backend=backend,
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             environment=dict(environment or {}),
-            graphs=tables.get(r.Graph, ()),  # type: ignore[arg-type]  # the table of a kind holds that kind
-            breaks=tables.get(r.Break, ()),  # type: ignore[arg-type]
-            recompiles=tables.get(r.Recompile, ()),  # type: ignore[arg-type]
-            nodes=tables.get(r.Node, ()),  # type: ignore[arg-type]
-            partitions=tables.get(r.Partition, ()),  # type: ignore[arg-type]
-            fallbacks=fallbacks,
-            models=tables.get(r.Model, ()),  # type: ignore[arg-type]
-            sessions=sessions,
-            runs=_runs(logs),
-            kernels=tables.get(r.Kernel, ()),  # type: ignore[arg-type]
-            numerics=tables.get(r.Numeric, ()),  # type: ignore[arg-type]
-            findings=tables.get(r.Finding, ()),  # type: ignore[arg-type]
-            ledger=tables.get(r.LedgerPart, ()),  # type: ignore[arg-type]
             attachments=attachments,
+            **tables,
         )
 
 
@@ -203,11 +212,14 @@ def _with_stats(session: r.Session, log: RunLog | None) -> r.Session:
     return session if log is None else replace(session, **log.stats()._asdict())
 
 
-def _with_times(fallback: r.Fallback, log: EagerLog | None) -> r.Fallback:
-    if log is None or fallback.node not in log.nodes:
-        return fallback
-    slot = log.nodes.index(fallback.node)
-    return replace(fallback, calls=log.calls[slot], total_ns=log.total_ns[slot])
+def _slots(log: EagerLog) -> dict[str, tuple[int, int]]:
+    """Calls and time by node."""
+    return dict(zip(log.nodes, zip(log.calls, log.total_ns, strict=True), strict=True))
+
+
+def _with_times(fallback: r.Fallback, slots: Mapping[str, tuple[int, int]]) -> r.Fallback:
+    calls, total_ns = slots.get(fallback.node, (fallback.calls, fallback.total_ns))
+    return replace(fallback, calls=calls, total_ns=total_ns)
 
 
 def _runs(logs: tuple[RunLog, ...]) -> tuple[r.Run, ...]:

@@ -1,13 +1,17 @@
 """The log of a session's calls: a few integers into a preallocated ring, whatever the number of calls.
 
-The path that records a call takes no lock and allocates nothing that outlives it. Counts, sums and maxima are exact;
-percentiles come from a logarithmic histogram; the latest `CAPACITY` calls are kept one by one. Calls are moved into
-the histogram half a ring at a time, so that memory is the same after a million calls as after one.
+The path that records a call takes no lock and allocates nothing that outlives it: each thread writes into a ring of
+its own, so that no two writers ever meet. Counts, sums and maxima are exact; percentiles come from a logarithmic
+histogram; the latest `CAPACITY` calls of a thread are kept one by one. Calls are moved into the histogram half a ring at
+a time, so that memory is the same after a million calls as after one. One ring for all threads was tried and rejected: a
+writer that is suspended between taking its slot and filling it is overtaken by a whole ring within a few milliseconds.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 import threading
 from array import array
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,13 +22,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-CAPACITY = 4096
+CAPACITY = 2048
 _HALF = CAPACITY // 2
-_FIELDS = 6  # start, bound, ran, done (clock readings), thread, sequence number
+_FIELDS = 5  # start, bound, ran, done (clock readings), number of the call
 _SUB_BITS = 5  # 32 buckets per octave: a bucket is at most 1/32 = 3.2 % wide
 _SUB = 1 << _SUB_BITS
 _BUCKETS = (64 - _SUB_BITS) * _SUB
-_DRAIN_SPINS = 1000
 
 
 class RunStats(NamedTuple):
@@ -39,13 +42,59 @@ class RunStats(NamedTuple):
     max_ns: int | None
 
 
+class _Shard:
+    """The calls of one thread: a ring with a single writer. `written` grows only after its row is whole."""
+
+    __slots__ = ("drained", "histogram", "max_ns", "ring", "thread", "total_ns", "written")
+
+    def __init__(self, thread: int) -> None:
+        self.thread = thread
+        self.ring = array("q", bytes(8 * _FIELDS * CAPACITY))
+        self.written = 0
+        self.drained = 0
+        self.total_ns = 0
+        self.max_ns = 0
+        self.histogram: NDArray[np.int64] | None = None
+
+    def drain(self) -> None:
+        """Move the rows written since the last time into the sums; they stay readable until overwritten."""
+        import numpy as np
+
+        upto = self.written
+        if upto == self.drained:
+            return
+        table = self._table()[np.arange(self.drained, upto) % CAPACITY]
+        totals = np.maximum(table[:, 3] - table[:, 0], 0)
+        counts = np.bincount(_buckets(totals), minlength=_BUCKETS).astype(np.int64)
+        self.total_ns += int(totals.sum())
+        self.max_ns = max(self.max_ns, int(totals.max()))
+        self.histogram = counts if self.histogram is None else self.histogram + counts
+        self.drained = upto
+
+    def _table(self) -> NDArray[np.int64]:
+        import numpy as np
+
+        return np.frombuffer(self.ring, dtype=np.int64).reshape(CAPACITY, _FIELDS)
+
+    def rows(self) -> Iterator[tuple[int, int, int, int, int, int]]:
+        """The calls still in the ring, each as number, start, bound, ran, done, thread."""
+        import numpy as np
+
+        before = self.written
+        table = self._table().copy()
+        # The writer may have gone on meanwhile: what it overwrote, and the row that it is in the middle of, is left out.
+        oldest = max(self.written + 1 - CAPACITY, 0)
+        for start, bound, ran, done, call in table[np.arange(oldest, before) % CAPACITY].tolist():
+            yield call, start, bound, ran, done, self.thread
+
+
 class RunLog:
     """Records the calls of one session (or of one graph, for a backend other than ours)."""
 
-    __slots__ = ("_drain_lock", "_drained", "_histogram", "_max_ns", "_ring", "_slots", "_total_ns", "graph_id", "session_id")
+    __slots__ = ("_calls", "_lock", "_shards", "graph_id", "session_id")
 
     def __init__(self, session_id: str | None, graph_id: str | None) -> None:
-        """Preallocate the ring.
+        """Start without calls; a thread's ring is made when the thread first calls.
 
         Args:
             session_id: Session whose calls are logged; None for a backend other than ours.
@@ -53,15 +102,9 @@ class RunLog:
         """
         self.session_id = session_id
         self.graph_id = graph_id
-        self._ring = array("q", bytes(8 * _FIELDS * CAPACITY))
-        for base in range(_FIELDS - 1, len(self._ring), _FIELDS):
-            self._ring[base] = -1
-        self._slots = itertools.count()  # next() is atomic under the GIL: each call gets a slot of its own
-        self._drain_lock = threading.Lock()
-        self._drained = 0
-        self._total_ns = 0
-        self._max_ns = 0
-        self._histogram: NDArray[np.int64] | None = None
+        self._calls = itertools.count()  # next() is one step under the GIL: each call gets a number of its own
+        self._lock = threading.Lock()
+        self._shards: dict[int, _Shard] = {}
 
     def record(self, start: int, bound: int, ran: int, done: int, thread: int) -> None:
         """Log one call by its four clock readings.
@@ -71,92 +114,50 @@ class RunLog:
             bound: After binding.
             ran: After the run.
             done: After the outputs were handed over.
-            thread: `threading.get_ident()`.
+            thread: `threading.get_ident()` of the calling thread, which is what keeps the writers apart.
         """
-        slot = next(self._slots)
+        shard = self._shards.get(thread)
+        if shard is None:
+            shard = self._shards.setdefault(thread, _Shard(thread))
+        slot = shard.written
         base = (slot % CAPACITY) * _FIELDS
-        ring = self._ring
+        ring = shard.ring
         ring[base] = start
         ring[base + 1] = bound
         ring[base + 2] = ran
         ring[base + 3] = done
-        ring[base + 4] = thread
-        ring[base + 5] = slot  # last: says that the row is whole
-        if (slot + 1) % _HALF == 0:
-            self._drain(slot + 1)
-
-    def _drain(self, upto: int) -> None:
-        """Move every row before `upto` into the sums and the histogram; rows stay readable until overwritten."""
-        with self._drain_lock:
-            if upto <= self._drained:
-                return
-            self._wait_until_whole(self._drained, upto)
-            totals = self._totals(self._drained, upto)
-            self._total_ns += int(totals.sum())
-            self._max_ns = max(self._max_ns, int(totals.max()))
-            self._histogram = self._counted(totals)
-            self._drained = upto
-
-    def _wait_until_whole(self, first: int, upto: int) -> None:
-        # Another thread may have taken a slot and not yet written it. It needs a handful of bytecodes; give it the
-        # GIL a few times, then go on: a torn row can only belong to a thread that died in the middle.
-        ring = self._ring
-        wait = threading.Event().wait
-        for slot in range(first, upto):
-            at = (slot % CAPACITY) * _FIELDS + _FIELDS - 1
-            for _ in range(_DRAIN_SPINS):
-                if ring[at] >= slot:
-                    break
-                wait(0.0001)
-
-    def _table(self) -> NDArray[np.int64]:
-        import numpy as np
-
-        return np.frombuffer(self._ring, dtype=np.int64).reshape(CAPACITY, _FIELDS)
-
-    def _totals(self, first: int, upto: int) -> NDArray[np.int64]:
-        import numpy as np
-
-        table = self._table()[np.arange(first, upto) % CAPACITY]
-        return np.maximum(table[:, 3] - table[:, 0], 0)
-
-    def _counted(self, totals: NDArray[np.int64]) -> NDArray[np.int64]:
-        import numpy as np
-
-        counts = np.bincount(_buckets(totals), minlength=_BUCKETS).astype(np.int64)
-        return counts if self._histogram is None else self._histogram + counts
-
-    def _written(self) -> int:
-        """How many slots have been taken, without taking one."""
-        return int(self._slots.__reduce__()[1][0])
+        ring[base + 4] = next(self._calls)
+        shard.written = slot + 1  # last: says that the row is whole
+        if shard.written % _HALF == 0:
+            with self._lock:  # against a reader that drains too; once in half a ring
+                shard.drain()
 
     def stats(self) -> RunStats:
         """Figures over every call so far.
 
         Returns:
-            Exact counts, sums and maximum; percentiles to within a bucket (3.2 %).
+            Exact counts, sums and maximum; percentiles to within a bucket (3.2 %). Zeros and None before the first call.
         """
-        written = self._written()
-        if written:
-            self._drain(written)
-        with self._drain_lock:
-            if self._histogram is None:
+        with self._lock:
+            shards = list(self._shards.values())
+            for shard in shards:
+                shard.drain()
+            calls = sum(shard.drained for shard in shards)
+            if not calls:
                 return RunStats(0, 0, None, None, None, None, None)
-            calls, total = self._drained, self._total_ns
-            p50, p90, p99 = (min(_percentile(self._histogram, q), self._max_ns) for q in (0.50, 0.90, 0.99))
-            return RunStats(calls, total, round(total / calls), p50, p90, p99, self._max_ns)
+            total = sum(shard.total_ns for shard in shards)
+            slowest = max(shard.max_ns for shard in shards)
+            histogram = functools.reduce(operator.add, (shard.histogram for shard in shards if shard.histogram is not None))
+        p50, p90, p99 = (min(_percentile(histogram, percent), slowest) for percent in (50, 90, 99))
+        return RunStats(calls, total, round(total / calls), p50, p90, p99, slowest)
 
     def rows(self) -> Iterator[tuple[int, int, int, int, int, int]]:
-        """The latest calls, oldest first.
+        """The latest calls, in the order of their numbers.
 
         Yields:
             Number of the call, then start, bound, ran and done (clock readings in ns), then the thread.
         """
-        table = self._table().copy()
-        order = table[:, 5].argsort(kind="stable")
-        for start, bound, ran, done, thread, slot in table[order].tolist():
-            if slot >= 0:
-                yield slot, start, bound, ran, done, thread
+        yield from sorted(row for shard in list(self._shards.values()) for row in shard.rows())
 
 
 def _buckets(values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -175,9 +176,10 @@ def _bucket_middle(index: int) -> int:
     return low + ((1 << shift) >> 1)
 
 
-def _percentile(histogram: NDArray[np.int64], q: float) -> int:
+def _percentile(histogram: NDArray[np.int64], percent: int) -> int:
+    """Middle of the bucket that holds the nearest rank, counted in integers: 0.9 * 10 is not 9 in floats everywhere."""
     cumulative = histogram.cumsum()
-    rank = q * float(cumulative[-1])
+    rank = -(-percent * int(cumulative[-1]) // 100)
     return _bucket_middle(int(cumulative.searchsorted(rank, side="left")))
 
 
