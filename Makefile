@@ -96,7 +96,7 @@ contracts: $(VENV)/.dev
 
 dead-code: $(VENV)/.dev
 	$(SAY) 'Dead code: vulture'
-	@$(BIN)/vulture
+	@$(BIN)/python tests/packaging/dead_code.py
 
 deps: $(VENV)/.dev
 	$(SAY) 'Declared dependencies: deptry'

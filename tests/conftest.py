@@ -1,0 +1,51 @@
+"""Shared by every test: nothing that one test compiles, records or sets may reach the next."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The top of the checkout."""
+    return ROOT
+
+
+@pytest.fixture
+def run_python(tmp_path: Path) -> Callable[..., str]:
+    """Run a program in a fresh interpreter, in an empty folder; a failure shows what the program wrote.
+
+    Returns:
+        A function of the program's text and its arguments that returns its standard output.
+    """
+
+    def run(program: str, *args: str, executable: str = sys.executable) -> str:
+        # -X utf8: the output is read back as UTF-8 whatever the locale says.
+        command = [executable, "-X", "utf8", "-c", program, *args]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, encoding="utf-8", check=False, timeout=300)
+        assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def _no_leaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Forget what Dynamo compiled and prove that no recorder is left watching."""
+    monkeypatch.delenv("ONNXRT_DUMP_PATH", raising=False)
+    yield
+    # A test that never compiled must not pay for the import of Dynamo.
+    if "torch._dynamo" in sys.modules:
+        sys.modules["torch"].compiler.reset()
+    recorder = sys.modules.get("ortlens.trace.recorder")
+    assert recorder is None or recorder.CURRENT.get() is None, "the test left a recorder watching"

@@ -1,0 +1,68 @@
+"""Run vulture over the package and the tests, with the names that only look unused taken out.
+
+Three kinds of names are used in ways that no reader of source text can see: fields of dataclasses (a record's field is
+a column of a frame, read by its name), attributes set on an object of another library for that library to read, and
+the functions that entry points name. All are looked up here rather than kept in a list by hand, so that a list cannot
+hide what has really died.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import sys
+from pathlib import Path
+
+from vulture import Vulture
+
+ROOT = Path(__file__).resolve().parents[2]
+# Called by their names: module hooks and IPython's and pytest's protocols.
+PROTOCOL_NAMES = ["__getattr__", "__dir__", "_repr_*_", "load_ipython_extension", "unload_ipython_extension", "pytest_*", "pytestmark"]
+MIN_CONFIDENCE = 60  # vulture's level for a function, method or attribute that nothing names
+
+
+def dead_code(*paths: Path) -> list[str]:
+    """Find code that nothing uses.
+
+    Args:
+        paths: Files and folders to look through, together.
+
+    Returns:
+        One line per finding, with file and line; empty when there is none.
+    """
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for path in paths for file in _python_files(path)]
+    seen_elsewhere = {name for tree in trees for name in (*_dataclass_fields(tree), *_attributes_set_on_others(tree))}
+    finder = Vulture(ignore_names=[*PROTOCOL_NAMES, *_entry_point_names(), *sorted(seen_elsewhere)], ignore_decorators=["@pytest.fixture*"])
+    finder.scavenge([str(path) for path in paths])
+    return [item.get_report() for item in finder.get_unused_code(min_confidence=MIN_CONFIDENCE)]
+
+
+def _python_files(path: Path) -> list[Path]:
+    return sorted(path.rglob("*.py")) if path.is_dir() else [path]
+
+
+def _dataclass_fields(tree: ast.Module) -> list[str]:
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    decorated = [node for node in classes if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)]
+    statements = [statement for node in decorated for statement in node.body]
+    return [item.target.id for item in statements if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]
+
+
+def _attributes_set_on_others(tree: ast.Module) -> list[str]:
+    written = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
+    return [node.attr for node in written if not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"})]
+
+
+def _entry_point_names() -> list[str]:
+    return [point.attr for point in importlib.metadata.distribution("ortlens").entry_points]
+
+
+def main() -> int:
+    """Print the findings; return 1 when there are any."""
+    found = dead_code(ROOT / "ortlens", ROOT / "tests")
+    sys.stdout.write("".join(f"{line}\n" for line in found) or "no dead code\n")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

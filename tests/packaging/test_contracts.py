@@ -1,0 +1,65 @@
+"""The layers hold, and the linter that holds them notices a breach: each kind is planted in a copy of the package."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LINTER = Path(sys.executable).with_name("lint-imports")
+LAYERS = "Dependencies point one way BROKEN"
+READERS = "Reading a capture needs neither torch nor ONNX Runtime BROKEN"
+
+
+def lint(folder: Path) -> tuple[int, str]:
+    """Check the package in a folder against the contracts beside it.
+
+    Returns:
+        Exit status and output.
+    """
+    command = [str(LINTER), "--no-cache", "--no-logo", "--config", "pyproject.toml"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def copy(root: Path, tmp_path: Path) -> Path:
+    """A copy of the package and its contracts, free to be spoilt."""
+    shutil.copytree(root / "ortlens", tmp_path / "ortlens", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(root / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_the_contracts_are_kept(root: Path) -> None:
+    status, output = lint(root)
+    assert status == 0, output
+    assert "0 broken" in output
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "complaint"),
+    [
+        ("errors.py", "import ortlens.trace.records", LAYERS),
+        ("trace/records.py", "from ortlens.analysis import coverage", LAYERS),
+        ("analysis/coverage.py", "from ortlens.views import table", LAYERS),
+        ("backend/__init__.py", "import ortlens.views", LAYERS),
+        ("views/__init__.py", "import ortlens.backend", LAYERS),
+        ("backend/__init__.py", "import ortlens.cli", LAYERS),
+        ("trace/records.py", "import torch", READERS),
+        ("analysis/coverage.py", "import onnxruntime", READERS),
+        ("views/__init__.py", "def f():\n    import onnx", READERS),
+        ("views/__init__.py", "def f():\n    from onnxscript import ir", READERS),
+        ("_versions.py", "import torch", READERS),
+        ("stray.py", "import json", "stray"),
+    ],
+)
+def test_a_planted_violation_is_caught(copy: Path, file: str, line: str, complaint: str) -> None:
+    target = copy / "ortlens" / file
+    before = target.read_text(encoding="utf-8") if target.exists() else '"""A module without a place."""\n'
+    target.write_text(f"{before}\n{line}\n", encoding="utf-8")
+    status, output = lint(copy)
+    assert status == 1, output
+    assert complaint in output

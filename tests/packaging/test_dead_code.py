@@ -1,0 +1,58 @@
+"""The search for dead code finds what is dead and leaves alone what is used out of sight."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.packaging.dead_code import dead_code
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ALIVE = """
+from dataclasses import dataclass
+import zipfile
+
+@dataclass(frozen=True)
+class Row:
+    column_of_a_frame: int
+
+def main(info: zipfile.ZipInfo) -> Row:
+    info.create_system = 3
+    return Row(1)
+
+def ortlens_backend() -> None:
+    main(zipfile.ZipInfo())
+"""
+
+DEAD = """
+import os
+
+def nobody_calls_this():
+    return 1
+
+class Box:
+    def __init__(self):
+        self.nobody_reads_this = 1
+"""
+
+
+def test_names_used_out_of_sight_are_alive(tmp_path: Path) -> None:
+    (tmp_path / "alive.py").write_text(ALIVE, encoding="utf-8")
+    assert dead_code(tmp_path) == []
+
+
+def test_planted_dead_code_is_found(tmp_path: Path) -> None:
+    dead = (
+        "import os\n\ndef nobody_calls_this():\n    return 1\n\nclass Box:\n    def __init__(self):\n        self.nobody_reads_this = 1\n"
+    )
+    (tmp_path / "dead.py").write_text(ALIVE + dead, encoding="utf-8")
+    found = "\n".join(dead_code(tmp_path))
+    assert all(name in found for name in ("nobody_calls_this", "nobody_reads_this", "Box", "'os'"))
+
+
+def test_what_only_a_test_calls_is_alive_together_with_it(tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text("def public():\n    return 1\n", encoding="utf-8")
+    assert dead_code(tmp_path)
+    (tmp_path / "test_code.py").write_text("from code import public\n\ndef test_it():\n    assert public()\n", encoding="utf-8")
+    assert dead_code(tmp_path) == []

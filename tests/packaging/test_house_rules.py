@@ -1,0 +1,147 @@
+"""The rules that CI claims to check are switched on, and their exceptions stay few and explained."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.metadata import requires, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ortlens import _versions
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+SETTINGS: dict[str, Any] = tomllib.loads(PYPROJECT)
+TOOL: dict[str, Any] = SETTINGS["tool"]
+PINS = dict(re.findall(r"^([A-Za-z0-9._-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), flags=re.MULTILINE))
+SOURCES = sorted((ROOT / "ortlens").rglob("*.py"))
+
+# A rule that is switched off in pyproject.toml stands alone on its line, with the reason behind it.
+SWITCHED_OFF = re.compile(r'^  "(?P<rule>[A-Z]+[0-9]*)", +# (?P<reason>\S.+)$', flags=re.MULTILINE)
+
+# An exception in the source: its code, then a dash or a comment sign, then the reason, all on the line.
+BARE_EXCEPTION = re.compile(
+    r"# noqa(?!: [A-Z]+[0-9]+(?:, ?[A-Z]+[0-9]+)*\s+[-#]\s*\S)"
+    r"|# type: ignore(?!\[[a-z, -]+\]\s+[-#]\s*\S)"
+    r"|# pragma: no cover(?!\s+-\s*\S)"
+)
+
+
+def test_ruff_checks_everything_with_few_exceptions() -> None:
+    lint = TOOL["ruff"]["lint"]
+    assert lint["select"] == ["ALL"]
+    assert len(lint["ignore"]) <= 15
+    assert "extend-ignore" not in lint
+
+
+def test_every_rule_that_is_off_has_its_reason() -> None:
+    lint = TOOL["ruff"]["lint"]
+    off = [*lint["ignore"], *(rule for rules in lint["per-file-ignores"].values() for rule in rules)]
+    explained = [match["rule"] for match in SWITCHED_OFF.finditer(PYPROJECT)]
+    assert explained == off
+
+
+def test_no_rule_is_off_for_a_whole_folder_of_the_package() -> None:
+    patterns = TOOL["ruff"]["lint"]["per-file-ignores"]
+    inside = [pattern for pattern in patterns if pattern.startswith("ortlens")]
+    assert [pattern for pattern in inside if "*" in pattern] == []
+    assert not {"*", "**", "**/*.py"} & set(patterns)
+
+
+def test_the_limits_of_the_linter_are_the_agreed_ones() -> None:
+    assert TOOL["ruff"]["line-length"] == 140
+    assert TOOL["ruff"]["lint"]["mccabe"]["max-complexity"] == 10
+    assert TOOL["ruff"]["lint"]["pydocstyle"]["convention"] == "google"
+
+
+def test_types_are_checked_strictly() -> None:
+    assert TOOL["mypy"]["strict"] is True
+    assert "ortlens" in TOOL["mypy"]["files"]
+    assert "ignore-without-code" in TOOL["mypy"]["enable_error_code"]
+    relaxed = [module for override in TOOL["mypy"]["overrides"] for module in override["module"]]
+    assert not [module for module in relaxed if module.startswith("ortlens")]
+
+
+def test_tests_are_run_strictly() -> None:
+    options = TOOL["pytest"]["ini_options"]
+    assert options["filterwarnings"][0] == "error"
+    assert options["xfail_strict"] is True
+    assert {"--strict-markers", "--strict-config"} <= set(options["addopts"])
+    assert TOOL["coverage"]["run"]["branch"] is True
+
+
+def test_a_warning_that_is_let_through_names_its_message_or_its_module() -> None:
+    for entry in TOOL["pytest"]["ini_options"]["filterwarnings"][1:]:
+        _, message, category, module = (*entry.split(":"), "", "", "")[:4]
+        assert message or module, entry
+        assert category, entry
+
+
+def test_the_coverage_gates_are_the_agreed_ones() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "--include='ortlens/trace/*,ortlens/analysis/*' --fail-under=95" in makefile
+    assert "--omit='ortlens/trace/*,ortlens/analysis/*' --fail-under=85" in makefile
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_exception_in_the_source_has_a_code_and_a_reason(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert [f"{number}: {line.strip()}" for number, line in enumerate(lines, 1) if BARE_EXCEPTION.search(line)] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "bare"),
+    [
+        ("x = 1  # noqa", True),
+        ("x = 1  # noqa: E501", True),
+        ("x = 1  # noqa: E501 - a table reads best in one line", False),
+        ("x = 1  # noqa: E501, ANN401 - two of them", False),
+        ("x = 1  # type: ignore", True),
+        ("x = 1  # type: ignore[union-attr]", True),
+        ("x = 1  # type: ignore[union-attr]  # the line above rules None out", False),
+        ("x = 1  # pragma: no cover", True),
+        ("x = 1  # pragma: no cover - needs a GPU", False),
+    ],
+)
+def test_an_exception_without_a_reason_is_seen(line: str, *, bare: bool) -> None:
+    assert bool(BARE_EXCEPTION.search(line)) is bare
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_file_is_named_for_want_of_a_name(path: Path) -> None:
+    assert path.stem not in {"utils", "util", "helpers", "helper", "manager", "handler", "common", "misc"}
+
+
+def test_constraints_pin_everything_that_is_declared() -> None:
+    declared = [*SETTINGS["project"]["dependencies"]]
+    declared += [item for extra in SETTINGS["project"]["optional-dependencies"].values() for item in extra]
+    declared += [item for group in SETTINGS["dependency-groups"].values() for item in group if isinstance(item, str)]
+    names = {re.split(r"[<>=\[ ]", item, maxsplit=1)[0].lower() for item in declared} - {"ortlens"}
+    assert names - {pin.lower().replace("_", "-") for pin in PINS} == set()
+
+
+def test_constraints_hold_versions_and_nothing_else() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    odd = [line for line in lines if not re.fullmatch(r"#.*|[A-Za-z0-9._-]+==[0-9][0-9A-Za-z.]*", line)]
+    assert odd == []
+    assert PINS["torch"] == "2.13.0"
+
+
+def test_the_tests_run_with_the_pinned_runtimes() -> None:
+    for name in _versions.SUPPORTED:
+        assert version(name).partition("+")[0] == PINS[name]
+
+
+def test_the_declared_ranges_are_the_ones_checked_at_run_time() -> None:
+    declared = {item.partition(";")[0].strip() for item in requires("ortlens") or ()}
+    for name, supported in _versions.SUPPORTED.items():
+        specifiers = str(supported).split(",")
+        assert {f"{name}{','.join(order)}" for order in (specifiers, specifiers[::-1])} & declared, name
