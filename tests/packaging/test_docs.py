@@ -1,0 +1,53 @@
+"""The documentation names what there is, and nothing that is gone."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import ortlens
+from ortlens import _versions
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def test_the_reference_describes_every_public_name_and_no_other() -> None:
+    described = re.findall(r"^::: ortlens\.(\w+)$", page("reference/api.md"), flags=re.MULTILINE)
+    assert sorted([*described, "__version__"]) == sorted(ortlens.__all__)
+
+
+def test_the_reference_follows_the_order_of_the_facade() -> None:
+    described = re.findall(r"^::: ortlens\.(\w+)$", page("reference/api.md"), flags=re.MULTILINE)
+    assert [*described, "__version__"] == list(ortlens.__all__)
+
+
+def test_the_install_page_states_the_supported_versions() -> None:
+    text = " ".join(page("index.md").split())
+    torch = _versions.SUPPORTED["torch"]
+    low, last = ".".join(map(str, torch.low)), f"{torch.high[0]}.{torch.high[1] - 1}"
+    assert f"torch from {low} to {last}" in text
+    for name, word in (("onnxruntime", "ONNX Runtime"), ("onnx", "onnx"), ("onnxscript", "onnxscript")):
+        assert f"{word} from {'.'.join(map(str, _versions.SUPPORTED[name].low))}" in text
+
+
+def test_the_install_page_lists_every_extra() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    listed = re.findall(r"^\| `ortlens\[(\w+)\]`", page("index.md"), flags=re.MULTILINE)
+    assert listed == list(settings["project"]["optional-dependencies"])
+
+
+def test_the_changelog_has_a_section_for_what_comes_next() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    sections = re.findall(r"^## \[(.+?)\]( - \d{4}-\d\d-\d\d)?$", changelog, flags=re.MULTILINE)
+    assert sections[0] == ("Unreleased", "")
+    assert all(date for _, date in sections[1:])

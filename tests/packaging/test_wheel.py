@@ -1,0 +1,146 @@
+"""The built wheel, alone: its exact files, and a smoke run in an environment that has never seen the sources."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import ortlens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD_FILES = ("pyproject.toml", "README.md", "LICENSE", ".gitignore")
+DIST_INFO = f"ortlens-{ortlens.__version__}.dist-info"
+BLOCK_RUNTIMES = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"torch", "onnxruntime", "onnx", "onnxscript", "onnx_ir"}:
+            raise ModuleNotFoundError(f"{name} is blocked", name=name)
+sys.meta_path.insert(0, Refuse())
+"""
+
+
+def package_files() -> list[str]:
+    """The files that belong in the wheel: what git tracks under ortlens/, or what lies there when this is no checkout."""
+    git = shutil.which("git")
+    if git and (ROOT / ".git").exists():
+        listed = subprocess.run([git, "ls-files", "-z", "--", "ortlens"], cwd=ROOT, capture_output=True, text=True, check=True)
+        return sorted(name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file())
+    found = [path for path in (ROOT / "ortlens").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    return sorted(path.relative_to(ROOT).as_posix() for path in found)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy of the tracked files that is gone by the time a test looks."""
+    source = tmp_path_factory.mktemp("source")
+    for name in (*package_files(), *BUILD_FILES):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, source / name)
+    out = tmp_path_factory.mktemp("dist")
+    # No isolation: the build needs hatchling only, which is here, and must not go to the network in a test.
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    shutil.rmtree(source)
+    (built,) = out.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh virtual environment with the wheel in it, that borrows every other package from the running one.
+
+    The borrowed folder is named in a .pth file: its own .pth files are then not read, so the checkout that is installed
+    in it for development cannot be seen from here.
+    """
+    folder = tmp_path_factory.mktemp("clean")
+    venv.create(folder, with_pip=False, symlinks=True)
+    python = folder / "bin" / "python"
+    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (site_packages,) = folder.glob("lib/python*/site-packages")
+    (site_packages / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def run_clean(clean: Path, run_python: Callable[..., str]) -> Callable[..., str]:
+    """Run a program in the clean environment and return what it prints."""
+
+    def run(program: str, *args: str) -> str:
+        return run_python(program, *args, executable=str(clean / "bin" / "python"))
+
+    return run
+
+
+def test_the_wheel_holds_exactly_these_files(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        inside = sorted(archive.namelist())
+    about = [f"{DIST_INFO}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")]
+    assert inside == sorted([*package_files(), *about])
+
+
+def test_the_wheel_holds_only_kinds_of_files_that_are_meant_to_ship() -> None:
+    files = package_files()
+    assert {"ortlens/__init__.py", "ortlens/py.typed", "ortlens/errors.py", "ortlens/trace/records.py"} <= set(files)
+    assert [name for name in files if Path(name).suffix not in {".py", ".typed", ".js", ".css", ".html", ".json", ".txt"}] == []
+
+
+def test_the_wheel_is_pure_and_named_by_its_version(wheel: Path) -> None:
+    assert wheel.name == f"ortlens-{ortlens.__version__}-py3-none-any.whl"
+    assert wheel.stat().st_size < 2_000_000
+
+
+def test_it_is_the_wheel_that_is_imported(clean: Path, run_clean: Callable[..., str]) -> None:
+    where, sees_checkout = run_clean(f"import sys, ortlens; print(ortlens.__file__); print({str(ROOT)!r} in sys.path)").splitlines()
+    assert Path(where).is_relative_to(clean)
+    assert sees_checkout == "False"
+
+
+def test_every_public_name_is_there(run_clean: Callable[..., str]) -> None:
+    program = "import ortlens; print([n for n in ortlens.__all__ if not hasattr(ortlens, n)])"
+    assert run_clean(program).strip() == "[]"
+
+
+def test_the_command_tells_its_version(clean: Path, tmp_path: Path) -> None:
+    command = [str(clean / "bin" / "ortlens"), "--version"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
+    assert ortlens.__version__ in done.stdout
+
+
+@pytest.mark.parametrize("name", ["onnxrt", "ortlens"])
+def test_torch_finds_the_backend_by_name(name: str, run_clean: Callable[..., str]) -> None:
+    program = f"""
+import sys, torch
+assert "ortlens" not in sys.modules
+x = torch.randn(3, 4)
+answer = torch.compile(lambda x: x.sin(), backend={name!r})(x)
+torch.testing.assert_close(answer, x.sin())
+import ortlens
+print(sum(backend.execution_count for backend in ortlens.OrtBackend.get_cached_instances()))
+"""
+    assert int(run_clean(program).split()[-1]) >= 1
+
+
+def test_a_saved_capture_opens_without_torch_and_onnxruntime(tmp_path: Path, run_clean: Callable[..., str]) -> None:
+    path = tmp_path / "saved.ortlens"
+    save = "import sys, torch, ortlens\nortlens.explain(lambda x: x.sin().cumsum(0), calls=1)(torch.randn(3)).save(sys.argv[1])"
+    run_clean(save, str(path))
+    read = "import ortlens, sys\nlens = ortlens.load(sys.argv[1])\nprint(len(lens.graphs), len(lens.nodes), len(lens.summary()) > 20)"
+    graphs, nodes, has_summary = run_clean(BLOCK_RUNTIMES + read, str(path)).split()
+    assert int(graphs) == 1
+    assert int(nodes) >= 2
+    assert has_summary == "True"
