@@ -29,13 +29,11 @@ help: ## Show this list
 
 $(BIN)/python:
 	$(SAY) 'Making the virtual environment $(VENV)'
-	@command -v $(PYTHON) >/dev/null \
-		|| { echo 'python3 is not installed. On Debian: apt-get install python3 python3-venv'; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-		|| { echo "$$($(PYTHON) --version) is too old for the tested pins; name a newer one: make PYTHON=python3.11 ..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+		|| { echo '$(PYTHON) is missing or older than 3.11, which the tested pins need. On Debian: apt-get install python3 python3-venv'; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 		|| { echo 'The venv module is not installed. On Debian: apt-get install python3-venv'; exit 1; }
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 # Torch goes in alone and first: its pin decides what else comes along.
 $(VENV)/.runtime: pyproject.toml constraints.txt | $(BIN)/python
