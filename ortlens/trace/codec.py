@@ -102,8 +102,6 @@ def records_from_columns(table: Table, rows: int, columns: Mapping[str, Any]) ->
     present = [column for column in table.columns if _is_present(table, column, columns)]
     lists = [_converted(table, column, _list_of(table, column, columns, rows), _value_from_json) for column in present]
     names = [column.name for column in present]
-    if not names:
-        return tuple(table.record() for _ in range(rows))
     return tuple(table.record(**dict(zip(names, values, strict=True))) for values in zip(*lists, strict=True))
 
 

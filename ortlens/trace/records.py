@@ -121,7 +121,9 @@ class Node:
     supported: bool = column("True when ONNX Runtime runs the node.")
     reason_code: ReasonCode | None = column("Why not, as a code.", default=None)
     reason: str | None = column("Why not, in words.", default=None)
-    flops: int | None = column("Floating-point operations by PyTorch's flop counter; 0 for ops it does not count.", unit="flops", default=None)
+    flops: int | None = column(
+        "Floating-point operations by PyTorch's flop counter; 0 for ops it does not count.", unit="flops", default=None
+    )
     bytes: int | None = column("Bytes of all tensor inputs and outputs; hints stand in for symbolic sizes.", unit="bytes", default=None)
     onnx_nodes: tuple[str, ...] = column("Names of the ONNX nodes made from it.", default=())
 

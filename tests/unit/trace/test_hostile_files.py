@@ -1,0 +1,295 @@
+"""Files that nobody vouches for: a load gives an equal capture or a `CaptureError`, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import random
+import stat
+import struct
+import sys
+import tracemalloc
+import warnings
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ortlens.errors import CaptureError
+from ortlens.trace import archive, store
+from ortlens.trace.records import Capture
+from tests.unit.trace.strategies import small_capture
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX file system")
+
+
+def _saved(tmp_path: Path) -> bytes:
+    return store.save(small_capture(), tmp_path / "good.ortlens").read_bytes()
+
+
+def _outcome(path: Path, data: bytes) -> Capture | CaptureError:
+    path.write_bytes(data)
+    try:
+        return store.load(path)
+    except CaptureError as err:
+        return err
+
+
+def _refused(path: Path, message: str) -> None:
+    with pytest.raises(CaptureError, match=message) as caught:
+        store.load(path)
+    assert str(path) in str(caught.value)
+
+
+def _rezipped(data: bytes, *, without: Sequence[str] = (), entries: Sequence[tuple[Any, str | bytes]] = ()) -> bytes:
+    """The good file without some members, and with entries added as they are."""
+    target = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as source, zipfile.ZipFile(target, "w") as out:
+        for info in source.infolist():
+            if info.filename not in without:
+                out.writestr(info, source.read(info), compress_type=zipfile.ZIP_DEFLATED)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of a duplicate name, which is the point
+            for entry, content in entries:
+                out.writestr(entry, content)
+    return target.getvalue()
+
+
+def _with_table(data: bytes, text: bytes) -> bytes:
+    """The good file with another nodes table and a manifest that vouches for it."""
+    with zipfile.ZipFile(io.BytesIO(data)) as source:
+        manifest = json.loads(source.read("manifest.json"))
+    manifest["members"]["tables/nodes.json"] = {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+    entries = (("manifest.json", json.dumps(manifest)), ("tables/nodes.json", text))
+    return _rezipped(data, without=("manifest.json", "tables/nodes.json"), entries=entries)
+
+
+def test_any_flipped_byte_is_noticed_or_harmless(tmp_path: Path) -> None:
+    good, expected = _saved(tmp_path), small_capture()
+    rng = random.Random(7)  # noqa: S311 - a fixed sample, not a secret
+    # Every byte of the zip's own structure behind the data, and a sample of the rest.
+    directory = struct.unpack("<L", good[-6:-2])[0]
+    offsets = [*range(directory, len(good)), *rng.sample(range(directory), 400)]
+    errors = 0
+    for offset in offsets:
+        damaged = bytearray(good)
+        damaged[offset] ^= 1 << rng.randrange(8)
+        outcome = _outcome(tmp_path / "bad.ortlens", bytes(damaged))
+        assert isinstance(outcome, CaptureError) or outcome == expected, offset
+        errors += isinstance(outcome, CaptureError)
+    assert errors > 400
+
+
+def test_any_truncation_is_noticed(tmp_path: Path) -> None:
+    good = _saved(tmp_path)
+    for length in [*range(0, len(good), 97), *range(len(good) - 60, len(good))]:
+        assert isinstance(_outcome(tmp_path / "bad.ortlens", good[:length]), CaptureError), length
+
+
+def test_random_bytes_are_refused(tmp_path: Path) -> None:
+    rng = random.Random(3)  # noqa: S311 - a fixed sample, not a secret
+    end = _saved(tmp_path)[-22:]
+    for size in (0, 1, 21, 22, 100, 5000):
+        for tail in (b"", end):
+            assert isinstance(_outcome(tmp_path / "bad.ortlens", rng.randbytes(size) + tail), CaptureError)
+
+
+def test_missing_and_odd_paths_are_refused(tmp_path: Path) -> None:
+    _refused(tmp_path / "none.ortlens", "there is no such file or folder")
+    (tmp_path / "empty").mkdir()
+    _refused(tmp_path / "empty", "member 'manifest.json' is missing")
+    with pytest.raises(CaptureError):
+        store.load("a\0b.ortlens")
+    with pytest.raises(CaptureError):
+        store.save(Capture(), "a\0b.ortlens")
+
+
+@POSIX
+def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.ortlens")
+    _refused(tmp_path / "pipe.ortlens", "neither a file nor a folder")
+    folder = store.save(small_capture(), tmp_path / "run")
+    (folder / "tables" / "nodes.json").unlink()
+    os.mkfifo(folder / "tables" / "nodes.json")
+    _refused(folder, r"member 'tables/nodes\.json' is not a plain file")
+
+
+@POSIX
+def test_links_in_a_folder_are_not_followed(tmp_path: Path) -> None:
+    folder = store.save(small_capture(), tmp_path / "run")
+    (folder / "models").rename(tmp_path / "elsewhere")
+    (folder / "models").symlink_to(tmp_path / "elsewhere")
+    _refused(folder, r"member 'models/m0\.onnx' is, or lies behind, a symbolic link")
+    with pytest.raises(CaptureError, match="other files"):
+        store.save(Capture(), folder)
+    (folder / "models").unlink()
+    _refused(folder, r"member 'models/m0\.onnx' is missing")
+
+
+@POSIX
+@pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root reads everything")
+def test_an_unreadable_member_is_named(tmp_path: Path) -> None:
+    folder = store.save(small_capture(), tmp_path / "run")
+    (folder / "manifest.json").chmod(0)
+    _refused(folder, r"member 'manifest\.json' cannot be read")
+
+
+@POSIX
+def test_a_folder_named_like_a_member_is_refused(tmp_path: Path) -> None:
+    folder = store.save(small_capture(), tmp_path / "run")
+    (folder / "manifest.json").unlink()
+    (folder / "manifest.json").mkdir()
+    _refused(folder, r"member 'manifest\.json' is not a plain file")
+    (folder / "models" / "m0.onnx").rename(folder / "m0")
+    (folder / "models").rmdir()
+    (folder / "m0").rename(folder / "models")
+    (folder / "manifest.json").rmdir()
+    store.save(small_capture(), tmp_path / "other")
+    (tmp_path / "other" / "manifest.json").rename(folder / "manifest.json")
+    _refused(folder, r"member 'models/m0\.onnx' cannot be read")
+
+
+def test_changed_members_of_a_folder_are_noticed(tmp_path: Path) -> None:
+    folder = store.save(small_capture(), tmp_path / "run")
+    model = folder / "models" / "m0.onnx"
+    for data in (b"ONNX" * 50, b"short"):
+        model.write_bytes(data)
+        _refused(folder, r"member 'models/m0\.onnx' was changed after the capture was saved")
+    model.write_bytes(b"onnx" * 51)
+    _refused(folder, r"member 'models/m0\.onnx' has more than the 200 bytes allowed")
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "C:\\evil", "a\\b", "models/../../evil", "manifest.json\0.txt", "é.onnx", "NUL"])
+def test_hostile_member_names_are_refused(tmp_path: Path, name: str) -> None:
+    info = zipfile.ZipInfo("x" * len(name.encode()))
+    data = _rezipped(_saved(tmp_path), entries=[(info, b"evil")])
+    # Python's writer would clean the name, so it is put in afterwards.
+    (tmp_path / "bad.ortlens").write_bytes(data.replace(b"x" * len(name.encode()), name.encode()))
+    _refused(tmp_path / "bad.ortlens", "the name is not allowed in a capture")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["bad.ortlens", "good.ortlens"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("manifest.json", "occurs twice"), ("MANIFEST.json", "occurs twice"), ("manifest.json/x", "one of its folders is also a file")],
+)
+def test_ambiguous_member_names_are_refused(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "bad.ortlens").write_bytes(_rezipped(_saved(tmp_path), entries=[(name, b"{}")]))
+    _refused(tmp_path / "bad.ortlens", message)
+
+
+def test_a_folder_zipped_by_another_tool_opens(tmp_path: Path) -> None:
+    entries = [(zipfile.ZipInfo("models/"), b""), ("README.txt", b"by hand")]
+    assert _outcome(tmp_path / "other.ortlens", _rezipped(_saved(tmp_path), entries=entries)) == small_capture()
+
+
+def test_links_in_a_zip_are_refused(tmp_path: Path) -> None:
+    info = zipfile.ZipInfo("models/link")
+    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    (tmp_path / "bad.ortlens").write_bytes(_rezipped(_saved(tmp_path), entries=[(info, b"/etc/passwd")]))
+    _refused(tmp_path / "bad.ortlens", "member 'models/link' is a symbolic link")
+
+
+def test_other_packing_and_encryption_are_refused(tmp_path: Path) -> None:
+    info = zipfile.ZipInfo("models/x")
+    info.compress_type = zipfile.ZIP_BZIP2
+    (tmp_path / "bad.ortlens").write_bytes(_rezipped(_saved(tmp_path), entries=[(info, b"x" * 100)]))
+    _refused(tmp_path / "bad.ortlens", "packed by method 12")
+    data = bytearray(_rezipped(_saved(tmp_path), entries=[("models/x", b"x")]))
+    at = data.rindex(b"PK\1\2")
+    data[at + 8] |= 1
+    (tmp_path / "bad.ortlens").write_bytes(data)
+    _refused(tmp_path / "bad.ortlens", "member 'models/x' is encrypted")
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    info = zipfile.ZipInfo("models/bomb")
+    info.compress_type = zipfile.ZIP_DEFLATED
+    (tmp_path / "bad.ortlens").write_bytes(_rezipped(_saved(tmp_path), entries=[(info, bytes(64 * 2**20))]))
+    tracemalloc.start()
+    _refused(tmp_path / "bad.ortlens", "more than 200 times")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20
+
+
+def test_a_size_that_lies_low_is_noticed(tmp_path: Path) -> None:
+    data = bytearray(_saved(tmp_path))
+    at = data.rindex(b"PK\1\2")
+    size = struct.unpack_from("<L", data, at + 24)[0]
+    for lie in (0, size - 1, size + 1, 2**32 - 1):
+        struct.pack_into("<L", data, at + 24, lie)
+        assert isinstance(_outcome(tmp_path / "bad.ortlens", bytes(data)), CaptureError)
+
+
+def test_too_much_in_all_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = store.save(small_capture(), tmp_path / "good.ortlens")
+    with monkeypatch.context() as patch:
+        patch.setattr(archive, "MAX_TOTAL_BYTES", 1000)
+        _refused(path, "bytes unpacked are more than the 1000")
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "MAX_MANIFEST_BYTES", 100)
+        _refused(path, r"member 'manifest\.json' has \d+ bytes; 100 are allowed")
+    with monkeypatch.context() as patch:
+        patch.setattr(archive, "MAX_MEMBERS", 10)
+        _refused(path, "the zip directory has 15 entries in .* 10 entries are allowed")
+
+
+def test_a_directory_that_lies_about_its_entries_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytearray(_saved(tmp_path))
+    struct.pack_into("<HH", data, len(data) - 14, 3, 3)
+    monkeypatch.setattr(archive, "MAX_MEMBERS", 10)
+    (tmp_path / "bad.ortlens").write_bytes(data)
+    _refused(tmp_path / "bad.ortlens", "15 members are more than the 10")
+
+
+def test_parts_that_the_writer_never_makes_are_refused(tmp_path: Path) -> None:
+    good = _saved(tmp_path)
+    commented = good[:-2] + struct.pack("<H", 22) + good[-22:]
+    zip64 = good[:-22] + b"PK\6\7" + bytes(16) + good[-22:]
+    for data in (commented[: len(good)], zip64):
+        (tmp_path / "bad.ortlens").write_bytes(data)
+        _refused(tmp_path / "bad.ortlens", "the zip directory has parts that no capture file has")
+    (tmp_path / "bad.ortlens").write_bytes(good + b"tail")
+    _refused(tmp_path / "bad.ortlens", "this is not a capture file, or its end is missing")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"[" * 10**6, "the JSON is nested too deeply"),
+        (b'{"a":' * 10**5, "the JSON is nested too deeply"),
+        (b'{"rows": ' + b"9" * 10**6 + b"}", "an integer has 1000000 digits"),
+        (b'{"rows": NaN}', "NaN is not JSON"),
+        (b"\xff\xfe", "is not valid JSON"),
+        (b"{'rows': 1}", "is not valid JSON"),
+        (b"[]", "is not a JSON object"),
+        (b"", "is not valid JSON"),
+        (b'{"rows": 1, "columns": {"graph_id": ["g0"], "node": [["n"]]}}', r"column (target|supported) is missing"),
+    ],
+)
+def test_hostile_json_is_refused_by_name(tmp_path: Path, text: bytes, message: str) -> None:
+    (tmp_path / "bad.ortlens").write_bytes(_with_table(_saved(tmp_path), text))
+    _refused(tmp_path / "bad.ortlens", rf"member 'tables/nodes\.json'.*{message}")
+
+
+def test_a_missing_member_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bad.ortlens").write_bytes(_rezipped(_saved(tmp_path), without=("models/m0.onnx",)))
+    _refused(tmp_path / "bad.ortlens", r"member 'models/m0\.onnx' is missing")
+
+
+def test_a_replaced_member_is_noticed(tmp_path: Path) -> None:
+    data = _rezipped(_saved(tmp_path), without=("models/m0.onnx",), entries=[("models/m0.onnx", b"evil" * 50)])
+    (tmp_path / "bad.ortlens").write_bytes(data)
+    _refused(tmp_path / "bad.ortlens", r"member 'models/m0\.onnx' was changed")
+
+
+def test_a_pickle_is_not_a_capture(tmp_path: Path) -> None:
+    (tmp_path / "bad.ortlens").write_bytes(b"cos\nsystem\n(S'touch evil'\ntR.")
+    _refused(tmp_path / "bad.ortlens", "this is not a capture file")

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import tracemalloc
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ortlens.trace import runlog
+from ortlens.trace.runlog import CAPACITY, EagerLog, RunLog, RunStats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+
+@pytest.fixture
+def _frequent_switches() -> Iterator[None]:
+    """Threads change over so often that they meet in the middle of everything."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def _call(log: RunLog, start: int, total: int, thread: int = 1) -> None:
+    log.record(start, start + 1, start + total - 1, start + total, thread)
+
+
+def _in_threads(count: int, work: Callable[[int], None]) -> None:
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_no_call_gives_no_figures() -> None:
+    log = RunLog("s0", "g0")
+    assert log.stats() == RunStats(0, 0, None, None, None, None, None)
+    assert list(log.rows()) == []
+
+
+def test_one_call_is_all_there_is() -> None:
+    log = RunLog("s0", "g0")
+    log.record(100, 110, 150, 160, 7)
+    assert list(log.rows()) == [(0, 100, 110, 150, 160, 7)]
+    assert log.stats() == RunStats(1, 60, 60, 60, 60, 60, 60)
+
+
+@pytest.mark.usefixtures("_frequent_switches")
+def test_threads_lose_no_call() -> None:
+    log, threads, calls = RunLog("s0", "g0"), 8, 5_000
+
+    def work(number: int) -> None:
+        thread = threading.get_ident()
+        for i in range(calls):
+            log.record(i, i, i, i + number + 1, thread)
+
+    _in_threads(threads, work)
+    stats = log.stats()
+    assert stats.calls == threads * calls
+    assert stats.total_ns == sum(range(1, threads + 1)) * calls
+    assert stats.max_ns == threads
+
+
+@pytest.mark.usefixtures("_frequent_switches")
+def test_a_reader_never_sees_half_a_call() -> None:
+    log, stop = RunLog("s0", "g0"), threading.Event()
+    seen: list[RunStats] = []
+
+    def write(_: int) -> None:
+        thread, i = threading.get_ident(), 0
+        while not stop.is_set():
+            i += 1
+            log.record(i, i + 1, i + 2, i + 3, thread)
+
+    writers = [threading.Thread(target=write, args=(n,)) for n in range(4)]
+    for writer in writers:
+        writer.start()
+    while not seen or seen[-1].calls < 60_000:
+        seen.append(log.stats())
+        assert seen[-1].total_ns == 3 * seen[-1].calls
+        rows = list(log.rows())
+        assert all((bound - start, ran - bound, done - ran) == (1, 1, 1) for _, start, bound, ran, done, _ in rows)
+        numbers = [row[0] for row in rows]
+        assert numbers == sorted(set(numbers))
+    stop.set()
+    for writer in writers:
+        writer.join()
+    assert [stats.calls for stats in seen] == sorted(stats.calls for stats in seen)
+    assert log.stats().calls > 4 * CAPACITY
+
+
+def test_each_thread_is_named_and_calls_are_numbered_across_them() -> None:
+    log = RunLog("s0", "g0")
+    for i in range(6):
+        _call(log, 10 * i, 5, thread=i % 2)
+    assert [(row[0], row[5]) for row in log.rows()] == [(0, 0), (1, 1), (2, 0), (3, 1), (4, 0), (5, 1)]
+
+
+def test_the_ring_wraps_and_keeps_the_latest_calls() -> None:
+    log, calls = RunLog("s0", "g0"), 3 * CAPACITY + 5
+    for i in range(calls):
+        _call(log, 10 * i, 5)
+    rows = list(log.rows())
+    assert [row[0] for row in rows] == list(range(calls - CAPACITY + 1, calls))
+    assert rows[-1] == (calls - 1, 10 * (calls - 1), 10 * (calls - 1) + 1, 10 * (calls - 1) + 4, 10 * (calls - 1) + 5, 1)
+    assert log.stats().calls == calls
+
+
+def test_a_million_calls_take_no_more_memory_than_a_few() -> None:
+    log = RunLog("s0", "g0")
+    record = log.record
+    for i in range(CAPACITY):
+        record(i, i, i, i + 100, 1)
+    log.stats()
+    tracemalloc.start()
+    for i in range(2 * CAPACITY):  # tracing slows all down, so the million itself runs without
+        record(i, i, i, i + 100, 1)
+    grown = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert grown < 20_000
+    start = time.process_time()
+    for i in range(1_000_000 - 3 * CAPACITY):
+        record(i, i, i, i + 100, 1)
+    assert time.process_time() - start < 3
+    assert log.stats() == RunStats(1_000_000, 100_000_000, 100, 100, 100, 100, 100)
+    assert len(list(log.rows())) == CAPACITY - 1
+    assert {len(shard.ring) for shard in log._shards.values()} == {runlog._FIELDS * CAPACITY}
+
+
+RNG = np.random.default_rng(5)
+DISTRIBUTIONS = {
+    "constant": np.full(5_000, 12_345),
+    "uniform": RNG.integers(0, 10**6, 20_000),
+    "small": RNG.integers(0, 40, 3_000),
+    "lognormal": RNG.lognormal(11, 1.5, 20_000).astype(np.int64),
+    "two_modes": np.concatenate([RNG.normal(2e4, 100, 900), RNG.normal(5e6, 1e4, 100)]).astype(np.int64),
+    "heavy_tail": (RNG.pareto(1.1, 10_000) * 1e4).astype(np.int64),
+    "hours": RNG.integers(10**12, 10**13, 1_000),
+}
+
+
+@pytest.mark.parametrize("totals", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
+def test_percentiles_are_within_a_bucket(totals: NDArray[np.int64]) -> None:
+    log = RunLog("s0", "g0")
+    for total in totals.tolist():
+        log.record(0, 0, 0, total, 1)
+    stats = log.stats()
+    exact = np.percentile(totals, [50, 90, 99], method="inverted_cdf")
+    np.testing.assert_allclose([stats.p50_ns, stats.p90_ns, stats.p99_ns], exact, rtol=0.032)  # type: ignore[arg-type]  # none is None after a call
+    assert (stats.total_ns, stats.max_ns) == (int(totals.sum()), int(totals.max()))
+    assert stats.mean_ns == round(totals.sum() / len(totals))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**63 - 1))
+def test_every_value_has_a_bucket_whose_middle_is_near(value: int) -> None:
+    index = int(runlog._buckets(np.array([value]))[0])
+    assert 0 <= index < runlog._BUCKETS
+    assert abs(runlog._bucket_middle(index) - value) <= max(value / 32, 0)
+
+
+def test_buckets_follow_the_order_of_values() -> None:
+    values = np.unique(np.concatenate([np.arange(5_000), 2 ** np.arange(62), 2 ** np.arange(62) - 1]))
+    assert (np.diff(runlog._buckets(values)) >= 0).all()
+
+
+def test_nearest_rank_is_exact_at_the_edge() -> None:
+    # 0.9 of ten calls is the ninth; in floats, 0.9 * 10 may come out above 9.
+    log = RunLog("s0", "g0")
+    for total in (1, 2, 3, 4, 5, 6, 7, 8, 9, 30):
+        log.record(0, 0, 0, total, 1)
+    stats = log.stats()
+    assert (stats.p50_ns, stats.p90_ns, stats.p99_ns) == (5, 9, 30)
+
+
+def test_a_clock_that_steps_back_counts_as_nothing() -> None:
+    log = RunLog("s0", "g0")
+    log.record(100, 100, 100, 90, 1)
+    assert log.stats() == RunStats(1, 0, 0, 0, 0, 0, 0)
+
+
+def test_eager_log_has_a_slot_per_node() -> None:
+    log = EagerLog(("a", "b"))
+    log.calls[1] += 2
+    log.total_ns[1] += 300
+    assert (list(log.calls), list(log.total_ns)) == ([0, 2], [0, 300])

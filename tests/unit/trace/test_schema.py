@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Optional
+
+import pytest
+
+from ortlens.errors import UsageError
+from ortlens.trace import schema
+from ortlens.trace.schema import TABLES, markdown, table_by_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+# The public promise, written down a second time on purpose: a renamed column must fail here.
+PROMISED = {
+    "graphs": "graph_id compile_id phase name file line node_count op_count partition_count fallback_count coverage dynamic_shapes"
+    " recompile_of dynamo_ns aot_ns partition_ns convert_ns optimize_ns session_ns compile_ns",
+    "breaks": "break_id gb_id reason explanation hints file line function source user_stack occurrences compile_ids cost_ns",
+    "recompiles": "compile_id of_compile_id function file line guard reason",
+    "nodes": "graph_id node target module module_type file line source dtype shape partition_id supported reason_code reason flops"
+    " bytes onnx_nodes",
+    "partitions": "partition_id graph_id node_count input_count output_count input_bytes output_bytes weight_bytes flops model_id",
+    "fallbacks": "graph_id node target reason_code reason file line source calls total_ns",
+    "models": "model_id partition_id path opset node_count ops initializer_bytes size_bytes sha256 optimized_node_count",
+    "sessions": "session_id partition_id model_id providers input_signature create_ns calls total_ns mean_ns p50_ns p90_ns p99_ns max_ns",
+    "runs": "session_id call start_ns bind_ns run_ns output_ns total_ns thread",
+    "kernels": "session_id kernel op_type provider calls total_ns mean_ns share node module file line confidence",
+    "numerics": "partition_id node onnx_value max_abs max_rel ok first_divergence closer_to_fp64",
+    "findings": "rule severity title file line evidence hazard mitigation gain_ns measured",
+    "ledger": "graph_id part ns share",
+}
+COLUMNS = [pytest.param(column, id=f"{table.name}.{column.name}") for table in TABLES.values() for column in table.columns]
+
+
+def test_tables_are_the_promised_ones_in_order() -> None:
+    assert list(TABLES) == list(PROMISED)
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_promised_columns_come_first_and_in_order(name: str) -> None:
+    promised = PROMISED[name].split()
+    assert [column.name for column in TABLES[name].columns][: len(promised)] == promised
+
+
+def test_every_table_has_a_required_column() -> None:
+    # Reading a table counts its rows by its columns, so at least one is always there.
+    assert [table.name for table in TABLES.values() if not any(column.required for column in table.columns)] == []
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_every_column_says_what_it_means(column: schema.Column) -> None:
+    assert column.meaning.endswith(".")
+    assert len(column.meaning) > len("An id.")
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_units_follow_from_names(column: schema.Column) -> None:
+    if column.name == "ns" or column.name.endswith("_ns"):
+        assert (column.unit, column.kind) == ("ns", "int")
+    elif column.name == "bytes" or column.name.endswith("_bytes"):
+        assert (column.unit, column.kind) == ("bytes", "int")
+    else:
+        assert column.unit in {"", "flops"}
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "dtype", "nullable"),
+    [
+        ("graphs", "op_count", "int64", False),
+        ("graphs", "line", "Int64", True),
+        ("graphs", "coverage", "float64", True),
+        ("graphs", "dynamic_shapes", "bool", False),
+        ("graphs", "phase", "string", False),
+        ("numerics", "ok", "boolean", True),
+        ("nodes", "reason_code", "string", True),
+        ("nodes", "shape", "object", True),
+        ("breaks", "hints", "object", False),
+        ("ledger", "share", "float64", False),
+    ],
+)
+def test_dtypes_follow_from_annotations(table: str, column: str, dtype: str, nullable: bool) -> None:  # noqa: FBT001 - parametrised
+    found = next(c for c in TABLES[table].columns if c.name == column)
+    assert (found.dtype, found.nullable) == (dtype, nullable)
+
+
+def test_choices_and_items_are_read_off_the_annotations() -> None:
+    nodes = {column.name: column for column in TABLES["nodes"].columns}
+    assert nodes["reason_code"].choices[:2] == ("no_converter", "converter_raised")
+    assert nodes["shape"].items == (int, str)
+    assert nodes["onnx_nodes"].items == (str,)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "expected"),
+    [(int | None, (int, True)), (Optional[int], (int, True)), (int | str, (int | str, False)), (int, (int, False))],  # noqa: UP045 - both spellings occur
+)
+def test_none_is_taken_out_of_a_union(annotation: object, expected: tuple[object, bool]) -> None:
+    assert schema._without_none(annotation) == expected
+
+
+def test_unknown_table_is_refused_with_the_list() -> None:
+    assert table_by_name("runs").record is TABLES["runs"].record
+    with pytest.raises(UsageError, match=r"no table is called 'graph'; there are: graphs, breaks"):
+        table_by_name("graph")
+
+
+def test_committed_reference_page_is_up_to_date(root: Path) -> None:
+    assert (root / "docs/reference/columns.md").read_text(encoding="utf-8") == markdown()
+
+
+def test_command_prints_the_page(run_python: Callable[..., str], root: Path) -> None:
+    program = "import runpy, sys; sys.path.insert(0, sys.argv[1]); runpy.run_module('ortlens.trace.schema', run_name='__main__')"
+    assert run_python(program, str(root)) == markdown()
+
+
+def test_page_lists_the_codes_where_the_meaning_does_not() -> None:
+    page = markdown()
+    assert "Why not, as a code. One of `no_converter`, `converter_raised`" in page
+    assert page.count("`inference`, `forward` or `backward`.") == 1
+    assert "One of `inference`" not in page

@@ -1,0 +1,333 @@
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import math
+import os
+import shutil
+import sys
+import zipfile
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from ortlens.errors import CaptureError
+from ortlens.trace import archive, store
+from ortlens.trace import records as r
+from ortlens.trace.schema import TABLES
+from tests.unit.trace.strategies import captures, small_capture
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FORMS = pytest.mark.parametrize("name", ["run.ortlens", "run"], ids=["zip", "folder"])
+
+
+@FORMS
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(capture=captures())
+def test_any_capture_survives(tmp_path: Path, name: str, capture: r.Capture) -> None:
+    path = store.save(capture, tmp_path / name)
+    again = store.load(path)
+    # NaN equals nothing; repr tells all other values apart. The order of the two mappings is not part of a capture.
+    assert repr(replace(again, environment={}, attachments={})) == repr(replace(capture, environment={}, attachments={}))
+    assert again.environment == capture.environment
+    assert again.attachments == capture.attachments
+
+
+@FORMS
+def test_loaded_capture_equals_the_saved_one(tmp_path: Path, name: str) -> None:
+    capture = small_capture()
+    assert store.load(store.save(capture, tmp_path / name)) == capture
+
+
+def test_equal_captures_give_equal_bytes(tmp_path: Path) -> None:
+    one = replace(small_capture(), environment={"a": "1", "b": "2"}, attachments={"models/a.onnx": b"a", "models/b.onnx": b"b"})
+    two = replace(small_capture(), environment={"b": "2", "a": "1"}, attachments={"models/b.onnx": b"b", "models/a.onnx": b"a"})
+    first, second = (store.save(capture, tmp_path / f"{n}.ortlens").read_bytes() for n, capture in enumerate((one, two)))
+    assert first == second
+
+
+def test_file_is_a_plain_zip_with_the_documented_members(tmp_path: Path) -> None:
+    path = store.save(small_capture(), tmp_path / "run.ortlens")
+    with zipfile.ZipFile(path) as opened:
+        assert opened.testzip() is None
+        names = opened.namelist()
+        manifest = json.loads(opened.read("manifest.json"))
+        runs = json.loads(opened.read("tables/runs.json"))
+    assert names == ["manifest.json", "models/m0.onnx", *sorted(f"tables/{name}.json" for name in TABLES)]
+    assert (manifest["format"], manifest["schema_version"]) == ("ortlens-capture", r.SCHEMA_VERSION)
+    assert manifest["tables"] == dict.fromkeys(TABLES, 1)
+    assert runs["rows"] == 1
+    assert list(runs["columns"]) == [column.name for column in TABLES["runs"].columns]
+    assert (runs["columns"]["call"], runs["columns"]["session_id"]) == ([3], [None])
+
+
+@pytest.mark.parametrize(
+    ("name", "is_folder"), [("a.ortlens", False), ("a.ORTLENS", False), ("a", True), ("a.zip", True), ("a.ortlens" + os.sep, True)]
+)
+def test_the_name_decides_between_file_and_folder(tmp_path: Path, name: str, is_folder: bool) -> None:  # noqa: FBT001 - parametrised
+    path = store.save(small_capture(), os.path.join(tmp_path, name))  # noqa: PTH118 - pathlib drops the separator at the end
+    assert path.is_dir() is is_folder
+    assert store.load(path) == small_capture()
+
+
+def test_an_existing_empty_folder_is_filled_whatever_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a.ortlens").mkdir()
+    assert store.save(small_capture(), tmp_path / "a.ortlens").is_dir()
+
+
+@FORMS
+def test_an_earlier_capture_is_replaced_and_nothing_else_is_left(tmp_path: Path, name: str) -> None:
+    store.save(small_capture(), tmp_path / name)
+    store.save(r.Capture(name="second"), tmp_path / name)
+    assert store.load(tmp_path / name) == r.Capture(name="second")
+    assert os.listdir(tmp_path) == [name]  # noqa: PTH208 - names only
+
+
+def test_a_folder_with_other_files_is_never_touched(tmp_path: Path) -> None:
+    store.save(small_capture(), tmp_path / "run")
+    (tmp_path / "run" / "notes.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(CaptureError, match=r"the folder holds other files, as 'notes\.txt'"):
+        store.save(r.Capture(), tmp_path / "run")
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / "notes.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(CaptureError, match="other files"):
+        store.save(r.Capture(), tmp_path / "plain")
+    assert (tmp_path / "run" / "notes.txt").read_text(encoding="utf-8") == "mine"
+    assert store.load(tmp_path / "run") == small_capture()
+
+
+def test_a_file_is_not_replaced_by_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("mine", encoding="utf-8")
+    with pytest.raises(CaptureError, match=r"this is a file; a name that ends in \.ortlens gives a file"):
+        store.save(r.Capture(), tmp_path / "run")
+    assert (tmp_path / "run").read_text(encoding="utf-8") == "mine"
+
+
+@FORMS
+def test_a_missing_parent_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(CaptureError, match=r"cannot save the capture to .*missing"):
+        store.save(r.Capture(), tmp_path / "missing" / name)
+    assert not list(tmp_path.iterdir())
+
+
+def _full_disk(*_args: object, **_kwargs: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@FORMS
+def test_a_failed_save_leaves_what_was_there(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.save(small_capture(), tmp_path / name)
+    monkeypatch.setattr(os, "fsync", _full_disk)
+    monkeypatch.setattr(Path, "write_bytes", _full_disk)
+    with pytest.raises(CaptureError, match="No space left"):
+        store.save(r.Capture(), tmp_path / name)
+    monkeypatch.undo()
+    assert store.load(tmp_path / name) == small_capture()
+    assert os.listdir(tmp_path) == [name]  # noqa: PTH208 - names only
+
+
+def test_a_failed_swap_puts_the_old_folder_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.save(small_capture(), tmp_path / "run")
+    rename, renamed = Path.rename, []
+
+    def fail_second(self: Path, target: Path) -> Path:
+        renamed.append(target)
+        if len(renamed) == 2:
+            _full_disk()
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail_second)
+    with pytest.raises(CaptureError, match="No space left"):
+        store.save(r.Capture(), tmp_path / "run")
+    monkeypatch.undo()
+    assert len(renamed) == 3
+    assert store.load(tmp_path / "run") == small_capture()
+    assert os.listdir(tmp_path) == ["run"]  # noqa: PTH208 - names only
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs symbolic links")
+def test_saving_over_a_link_writes_where_it_points(tmp_path: Path) -> None:
+    store.save(r.Capture(), tmp_path / "real.ortlens")
+    (tmp_path / "link.ortlens").symlink_to("real.ortlens")
+    store.save(small_capture(), tmp_path / "link.ortlens")
+    assert (tmp_path / "link.ortlens").is_symlink()
+    assert store.load(tmp_path / "real.ortlens") == small_capture()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../x", "/x", "a\\b", "", "a//b", ".hidden", "a/..", "a/b.", "con.onnx", "models/NUL", "é", "a\0b", "a b", "x" * 241, "x" * 121],
+)
+def test_hostile_attachment_names_are_not_saved(tmp_path: Path, name: str) -> None:
+    with pytest.raises(CaptureError, match="the name is not allowed"):
+        store.save(r.Capture(attachments={name: b""}), tmp_path / "run.ortlens")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("attachments", "message"),
+    [
+        ({"Manifest.json": b""}, "is taken by the capture itself"),
+        ({"tables/x.json": b""}, "is taken by the capture itself"),
+        ({3: b""}, "the name is not text"),
+        ({"models/a": "text"}, "str is not bytes"),
+        ({"models/a": b"", "models/A": b""}, "occurs twice"),
+        ({"models/a": b"", "models/a/b": b""}, "one of its folders is also a file"),
+    ],
+)
+def test_ambiguous_attachments_are_not_saved(tmp_path: Path, attachments: dict[Any, Any], message: str) -> None:
+    with pytest.raises(CaptureError, match=message):
+        store.save(r.Capture(attachments=attachments), tmp_path / "run.ortlens")
+
+
+def test_limits_hold_for_the_writer_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, limit, message in (
+        (store, "MAX_TABLE_BYTES", "table graphs: .* bytes are more than the 20"),
+        (store, "MAX_MANIFEST_BYTES", "the manifest has"),
+        (archive, "MAX_TOTAL_BYTES", "bytes unpacked are more than the 20"),
+        (archive, "MAX_MEMBERS", "15 members are more than the 10"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, limit, 10 if limit == "MAX_MEMBERS" else 20)
+            with pytest.raises(CaptureError, match=message):
+                store.save(small_capture(), tmp_path / "run.ortlens")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_of_zeros_can_be_saved_and_loaded(tmp_path: Path) -> None:
+    # It would deflate a thousandfold, which the reader refuses, so the writer stores it plainly.
+    capture = r.Capture(attachments={"models/m0.onnx": bytes(2 * archive.RATIO_FREE_BYTES), "models/m1.onnx": bytes(1000)})
+    path = store.save(capture, tmp_path / "run.ortlens")
+    assert store.load(path) == capture
+    assert path.stat().st_size > 2 * archive.RATIO_FREE_BYTES
+
+
+def test_a_record_that_does_not_fit_names_its_place(tmp_path: Path) -> None:
+    part = r.LedgerPart(graph_id="g0", part="run", ns=2**63, share=math.inf)
+    with pytest.raises(CaptureError, match=r"cannot save the capture to .*run\.ortlens: table ledger, row 0, column ns"):
+        store.save(r.Capture(ledger=(part,)), tmp_path / "run.ortlens")
+
+
+def test_a_source_tree_that_is_not_installed_can_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    path = store.save(small_capture(), tmp_path / "run")
+    assert json.loads((path / "manifest.json").read_text(encoding="utf-8"))["ortlens"] == "unknown"
+
+
+def _edit(folder: Path, change: Callable[[dict[str, Any]], None], member: str = "manifest.json") -> None:
+    """Change a saved folder as another writer would: with a manifest that agrees."""
+    path = folder / member
+    content = json.loads(path.read_text(encoding="utf-8"))
+    change(content)
+    data = json.dumps(content).encode()
+    path.write_bytes(data)
+    if member != "manifest.json":
+        entry = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        _edit(folder, lambda manifest: manifest["members"].update({member: entry}))
+
+
+def test_what_a_newer_writer_adds_within_the_schema_is_ignored(tmp_path: Path) -> None:
+    path = store.save(small_capture(), tmp_path / "run")
+    _edit(path, lambda manifest: manifest.update(colour="red"))
+    _edit(path, lambda table: table["columns"].update(colour=["red"]), "tables/nodes.json")
+    (path / "tables" / "colours.json").write_bytes(b"not even JSON")
+    entry = {"bytes": 13, "sha256": "unused"}
+    _edit(path, lambda manifest: manifest["members"].update({"tables/colours.json": entry}))
+    assert store.load(path) == small_capture()
+
+
+def test_what_an_older_writer_lacks_takes_its_default(tmp_path: Path) -> None:
+    path = store.save(small_capture(), tmp_path / "run")
+    _edit(path, lambda table: table["columns"].pop("line"), "tables/nodes.json")
+    (path / "tables" / "ledger.json").unlink()
+
+    def without_ledger(manifest: dict[str, Any]) -> None:
+        del manifest["tables"]["ledger"], manifest["members"]["tables/ledger.json"]
+
+    _edit(path, without_ledger)
+    assert store.load(path) == replace(small_capture(), ledger=())
+
+
+def test_a_newer_schema_says_who_wrote_it_and_what_to_do(tmp_path: Path) -> None:
+    path = store.save(small_capture(), tmp_path / "run")
+    _edit(path, lambda manifest: manifest.update(schema_version=r.SCHEMA_VERSION + 1, ortlens="9.1"))
+    with pytest.raises(CaptureError, match=r"written by ortlens 9\.1 with schema 2; .* reads schemas up to 1: upgrade ortlens"):
+        store.load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "other"}, "not an ortlens capture"),
+        ({"schema_version": None}, "the schema version is missing"),
+        ({"schema_version": 0}, "not a positive number"),
+        ({"schema_version": True}, "not a positive number"),
+        ({"schema_version": "2"}, "not a positive number"),
+        ({"name": 3}, "name is not text"),
+        ({"environment": ["a"]}, "environment is not a JSON object"),
+        ({"environment": {"a": 1}}, "environment is not a JSON object of str values"),
+        ({"tables": {"nodes": "1"}}, "tables is not a JSON object of int values"),
+        ({"members": {"tables/nodes.json": 3}}, "members is not a JSON object"),
+        ({"members": {"../x": {"bytes": 1, "sha256": ""}}}, "the name is not allowed"),
+        ({"members": {"a": {"bytes": -1, "sha256": ""}}}, "the entry of 'a' has no size and digest"),
+        ({"members": {"a": {"bytes": 1}}}, "the entry of 'a' has no size and digest"),
+        ({"members": {"a": {"bytes": 2**40, "sha256": ""}}}, "bytes unpacked are more than"),
+        ({"members": {}}, "member 'tables/graphs.json' is missing"),
+        ({"tables": {}}, "its number of rows is not the one in the manifest"),
+        ({"members": {"tables/graphs.json": {"bytes": 2**27, "sha256": ""}}}, "134217728 bytes; 67108864 are allowed"),
+    ],
+)
+def test_a_wrong_manifest_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    path = store.save(small_capture(), tmp_path / "run")
+    _edit(path, lambda manifest: manifest.update(change))
+    with pytest.raises(CaptureError, match=f"cannot load the capture .*run: .*{message}"):
+        store.load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rows": 2}, "its number of rows is not the one"),
+        ({"rows": True}, "its number of rows"),
+        ({"columns": []}, "columns is not a JSON object"),
+        ({"columns": {"graph_id": 3}}, "columns is not a JSON object of list values"),
+        ({"columns": {}}, "table nodes: column graph_id is missing"),
+    ],
+)
+def test_a_wrong_table_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    path = store.save(small_capture(), tmp_path / "run")
+    _edit(path, lambda table: table.update(change), "tables/nodes.json")
+    with pytest.raises(CaptureError, match=f"member 'tables/nodes.json'.*{message}|{message}"):
+        store.load(path)
+
+
+def test_a_capture_opens_where_neither_torch_nor_onnxruntime_can_be_imported(
+    tmp_path: Path, root: Path, run_python: Callable[..., str]
+) -> None:
+    path = store.save(small_capture(), tmp_path / "run.ortlens")
+    program = """
+import sys
+sys.modules.update({name: None for name in ("torch", "onnx", "onnxruntime", "onnxscript", "onnx_ir")})
+sys.path.insert(0, sys.argv[1])
+from ortlens.trace.store import load
+assert "numpy" not in sys.modules and "pandas" not in sys.modules
+from ortlens.trace.frames import frame_from_capture
+print(frame_from_capture(load(sys.argv[2]), "nodes")["node"].tolist())
+"""
+    assert run_python(program, str(root), str(path)).strip() == "['node']"
+
+
+def test_a_folder_may_be_carried_elsewhere(tmp_path: Path) -> None:
+    store.save(small_capture(), tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    assert store.load(str(tmp_path / "copy") + os.sep) == small_capture()
