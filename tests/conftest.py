@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def missing_for_inductor() -> list[str]:
+    """What Inductor needs to compile for CPU and this machine lacks; empty when it can."""
+    compiler = any(shutil.which(name) for name in ("c++", "g++", "clang++"))
+    headers = (Path(sysconfig.get_path("include")) / "Python.h").is_file()
+    return [name for name, here in (("a C++ compiler", compiler), ("Python.h", headers)) if not here]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what Inductor cannot compile here: a machine with Python alone has no compiler, and ortlens needs none."""
+    if item.get_closest_marker("inductor") and (missing := missing_for_inductor()):
+        pytest.skip(f"Inductor needs {' and '.join(missing)}. On Debian: apt-get install g++ python3-dev")
 
 
 @pytest.fixture(scope="session")
