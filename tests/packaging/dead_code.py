@@ -16,8 +16,17 @@ from pathlib import Path
 from vulture import Vulture
 
 ROOT = Path(__file__).resolve().parents[2]
-# Called by their names: module hooks and IPython's and pytest's protocols.
-PROTOCOL_NAMES = ["__getattr__", "__dir__", "_repr_*_", "load_ipython_extension", "unload_ipython_extension", "pytest_*", "pytestmark"]
+# Called by their names: module hooks, and the protocols of IPython, pytest and html.parser.
+PROTOCOL_NAMES = [
+    "__getattr__",
+    "__dir__",
+    "_repr_*_",
+    "load_ipython_extension",
+    "unload_ipython_extension",
+    "pytest_*",
+    "pytestmark",
+    "handle_*",
+]
 MIN_CONFIDENCE = 60  # vulture's level for a function, method or attribute that nothing names
 
 

@@ -43,10 +43,7 @@ def test_names_used_out_of_sight_are_alive(tmp_path: Path) -> None:
 
 
 def test_planted_dead_code_is_found(tmp_path: Path) -> None:
-    dead = (
-        "import os\n\ndef nobody_calls_this():\n    return 1\n\nclass Box:\n    def __init__(self):\n        self.nobody_reads_this = 1\n"
-    )
-    (tmp_path / "dead.py").write_text(ALIVE + dead, encoding="utf-8")
+    (tmp_path / "dead.py").write_text(ALIVE + DEAD, encoding="utf-8")
     found = "\n".join(dead_code(tmp_path))
     assert all(name in found for name in ("nobody_calls_this", "nobody_reads_this", "Box", "'os'"))
 
