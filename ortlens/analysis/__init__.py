@@ -1,0 +1,1 @@
+"""Pure functions from a capture to answers; no pandas, no torch, no ONNX Runtime."""

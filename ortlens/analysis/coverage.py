@@ -1,0 +1,155 @@
+"""How much of the compiled code ONNX Runtime runs.
+
+A recompiled graph describes code that is already in the capture, under another guard. Adding both versions up would
+weigh that code twice, and the more often it is recompiled, the more it would count. So only the newest version of each
+graph counts here. Rejected: the mean over the versions (a figure that no call ever sees), and weighting by calls
+(a capture that was not called would have no coverage).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ortlens.trace.records import Capture, Graph
+
+Verdict: TypeAlias = Literal["empty", "foreign", "no_compute", "none", "part", "whole"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """How much of the current graphs runs in ONNX Runtime.
+
+    Attributes:
+        verdict: `empty` nothing was compiled; `foreign` another backend, so nothing was partitioned; `no_compute` no
+            graph holds a compute node; `none`, `part` or `whole`: how much of the compute nodes ONNX Runtime runs.
+        node_count: Compute nodes of the current graphs; 0 when none is known.
+        ort_node_count: Those that ONNX Runtime runs.
+        share: The quotient, 0 to 1; None when there is nothing to divide.
+        partition_count: ONNX models that the current graphs were cut into.
+        whole_graph_count: Current graphs that run as a single ONNX model, with nothing left in PyTorch.
+        graph_count: Current graphs whose compute nodes are known.
+    """
+
+    verdict: Verdict
+    node_count: int
+    ort_node_count: int
+    share: float | None
+    partition_count: int
+    whole_graph_count: int
+    graph_count: int
+
+
+def code_key(graph: Graph) -> tuple[object, ...]:
+    """What two versions of one graph have in common.
+
+    Args:
+        graph: Any graph.
+
+    Returns:
+        Dynamo's frame number, the function and the phase. The function is part of it because frame numbers start
+        anew after `torch._dynamo.reset()`. A graph without a compile id is its own kind.
+    """
+    if graph.compile_id is None:
+        return (graph.graph_id,)
+    return (graph.compile_id.rpartition("/")[0], graph.name, graph.file, graph.line, graph.phase)
+
+
+def _attempt(graph: Graph) -> int:
+    tail = (graph.compile_id or "").rpartition("/")[2]
+    return int(tail) if tail.isdecimal() else 0
+
+
+def current_graphs(graphs: Iterable[Graph]) -> tuple[Graph, ...]:
+    """The newest version of every graph.
+
+    Args:
+        graphs: Graphs of a capture.
+
+    Returns:
+        The same without those that a later compilation of the same code and phase replaced, in the same order.
+    """
+    graphs = tuple(graphs)
+    newest: dict[tuple[object, ...], int] = {}
+    for graph in graphs:
+        key = code_key(graph)
+        newest[key] = max(newest.get(key, 0), _attempt(graph))
+    return tuple(graph for graph in graphs if _attempt(graph) == newest[code_key(graph)])
+
+
+def ort_node_count(graph: Graph, partitioned: Mapping[str, int]) -> int | None:
+    """Compute nodes of one graph that ONNX Runtime runs.
+
+    Args:
+        graph: The graph.
+        partitioned: Compute nodes in the partitions, summed by graph id.
+
+    Returns:
+        The count; None for a graph of another backend.
+    """
+    if graph.node_count is None:
+        return None
+    if graph.coverage is None:
+        return partitioned.get(graph.graph_id, 0)
+    return round(graph.coverage * graph.node_count)
+
+
+def partitioned_nodes(capture: Capture) -> dict[str, int]:
+    """Compute nodes in the partitions of each graph.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        Counts by graph id; a graph without partitions is absent.
+    """
+    counts: Counter[str] = Counter()
+    for partition in capture.partitions:
+        counts[partition.graph_id] += partition.node_count
+    return dict(counts)
+
+
+def coverage_of(capture: Capture) -> Coverage:
+    """How much of the capture's code ONNX Runtime runs.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        The coverage, weighted by compute nodes over the current graphs.
+    """
+    known = tuple(graph for graph in current_graphs(capture.graphs) if graph.node_count is not None)
+    partitioned = partitioned_nodes(capture)
+    pieces = Counter(partition.graph_id for partition in capture.partitions)
+    nodes = sum(graph.node_count or 0 for graph in known)
+    in_ort = sum(ort_node_count(graph, partitioned) or 0 for graph in known)
+    return Coverage(
+        verdict=_verdict(capture, len(known), nodes, in_ort),
+        node_count=nodes,
+        ort_node_count=in_ort,
+        share=in_ort / nodes if nodes else None,
+        partition_count=sum(pieces[graph.graph_id] for graph in known),
+        whole_graph_count=sum(_is_whole(graph, partitioned, pieces) for graph in known),
+        graph_count=len(known),
+    )
+
+
+def _is_whole(graph: Graph, partitioned: Mapping[str, int], pieces: Mapping[str, int]) -> bool:
+    in_ort = ort_node_count(graph, partitioned)
+    return bool(graph.node_count) and in_ort == graph.node_count and pieces.get(graph.graph_id, 0) == 1
+
+
+def _verdict(capture: Capture, known: int, nodes: int, in_ort: int) -> Verdict:
+    if not capture.graphs:
+        return "empty"
+    if not known:
+        return "foreign"
+    if not nodes:
+        return "no_compute"
+    if not in_ort:
+        return "none"
+    return "whole" if in_ort == nodes else "part"

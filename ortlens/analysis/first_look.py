@@ -1,0 +1,89 @@
+"""What to look at first: the few things that, changed, would help most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ortlens.analysis.overview import Overview
+
+Subject: TypeAlias = Literal["finding", "nothing_runs", "break", "fallback", "recompile"]
+
+_SUBJECTS: tuple[Subject, ...] = ("finding", "nothing_runs", "break", "fallback", "recompile")
+_MAX_LOOKS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One thing to look at.
+
+    Attributes:
+        subject: What kind of thing it is.
+        what: The operator, the reason of the break, the guard of the recompile, or the title of the finding.
+        file: File of the user line.
+        line: Number of the user line.
+        count: Nodes, graph boundaries or recompiles behind it.
+        ns_per_call: Its time per call; None where it was not measured.
+    """
+
+    subject: Subject
+    what: str
+    file: str | None
+    line: int | None
+    count: int
+    ns_per_call: int | None
+
+
+def looks_of(overview: Overview) -> tuple[Look, ...]:
+    """What to look at first.
+
+    What the lens itself reports comes first, since the rest may be incomplete; then the reason why nothing runs; then
+    breaks, fallbacks and recompiles, the most expensive of each kind before the second of any.
+
+    Args:
+        overview: The overview of a capture.
+
+    Returns:
+        At most three, the most important first; empty when nothing stands out.
+    """
+    looks = [*_findings(overview), *_nothing_runs(overview), *_breaks(overview), *_fallbacks(overview), *_recompiles(overview)]
+    seen: dict[Subject, int] = dict.fromkeys(_SUBJECTS, 0)
+    ranked: list[tuple[tuple[int, int], Look]] = []
+    for look in looks:
+        urgent = look.subject in ("finding", "nothing_runs")
+        ranked.append(((0 if urgent else 1 + seen[look.subject], _SUBJECTS.index(look.subject)), look))
+        seen[look.subject] += 1
+    return tuple(look for _, look in sorted(ranked, key=lambda item: item[0])[:_MAX_LOOKS])
+
+
+def _findings(overview: Overview) -> Iterator[Look]:
+    for finding in overview.findings:
+        if finding.severity != "info":
+            yield Look(subject="finding", what=finding.title, file=finding.file, line=finding.line, count=1, ns_per_call=finding.gain_ns)
+
+
+def _nothing_runs(overview: Overview) -> Iterator[Look]:
+    if overview.coverage.verdict == "none" and overview.fallbacks:
+        most = max(overview.fallbacks, key=lambda group: group.node_count)
+        yield Look(subject="nothing_runs", what=most.target, file=most.file, line=most.line, count=most.node_count, ns_per_call=None)
+
+
+def _breaks(overview: Overview) -> Iterator[Look]:
+    for item in overview.breaks:
+        yield Look(subject="break", what=item.reason, file=item.file, line=item.line, count=item.occurrences, ns_per_call=item.cost_ns)
+
+
+def _fallbacks(overview: Overview) -> Iterator[Look]:
+    if overview.coverage.verdict == "none":  # `nothing_runs` already names the cause
+        return
+    for group in overview.fallbacks:
+        per_call = round(group.total_ns / overview.call.calls) if overview.call.calls and group.calls else None
+        yield Look(subject="fallback", what=group.target, file=group.file, line=group.line, count=group.node_count, ns_per_call=per_call)
+
+
+def _recompiles(overview: Overview) -> Iterator[Look]:
+    for item in overview.recompiles:
+        yield Look(subject="recompile", what=item.guard or item.reason, file=item.file, line=item.line, count=1, ns_per_call=None)

@@ -1,0 +1,204 @@
+"""A capture at a glance: the answers that every view starts from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ortlens.analysis.coverage import Coverage, code_key, coverage_of, current_graphs, ort_node_count, partitioned_nodes
+from ortlens.analysis.timing import (
+    CallTime,
+    GraphTime,
+    PhaseTime,
+    SessionCost,
+    call_time,
+    compile_phases,
+    compile_total_ns,
+    graph_times,
+    slowest_sessions,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ortlens.trace.records import Break, Capture, Fallback, Finding, Graph, ReasonCode, Recompile
+
+_SEVERITIES = ("error", "warning", "info")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FallbackGroup:
+    """Nodes with one operator and one reason that stay in PyTorch.
+
+    Attributes:
+        target: Operator, as `aten.median.dim`.
+        reason_code: Why, as a code.
+        reason: Why, in words, of the first node.
+        node_count: Nodes of the current graphs.
+        file: File of the first user line known.
+        line: Its number.
+        source: Its text.
+        calls: How often PyTorch ran them, earlier versions of the graphs included.
+        total_ns: Time it spent in them, likewise.
+    """
+
+    target: str
+    reason_code: ReasonCode
+    reason: str
+    node_count: int
+    file: str | None
+    line: int | None
+    source: str | None
+    calls: int
+    total_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphRow:
+    """One graph with what was found out about it.
+
+    Attributes:
+        graph: The record.
+        ort_node_count: Compute nodes that ONNX Runtime runs; None under another backend.
+        is_current: False when a recompile replaced it.
+        time: Its calls and time.
+    """
+
+    graph: Graph
+    ort_node_count: int | None
+    is_current: bool
+    time: GraphTime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """The answers to the questions everyone asks first.
+
+    Attributes:
+        name: Name of the capture, may be empty.
+        backend: Backend that was observed.
+        graph_count: Compilations, that is distinct compile ids, recompiles included; a forward and its backward are one.
+        break_occurrences: Graph boundaries that the breaks make together.
+        breaks: Distinct breaks, the most expensive or most frequent first.
+        recompiles: Every recompile, in order.
+        coverage: How much runs in ONNX Runtime.
+        fallbacks: What stays in PyTorch, the slowest or most frequent first.
+        graphs: Every graph, in order.
+        sessions: Every session, slowest first.
+        session_ns: Time of all sessions together.
+        call: What one call costs.
+        compile_ns: Time of all compilations together.
+        phases: The same by phase.
+        findings: What the lens itself reported, errors first.
+    """
+
+    name: str
+    backend: str
+    graph_count: int
+    break_occurrences: int
+    breaks: tuple[Break, ...]
+    recompiles: tuple[Recompile, ...]
+    coverage: Coverage
+    fallbacks: tuple[FallbackGroup, ...]
+    graphs: tuple[GraphRow, ...]
+    sessions: tuple[SessionCost, ...]
+    session_ns: int
+    call: CallTime
+    compile_ns: int
+    phases: tuple[PhaseTime, ...]
+    findings: tuple[Finding, ...]
+
+
+def overview_of(capture: Capture) -> Overview:
+    """Read the answers off a capture.
+
+    Args:
+        capture: Any capture, also an empty one or one of another backend.
+
+    Returns:
+        The overview; counts are 0 and tuples empty where nothing was recorded.
+    """
+    return Overview(
+        name=capture.name,
+        backend=capture.backend,
+        graph_count=_graph_count(capture.graphs),
+        break_occurrences=sum(item.occurrences for item in capture.breaks),
+        breaks=tuple(sorted(capture.breaks, key=lambda item: (-(item.cost_ns or 0), -item.occurrences))),
+        recompiles=capture.recompiles,
+        coverage=coverage_of(capture),
+        fallbacks=fallback_groups(capture),
+        graphs=graph_rows(capture),
+        sessions=slowest_sessions(capture),
+        session_ns=sum(session.total_ns for session in capture.sessions),
+        call=call_time(capture),
+        compile_ns=compile_total_ns(capture),
+        phases=compile_phases(capture),
+        findings=tuple(sorted(capture.findings, key=lambda finding: _SEVERITIES.index(finding.severity))),
+    )
+
+
+def _graph_count(graphs: Iterable[Graph]) -> int:
+    """Compilations. A forward and its backward are one; equal ids of different functions are two: numbers restart on a reset."""
+    graphs = tuple(graphs)
+    ahead = {(graph.compile_id or graph.graph_id, *code_key(graph)[1:]) for graph in graphs if graph.phase != "backward"}
+    seen = {compiled[0] for compiled in ahead}
+    return len(ahead) + len({graph.compile_id or graph.graph_id for graph in graphs} - seen)
+
+
+def graph_rows(capture: Capture) -> tuple[GraphRow, ...]:
+    """Every graph with its counts and times.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        One row per graph, in order; empty without graphs.
+    """
+    current = {graph.graph_id for graph in current_graphs(capture.graphs)}
+    partitioned = partitioned_nodes(capture)
+    times = graph_times(capture)
+    return tuple(
+        GraphRow(
+            graph=graph,
+            ort_node_count=ort_node_count(graph, partitioned),
+            is_current=graph.graph_id in current,
+            time=times[graph.graph_id],
+        )
+        for graph in capture.graphs
+    )
+
+
+def fallback_groups(capture: Capture) -> tuple[FallbackGroup, ...]:
+    """What stays in PyTorch, by operator and reason.
+
+    Nodes are counted in the current graphs, so that the counts agree with the coverage; times are summed over every
+    version, since that time was really spent.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        The groups, slowest first, then most frequent; empty when nothing stays behind.
+    """
+    replaced = {graph.graph_id for graph in capture.graphs} - {graph.graph_id for graph in current_graphs(capture.graphs)}
+    members: dict[tuple[str, ReasonCode], list[Fallback]] = {}
+    for fallback in capture.fallbacks:
+        members.setdefault((fallback.target, fallback.reason_code), []).append(fallback)
+    groups = (_group(rows, sum(row.graph_id not in replaced for row in rows)) for rows in members.values())
+    kept = (group for group in groups if group.node_count)
+    return tuple(sorted(kept, key=lambda group: (-group.total_ns, -group.node_count, group.target)))
+
+
+def _group(rows: list[Fallback], node_count: int) -> FallbackGroup:
+    placed = next((row for row in rows if row.file), rows[0])
+    return FallbackGroup(
+        target=placed.target,
+        reason_code=placed.reason_code,
+        reason=placed.reason,
+        node_count=node_count,
+        file=placed.file,
+        line=placed.line,
+        source=placed.source,
+        calls=sum(row.calls for row in rows),
+        total_ns=sum(row.total_ns for row in rows),
+    )

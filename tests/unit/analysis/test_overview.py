@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ortlens.analysis.first_look import looks_of
+from ortlens.analysis.overview import fallback_groups, graph_rows, overview_of
+from ortlens.trace.records import Break, Capture, Fallback, Graph
+from tests.unit.views.sample_captures import FILE, SAMPLES
+
+
+@pytest.mark.parametrize(("sample", "count"), [("empty", 0), ("demo_like", 3), ("training", 2), ("foreign", 1), ("huge", 3000)])
+def test_graph_count_is_the_number_of_compile_ids(sample: str, count: int) -> None:
+    assert overview_of(SAMPLES[sample]).graph_count == count
+
+
+def test_graph_count_tells_functions_compiled_after_a_reset_apart() -> None:
+    graphs = tuple(Graph(graph_id=name, compile_id="0/0", phase="inference", name=name, op_count=1) for name in "fg")
+    assert overview_of(Capture(graphs=graphs)).graph_count == 2
+
+
+def test_a_lone_backward_counts_as_a_graph() -> None:
+    assert overview_of(Capture(graphs=(Graph(graph_id="g", compile_id="0/0", phase="backward", op_count=0),))).graph_count == 1
+
+
+def test_breaks_are_ranked_by_cost_then_by_occurrences() -> None:
+    breaks = (
+        Break(break_id="once", reason=""),
+        Break(break_id="often", reason="", occurrences=5),
+        Break(break_id="dear", reason="", cost_ns=9),
+    )
+    overview = overview_of(Capture(breaks=breaks))
+    assert [item.break_id for item in overview.breaks] == ["dear", "often", "once"]
+    assert overview.break_occurrences == 7
+
+
+def test_fallbacks_are_grouped_by_operator_and_reason() -> None:
+    rows = (
+        Fallback(graph_id="g", node="a", target="t", reason_code="dtype", reason="first", calls=2, total_ns=4),
+        Fallback(graph_id="g", node="b", target="t", reason_code="dtype", reason="second", file=FILE, line=7, source="x", calls=3),
+        Fallback(graph_id="g", node="c", target="t", reason_code="policy", reason="third", total_ns=5),
+    )
+    dear, pair = fallback_groups(Capture(fallbacks=rows))
+    assert (dear.reason_code, dear.node_count) == ("policy", 1)
+    assert (pair.node_count, pair.calls, pair.total_ns) == (2, 5, 4)
+    assert (pair.file, pair.line, pair.source, pair.reason) == (FILE, 7, "x", "second")
+
+
+def test_fallbacks_of_replaced_graphs_keep_their_time_but_are_not_counted() -> None:
+    graphs = tuple(Graph(graph_id=f"g{n}", compile_id=f"0/{n}", phase="inference", op_count=1) for n in range(2))
+    rows = tuple(Fallback(graph_id=f"g{n}", node="a", target="t", reason_code="dtype", reason="", total_ns=3) for n in range(2))
+    gone = Fallback(graph_id="g0", node="b", target="only in the old version", reason_code="dtype", reason="")
+    (group,) = fallback_groups(Capture(graphs=graphs, fallbacks=(*rows, gone)))
+    assert (group.target, group.node_count, group.total_ns) == ("t", 1, 6)
+
+
+def test_graph_rows_say_which_version_is_current() -> None:
+    rows = graph_rows(SAMPLES["demo_like"])
+    assert [(row.graph.graph_id, row.is_current, row.ort_node_count, row.time.calls) for row in rows] == [
+        ("g0", True, 19, 10),
+        ("g1", False, 6, 9),
+        ("g2", True, 8, 1),
+    ]
+
+
+def test_findings_come_errors_first() -> None:
+    assert [finding.severity for finding in overview_of(SAMPLES["training"]).findings] == ["error", "info"]
+
+
+def test_session_and_compile_time_are_summed() -> None:
+    overview = overview_of(SAMPLES["demo_like"])
+    assert (overview.session_ns, overview.compile_ns, len(overview.sessions)) == (3_040_000, 950_000_000, 4)
+
+
+def test_looks_name_one_of_each_kind_first() -> None:
+    capture = SAMPLES["demo_like"]
+    looks = looks_of(overview_of(replace(capture, breaks=capture.breaks * 3)))
+    assert [look.subject for look in looks] == ["break", "fallback", "recompile"]
+    assert looks[1].ns_per_call == 12_000
+
+
+def test_looks_put_what_the_lens_reports_first_and_leave_out_mere_facts() -> None:
+    (look,) = looks_of(overview_of(SAMPLES["training"]))
+    assert (look.subject, look.what, look.line) == ("finding", "the break listener failed", 5)
+
+
+def test_looks_explain_why_nothing_runs_once() -> None:
+    (look,) = looks_of(overview_of(SAMPLES["nothing_runs"]))
+    assert (look.subject, look.what, look.count) == ("nothing_runs", "aten.histc.default", 2)
+
+
+@pytest.mark.parametrize("sample", ["empty", "whole", "foreign", "no_compute"])
+def test_looks_are_empty_when_nothing_stands_out(sample: str) -> None:
+    assert looks_of(overview_of(SAMPLES[sample])) == ()
+
+
+def test_looks_give_no_time_that_was_not_measured() -> None:
+    capture = replace(SAMPLES["demo_like"], sessions=(), runs=())
+    uncalled = replace(capture, fallbacks=tuple(replace(row, calls=0, total_ns=0) for row in capture.fallbacks))
+    assert [look.ns_per_call for look in looks_of(overview_of(uncalled))] == [None, None, None]

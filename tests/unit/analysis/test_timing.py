@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ortlens.analysis.timing import call_time, compile_phases, compile_total_ns, graph_times, slowest_sessions
+from ortlens.trace.records import Capture, Fallback, Graph, Partition, Run, Session
+from tests.unit.views.sample_captures import SAMPLES
+
+
+def test_graph_times_add_up_the_sessions_of_one_partition() -> None:
+    capture = Capture(
+        graphs=(Graph(graph_id="g", phase="inference", op_count=1),),
+        partitions=tuple(Partition(partition_id=p, graph_id="g", node_count=1, input_count=1, output_count=1) for p in ("p", "q")),
+        sessions=(
+            Session(session_id="s0", partition_id="p", calls=3, total_ns=30),
+            Session(session_id="s1", partition_id="p", calls=4, total_ns=40),
+            Session(session_id="s2", partition_id="q", calls=7, total_ns=7),
+            Session(session_id="s3", partition_id="gone", calls=99, total_ns=99),
+        ),
+        fallbacks=(Fallback(graph_id="g", node="n", target="t", reason_code="dtype", reason="", calls=7, total_ns=5),),
+    )
+    time = graph_times(capture)["g"]
+    assert (time.calls, time.ort_ns, time.eager_ns, time.foreign_ns) == (7, 77, 5, 0)
+
+
+def test_graph_times_of_another_backend_extrapolate_from_the_kept_runs() -> None:
+    time = graph_times(SAMPLES["foreign"])["g0"]
+    assert (time.calls, time.foreign_ns) == (6, 6000)  # calls 2 to 5 are kept, 1000 ns each
+
+
+def test_graph_times_ignore_runs_without_a_graph() -> None:
+    capture = replace(SAMPLES["foreign"], runs=(Run(session_id=None, call=0, start_ns=0, total_ns=5),))
+    assert graph_times(capture)["g0"].calls == 0
+
+
+def test_call_time_divides_by_the_calls_of_the_first_graph() -> None:
+    call = call_time(SAMPLES["demo_like"])
+    assert (call.calls, call.function, call.ort_ns, call.eager_ns) == (10, "forward", 304_000, 12_000)
+    assert call.total_ns == 316_000
+
+
+def test_call_time_adds_up_the_versions_of_the_first_graph() -> None:
+    capture = Capture(
+        graphs=tuple(Graph(graph_id=f"g{n}", compile_id=f"0/{n}", phase="inference", op_count=1) for n in range(2)),
+        runs=tuple(Run(session_id=None, graph_id=f"g{n}", call=4, start_ns=0, total_ns=10 * (n + 1)) for n in range(2)),
+    )
+    call = call_time(capture)
+    assert (call.calls, call.foreign_ns) == (10, 15)
+
+
+def test_call_time_without_calls_is_zero() -> None:
+    assert call_time(SAMPLES["whole"]).calls == 0
+    assert call_time(SAMPLES["empty"]).total_ns == 0
+
+
+def test_slowest_sessions_are_ranked_and_share_the_whole() -> None:
+    costs = slowest_sessions(SAMPLES["demo_like"])
+    assert [cost.session.session_id for cost in costs] == ["s0", "s1", "s2", "s3"]
+    assert sum(cost.share for cost in costs) == 1
+    assert costs[0].graph_id == "g0"
+
+
+def test_sessions_that_never_ran_have_no_share() -> None:
+    (cost,) = slowest_sessions(Capture(sessions=(Session(session_id="s", partition_id="gone"),)))
+    assert (cost.share, cost.graph_id) == (0.0, None)
+
+
+def test_compile_phases_are_complete_and_in_order() -> None:
+    phases = compile_phases(SAMPLES["demo_like"])
+    assert [phase.phase for phase in phases] == ["dynamo", "aot", "partition", "convert", "optimize", "session", "other"]
+    assert sum(phase.total_ns for phase in phases) == compile_total_ns(SAMPLES["demo_like"]) == 950_000_000
+
+
+def test_compile_phases_leave_out_what_nobody_recorded() -> None:
+    assert compile_phases(SAMPLES["foreign"]) == ()
+    assert [phase.phase for phase in compile_phases(SAMPLES["training"])] == ["convert"]
