@@ -1,0 +1,207 @@
+"""What a lens and a loaded capture have in common: frames, summary, saving, and how they look in a notebook."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from ortlens.analysis.overview import overview_of
+from ortlens.trace import store
+from ortlens.trace.frames import frame_from_capture
+from ortlens.views.html import failure_html, summary_html
+from ortlens.views.text import summary
+from ortlens.views.wording import clipped, counted, percent
+
+if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
+    import pandas as pd
+
+    from ortlens.trace.records import Capture
+
+
+class CaptureView(ABC):
+    """Frames and views over a capture. Subclasses say where the capture comes from."""
+
+    @abstractmethod
+    def captured(self) -> Capture:
+        """Take a snapshot of everything recorded so far.
+
+        Returns:
+            The capture; cheap, and never changed afterwards.
+        """
+
+    @property
+    def graphs(self) -> pd.DataFrame:
+        """FX graphs that Dynamo handed to the backend, one row per graph and phase."""
+        return frame_from_capture(self.captured(), "graphs")
+
+    @property
+    def breaks(self) -> pd.DataFrame:
+        """Graph breaks, one row per distinct place."""
+        return frame_from_capture(self.captured(), "breaks")
+
+    @property
+    def recompiles(self) -> pd.DataFrame:
+        """Second compilations of the same code, with the guard that failed."""
+        return frame_from_capture(self.captured(), "recompiles")
+
+    @property
+    def nodes(self) -> pd.DataFrame:
+        """FX nodes after decomposition, with where they run and the user line that made them."""
+        return frame_from_capture(self.captured(), "nodes")
+
+    @property
+    def partitions(self) -> pd.DataFrame:
+        """Sets of nodes that became one ONNX model each."""
+        return frame_from_capture(self.captured(), "partitions")
+
+    @property
+    def fallbacks(self) -> pd.DataFrame:
+        """Nodes that stay in PyTorch, with the reason."""
+        return frame_from_capture(self.captured(), "fallbacks")
+
+    @property
+    def models(self) -> pd.DataFrame:
+        """ONNX models of the partitions."""
+        return frame_from_capture(self.captured(), "models")
+
+    @property
+    def sessions(self) -> pd.DataFrame:
+        """ONNX Runtime sessions with the statistics of their calls."""
+        return frame_from_capture(self.captured(), "sessions")
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """The latest calls one by one, split into bind, run and output."""
+        return frame_from_capture(self.captured(), "runs")
+
+    @property
+    def kernels(self) -> pd.DataFrame:
+        """Nodes that ONNX Runtime really executed, after its own fusions."""
+        return frame_from_capture(self.captured(), "kernels")
+
+    @property
+    def numerics(self) -> pd.DataFrame:
+        """Values compared between ONNX Runtime and PyTorch."""
+        return frame_from_capture(self.captured(), "numerics")
+
+    @property
+    def findings(self) -> pd.DataFrame:
+        """What ortlens reports, with evidence."""
+        return frame_from_capture(self.captured(), "findings")
+
+    @property
+    def ledger(self) -> pd.DataFrame:
+        """Where the wall time of a call went."""
+        return frame_from_capture(self.captured(), "ledger")
+
+    def summary(self) -> str:
+        """Tell in a few lines how the model went through ONNX Runtime.
+
+        Returns:
+            The text; see `ortlens.views.text.summary` for its options.
+        """
+        return summary(self.captured())
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the capture to a file that `ortlens.load` reads back, without torch or ONNX Runtime.
+
+        Args:
+            path: The file, as `run.ortlens`; a folder when the name ends otherwise.
+
+        Returns:
+            Where it was written, as an absolute path.
+
+        Raises:
+            CaptureError: It cannot be written there; what was there before is untouched.
+        """
+        return store.save(self.captured(), path)
+
+    def __repr__(self) -> str:
+        """The essentials on one line; never raises."""
+        kind = type(self).__name__
+        try:
+            return f"<{kind} {_essentials(self.captured())}>"
+        except Exception as err:  # noqa: BLE001 - a guard of the lens: looking at an object must not raise
+            return f"<{kind}: cannot be drawn ({type(err).__name__}: {clipped(str(err), 200)})>"
+
+    def _repr_html_(self) -> str:
+        """The summary for a notebook; never raises."""
+        try:
+            return summary_html(self.captured())
+        except Exception as err:  # noqa: BLE001 - as above
+            return failure_html(_apology(err))
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        """The summary as text and HTML; never raises.
+
+        Args:
+            include: MIME types that IPython asks for; it filters by itself.
+            exclude: MIME types that IPython does not want; likewise.
+
+        Returns:
+            `text/plain` and `text/html`.
+        """
+        del include, exclude
+        try:
+            capture = self.captured()
+            return {"text/plain": summary(capture), "text/html": summary_html(capture)}
+        except Exception as err:  # noqa: BLE001 - as above
+            apology = _apology(err)
+            return {"text/plain": "\n".join(apology), "text/html": failure_html(apology)}
+
+
+class SavedCapture(CaptureView):
+    """A capture that was saved earlier, here or on another machine."""
+
+    def __init__(self, capture: Capture) -> None:
+        """Wrap a capture.
+
+        Args:
+            capture: The capture.
+        """
+        self._capture = capture
+
+    def captured(self) -> Capture:
+        """The capture as it was saved.
+
+        Returns:
+            The same object every time.
+        """
+        return self._capture
+
+
+def load(path: str | os.PathLike[str]) -> SavedCapture:
+    """Open a saved capture. Needs neither torch nor ONNX Runtime, and runs nothing that the file holds.
+
+    Args:
+        path: A file that `save` wrote.
+
+    Returns:
+        The capture with its frames and views.
+
+    Raises:
+        CaptureError: The file is missing, damaged, or not a capture.
+    """
+    return SavedCapture(store.load(path))
+
+
+def _essentials(capture: Capture) -> str:
+    overview = overview_of(capture)
+    share = overview.coverage.share
+    facts = [
+        counted(overview.graph_count, "graph"),
+        counted(len(overview.breaks), "graph break"),
+        counted(len(overview.recompiles), "recompile"),
+        f"backend {clipped(overview.backend, 40)}" if share is None else f"{percent(share)} in ONNX Runtime",
+    ]
+    return (f"{clipped(capture.name, 40)!r}: " if capture.name else "") + ", ".join(facts)
+
+
+def _apology(err: Exception) -> tuple[str, str]:
+    return (
+        f"ortlens could not draw this capture: {type(err).__name__}: {clipped(str(err), 200)}",
+        "This is a defect of ortlens. The frames, such as .graphs and .fallbacks, and .save(path) do not depend on it.",
+    )

@@ -1,0 +1,301 @@
+"""The summary of a capture as one static piece of HTML for notebooks.
+
+No script, no remote load, no ids: the piece may stand in a page many times. Colours come from JupyterLab's `--jp-*`
+variables and fall back to the system's `Canvas` and `CanvasText`, so it follows light and dark everywhere. A viewer that
+drops style sheets, as GitHub does, still shows headings and tables in reading order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+from ortlens.analysis.first_look import looks_of
+from ortlens.analysis.overview import overview_of
+from ortlens.views.sentences import coverage_sentence, look_sentence, pieces_sentence, reason_words, title
+from ortlens.views.style import CSS
+from ortlens.views.wording import PHASE_WORDS, clipped, counted, function, guard, percent, place, time_from_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ortlens.analysis.overview import Overview
+    from ortlens.trace.records import Capture
+
+_MAX_ROWS = 12
+_MAX_TABLE = 7_500  # bytes of the rows of one table; six tables and the frame stay below 60 kB
+_MAX_CELL = 120
+_MAX_TEXT = 240
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """One table of the page.
+
+    Attributes:
+        title: Its name.
+        help: What it shows and what to do with it, in a line.
+        source: Frame that holds all of it.
+        total: Rows that there are.
+        head: Names of the columns.
+        rows: Text of the cells, of the first rows only: a huge capture must not make looking at it slow.
+        numbers: Columns set to the right.
+        code: Columns set as code.
+    """
+
+    title: str
+    help: str
+    source: str
+    total: int
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numbers: frozenset[str] = frozenset()
+    code: frozenset[str] = frozenset()
+
+
+def summary_html(capture: Capture) -> str:
+    """Tell how a model went through ONNX Runtime, as a piece of HTML.
+
+    Args:
+        capture: Any capture, also an empty one, a huge one, or one that holds hostile names.
+
+    Returns:
+        A self-contained fragment of less than 60 kB: a coverage bar, what to look at first, and tables of graphs, breaks,
+        recompiles, fallbacks, sessions and what the lens reported; tables without rows are left out.
+    """
+    overview = overview_of(capture)
+    tables = (_graphs(overview), _breaks(overview), _recompiles(overview), _fallbacks(overview), _sessions(overview), _findings(overview))
+    parts = [_heading(overview), _coverage(overview), _facts(overview), _looks(overview), *(_html(table) for table in tables if table.rows)]
+    return f'<div class="ortlens-summary"><style>{CSS}</style>{"".join(parts)}</div>'
+
+
+def _safe(text: str, width: int = _MAX_TEXT) -> str:
+    return escape(clipped(text, width), quote=True)
+
+
+def _heading(overview: Overview) -> str:
+    return f'<p class="ol-title">{_safe(title(overview))}</p>'
+
+
+def _coverage(overview: Overview) -> str:
+    share = overview.coverage.share
+    sentence = f"<strong>In ONNX Runtime:</strong> {_safe(coverage_sentence(overview))}"
+    if share is None:
+        return f"<p>{sentence}</p>"
+    filled = int(share * 1000) / 10  # rounds down: a full bar means all of it
+    label = _safe(f"{percent(share)} of the compute nodes run in ONNX Runtime")
+    return f'<p>{sentence}</p><div class="ol-bar" role="img" aria-label="{label}"><span style="width:{filled:.1f}%"></span></div>'
+
+
+def _facts(overview: Overview) -> str:
+    if overview.coverage.verdict == "empty":
+        return ""
+    facts = [("Pieces", pieces_sentence(overview)), ("Per call", _call(overview)), ("To compile", _compile(overview))]
+    return "".join(f"<p><strong>{name}:</strong> {_safe(text, 400)}</p>" for name, text in facts if text)
+
+
+def _call(overview: Overview) -> str:
+    call = overview.call
+    if not call.calls:
+        return ""
+    parts = (
+        ("in ONNX Runtime", call.ort_ns),
+        ("in PyTorch operators", call.eager_ns),
+        (f"in graphs of {overview.backend}", call.foreign_ns),
+    )
+    split = ", ".join(f"{time_from_ns(ns)} {name}" for name, ns in parts if ns)
+    return f"{split or '0 ns'}; mean of {counted(call.calls, 'call')} without the Python in between"
+
+
+def _compile(overview: Overview) -> str:
+    if not overview.compile_ns:
+        return ""
+    parts = ", ".join(f"{PHASE_WORDS[phase.phase]} {time_from_ns(phase.total_ns)}" for phase in overview.phases)
+    return f"{time_from_ns(overview.compile_ns)}: {parts}"
+
+
+def _looks(overview: Overview) -> str:
+    looks = looks_of(overview)
+    if not looks:
+        empty = overview.coverage.verdict == "empty"
+        return "<p>Call the compiled function while the lens watches.</p>" if empty else "<p>Nothing stands out.</p>"
+    items = "".join(f"<li>{_safe(look_sentence(look))}</li>" for look in looks)
+    return f'<p><strong>Look first at</strong></p><ol class="ol-looks">{items}</ol>'
+
+
+def _graphs(overview: Overview) -> _Table:
+    rows = []
+    for row in overview.graphs[:_MAX_ROWS]:
+        graph = row.graph
+        name = function(graph.name) + (f" ({graph.phase})" if graph.phase != "inference" else "")
+        replaced = "" if row.is_current else "earlier version, see recompiles"
+        in_ort = "" if row.ort_node_count is None else f"{row.ort_node_count:,} of {graph.node_count:,}"
+        models = "" if graph.partition_count is None else f"{graph.partition_count:,}"
+        compiled = "" if graph.compile_ns is None else time_from_ns(graph.compile_ns)
+        rows.append(
+            (
+                graph.compile_id or graph.graph_id,
+                name,
+                place(graph.file, graph.line),
+                in_ort,
+                models,
+                f"{row.time.calls:,}",
+                compiled,
+                replaced,
+            )
+        )
+    return _Table(
+        title="Graphs",
+        help="What PyTorch compiled, one row per graph. Few rows with all nodes in ONNX Runtime and one model each are what you want.",
+        source="graphs",
+        total=len(overview.graphs),
+        head=("id", "function", "where", "nodes in ORT", "ONNX models", "calls", "to compile", "note"),
+        rows=tuple(rows),
+        numbers=frozenset({"nodes in ORT", "ONNX models", "calls", "to compile"}),
+    )
+
+
+def _breaks(overview: Overview) -> _Table:
+    return _Table(
+        title="Graph breaks",
+        help="Places where PyTorch had to stop tracing and start a new graph. Change the line as the hint says to get one larger graph.",
+        source="breaks",
+        total=len(overview.breaks),
+        head=("where", "line", "reason", "hint", "times"),
+        rows=tuple(
+            (place(item.file, item.line), item.source or "", item.reason, (item.hints or ("",))[0], f"{item.occurrences:,}")
+            for item in overview.breaks[:_MAX_ROWS]
+        ),
+        numbers=frozenset({"times"}),
+        code=frozenset({"line"}),
+    )
+
+
+def _recompiles(overview: Overview) -> _Table:
+    return _Table(
+        title="Recompiles",
+        help="Code compiled again because a condition that the first version relied on no longer held. Keep it the same from call to call.",
+        source="recompiles",
+        total=len(overview.recompiles),
+        head=("id", "replaces", "function", "where", "no longer true"),
+        rows=tuple(
+            (
+                item.compile_id,
+                item.of_compile_id or "",
+                function(item.function),
+                place(item.file, item.line),
+                guard(item.guard or item.reason),
+            )
+            for item in overview.recompiles[:_MAX_ROWS]
+        ),
+        code=frozenset({"no longer true"}),
+    )
+
+
+def _fallbacks(overview: Overview) -> _Table:
+    calls = overview.call.calls
+    return _Table(
+        title="Stays in PyTorch",
+        help="Operators that ONNX Runtime does not run, slowest first. Each one cuts the graph; the reason says what would have to change.",
+        source="fallbacks",
+        total=len(overview.fallbacks),
+        head=("operator", "nodes", "reason", "where", "line", "per call"),
+        rows=tuple(
+            (
+                group.target,
+                f"{group.node_count:,}",
+                reason_words(group),
+                place(group.file, group.line),
+                group.source or "",
+                time_from_ns(round(group.total_ns / calls)) if calls and group.calls else "",
+            )
+            for group in overview.fallbacks[:_MAX_ROWS]
+        ),
+        numbers=frozenset({"nodes", "per call"}),
+        code=frozenset({"operator", "line"}),
+    )
+
+
+def _sessions(overview: Overview) -> _Table:
+    return _Table(
+        title="ONNX Runtime sessions",
+        help="One session per ONNX model and kind of input, slowest first. Speed up the ones with a large share; the rest matter little.",
+        source="sessions",
+        total=len(overview.sessions),
+        head=("id", "graph", "inputs", "runs on", "calls", "median", "all calls", "share"),
+        rows=tuple(
+            (
+                cost.session.session_id,
+                cost.graph_id or "",
+                cost.session.input_signature,
+                ", ".join(name.removesuffix("ExecutionProvider") for name in cost.session.providers),
+                f"{cost.session.calls:,}",
+                "" if cost.session.p50_ns is None else time_from_ns(cost.session.p50_ns),
+                time_from_ns(cost.session.total_ns),
+                percent(cost.share),
+            )
+            for cost in overview.sessions[:_MAX_ROWS]
+        ),
+        numbers=frozenset({"calls", "median", "all calls", "share"}),
+        code=frozenset({"inputs"}),
+    )
+
+
+def _findings(overview: Overview) -> _Table:
+    return _Table(
+        title="Lens reports",
+        help="What ortlens noticed or could not record. Errors mean that the tables above may be incomplete.",
+        source="findings",
+        total=len(overview.findings),
+        head=("severity", "what", "where", "what to do"),
+        rows=tuple(
+            (item.severity, item.title, place(item.file, item.line) if item.file else "", item.mitigation)
+            for item in overview.findings[:_MAX_ROWS]
+        ),
+    )
+
+
+def _html(table: _Table) -> str:
+    body: list[str] = []
+    size = 0
+    for row in table.rows:
+        html = _row(table, row)
+        size += len(html.encode())
+        if size > _MAX_TABLE:
+            break
+        body.append(html)
+    head = "".join(f'<th scope="col"{_style(table, name)}>{_safe(name)}</th>' for name in table.head)
+    caption = f"<caption><strong>{_safe(table.title)}</strong> {_safe(table.help)}{_more(table, len(body))}</caption>"
+    return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+
+
+def _row(table: _Table, row: tuple[str, ...]) -> str:
+    cells = (f"<td{_style(table, name)}>{_cell(text, is_code=name in table.code)}</td>" for name, text in zip(table.head, row, strict=True))
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _cell(text: str, *, is_code: bool) -> str:
+    safe = _safe(text, _MAX_CELL)
+    return f"<code>{safe}</code>" if is_code and safe else safe
+
+
+def _style(table: _Table, name: str) -> str:
+    return ' class="ol-number"' if name in table.numbers else ""
+
+
+def _more(table: _Table, shown: int) -> str:
+    left = table.total - shown
+    return f" {counted(left, 'more row')} in <code>.{table.source}</code>." if left else ""
+
+
+def failure_html(texts: Iterable[str]) -> str:
+    """Say in a notebook that drawing failed.
+
+    Args:
+        texts: Paragraphs.
+
+    Returns:
+        A fragment that holds nothing but the escaped paragraphs.
+    """
+    return "<div>" + "".join(f"<p>{_safe(text)}</p>" for text in texts) + "</div>"

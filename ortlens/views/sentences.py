@@ -1,0 +1,118 @@
+"""Sentences that the text and the HTML view share, so that both tell the same story."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ortlens.views.wording import REASON_WORDS, counted, guard, percent, place, time_from_ns, visible
+
+if TYPE_CHECKING:
+    from ortlens.analysis.first_look import Look
+    from ortlens.analysis.overview import FallbackGroup, Overview
+
+
+def title(overview: Overview) -> str:
+    """What is this about?
+
+    Args:
+        overview: The overview of a capture.
+
+    Returns:
+        The name of the capture, when it has one, and the backend.
+    """
+    name = f"{visible(overview.name)}: " if overview.name else ""
+    return f"{name}torch.compile with backend {visible(overview.backend)}"
+
+
+def coverage_sentence(overview: Overview) -> str:
+    """Is the model in ONNX Runtime, and how much of it?
+
+    Args:
+        overview: The overview of a capture.
+
+    Returns:
+        One sentence without a full stop.
+    """
+    coverage = overview.coverage
+    nodes = counted(coverage.node_count, "compute node")
+    if coverage.verdict == "empty":
+        return "nothing was compiled while the lens watched"
+    if coverage.verdict == "foreign":
+        return f"nothing: the backend is {visible(overview.backend)}, so ortlens watched without handing anything to ONNX Runtime"
+    if coverage.verdict == "no_compute":
+        return "nothing to run: the graphs hold no compute nodes"
+    if coverage.verdict == "none":
+        return f"nothing: PyTorch runs {'the only compute node' if coverage.node_count == 1 else f'all {nodes}'}"
+    share = percent(coverage.share or 0.0)
+    if coverage.verdict == "whole":
+        return f"everything: {nodes if coverage.node_count == 1 else f'all {nodes}'} ({share})"
+    return f"{coverage.ort_node_count:,} of {nodes} ({share})"
+
+
+def pieces_sentence(overview: Overview) -> str:
+    """In how many pieces?
+
+    Args:
+        overview: The overview of a capture with at least one graph.
+
+    Returns:
+        One sentence without a full stop; earlier versions of recompiled graphs are not counted, but mentioned.
+    """
+    coverage = overview.coverage
+    current = [row for row in overview.graphs if row.is_current]
+    apart = ", forward and backward counted apart" if any(row.graph.phase == "backward" for row in current) else ""
+    graphs = counted(len(current), "graph") + apart + _earlier(len(overview.graphs) - len(current))
+    if coverage.verdict in ("foreign", "no_compute"):
+        return graphs
+    if not coverage.partition_count:
+        return f"{graphs}; no ONNX model was made"
+    return f"{counted(coverage.partition_count, 'ONNX model')} in {graphs}{_whole(overview)}"
+
+
+def _earlier(versions: int) -> str:
+    return f" (and {counted(versions, 'earlier version')}, see recompiles)" if versions else ""
+
+
+def _whole(overview: Overview) -> str:
+    coverage = overview.coverage
+    if not coverage.whole_graph_count:
+        return ""
+    if coverage.whole_graph_count == coverage.graph_count:
+        subject = "the graph runs" if coverage.graph_count == 1 else "every graph runs"
+    else:
+        subject = counted(coverage.whole_graph_count, "graph runs", "graphs run")
+    return f"; {subject} whole, as a single model"
+
+
+def reason_words(group: FallbackGroup) -> str:
+    """Why does this stay in PyTorch?
+
+    Args:
+        group: Nodes that stay.
+
+    Returns:
+        The recorded reason, or the meaning of its code where none was recorded.
+    """
+    return visible(group.reason) or REASON_WORDS[group.reason_code]
+
+
+def look_sentence(look: Look) -> str:
+    """What to look at, and what it would change.
+
+    Args:
+        look: The thing to look at.
+
+    Returns:
+        One sentence without a full stop.
+    """
+    where = place(look.file, look.line)
+    cost = "" if look.ns_per_call is None else f" ({time_from_ns(look.ns_per_call)} per call)"
+    if look.subject == "finding":
+        return (f"{where}: " if look.file else "") + visible(look.what)
+    if look.subject == "nothing_runs":
+        return f"{where}: why {visible(look.what)} cannot go to ONNX Runtime ({counted(look.count, 'node')}; nothing else does either)"
+    if look.subject == "break":
+        return f"{where}: remove the graph break, as its hint says{cost}"
+    if look.subject == "fallback":
+        return f"{where}: write {visible(look.what)} another way for ONNX Runtime{cost}"
+    return f"{where}: avoid the recompile, keep `{guard(look.what)}` true on every call"

@@ -1,0 +1,165 @@
+"""The summary of a capture as a few lines of text."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from ortlens.analysis.first_look import looks_of
+from ortlens.analysis.overview import overview_of
+from ortlens.views.sentences import coverage_sentence, look_sentence, pieces_sentence, reason_words, title
+from ortlens.views.wording import PHASE_WORDS, ascii_from_text, clipped, counted, function, guard, place, time_from_ns, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ortlens.analysis.overview import FallbackGroup, Overview
+    from ortlens.trace.records import Break, Capture, Recompile
+
+_LABEL = 18
+_MIN_WIDTH = 60
+_BAR = 20
+_MAX_FALLBACKS = 3
+_MAX_BREAKS = 2
+_MAX_RECOMPILES = 2
+_MAX_FINDINGS = 2
+_MAX_PHASES = 4
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+
+
+def summary(capture: Capture, *, width: int = 100, ascii_only: bool = False, colour: bool = False) -> str:
+    """Tell in a few lines how a model went through ONNX Runtime.
+
+    Args:
+        capture: Any capture, also an empty one or one of another backend.
+        width: Characters per line, at least 60.
+        ascii_only: Use ASCII alone, for terminals and logs that hold nothing else.
+        colour: Print the labels bold, for terminals; names from the capture never bring their own control codes.
+
+    Returns:
+        About ten to twenty lines without a trailing line break: what runs in ONNX Runtime, in how many pieces, what
+        stays in PyTorch and why, graph breaks, recompiles, times, and what to look at first.
+    """
+    overview = overview_of(capture)
+    room = max(width, _MIN_WIDTH) - _LABEL
+    lines = [clipped(title(overview), room + _LABEL), ""]
+    for label, body in _sections(overview, room):
+        lines += [_head(label if number == 0 else "", colour=colour) + line for number, line in enumerate(body)]
+    text = "\n".join(line.rstrip() for line in lines)
+    return ascii_from_text(text) if ascii_only else text
+
+
+def _head(label: str, *, colour: bool) -> str:
+    padded = label.ljust(_LABEL)
+    return f"{_BOLD}{padded}{_PLAIN}" if colour and label else padded
+
+
+def _prose(text: str, room: int, *, indent: str = "", hang: str = "", lines: int = 2) -> list[str]:
+    """Words over a few lines, the later ones set in by `hang`; what is beyond them is cut off."""
+    bounded = clipped(text, room * lines)
+    wrapped = textwrap.wrap(bounded, room, initial_indent=indent, subsequent_indent=indent + hang, max_lines=lines, placeholder=" …")
+    return wrapped or [indent]
+
+
+def _sections(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
+    """The answers, in the order in which people ask; a section without an answer is left out."""
+    yield "In ONNX Runtime", _prose(_bar(overview) + coverage_sentence(overview), room)
+    if overview.coverage.verdict != "empty":
+        yield "Pieces", _prose(pieces_sentence(overview), room)
+        yield from _fallbacks(overview, room)
+        yield "Graph breaks", list(_breaks(overview, room))
+        yield "Recompiles", list(_recompiles(overview, room))
+        yield from _times(overview, room)
+    if overview.findings:
+        yield "Lens reports", [clipped(finding.title, room) for finding in overview.findings[:_MAX_FINDINGS]]
+    yield "Look first at", list(_looks(overview, room))
+
+
+def _bar(overview: Overview) -> str:
+    share = overview.coverage.share
+    if not share:
+        return ""
+    filled = max(1, int(share * _BAR))  # rounds down: a full bar means all of it
+    return "█" * filled + "░" * (_BAR - filled) + " "
+
+
+def _fallbacks(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
+    groups = overview.fallbacks
+    if not groups:
+        return
+    shown = groups[:_MAX_FALLBACKS]
+    rows = [
+        (clipped(group.target, 40), counted(group.node_count, "node"), place(group.file, group.line), _cost(group, overview.call.calls))
+        for group in shown
+    ]
+    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for group, row in zip(shown, rows, strict=True):
+        lines.append(clipped("  ".join(cell.ljust(size) for cell, size in zip(row, sizes, strict=True)).rstrip(), room))
+        lines += _prose(reason_words(group), room, indent="  ")
+    left = groups[_MAX_FALLBACKS:]
+    if left:
+        nodes = counted(sum(group.node_count for group in left), "node")
+        lines += _prose(f"and {counted(len(left), 'more operator')} ({nodes}): see table fallbacks", room)
+    yield "Stays in PyTorch", lines
+
+
+def _cost(group: FallbackGroup, calls: int) -> str:
+    return f"{time_from_ns(round(group.total_ns / calls))} per call" if calls and group.calls else ""
+
+
+def _breaks(overview: Overview, room: int) -> Iterator[str]:
+    breaks = overview.breaks
+    if not breaks:
+        yield "none"
+        return
+    times = "" if overview.break_occurrences == len(breaks) else f", {counted(overview.break_occurrences, 'time')} in all"
+    yield from _prose(f"{counted(len(breaks), 'place')} where PyTorch had to stop tracing and start a new graph{times}", room)
+    for item in breaks[:_MAX_BREAKS]:
+        yield from _break_lines(item, room)
+    if len(breaks) > _MAX_BREAKS:
+        yield f"and {counted(len(breaks) - _MAX_BREAKS, 'more place')}: see table breaks"
+
+
+def _break_lines(item: Break, room: int) -> Iterator[str]:
+    yield clipped(f"{place(item.file, item.line)}  {visible(item.source or '')}".rstrip(), room)
+    yield from _prose(item.reason, room, indent="  ")
+    if item.hints:
+        yield from _prose(f"Hint: {item.hints[0]}", room, indent="  ")
+
+
+def _recompiles(overview: Overview, room: int) -> Iterator[str]:
+    recompiles = overview.recompiles
+    if not recompiles:
+        yield "none"
+        return
+    yield from _prose(f"{len(recompiles):,}: code was compiled again because something it relied on had changed", room)
+    for item in recompiles[:_MAX_RECOMPILES]:
+        yield from _prose(_recompile(item), room)
+    if len(recompiles) > _MAX_RECOMPILES:
+        yield f"and {len(recompiles) - _MAX_RECOMPILES:,} more: see table recompiles"
+
+
+def _recompile(item: Recompile) -> str:
+    return f"{place(item.file, item.line)}  {function(item.function)}; no longer true: {guard(item.guard or item.reason)}"
+
+
+def _times(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
+    call = overview.call
+    if call.calls:
+        parts = (("ONNX Runtime", call.ort_ns), ("PyTorch operators", call.eager_ns), (f"graphs of {overview.backend}", call.foreign_ns))
+        split = " + ".join(f"{time_from_ns(ns)} {name}" for name, ns in parts if ns)
+        yield "Time per call", _prose(f"{split or '0 ns'} (mean of {counted(call.calls, 'call')}, Python apart)", room)
+    if overview.compile_ns:
+        ranked = sorted(overview.phases, key=lambda phase: -phase.total_ns)[:_MAX_PHASES]
+        phases = ", ".join(f"{PHASE_WORDS[phase.phase]} {time_from_ns(phase.total_ns)}" for phase in ranked)
+        yield "Time to compile", _prose(f"{time_from_ns(overview.compile_ns)}: {phases}", room)
+
+
+def _looks(overview: Overview, room: int) -> Iterator[str]:
+    looks = looks_of(overview)
+    for number, look in enumerate(looks, start=1):
+        yield from _prose(f"{number}. {look_sentence(look)}", room, hang="   ")
+    if not looks:
+        empty = overview.coverage.verdict == "empty"
+        yield from _prose("call the compiled function while the lens watches" if empty else "nothing stands out", room)

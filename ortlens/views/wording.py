@@ -1,0 +1,204 @@
+"""The words and units that every view uses, and how strings from outside are made harmless to look at."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ortlens.trace.records import ReasonCode
+
+REASON_WORDS: Mapping[ReasonCode, str] = {
+    "no_converter": "no conversion to ONNX is known for this operator",
+    "converter_raised": "its conversion to ONNX failed",
+    "dtype": "ONNX Runtime does not compute with this data type here",
+    "layout": "the tensor is not plain dense memory",
+    "device": "the tensor is on a device that ONNX Runtime does not serve here",
+    "dynamic_shape": "the size of its result depends on the data",
+    "side_effect": "it changes something outside the graph, or draws random numbers",
+    "too_small": "the piece was smaller than the option min_partition_nodes",
+    "policy": "kept in PyTorch on purpose, by a rule of the backend or an option",
+    "session_refused": "ONNX Runtime refused the model or failed to run it",
+}
+"""What each reason code means to someone who has not read the documentation."""
+
+PHASE_WORDS: Mapping[str, str] = {
+    "dynamo": "tracing",
+    "aot": "lowering",
+    "partition": "partitioning",
+    "convert": "converting to ONNX",
+    "optimize": "optimising ONNX",
+    "session": "loading sessions",
+    "other": "other",
+}
+"""What each phase of a compilation does."""
+
+_RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)")
+_ASCII = str.maketrans({"█": "#", "░": ".", "…": "~", "µ": "u"})
+_HARMLESS = {"\n": " ", "\r": " ", "\t": " "}
+_TIME_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
+_MAX_PATH = 48  # characters of a shortened path; the end is the part that tells files apart
+_SIZE_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def visible(text: str) -> str:
+    r"""Make text safe to print on one line: no control sequence works, nothing hides or reorders what is read.
+
+    Args:
+        text: Text from a user's program or from a file.
+
+    Returns:
+        The text with line breaks and tabs as blanks, and every control, format (bidirectional overrides, zero-width
+        characters) and lone surrogate character written out, as `\u202e`.
+    """
+    return "".join(_HARMLESS.get(char) or (char if _is_plain(char) else _written_out(char)) for char in text)
+
+
+def _is_plain(char: str) -> bool:
+    return (char.isascii() and char.isprintable()) or unicodedata.category(char) not in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+def _written_out(char: str) -> str:
+    return f"\\U{ord(char):08x}" if ord(char) > 0xFFFF else f"\\u{ord(char):04x}"  # noqa: PLR2004 - the end of the basic plane
+
+
+def ascii_from_text(text: str) -> str:
+    """Text for terminals and logs that hold ASCII only.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        The text with bars, units and ellipses replaced by look-alikes of the same width, and all else written out.
+    """
+    return text.translate(_ASCII).encode("ascii", "backslashreplace").decode("ascii")
+
+
+def clipped(text: str, width: int) -> str:
+    """Cut text to a width.
+
+    Args:
+        text: Any text; made visible first.
+        width: Characters at most, at least 1.
+
+    Returns:
+        The text, ending in an ellipsis when it was cut.
+    """
+    # The first cut keeps the work bounded: a name of a gigabyte is not walked through to show its head.
+    shown = visible(text[: width + 1]) if len(text) > width else visible(text)
+    return shown if len(shown) <= width and len(text) <= width else shown[: width - 1] + "…"
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """A number with its noun.
+
+    Args:
+        number: How many.
+        noun: The noun for one.
+        plural: The noun for others; by default with an s.
+
+    Returns:
+        `1 graph`, `2 graphs`, `10,000 nodes`.
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def time_from_ns(nanoseconds: int) -> str:
+    """A time in the unit that suits it.
+
+    Args:
+        nanoseconds: The time in ns.
+
+    Returns:
+        `812 ns`, `12.3 µs`, `1.24 ms`, `2.10 s`, three significant digits.
+    """
+    for factor, unit in _TIME_UNITS:
+        if nanoseconds >= factor * 0.9995:
+            return f"{_three_digits(nanoseconds / factor)} {unit}"
+    return f"{nanoseconds} ns"
+
+
+def size_from_bytes(size: int) -> str:
+    """A size in the unit that suits it.
+
+    Args:
+        size: Bytes.
+
+    Returns:
+        `812 B`, `12.3 KiB`, `1.24 MiB`, three significant digits.
+    """
+    for factor, unit in _SIZE_UNITS:
+        if size >= factor:
+            return f"{_three_digits(size / factor)} {unit}"
+    return f"{size} B"
+
+
+def _three_digits(value: float) -> str:
+    if value >= 99.95:  # noqa: PLR2004 - where the third digit becomes a whole one
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"  # noqa: PLR2004 - as above
+
+
+def percent(share: float) -> str:
+    """A share as a percentage that rounds neither to all nor to nothing unless it is.
+
+    Args:
+        share: 0 to 1.
+
+    Returns:
+        `100 %`, `97.6 %`, `0 %`; `>99.9 %` and `<0.1 %` close to the ends.
+    """
+    if share in (0, 1):
+        return f"{share:.0%}".replace("%", " %")
+    if share > 0.999:  # noqa: PLR2004 - one digit after the point
+        return ">99.9 %"
+    return "<0.1 %" if share < 0.001 else f"{share * 100:.1f} %"  # noqa: PLR2004 - as above
+
+
+def place(file: str | None, line: int | None) -> str:
+    """A user line, short enough for a column: the file with its folder.
+
+    Args:
+        file: Path in any system's spelling.
+        line: Number of the line.
+
+    Returns:
+        `bert/modeling_bert.py:210`; `unknown line` without a file.
+    """
+    if not file:
+        return "unknown line"
+    short = visible("/".join(file[-4 * _MAX_PATH :].replace("\\", "/").split("/")[-2:]).lstrip("/"))
+    short = short if len(short) <= _MAX_PATH else "…" + short[1 - _MAX_PATH :]
+    return short if line is None else f"{short}:{line}"
+
+
+def function(name: str | None) -> str:
+    """The name of a compiled function as its author knows it.
+
+    Args:
+        name: Recorded name; Dynamo calls the rest of a function after a graph break `torch_dynamo_resume_in_..._at_12`.
+
+    Returns:
+        `forward`, `rest of forward after line 12`; `unnamed function` without a name.
+    """
+    if not name:
+        return "unnamed function"
+    resumed = _RESUMED.fullmatch(name)
+    if resumed is None:
+        return visible(name)
+    return f"rest of {function(resumed['name'])} after line {resumed['line']}"
+
+
+def guard(text: str) -> str:
+    """The checked condition of a guard without Dynamo's trailing comment.
+
+    Args:
+        text: Guard or reason as recorded.
+
+    Returns:
+        The condition, on one line.
+    """
+    return visible(text.partition("  #")[0].strip() or text.strip())

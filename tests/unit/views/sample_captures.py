@@ -1,0 +1,294 @@
+"""Captures made by hand, one per situation that a reader may meet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ortlens.trace.records import (
+    Break,
+    Capture,
+    Fallback,
+    Finding,
+    Graph,
+    Kernel,
+    LedgerPart,
+    Model,
+    Node,
+    Numeric,
+    Partition,
+    Recompile,
+    Run,
+    Session,
+)
+
+if TYPE_CHECKING:
+    from ortlens.trace.records import Phase
+
+FILE = "/home/ada/project/attention.py"
+HOSTILE = "</script><img src=x onerror=alert(1)>\"'&\x1b[31m\u202egnp.exe\x00\ud800\n--> done"
+
+
+def demo_like() -> Capture:
+    """One break, one operator between two partitions, one recompile of the second graph."""
+    graphs = (
+        Graph(
+            graph_id="g0",
+            compile_id="0/0",
+            phase="inference",
+            name="forward",
+            file=FILE,
+            line=60,
+            node_count=20,
+            op_count=12,
+            partition_count=2,
+            fallback_count=1,
+            coverage=0.95,
+            dynamo_ns=400_000_000,
+            aot_ns=200_000_000,
+            partition_ns=1_000_000,
+            convert_ns=90_000_000,
+            optimize_ns=30_000_000,
+            session_ns=20_000_000,
+            compile_ns=750_000_000,
+        ),
+        _resumed("g1", "1/0", None),
+        _resumed("g2", "1/1", "1/0"),
+    )
+    partitions = (
+        Partition(partition_id="p0", graph_id="g0", node_count=12, input_count=3, output_count=1, model_id="m0"),
+        Partition(partition_id="p1", graph_id="g0", node_count=7, input_count=2, output_count=1, model_id="m1"),
+        Partition(partition_id="p2", graph_id="g1", node_count=6, input_count=5, output_count=1, model_id="m2"),
+        Partition(partition_id="p3", graph_id="g2", node_count=8, input_count=5, output_count=1, model_id="m3"),
+    )
+    return Capture(
+        name="demo",
+        environment={"torch": "2.13.0"},
+        graphs=graphs,
+        breaks=(
+            Break(
+                break_id="b0",
+                gb_id="GB0170",
+                reason="Data-dependent branching",
+                hints=("Use `torch.cond` to express dynamic control flow.", "second"),
+                file=FILE,
+                line=71,
+                source="if x.abs().max() > self.limit:",
+                compile_ids=("0/0",),
+            ),
+        ),
+        recompiles=(
+            Recompile(
+                compile_id="1/1",
+                of_compile_id="1/0",
+                function="torch_dynamo_resume_in_forward_at_71",
+                file=FILE,
+                line=71,
+                guard="logits == False  # if logits:  # attention.py:74 in forward",
+                reason="1/0: logits == False",
+            ),
+        ),
+        nodes=(Node(graph_id="g0", node="median", target="aten.median.dim", supported=False, reason_code="no_converter"),),
+        partitions=partitions,
+        fallbacks=(
+            Fallback(
+                graph_id="g0",
+                node="median",
+                target="aten.median.dim",
+                reason_code="no_converter",
+                reason="no ONNX conversion is registered for aten.median.dim",
+                file=FILE,
+                line=48,
+                source="centre = x.median(dim=-1)",
+                calls=10,
+                total_ns=120_000,
+            ),
+        ),
+        models=(Model(model_id="m0", partition_id="p0", node_count=9, ops=("MatMul:2",), size_bytes=2048),),
+        sessions=tuple(
+            Session(
+                session_id=f"s{number}",
+                partition_id=f"p{number}",
+                model_id=f"m{number}",
+                providers=("CPUExecutionProvider",),
+                input_signature="f32[2,16,128]",
+                calls=calls,
+                total_ns=total,
+                mean_ns=total // calls,
+                p50_ns=total // calls,
+            )
+            for number, calls, total in ((0, 10, 2_000_000), (1, 10, 500_000), (2, 9, 450_000), (3, 1, 90_000))
+        ),
+        runs=(Run(session_id="s0", graph_id="g0", call=0, start_ns=1, bind_ns=10, run_ns=200, output_ns=5, total_ns=215, thread=7),),
+    )
+
+
+def _resumed(graph_id: str, compile_id: str, recompile_of: str | None) -> Graph:
+    return Graph(
+        graph_id=graph_id,
+        compile_id=compile_id,
+        phase="inference",
+        name="torch_dynamo_resume_in_forward_at_71",
+        file=FILE,
+        line=71,
+        node_count=6 if recompile_of is None else 8,
+        op_count=5,
+        partition_count=1,
+        fallback_count=0,
+        coverage=1.0,
+        recompile_of=recompile_of,
+        dynamo_ns=50_000_000,
+        compile_ns=100_000_000,
+    )
+
+
+def whole() -> Capture:
+    """One graph, one model, never called."""
+    return Capture(
+        graphs=(
+            Graph(graph_id="g0", compile_id="0/0", phase="inference", name="f", node_count=1, op_count=1, partition_count=1, coverage=1.0),
+        ),
+        partitions=(Partition(partition_id="p0", graph_id="g0", node_count=1, input_count=1, output_count=1),),
+    )
+
+
+def nothing_runs() -> Capture:
+    """ONNX Runtime takes none of two nodes; the recorder knew the counts only."""
+    return Capture(
+        graphs=(Graph(graph_id="g0", compile_id="0/0", phase="inference", node_count=2, op_count=2, fallback_count=2),),
+        fallbacks=tuple(
+            Fallback(graph_id="g0", node=f"n{number}", target="aten.histc.default", reason_code="dtype", reason="") for number in range(2)
+        ),
+    )
+
+
+def foreign() -> Capture:
+    """Another backend: graphs and runs, no partitions, no times of the compilation."""
+    return Capture(
+        backend="inductor",
+        graphs=(Graph(graph_id="g0", compile_id="0/0", phase="inference", name="f", file=FILE, line=3, op_count=4),),
+        runs=tuple(Run(session_id=None, graph_id="g0", call=call, start_ns=call, total_ns=1000) for call in range(2, 6)),
+    )
+
+
+def no_compute() -> Capture:
+    """A graph that only hands its inputs on."""
+    return Capture(graphs=(Graph(graph_id="g0", compile_id="0/0", phase="inference", node_count=0, op_count=0, partition_count=0),))
+
+
+def training() -> Capture:
+    """A forward and its backward, which share a compile id, and a graph whose record is only half there."""
+    half = Graph(graph_id="g2", phase="inference", op_count=0)
+    return Capture(
+        name="train",
+        graphs=(_trained("g0", "forward", "step"), _trained("g1", "backward", None), half),
+        partitions=tuple(
+            Partition(partition_id=f"p{number}", graph_id=f"g{number}", node_count=10, input_count=1, output_count=1) for number in (0, 1)
+        ),
+        findings=(
+            Finding(rule="lens", severity="info", title="one call was not recorded"),
+            Finding(rule="lens", severity="error", title="the break listener failed", evidence="KeyError", file=FILE, line=5),
+        ),
+    )
+
+
+def _trained(graph_id: str, phase: Phase, name: str | None) -> Graph:
+    return Graph(
+        graph_id=graph_id,
+        compile_id="0/0",
+        phase=phase,
+        name=name,
+        node_count=10,
+        op_count=4,
+        partition_count=1,
+        coverage=1.0,
+        convert_ns=5,
+    )
+
+
+def hostile(text: str = HOSTILE) -> Capture:
+    """Names that try to break out of whatever shows them."""
+    return Capture(
+        name=text,
+        backend=text,
+        graphs=(
+            Graph(
+                graph_id=text,
+                compile_id=text,
+                phase="inference",
+                name=text,
+                file=text,
+                line=1,
+                node_count=2,
+                op_count=1,
+                partition_count=1,
+                coverage=0.5,
+                compile_ns=1,
+            ),
+        ),
+        breaks=(
+            Break(
+                break_id=text, reason=text, explanation=text, hints=(text,), file=text, line=2, function=text, source=text, occurrences=3
+            ),
+        ),
+        recompiles=(Recompile(compile_id=text, of_compile_id=text, function=text, file=text, guard=text, reason=text),),
+        partitions=(Partition(partition_id=text, graph_id=text, node_count=1, input_count=1, output_count=1),),
+        fallbacks=(
+            Fallback(graph_id=text, node=text, target=text, reason_code="layout", reason=text, file=text, line=3, source=text, calls=1),
+        ),
+        sessions=(Session(session_id=text, partition_id=text, providers=(text,), input_signature=text, calls=1, total_ns=1, p50_ns=1),),
+        findings=(Finding(rule=text, severity="warning", title=text, file=text, mitigation=text),),
+    )
+
+
+def huge(count: int = 3000) -> Capture:
+    """Thousands of everything, with long strings full of characters that grow when escaped."""
+    text = '"\u202e' * 400
+    return Capture(
+        name=text,
+        backend=text,
+        graphs=tuple(
+            Graph(graph_id=f"g{n}", compile_id=f"{n}/0", phase="backward", name=text, file=text, line=n, node_count=9, op_count=1)
+            for n in range(count)
+        ),
+        breaks=tuple(Break(break_id=f"b{n}", reason=text, hints=(text,), file=text, line=n, source=text) for n in range(count)),
+        recompiles=tuple(Recompile(compile_id=f"{n}/1", function=text, file=text, guard=text, reason=text) for n in range(count)),
+        fallbacks=tuple(
+            Fallback(
+                graph_id=f"g{n}",
+                node="x",
+                target=f"{n}{text}",
+                reason_code="policy",
+                reason=text,
+                file=text,
+                source=text,
+                calls=5,
+                total_ns=n,
+            )
+            for n in range(count)
+        ),
+        sessions=tuple(Session(session_id=text, partition_id=f"p{n}", input_signature=text, providers=(text,) * 9) for n in range(count)),
+        findings=tuple(Finding(rule="r", severity="error", title=text, mitigation=text) for _ in range(count)),
+    )
+
+
+def measured() -> Capture:
+    """A saved capture that holds the tables of the profiling passes."""
+    return Capture(
+        kernels=(Kernel(session_id="s0", kernel="k", op_type="Gemm", provider="CPU", share=0.25, total_ns=5),),
+        numerics=(Numeric(partition_id="p0", node="n", max_abs=1e-6, ok=True),),
+        ledger=(LedgerPart(graph_id="g0", part="run", ns=5, share=1.0),),
+    )
+
+
+SAMPLES = {
+    "empty": Capture(),
+    "demo_like": demo_like(),
+    "whole": whole(),
+    "nothing_runs": nothing_runs(),
+    "foreign": foreign(),
+    "no_compute": no_compute(),
+    "training": training(),
+    "hostile": hostile(),
+    "huge": huge(),
+    "measured": measured(),
+}

@@ -1,0 +1,232 @@
+"""Every renderer over every sample, so that a new renderer or situation is tested at birth."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import partial
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ortlens.analysis.first_look import looks_of
+from ortlens.analysis.overview import overview_of
+from ortlens.views.html import failure_html, summary_html
+from ortlens.views.sentences import coverage_sentence, look_sentence
+from ortlens.views.text import summary
+from tests.unit.views.sample_captures import SAMPLES, hostile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ortlens.trace.records import Capture
+
+RENDERERS: dict[str, Callable[[Capture], str]] = {
+    "text": summary,
+    "narrow": partial(summary, width=80),
+    "ascii": partial(summary, ascii_only=True),
+    "html": summary_html,
+}
+_VOID = {"br", "img", "meta", "link", "input"}
+
+
+class _Page(HTMLParser):
+    """What a browser would make of a fragment: its elements, attributes and text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.texts: list[str] = []
+        self.open: list[str] = []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes.update(name for name, _ in attrs)
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] != ["style"]:
+            self.texts.append(data)
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+@pytest.mark.parametrize("renderer", RENDERERS)
+def test_every_renderer_tells_how_much_runs(renderer: str, sample: str) -> None:
+    shown = RENDERERS[renderer](SAMPLES[sample])
+    plain = " ".join(_Page(shown).texts if renderer == "html" else shown.split())
+    expected = {"empty": "nothing was compiled", "measured": "nothing was compiled", "demo_like": "27 of 28 compute nodes (96.4 %)"}
+    expected |= {
+        "no_compute": "nothing to run",
+        "nothing_runs": "nothing: PyTorch runs all 2",
+        "whole": "everything: 1 compute node (100 %)",
+    }
+    expected |= {"foreign": "nothing: the backend is inductor", "training": "all 20 compute nodes", "hostile": "1 of 2 compute nodes"}
+    assert expected.get(sample, "nothing: PyTorch runs all 27,000 compute nodes") in plain
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+@pytest.mark.parametrize("renderer", RENDERERS)
+def test_no_control_or_bidirectional_character_gets_through(renderer: str, sample: str) -> None:
+    shown = RENDERERS[renderer](SAMPLES[sample]).replace("\n", "")
+    assert {unicodedata.category(char) for char in shown}.isdisjoint({"Cc", "Cf", "Cs"})
+    shown.encode("utf-8")
+
+
+@pytest.mark.parametrize("renderer", RENDERERS)
+def test_every_renderer_names_break_fallback_recompile_and_times(renderer: str) -> None:
+    shown = RENDERERS[renderer](SAMPLES["demo_like"])
+    plain = re.sub(r"\s+", " ", " ".join(_Page(shown).texts) if renderer == "html" else shown)
+    for fact in (
+        "aten.median.dim",
+        "project/attention.py:48",
+        "attention.py:71",
+        "if x.abs().max()",
+        "Use `torch.cond`",
+        "logits == False",
+    ):
+        assert fact in plain
+    for fact in ("no ONNX conversion is registered", "rest of forward after line 71", "304 ", "950 ms", "tracing 500 ms"):
+        assert fact in plain
+    assert "# if logits" not in plain
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_text_keeps_to_the_width(sample: str, width: int) -> None:
+    lines = summary(SAMPLES[sample], width=width).split("\n")
+    assert max(map(len, lines)) <= width
+    assert all(line == line.rstrip() for line in lines)
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_text_is_a_few_lines(sample: str) -> None:
+    assert len(summary(SAMPLES[sample]).split("\n")) <= (24 if sample not in {"huge", "hostile"} else 48)
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_ascii_only_is_ascii(sample: str) -> None:
+    assert summary(SAMPLES[sample], ascii_only=True).isascii()
+
+
+def test_colour_marks_labels_only_and_changes_nothing_else() -> None:
+    coloured = summary(SAMPLES["hostile"], colour=True)
+    assert "\x1b[1mGraph breaks" in coloured
+    assert re.sub(r"\x1b\[[01]m", "", coloured) == summary(SAMPLES["hostile"])
+
+
+def test_text_answers_in_the_order_in_which_people_ask() -> None:
+    text = summary(SAMPLES["demo_like"])
+    labels = [line.split("  ")[0] for line in text.split("\n")[2:] if not line.startswith(" ")]
+    assert labels == [
+        "In ONNX Runtime",
+        "Pieces",
+        "Stays in PyTorch",
+        "Graph breaks",
+        "Recompiles",
+        "Time per call",
+        "Time to compile",
+        "Look first at",
+    ]
+
+
+def test_text_says_how_much_it_leaves_out() -> None:
+    text = summary(SAMPLES["huge"])
+    for note in ("and 2,997 more operators (2,997 nodes): see table fallbacks", "and 2,998 more places: see table breaks"):
+        assert note in text
+    assert "and 2,998 more: see table recompiles" in text
+
+
+def test_text_says_when_a_graph_runs_whole() -> None:
+    assert "1 ONNX model in 1 graph; the graph runs whole, as a single model" in summary(SAMPLES["whole"])
+
+
+def test_text_says_when_a_break_is_met_more_often_than_it_has_places() -> None:
+    assert "new graph, 3 times in all" in re.sub(r"\s+", " ", summary(SAMPLES["hostile"]))
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_html_is_well_formed_inert_and_small(sample: str) -> None:
+    html = summary_html(SAMPLES[sample])
+    page = _Page(html)
+    assert page.open == []
+    assert set(page.tags) <= {
+        "div",
+        "style",
+        "p",
+        "strong",
+        "span",
+        "ol",
+        "li",
+        "table",
+        "caption",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "code",
+    }
+    assert page.attributes <= {"class", "style", "scope", "role", "aria-label"}
+    assert not re.search(r"url\(|@import|https?:|src=\"|href=", html.replace("&quot;", ""))
+    assert len(html.encode("utf-8")) < 60_000
+
+
+@pytest.mark.parametrize("sample", ["demo_like", "hostile", "huge", "training"])
+def test_html_tables_have_captions_and_scoped_heads(sample: str) -> None:
+    html = summary_html(SAMPLES[sample])
+    tables = html.count("<table>")
+    assert tables >= 2
+    assert html.count("<caption>") == tables
+    assert html.count("<th ") == html.count('<th scope="col"')
+
+
+def test_html_shows_rows_of_a_huge_capture_and_counts_the_rest() -> None:
+    html = summary_html(SAMPLES["huge"])
+    for source in ("graphs", "breaks", "recompiles", "fallbacks", "sessions", "findings"):
+        left = re.search(rf"([\d,]+) more rows in <code>\.{source}</code>", html)
+        assert left is not None
+        assert 2900 < int(left[1].replace(",", "")) < 3000
+
+
+def test_html_leaves_out_tables_without_rows() -> None:
+    assert "<table>" not in summary_html(SAMPLES["empty"])
+    assert "Recompiles" not in summary_html(SAMPLES["whole"])
+
+
+def test_html_bar_is_full_only_when_everything_runs() -> None:
+    assert "width:100.0%" in summary_html(SAMPLES["whole"])
+    assert "width:96.4%" in summary_html(SAMPLES["demo_like"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=60))
+def test_any_text_stays_text(text: str) -> None:
+    reference = _Page(summary_html(hostile("x")))
+    page = _Page(summary_html(hostile(text or "x")))
+    assert page.open == []
+    assert {tag for tag in page.tags if tag != "code"} == {tag for tag in reference.tags if tag != "code"}
+    assert page.attributes == reference.attributes
+    assert len(summary(hostile(text or "x")).splitlines()) < 48
+
+
+def test_text_and_html_tell_the_same_story() -> None:
+    overview = overview_of(SAMPLES["demo_like"])
+    text = re.sub(r"\s+", " ", summary(SAMPLES["demo_like"]))
+    shown = "".join(_Page(summary_html(SAMPLES["demo_like"])).texts)
+    for sentence in (coverage_sentence(overview), *(look_sentence(look) for look in looks_of(overview))):
+        assert sentence in text
+        assert sentence in shown
+
+
+def test_failure_html_is_escaped() -> None:
+    assert failure_html(["<b>"]) == "<div><p>&lt;b&gt;</p></div>"

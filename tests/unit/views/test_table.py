@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from ortlens.trace import records
+from ortlens.trace.records import Graph, Numeric, Session
+from ortlens.trace.schema import TABLES
+from ortlens.views import table as table_module
+from ortlens.views.table import table
+from tests.unit.views.sample_captures import SAMPLES
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_every_table_of_every_sample_keeps_to_the_width(sample: str, name: str) -> None:
+    shown = table(getattr(SAMPLES[sample], name), width=100)
+    body = [line for line in shown.split("\n") if not line.startswith("...")]
+    assert max(map(len, body)) <= 100
+    shown.encode("utf-8")
+
+
+def test_columns_are_aligned_numbers_to_the_right() -> None:
+    rows = [Session(session_id="s0", partition_id="p", calls=9, total_ns=1500), Session(session_id="s10", partition_id="p", calls=1234)]
+    assert table(rows, ("session_id", "calls", "total_ns")).split("\n") == [
+        "session_id  calls    total",
+        "----------  -----  -------",
+        "s0              9  1.50 µs",
+        "s10         1,234     0 ns",
+    ]
+
+
+def test_values_are_shown_as_people_read_them() -> None:
+    row = Graph(graph_id="g", phase="inference", op_count=1, coverage=0.5, dynamic_shapes=True, line=2000, file="/a/b/c.py")
+    shown = table([row], ("coverage", "dynamic_shapes", "line", "file", "node_count")).split("\n")[2]
+    assert shown.split() == ["50.0", "%", "yes", "2000", "b/c.py"]
+    number = table([Numeric(partition_id="p", node="n", max_abs=1.23456e-7, ok=False)], ("max_abs", "ok"))
+    assert number.split("\n")[2].split() == ["1.23e-07", "no"]
+    assert "2.00 KiB" in table(SAMPLES["demo_like"].models)
+    assert "MatMul:2" in table(SAMPLES["demo_like"].models)
+
+
+def test_rows_and_columns_left_out_are_counted() -> None:
+    shown = table(SAMPLES["demo_like"].graphs, width=40, limit=2)
+    assert "... and 1 more row" in shown
+    assert "not enough room for" in shown
+    assert "compile_ns" in shown.split("\n")[-1]
+
+
+def test_no_rows() -> None:
+    assert table(()) == "no rows"
+
+
+def test_the_first_columns_are_columns() -> None:
+    for kind, names in table_module._FIRST.items():
+        assert set(names) <= {item.name for item in fields(getattr(records, kind))}
+
+
+def test_one_column_is_shown_however_narrow() -> None:
+    assert table(SAMPLES["demo_like"].graphs, width=1).startswith("graph_id\n")
