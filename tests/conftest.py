@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# No deadline: a shared, busy machine is slow without anything being wrong. The blob makes a failure in CI reproducible here.
+settings.register_profile("ortlens", deadline=None, print_blob=True)
+settings.load_profile("ortlens")
 
 
 def missing_for_inductor() -> list[str]:
