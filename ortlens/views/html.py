@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ortlens.analysis.overview import Overview
-    from ortlens.trace.records import Capture
+    from ortlens.trace.records import Capture, Graph
 
 _MAX_ROWS = 12
 _MAX_TABLE = 7_500  # bytes of the rows of one table; six tables and the frame stay below 60 kB
@@ -124,19 +124,23 @@ def _looks(overview: Overview) -> str:
     return f'<p><strong>Look first at</strong></p><ol class="ol-looks">{items}</ol>'
 
 
+def _graph_id(graph: Graph) -> str:
+    """Dynamo's id, the one that recompiles name too; a forward and its backward share it."""
+    return (graph.compile_id or graph.graph_id) + ("" if graph.phase == "inference" else f" {graph.phase}")
+
+
 def _graphs(overview: Overview) -> _Table:
     rows = []
     for row in overview.graphs[:_MAX_ROWS]:
         graph = row.graph
-        name = function(graph.name) + (f" ({graph.phase})" if graph.phase != "inference" else "")
         replaced = "" if row.is_current else "earlier version, see recompiles"
         in_ort = "" if row.ort_node_count is None else f"{row.ort_node_count:,} of {graph.node_count:,}"
         models = "" if graph.partition_count is None else f"{graph.partition_count:,}"
         compiled = "" if graph.compile_ns is None else time_from_ns(graph.compile_ns)
         rows.append(
             (
-                graph.compile_id or graph.graph_id,
-                name,
+                _graph_id(graph),
+                function(graph.name),
                 place(graph.file, graph.line),
                 in_ort,
                 models,
@@ -218,6 +222,7 @@ def _fallbacks(overview: Overview) -> _Table:
 
 
 def _sessions(overview: Overview) -> _Table:
+    names = {row.graph.graph_id: _graph_id(row.graph) for row in overview.graphs}
     return _Table(
         title="ONNX Runtime sessions",
         help="One session per ONNX model and kind of input, slowest first. Speed up the ones with a large share; the rest matter little.",
@@ -227,7 +232,7 @@ def _sessions(overview: Overview) -> _Table:
         rows=tuple(
             (
                 cost.session.session_id,
-                cost.graph_id or "",
+                names.get(cost.graph_id or "", ""),
                 cost.session.input_signature,
                 ", ".join(name.removesuffix("ExecutionProvider") for name in cost.session.providers),
                 f"{cost.session.calls:,}",

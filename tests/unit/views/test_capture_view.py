@@ -53,6 +53,11 @@ def test_every_table_is_a_frame_of_every_view(name: str) -> None:
         assert len(frame) == len(getattr(capture, name))
 
 
+def test_the_tables_of_the_profiling_passes_hold_their_rows() -> None:
+    view = SavedCapture(SAMPLES["measured"])
+    assert (view.kernels["op_type"][0], view.numerics["ok"][0], view.ledger["ns"][0]) == ("Gemm", True, 5)
+
+
 @pytest.mark.parametrize(
     ("sample", "text"),
     [

@@ -203,6 +203,12 @@ def test_html_leaves_out_tables_without_rows() -> None:
     assert "Recompiles" not in summary_html(SAMPLES["whole"])
 
 
+def test_html_names_the_graph_of_a_session_as_the_graphs_do() -> None:
+    shown = _Page(summary_html(SAMPLES["demo_like"])).texts
+    assert shown.count("0/0") == 3  # the graph and its two sessions
+    assert "0/0 backward" in _Page(summary_html(SAMPLES["training"])).texts
+
+
 def test_html_bar_is_full_only_when_everything_runs() -> None:
     assert "width:100.0%" in summary_html(SAMPLES["whole"])
     assert "width:96.4%" in summary_html(SAMPLES["demo_like"])
