@@ -20,7 +20,8 @@ from ortlens.trace.runlog import EagerLog, RunLog
 from ortlens.trace.schema import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
 CURRENT: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar("ortlens_recorder", default=None)
 """The recorder that a graph compiled right now writes into; None when nobody watches."""
@@ -41,6 +42,8 @@ class Recorder:
         self._run_logs: list[RunLog] = []
         self._eager_logs: dict[str, EagerLog] = {}
         self._attachments: dict[str, bytes] = {}
+        self.on_graph: Callable[[object], AbstractContextManager[object]] | None = None
+        """Entered by our backend around the compilation of a graph, with that graph; for a lens that is no backend itself."""
 
     def next_id(self, prefix: str) -> str:
         """A fresh id such as `g0`, `g1`.
@@ -69,7 +72,7 @@ class Recorder:
 
     def _key(self, record: r.Record) -> object:
         """The id of a record that can be amended, else a number that is never given again."""
-        if isinstance(record, (r.Graph, r.Break, r.Partition, r.Model, r.Session)):
+        if isinstance(record, (r.Graph, r.Break, r.Recompile, r.Partition, r.Model, r.Session)):
             return getattr(record, fields(record)[0].name)
         if isinstance(record, (r.Node, r.Fallback)):
             return (record.graph_id, record.node)

@@ -184,7 +184,10 @@ def _percentile(histogram: NDArray[np.int64], percent: int) -> int:
 
 
 class EagerLog:
-    """Counts and times the nodes of one graph that stay in PyTorch. One slot per node, no lock."""
+    """Counts and times the nodes of one graph that stay in PyTorch. One slot per node, no lock.
+
+    The caller adds to a slot in place, so the figures of a node that two threads run at the same instant may come out low.
+    """
 
     __slots__ = ("calls", "nodes", "total_ns")
 

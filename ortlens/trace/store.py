@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ortlens.errors import CaptureError
@@ -102,12 +102,12 @@ def _check_replaceable(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise CaptureError(f"this is a file; a name that ends in {SUFFIX} gives a file, any other a folder")
-    there = {entry.relative_to(folder).as_posix() for entry in folder.rglob("*") if entry.is_symlink() or not entry.is_dir()}
-    if not there:
-        return
-    foreign = there - {_MANIFEST} - set(_listed_in(folder))
-    if foreign:
-        raise CaptureError(f"the folder holds other files, as {min(foreign)!r}; name a new or empty folder")
+    own = {_MANIFEST, *_listed_in(folder)}
+    own |= {parent.as_posix() for name in own for parent in PurePosixPath(name).parents}
+    for entry in folder.rglob("*"):  # up to the first that is foreign: the folder may be somebody's home
+        name = entry.relative_to(folder).as_posix()
+        if name not in own or entry.is_symlink():
+            raise CaptureError(f"the folder holds other files, as {name!r}; name a new or empty folder")
 
 
 def _listed_in(folder: Path) -> Mapping[str, _Listed]:

@@ -104,10 +104,11 @@ def test_missing_and_odd_paths_are_refused(tmp_path: Path) -> None:
     _refused(tmp_path / "none.ortlens", "there is no such file or folder")
     (tmp_path / "empty").mkdir()
     _refused(tmp_path / "empty", "member 'manifest.json' is missing")
-    with pytest.raises(CaptureError):
-        store.load("a\0b.ortlens")
-    with pytest.raises(CaptureError):
-        store.save(Capture(), "a\0b.ortlens")
+    for path in ("a\0b.ortlens", "~no-such-user-here/a.ortlens"):
+        with pytest.raises(CaptureError, match="cannot load the capture"):
+            store.load(path)
+        with pytest.raises(CaptureError, match="cannot save the capture"):
+            store.save(Capture(), path)
 
 
 @POSIX

@@ -81,19 +81,22 @@ def test_a_reader_never_sees_half_a_call() -> None:
             i += 1
             log.record(i, i + 1, i + 2, i + 3, thread)
 
-    writers = [threading.Thread(target=write, args=(n,)) for n in range(4)]
+    # Daemons: a failing assertion below must not leave the interpreter waiting for them.
+    writers = [threading.Thread(target=write, args=(n,), daemon=True) for n in range(4)]
     for writer in writers:
         writer.start()
-    while not seen or seen[-1].calls < 60_000:
-        seen.append(log.stats())
-        assert seen[-1].total_ns == 3 * seen[-1].calls
-        rows = list(log.rows())
-        assert all((bound - start, ran - bound, done - ran) == (1, 1, 1) for _, start, bound, ran, done, _ in rows)
-        numbers = [row[0] for row in rows]
-        assert numbers == sorted(set(numbers))
-    stop.set()
-    for writer in writers:
-        writer.join()
+    try:
+        while not seen or seen[-1].calls < 60_000:
+            seen.append(log.stats())
+            assert seen[-1].total_ns == 3 * seen[-1].calls
+            rows = list(log.rows())
+            assert all((bound - start, ran - bound, done - ran) == (1, 1, 1) for _, start, bound, ran, done, _ in rows)
+            numbers = [row[0] for row in rows]
+            assert numbers == sorted(set(numbers))
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
     assert [stats.calls for stats in seen] == sorted(stats.calls for stats in seen)
     assert log.stats().calls > 4 * CAPACITY
 

@@ -60,6 +60,8 @@ def test_file_is_a_plain_zip_with_the_documented_members(tmp_path: Path) -> None
         names = opened.namelist()
         manifest = json.loads(opened.read("manifest.json"))
         runs = json.loads(opened.read("tables/runs.json"))
+        # Neither the clock nor the operating system of the writer shows.
+        assert {(info.create_system, info.date_time) for info in opened.infolist()} == {(3, (1980, 1, 1, 0, 0, 0))}
     assert names == ["manifest.json", "models/m0.onnx", *sorted(f"tables/{name}.json" for name in TABLES)]
     assert (manifest["format"], manifest["schema_version"]) == ("ortlens-capture", r.SCHEMA_VERSION)
     assert manifest["tables"] == dict.fromkeys(TABLES, 1)
@@ -99,8 +101,20 @@ def test_a_folder_with_other_files_is_never_touched(tmp_path: Path) -> None:
     (tmp_path / "plain" / "notes.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(CaptureError, match="other files"):
         store.save(r.Capture(), tmp_path / "plain")
+    (tmp_path / "folders" / "empty").mkdir(parents=True)
+    with pytest.raises(CaptureError, match="holds other files, as 'empty'"):
+        store.save(r.Capture(), tmp_path / "folders")
     assert (tmp_path / "run" / "notes.txt").read_text(encoding="utf-8") == "mine"
+    assert (tmp_path / "folders" / "empty").is_dir()
     assert store.load(tmp_path / "run") == small_capture()
+
+
+def test_a_folder_whose_manifest_is_damaged_is_not_replaced(tmp_path: Path) -> None:
+    store.save(small_capture(), tmp_path / "run")
+    (tmp_path / "run" / "manifest.json").write_text("{", encoding="utf-8")
+    with pytest.raises(CaptureError, match="the folder holds other files"):
+        store.save(r.Capture(), tmp_path / "run")
+    assert (tmp_path / "run" / "models" / "m0.onnx").exists()
 
 
 def test_a_file_is_not_replaced_by_a_folder(tmp_path: Path) -> None:
