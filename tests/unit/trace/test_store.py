@@ -147,6 +147,15 @@ def test_a_failed_save_leaves_what_was_there(tmp_path: Path, name: str, monkeypa
     assert os.listdir(tmp_path) == [name]  # noqa: PTH208 - names only
 
 
+def test_a_file_is_replaced_in_one_step_not_rewritten(tmp_path: Path) -> None:
+    path = store.save(small_capture(), tmp_path / "run.ortlens")
+    (tmp_path / "held.ortlens").hardlink_to(path)
+    store.save(r.Capture(), path)
+    # Whoever holds the old file still has the whole of it: no byte of it was written over.
+    assert store.load(tmp_path / "held.ortlens") == small_capture()
+    assert store.load(path) == r.Capture()
+
+
 def test_a_failed_swap_puts_the_old_folder_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store.save(small_capture(), tmp_path / "run")
     rename, renamed = Path.rename, []
