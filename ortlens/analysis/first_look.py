@@ -25,6 +25,7 @@ class Look:
         what: The operator, the reason of the break, the guard of the recompile, or the title of the finding.
         file: File of the user line.
         line: Number of the user line.
+        module: nn.Module that it is in, for an operator; None for the rest.
         count: Nodes, graph boundaries or recompiles behind it.
         ns_per_call: Its time per call; None where it was not measured.
     """
@@ -33,6 +34,7 @@ class Look:
     what: str
     file: str | None
     line: int | None
+    module: str | None = None
     count: int
     ns_per_call: int | None
 
@@ -68,7 +70,15 @@ def _findings(overview: Overview) -> Iterator[Look]:
 def _nothing_runs(overview: Overview) -> Iterator[Look]:
     if overview.coverage.verdict == "none" and overview.fallbacks:
         most = max(overview.fallbacks, key=lambda group: group.node_count)
-        yield Look(subject="nothing_runs", what=most.target, file=most.file, line=most.line, count=most.node_count, ns_per_call=None)
+        yield Look(
+            subject="nothing_runs",
+            what=most.target,
+            file=most.file,
+            line=most.line,
+            module=most.module,
+            count=most.node_count,
+            ns_per_call=None,
+        )
 
 
 def _breaks(overview: Overview) -> Iterator[Look]:
@@ -81,7 +91,15 @@ def _fallbacks(overview: Overview) -> Iterator[Look]:
         return
     for group in overview.fallbacks:
         per_call = round(group.total_ns / overview.call.calls) if overview.call.calls and group.calls else None
-        yield Look(subject="fallback", what=group.target, file=group.file, line=group.line, count=group.node_count, ns_per_call=per_call)
+        yield Look(
+            subject="fallback",
+            what=group.target,
+            file=group.file,
+            line=group.line,
+            module=group.module,
+            count=group.node_count,
+            ns_per_call=per_call,
+        )
 
 
 def _recompiles(overview: Overview) -> Iterator[Look]:

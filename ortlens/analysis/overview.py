@@ -19,9 +19,9 @@ from ortlens.analysis.timing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from ortlens.trace.records import Break, Capture, Fallback, Finding, Graph, ReasonCode, Recompile
+    from ortlens.trace.records import Break, Capture, Fallback, Finding, Graph, Node, ReasonCode, Recompile
 
 _SEVERITIES = ("error", "warning", "info")
 
@@ -38,6 +38,8 @@ class FallbackGroup:
         file: File of the first user line known.
         line: Its number.
         source: Its text.
+        module: Path and class of the nn.Module that made the same node, as `layers.0 (GELU)`, or of the first node
+            with a module when no user line is known.
         calls: How often PyTorch ran them, earlier versions of the graphs included.
         total_ns: Time it spent in them, likewise.
     """
@@ -49,6 +51,7 @@ class FallbackGroup:
     file: str | None
     line: int | None
     source: str | None
+    module: str | None
     calls: int
     total_ns: int
 
@@ -184,13 +187,21 @@ def fallback_groups(capture: Capture) -> tuple[FallbackGroup, ...]:
     members: dict[tuple[str, ReasonCode], list[Fallback]] = {}
     for fallback in capture.fallbacks:
         members.setdefault((fallback.target, fallback.reason_code), []).append(fallback)
-    groups = (_group(rows, sum(row.graph_id not in replaced for row in rows)) for rows in members.values())
+    modules = {(node.graph_id, node.node): _module(node) for node in capture.nodes if node.module}
+    groups = (_group(rows, sum(row.graph_id not in replaced for row in rows), modules) for rows in members.values())
     kept = (group for group in groups if group.node_count)
     return tuple(sorted(kept, key=lambda group: (-group.total_ns, -group.node_count, group.target)))
 
 
-def _group(rows: list[Fallback], node_count: int) -> FallbackGroup:
-    placed = next((row for row in rows if row.file), rows[0])
+def _module(node: Node) -> str:
+    return f"{node.module} ({node.module_type})" if node.module_type else f"{node.module}"
+
+
+def _group(rows: list[Fallback], node_count: int, modules: Mapping[tuple[str, str], str]) -> FallbackGroup:
+    def how_well_placed(row: Fallback) -> tuple[bool, bool]:
+        return (not row.file, (row.graph_id, row.node) not in modules)
+
+    placed = min(rows, key=how_well_placed)  # the first of the best
     return FallbackGroup(
         target=placed.target,
         reason_code=placed.reason_code,
@@ -199,6 +210,7 @@ def _group(rows: list[Fallback], node_count: int) -> FallbackGroup:
         file=placed.file,
         line=placed.line,
         source=placed.source,
+        module=modules.get((placed.graph_id, placed.node)),
         calls=sum(row.calls for row in rows),
         total_ns=sum(row.total_ns for row in rows),
     )

@@ -111,7 +111,7 @@ def _call(overview: Overview) -> str:
 def _compile(overview: Overview) -> str:
     if not overview.compile_ns:
         return ""
-    parts = ", ".join(f"{PHASE_WORDS[phase.phase]} {time_from_ns(phase.total_ns)}" for phase in overview.phases)
+    parts = ", ".join(f"{PHASE_WORDS[phase.phase]} {time_from_ns(phase.total_ns)}" for phase in overview.phases if phase.total_ns)
     return f"{time_from_ns(overview.compile_ns)}: {parts}"
 
 
@@ -119,7 +119,11 @@ def _looks(overview: Overview) -> str:
     looks = looks_of(overview)
     if not looks:
         empty = overview.coverage.verdict == "empty"
-        return "<p>Call the compiled function while the lens watches.</p>" if empty else "<p>Nothing stands out.</p>"
+        return (
+            "<p>Call the compiled function while the lens watches; one without tensor operations compiles to nothing.</p>"
+            if empty
+            else "<p>Nothing stands out.</p>"
+        )
     items = "".join(f"<li>{_safe(look_sentence(look))}</li>" for look in looks)
     return f'<p><strong>Look first at</strong></p><ol class="ol-looks">{items}</ol>'
 
@@ -210,7 +214,7 @@ def _fallbacks(overview: Overview) -> _Table:
                 group.target,
                 f"{group.node_count:,}",
                 reason_words(group),
-                place(group.file, group.line),
+                place(group.file, group.line, group.module),
                 group.source or "",
                 time_from_ns(round(group.total_ns / calls)) if calls and group.calls else "",
             )

@@ -105,7 +105,7 @@ def look_sentence(look: Look) -> str:
     Returns:
         One sentence without a full stop.
     """
-    where = place(look.file, look.line)
+    where = place(look.file, look.line, look.module)
     cost = "" if look.ns_per_call is None else f" ({time_from_ns(look.ns_per_call)} per call)"
     if look.subject == "finding":
         return (f"{where}: " if look.file else "") + visible(look.what)

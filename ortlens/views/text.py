@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import overview_of
 from ortlens.views.sentences import coverage_sentence, look_sentence, pieces_sentence, reason_words, title
-from ortlens.views.wording import PHASE_WORDS, ascii_from_text, clipped, counted, function, guard, place, time_from_ns, visible
+from ortlens.views.wording import (
+    PHASE_WORDS,
+    ascii_from_text,
+    clipped,
+    counted,
+    first_sentence,
+    function,
+    guard,
+    place,
+    time_from_ns,
+    visible,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +36,7 @@ _MAX_BREAKS = 2
 _MAX_RECOMPILES = 2
 _MAX_FINDINGS = 2
 _MAX_PHASES = 4
+_UNIT = re.compile(r"(\d) ([nµm]?s|%)(?!\w)")
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
@@ -56,9 +69,9 @@ def _head(label: str, *, colour: bool) -> str:
 
 def _prose(text: str, room: int, *, indent: str = "", hang: str = "", lines: int = 2) -> list[str]:
     """Words over a few lines, the later ones set in by `hang`; what is beyond them is cut off."""
-    bounded = clipped(text, room * lines)
+    bounded = _UNIT.sub("\\1\N{NO-BREAK SPACE}\\2", clipped(text, room * lines))
     wrapped = textwrap.wrap(bounded, room, initial_indent=indent, subsequent_indent=indent + hang, max_lines=lines, placeholder=" …")
-    return wrapped or [indent]
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in wrapped] or [indent]
 
 
 def _sections(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
@@ -89,7 +102,12 @@ def _fallbacks(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]
         return
     shown = groups[:_MAX_FALLBACKS]
     rows = [
-        (clipped(group.target, 40), counted(group.node_count, "node"), place(group.file, group.line), _cost(group, overview.call.calls))
+        (
+            clipped(group.target, 40),
+            counted(group.node_count, "node"),
+            place(group.file, group.line, group.module),
+            _cost(group, overview.call.calls),
+        )
         for group in shown
     ]
     sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -125,7 +143,7 @@ def _break_lines(item: Break, room: int) -> Iterator[str]:
     yield clipped(f"{place(item.file, item.line)}  {visible(item.source or '')}".rstrip(), room)
     yield from _prose(item.reason, room, indent="  ")
     if item.hints:
-        yield from _prose(f"Hint: {item.hints[0]}", room, indent="  ")
+        yield from _prose(f"Hint: {first_sentence(item.hints[0])}", room, indent="  ", lines=3)
 
 
 def _recompiles(overview: Overview, room: int) -> Iterator[str]:
@@ -152,7 +170,7 @@ def _times(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
         yield "Time per call", _prose(f"{split or '0 ns'} (mean of {counted(call.calls, 'call')}, Python apart)", room)
     if overview.compile_ns:
         ranked = sorted(overview.phases, key=lambda phase: -phase.total_ns)[:_MAX_PHASES]
-        phases = ", ".join(f"{PHASE_WORDS[phase.phase]} {time_from_ns(phase.total_ns)}" for phase in ranked)
+        phases = ", ".join(f"{PHASE_WORDS[phase.phase]} {time_from_ns(phase.total_ns)}" for phase in ranked if phase.total_ns)
         yield "Time to compile", _prose(f"{time_from_ns(overview.compile_ns)}: {phases}", room)
 
 
@@ -162,4 +180,9 @@ def _looks(overview: Overview, room: int) -> Iterator[str]:
         yield from _prose(f"{number}. {look_sentence(look)}", room, hang="   ")
     if not looks:
         empty = overview.coverage.verdict == "empty"
-        yield from _prose("call the compiled function while the lens watches" if empty else "nothing stands out", room)
+        yield from _prose(
+            "call the compiled function while the lens watches; one without tensor operations compiles to nothing"
+            if empty
+            else "nothing stands out",
+            room,
+        )

@@ -36,6 +36,7 @@ PHASE_WORDS: Mapping[str, str] = {
 }
 """What each phase of a compilation does."""
 
+_SENTENCE_END = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)")
 _ASCII = str.maketrans({"█": "#", "░": ".", "…": "~", "µ": "u"})
 _HARMLESS = {"\n": " ", "\r": " ", "\t": " "}
@@ -158,18 +159,19 @@ def percent(share: float) -> str:
     return "<0.1 %" if share < 0.001 else f"{share * 100:.1f} %"  # noqa: PLR2004 - as above
 
 
-def place(file: str | None, line: int | None) -> str:
+def place(file: str | None, line: int | None, module: str | None = None) -> str:
     """A user line, short enough for a column: the file with its folder.
 
     Args:
         file: Path in any system's spelling.
         line: Number of the line.
+        module: The nn.Module to name where the line is not known; PyTorch's own modules have none.
 
     Returns:
-        `bert/modeling_bert.py:210`; `unknown line` without a file.
+        `bert/modeling_bert.py:210`; without a file `module layers.0 (GELU)`, or `unknown line`.
     """
     if not file:
-        return "unknown line"
+        return clipped(f"module {module}", _MAX_PATH) if module else "unknown line"
     short = visible("/".join(file[-4 * _MAX_PATH :].replace("\\", "/").split("/")[-2:]).lstrip("/"))
     short = short if len(short) <= _MAX_PATH else "…" + short[1 - _MAX_PATH :]
     return short if line is None else f"{short}:{line}"
@@ -190,6 +192,18 @@ def function(name: str | None) -> str:
     if resumed is None:
         return visible(name)
     return f"rest of {function(resumed['name'])} after line {resumed['line']}"
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a longer explanation.
+
+    Args:
+        text: Words.
+
+    Returns:
+        Up to the first full stop before a capital letter, so that `e.g.` does not end it.
+    """
+    return visible(_SENTENCE_END.split(text.strip(), maxsplit=1)[0])
 
 
 def guard(text: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import fallback_groups, graph_rows, overview_of
-from ortlens.trace.records import Break, Capture, Fallback, Graph
+from ortlens.trace.records import Break, Capture, Fallback, Graph, Node
 from tests.unit.views.sample_captures import FILE, SAMPLES
 
 
@@ -45,6 +45,19 @@ def test_fallbacks_are_grouped_by_operator_and_reason() -> None:
     assert (dear.reason_code, dear.node_count) == ("policy", 1)
     assert (pair.node_count, pair.calls, pair.total_ns) == (2, 5, 4)
     assert (pair.file, pair.line, pair.source, pair.reason) == (FILE, 7, "x", "second")
+
+
+def test_fallbacks_without_a_user_line_name_their_module() -> None:
+    rows = tuple(Fallback(graph_id="g", node=name, target="t", reason_code="dtype", reason="") for name in "abc")
+    nodes = (
+        Node(graph_id="g", node="a", target="t", supported=False),
+        Node(graph_id="g", node="b", target="t", supported=False, module="layers.1", module_type="GELU"),
+        Node(graph_id="g", node="c", target="t", supported=False, module="layers.2"),
+    )
+    capture = Capture(fallbacks=rows, nodes=nodes)
+    assert fallback_groups(capture)[0].module == "layers.1 (GELU)"
+    assert fallback_groups(replace(capture, fallbacks=rows[2:]))[0].module == "layers.2"
+    assert looks_of(overview_of(capture))[0].module == "layers.1 (GELU)"
 
 
 def test_fallbacks_of_replaced_graphs_keep_their_time_but_are_not_counted() -> None:

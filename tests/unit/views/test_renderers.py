@@ -139,6 +139,11 @@ def test_text_answers_in_the_order_in_which_people_ask() -> None:
     ]
 
 
+@pytest.mark.parametrize("width", range(60, 121))
+def test_text_never_parts_a_number_from_its_unit(width: int) -> None:
+    assert not re.search(r"\d\n *([nµm]?s|%)\b", summary(SAMPLES["demo_like"], width=width))
+
+
 def test_text_says_how_much_it_leaves_out() -> None:
     text = summary(SAMPLES["huge"])
     for note in ("and 2,997 more operators (2,997 nodes): see table fallbacks", "and 2,998 more places: see table breaks"):

@@ -12,6 +12,7 @@ from ortlens.views.wording import (
     ascii_from_text,
     clipped,
     counted,
+    first_sentence,
     function,
     guard,
     percent,
@@ -77,6 +78,11 @@ def test_place(file: str | None, line: int | None, text: str) -> None:
     assert place(file, line) == text
 
 
+def test_place_names_the_module_where_the_line_is_unknown() -> None:
+    assert place(None, None, "layers.1 (GELU)") == "module layers.1 (GELU)"
+    assert place("/a/b.py", 3, "layers.1 (GELU)") == "a/b.py:3"
+
+
 def test_place_keeps_the_end_of_a_long_path() -> None:
     short = place("a" * 500 + "/" + "b" * 40 + ".py", 7)
     assert short.startswith("…")
@@ -95,6 +101,18 @@ def test_place_keeps_the_end_of_a_long_path() -> None:
 )
 def test_function(name: str | None, text: str) -> None:
     assert function(name) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("Always clamp (e.g. large values). Use torch.clamp.", "Always clamp (e.g. large values)."),
+        (" One only ", "One only"),
+        ("", ""),
+    ],
+)
+def test_first_sentence(text: str, sentence: str) -> None:
+    assert first_sentence(text) == sentence
 
 
 def test_guard_drops_the_comment_of_dynamo() -> None:
