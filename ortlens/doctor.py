@@ -1,0 +1,168 @@
+"""What is installed, whether it fits, and how to get what is missing. Returns data; the command line prints it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from ortlens import _versions
+from ortlens.errors import OrtLensError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Status: TypeAlias = Literal["ok", "info", "warning", "error"]
+
+BACKENDS = ("ortlens", "onnxrt")
+"""Names under which `torch.compile` finds the backend once ortlens is installed."""
+
+_GROUP = "torch_dynamo_backends"
+_REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)[^;]*;.*extra == ['\"](?P<extra>[A-Za-z0-9._-]+)['\"]")
+_MIN_PYTHON = (3, 10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        name: What was looked at.
+        status: `ok`, `info` (a fact without judgement), `warning` (a feature is missing) or `error` (the main job
+            cannot run).
+        found: What is there.
+        advice: What to do; empty when nothing is to be done.
+    """
+
+    name: str
+    status: Status
+    found: str
+    advice: str = ""
+
+
+def examine() -> tuple[Check, ...]:
+    """Look at this Python and everything that ortlens stands on.
+
+    Returns:
+        The checks, in reading order: Python and machine, packages, backends, ONNX Runtime's providers, extras.
+    """
+    return (_python(), _machine(), *_packages(), _distributions(), _backends(), _providers(), _threads(), *_extras())
+
+
+def is_ready(checks: tuple[Check, ...]) -> bool:
+    """Can the main job run: a PyTorch model through ONNX Runtime?
+
+    Args:
+        checks: From `examine`.
+
+    Returns:
+        True when no check is an error.
+    """
+    return all(check.status != "error" for check in checks)
+
+
+def _python() -> Check:
+    found = f"{platform.python_version()} ({sys.executable})"
+    if sys.version_info[:2] >= _MIN_PYTHON:
+        return Check(name="python", status="ok", found=found)
+    return Check(name="python", status="error", found=found, advice="ortlens needs Python 3.10 or later")
+
+
+def _machine() -> Check:
+    return Check(name="platform", status="info", found=f"{platform.platform()}, {os.cpu_count()} processors")
+
+
+def _packages() -> Iterator[Check]:
+    here = _versions.installed()
+    for name, supported in _versions.SUPPORTED.items():
+        found = f"{here.get(name, 'not installed')} (supported: {supported})"
+        try:
+            _versions.check_supported(name)
+        except OrtLensError as err:
+            yield Check(name=name, status="error", found=found, advice=str(err))
+        else:
+            yield Check(name=name, status="ok", found=found)
+    yield from (_plain_package(name) for name in ("numpy", "pandas"))
+
+
+def _plain_package(name: str) -> Check:
+    try:
+        return Check(name=name, status="ok", found=metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return Check(name=name, status="error", found="not installed", advice=f"pip install {name}")
+
+
+def _distributions() -> Check:
+    names = tuple(_versions.onnxruntime_distributions())
+    if len(names) <= 1:
+        return Check(name="onnxruntime builds", status="ok", found=", ".join(names) or "none")
+    advice = f"they overwrite each other's files; keep one: pip uninstall {' '.join(names)}, then pip install {names[-1]}"
+    return Check(name="onnxruntime builds", status="warning", found=", ".join(names), advice=advice)
+
+
+def _backends() -> Check:
+    registered = {point.name for point in metadata.entry_points(group=_GROUP)}
+    missing = [name for name in BACKENDS if name not in registered]
+    if not missing:
+        return Check(name="backends", status="ok", found=f"{', '.join(BACKENDS)}: known to torch.compile without an import")
+    advice = "pip install ortlens (running from a source folder is not enough); ortlens.Lens() works all the same"
+    return Check(name="backends", status="warning", found=f"not registered: {', '.join(missing)}", advice=advice)
+
+
+def _providers() -> Check:
+    try:
+        import onnxruntime
+
+        names = onnxruntime.get_available_providers()
+    except Exception as err:  # noqa: BLE001 - a broken shared library raises whatever it likes; that is what we are here to find out
+        advice = "pip install --force-reinstall onnxruntime"
+        return Check(name="ORT providers", status="error", found=f"onnxruntime does not import: {err}", advice=advice)
+    return Check(name="ORT providers", status="ok", found=", ".join(names))
+
+
+def _threads() -> Check:
+    try:
+        import torch
+    except Exception as err:  # noqa: BLE001 - as above
+        return Check(
+            name="torch threads", status="error", found=f"torch does not import: {err}", advice="pip install --force-reinstall torch"
+        )
+    return Check(name="torch threads", status="info", found=f"{torch.get_num_threads()} of {_usable_processors()} usable processors")
+
+
+def _usable_processors() -> int:
+    # A container or taskset may leave fewer than the machine has; macOS and Windows cannot say.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _extras() -> Iterator[Check]:
+    try:
+        requirements = metadata.requires("ortlens") or []
+    except metadata.PackageNotFoundError:
+        yield Check(name="extras", status="warning", found="ortlens itself is not installed here", advice="pip install ortlens")
+        return
+    needs: dict[str, list[str]] = {}
+    for match in filter(None, map(_REQUIREMENT.match, requirements)):
+        if match["name"].lower() != "ortlens":  # how the extra `all` names the others
+            needs.setdefault(match["extra"], []).append(match["name"])
+    for extra, names in needs.items():
+        yield _extra(extra, names)
+
+
+def _extra(extra: str, names: list[str]) -> Check:
+    missing = [name for name in names if not _is_installed(name)]
+    if not missing:
+        return Check(name=f"extra {extra}", status="ok", found=", ".join(names))
+    return Check(name=f"extra {extra}", status="warning", found=f"missing: {', '.join(missing)}", advice=f"pip install 'ortlens[{extra}]'")
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

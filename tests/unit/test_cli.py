@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+import ortlens
+from ortlens import _versions, cli, doctor
+from ortlens.doctor import Check
+from ortlens.errors import OptionalDependencyError
+from ortlens.trace import store
+from ortlens.trace.schema import TABLES
+from ortlens.views.capture_view import SavedCapture
+from tests.unit.views.sample_captures import SAMPLES
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> str:
+    return str(store.save(SAMPLES["demo_like"], tmp_path / "run.ortlens"))
+
+
+def _commands() -> dict[str, argparse.ArgumentParser]:
+    return cli._commands(cli.parser())
+
+
+@pytest.mark.parametrize("name", _commands())
+def test_every_command_has_help_and_stands_in_the_readme(name: str, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (_commands()[name].description or "").endswith(".")
+    assert cli.main([name, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"usage: ortlens {name}")
+    assert f"ortlens {name}" in (root / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", _commands())
+def test_every_option_has_help(name: str) -> None:
+    assert [action.dest for action in _commands()[name]._actions if not action.help] == []
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"ortlens {ortlens.__version__}\n"
+
+
+def test_an_unknown_command_names_the_near_one_and_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["shwo", "x"]) == 2
+    assert capsys.readouterr().err == "ortlens: there is no command 'shwo'. Did you mean show? The commands are: demo, show, doctor.\n"
+
+
+def test_an_unknown_command_near_to_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["zzz"]) == 2
+    assert "Did you mean" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["show"], ["show", "f", "--table", "nope"], ["show", "f", "--rows", "-1"], ["show", "f", "--rows", "x"], ["doctor", "--nope"]],
+)
+def test_wrong_arguments_exit_with_2_and_one_message(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments) == 2
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert "error:" in streams.err
+
+
+def test_arguments_default_to_those_of_the_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["ortlens", "--version"])
+    assert cli.main() == 0
+    assert capsys.readouterr().out.startswith("ortlens ")
+
+
+def test_show_prints_the_summary(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", saved]) == 0
+    assert capsys.readouterr().out.rstrip("\n") == SavedCapture(SAMPLES["demo_like"]).summary()
+
+
+def test_show_prints_the_overview_as_json(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", saved, "--json"]) == 0
+    overview = json.loads(capsys.readouterr().out)
+    assert (overview["graph_count"], overview["coverage"]["verdict"], len(overview["breaks"])) == (3, "part", 1)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_show_prints_every_table_in_every_form(name: str, saved: str, capsys: pytest.CaptureFixture[str]) -> None:
+    records = getattr(SAMPLES["demo_like"], name)
+    columns = [column.name for column in TABLES[name].columns]
+    assert cli.main(["show", saved, "--table", name, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == len(records)
+    assert all(list(row) == columns for row in rows)
+    assert cli.main(["show", saved, "--table", name, "--csv"]) == 0
+    table = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    assert table[0] == columns
+    assert len(table) == len(records) + 1
+    assert cli.main(["show", saved, "--table", name]) == 0
+    assert capsys.readouterr().out.startswith(tuple(columns) if records else "no rows")
+
+
+def test_csv_holds_lists_as_json(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["show", saved, "--table", "breaks", "--csv"])
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert json.loads(row["hints"]) == list(SAMPLES["demo_like"].breaks[0].hints)
+    assert row["function"] == ""
+
+
+def test_rows_bounds_a_text_table(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["show", saved, "--table", "sessions", "--rows", "1"])
+    assert "... and 3 more rows" in capsys.readouterr().out
+    cli.main(["show", saved, "--table", "sessions", "--rows", "0"])
+    assert "more row" not in capsys.readouterr().out
+
+
+def test_csv_of_the_overview_is_refused(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", saved, "--csv"]) == 2
+    assert "--csv needs --table" in capsys.readouterr().err
+
+
+def test_a_broken_file_is_one_message_and_no_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "broken.ortlens"
+    path.write_bytes(b"not a capture")
+    assert cli.main(["show", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("ortlens: ")
+    assert "broken.ortlens" in err
+    assert "Traceback" not in err
+
+
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("ORTLENS_DEBUG", "1")
+    assert cli.main(["show", "gone.ortlens"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (ValueError("odd"), 2)])
+def test_what_nobody_expected_is_told_in_a_sentence(
+    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(doctor, "examine", fail)
+    assert cli.main(["doctor"]) == code
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    assert ("unexpected ValueError: odd" in err) is (code == 2)
+
+
+def test_a_terminal_without_unicode_gets_ascii(saved: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    assert cli.main(["show", saved]) == 0
+    assert b"###################. 27 of 28" in raw.getvalue()
+
+
+def test_a_terminal_gets_its_own_width_and_bold_labels(
+    saved: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "70")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    cli.main(["show", saved])
+    out = capsys.readouterr().out
+    assert "\x1b[1mPieces" in out
+    assert max(map(len, out.replace("\x1b[1m", "").replace("\x1b[0m", "").split("\n"))) <= 70
+    monkeypatch.setenv("NO_COLOR", "1")
+    cli.main(["show", saved])
+    assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes of another kind")
+def test_a_closed_pipe_is_no_error(saved: str) -> None:
+    program = "import sys; from ortlens.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "show", saved, "--table", "graphs", "--json"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_python_dash_m_runs_the_command_line(saved: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "ortlens", "show", saved], capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"demo: torch.compile")
+
+
+def test_show_loads_neither_torch_nor_pandas(saved: str, run_python: Callable[..., str]) -> None:
+    program = (
+        "import sys; from ortlens.cli import main; main(sys.argv[1:]);"
+        "print(sorted({'torch', 'pandas', 'numpy', 'onnx', 'onnxruntime'} & set(sys.modules)))"
+    )
+    assert run_python(program, "show", saved).endswith("\n[]\n")
+
+
+@pytest.mark.parametrize("difference", [1e-7, 0.5])
+def test_demo_compares_saves_and_says_what_is_next(
+    difference: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    is_match = difference < 1e-4
+    result = SimpleNamespace(is_match=is_match, calls=20, max_abs_difference=difference, lens=SavedCapture(SAMPLES["demo_like"]))
+    monkeypatch.setitem(sys.modules, "ortlens.demo", SimpleNamespace(run_demo=lambda: result))
+    path = tmp_path / "demo.ortlens"
+    assert cli.main(["demo", "--save", str(path)]) == (0 if is_match else 1)
+    out = capsys.readouterr().out
+    assert ("Same answers: over 20 calls" in out) is is_match
+    assert ("THE ANSWERS DIFFER" in out) is not is_match
+    assert f"{difference:.1e}" in out
+    assert SavedCapture(SAMPLES["demo_like"]).summary() in out
+    assert f"ortlens show {path} --table fallbacks" in out
+    assert store.load(path) == SAMPLES["demo_like"]
+
+
+def test_demo_without_a_package_says_which(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(*_: str) -> None:
+        raise OptionalDependencyError("torch is not installed: pip install torch")
+
+    monkeypatch.setattr(_versions, "check_supported", refuse)
+    assert cli.main(["demo"]) == 2
+    assert capsys.readouterr().err == "ortlens: torch is not installed: pip install torch\n"
+
+
+@pytest.mark.parametrize("status", ["ok", "error"])
+def test_doctor_exits_1_when_the_main_job_cannot_run(
+    status: doctor.Status, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checks = (Check(name="torch", status=status, found="2.13", advice="pip install torch"), Check(name="a", status="warning", found="x"))
+    monkeypatch.setattr(doctor, "examine", lambda: checks)
+    code = 0 if status == "ok" else 1
+    assert cli.main(["doctor"]) == code
+    out = capsys.readouterr().out
+    assert "torch  2.13" in out
+    assert "-> pip install torch" in out
+    assert cli.main(["doctor", "--json"]) == code
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ready"] is (status == "ok")
+    assert answer["checks"][1] == {"name": "a", "status": "warning", "found": "x", "advice": ""}

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+from importlib import metadata
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ortlens import _versions, doctor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _check(name: str) -> doctor.Check:
+    return next(check for check in doctor.examine() if check.name == name)
+
+
+def test_the_test_environment_can_do_the_main_job() -> None:
+    checks = doctor.examine()
+    assert doctor.is_ready(checks)
+    assert len({check.name for check in checks}) == len(checks)
+    assert {"python", "platform", *_versions.SUPPORTED, "numpy", "pandas", "backends", "ORT providers", "torch threads"} <= {
+        c.name for c in checks
+    }
+    assert "CPUExecutionProvider" in _check("ORT providers").found
+
+
+@pytest.mark.parametrize("name", [*_versions.SUPPORTED, "pandas"])
+def test_a_missing_package_is_an_error_with_the_pip_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = metadata.version
+
+    def version(distribution: str) -> str:
+        if distribution == name:
+            raise metadata.PackageNotFoundError(distribution)
+        return real(distribution)
+
+    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(_versions, "version", version)
+    check = _check(name)
+    assert check.status == "error"
+    assert check.found.startswith("not installed")
+    assert f"pip install {name}" in check.advice.replace("'", "")
+
+
+def test_a_package_out_of_range_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_versions, "version", lambda name: "1.0" if name == "torch" else metadata.version(name))
+    check = _check("torch")
+    assert (check.status, check.found) == ("error", f"1.0 (supported: {_versions.SUPPORTED['torch']})")
+    assert not doctor.is_ready(doctor.examine())
+
+
+def test_an_old_python_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 9, 0))
+    assert doctor._python().status == "error"
+
+
+def test_two_builds_of_onnxruntime_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_versions, "onnxruntime_distributions", lambda: {"onnxruntime": "1.23", "onnxruntime-gpu": "1.23"})
+    check = doctor._distributions()
+    assert check.status == "warning"
+    assert "pip uninstall onnxruntime onnxruntime-gpu" in check.advice
+
+
+@pytest.mark.parametrize("names", [(), ("onnxrt",), ("onnxrt", "ortlens", "other")])
+def test_backends_that_torch_does_not_find_are_a_warning(names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [SimpleNamespace(name=name, group=group) for name in names])
+    check = doctor._backends()
+    assert check.status == ("ok" if "ortlens" in names else "warning")
+    assert bool(check.advice) is ("ortlens" not in names)
+
+
+@pytest.mark.parametrize(("module", "look"), [("onnxruntime", doctor._providers), ("torch", doctor._threads)])
+def test_a_package_that_does_not_import_is_an_error(module: str, look: Callable[[], doctor.Check], monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *args: object, **kwargs: object) -> object:
+        if name == module:
+            raise OSError("libsomething.so.1: no such file")
+        return real(name, *args, **kwargs)  # type: ignore[arg-type]  # handed through
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    check = look()
+    assert (check.status, check.advice) == ("error", f"pip install --force-reinstall {module}")
+    assert "libsomething" in check.found
+
+
+def test_processors_where_the_system_cannot_tell_the_usable_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert doctor._usable_processors() == 1
+
+
+def test_extras_say_what_is_missing_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = ["numpy>=1", "no-such-package>=3; extra == 'notebook'", 'numpy; extra == "report"', 'ortlens[report]; extra == "all"']
+    monkeypatch.setattr(metadata, "requires", lambda _: needs)
+    notebook, report = doctor._extras()
+    assert (notebook.name, notebook.status, notebook.found) == ("extra notebook", "warning", "missing: no-such-package")
+    assert notebook.advice == "pip install 'ortlens[notebook]'"
+    assert (report.name, report.status) == ("extra report", "ok")
+
+
+def test_extras_of_a_source_folder_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def requires(name: str) -> list[str]:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "requires", requires)
+    (check,) = doctor._extras()
+    assert (check.status, check.advice) == ("warning", "pip install ortlens")
+
+
+def test_extras_without_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "requires", lambda _: None)
+    assert list(doctor._extras()) == []
