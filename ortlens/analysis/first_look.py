@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ortlens.analysis.overview import Overview
+    from ortlens.trace.records import ReasonCode
 
 Subject: TypeAlias = Literal["finding", "nothing_runs", "break", "fallback", "recompile"]
 
@@ -26,6 +27,7 @@ class Look:
         file: File of the user line.
         line: Number of the user line.
         module: nn.Module that it is in, for an operator; None for the rest.
+        reason_code: Why it stays in PyTorch, for an operator; None for the rest.
         count: Nodes, graph boundaries or recompiles behind it.
         ns_per_call: Its time per call; None where it was not measured.
     """
@@ -35,6 +37,7 @@ class Look:
     file: str | None
     line: int | None
     module: str | None = None
+    reason_code: ReasonCode | None = None
     count: int
     ns_per_call: int | None
 
@@ -76,6 +79,7 @@ def _nothing_runs(overview: Overview) -> Iterator[Look]:
             file=most.file,
             line=most.line,
             module=most.module,
+            reason_code=most.reason_code,
             count=most.node_count,
             ns_per_call=None,
         )
@@ -97,6 +101,7 @@ def _fallbacks(overview: Overview) -> Iterator[Look]:
             file=group.file,
             line=group.line,
             module=group.module,
+            reason_code=group.reason_code,
             count=group.node_count,
             ns_per_call=per_call,
         )

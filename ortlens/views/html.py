@@ -15,7 +15,7 @@ from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import overview_of
 from ortlens.views.sentences import coverage_sentence, look_sentence, pieces_sentence, reason_words, title
 from ortlens.views.style import CSS
-from ortlens.views.wording import PHASE_WORDS, clipped, counted, function, guard, percent, place, time_from_ns
+from ortlens.views.wording import PHASE_WORDS, clipped, counted, first_sentence, function, guard, percent, place, time_from_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _MAX_ROWS = 12
 _MAX_TABLE = 7_500  # bytes of the rows of one table; six tables and the frame stay below 60 kB
 _MAX_CELL = 120
+_MAX_WORDS = 240  # cells of words, where a cut sentence helps nobody
+_KEPT_WHOLE = 50  # shorter places and operators stay on one line
 _MAX_TEXT = 240
 
 
@@ -42,6 +44,8 @@ class _Table:
         rows: Text of the cells, of the first rows only: a huge capture must not make looking at it slow.
         numbers: Columns set to the right.
         code: Columns set as code.
+        words: Columns of sentences.
+        whole: Columns of short names that are not to be wrapped.
     """
 
     title: str
@@ -52,6 +56,8 @@ class _Table:
     rows: tuple[tuple[str, ...], ...]
     numbers: frozenset[str] = frozenset()
     code: frozenset[str] = frozenset()
+    words: frozenset[str] = frozenset({"reason", "hint", "what", "what to do"})
+    whole: frozenset[str] = frozenset({"id", "where", "operator"})
 
 
 def summary_html(capture: Capture) -> str:
@@ -172,7 +178,7 @@ def _breaks(overview: Overview) -> _Table:
         total=len(overview.breaks),
         head=("where", "line", "reason", "hint", "times"),
         rows=tuple(
-            (place(item.file, item.line), item.source or "", item.reason, (item.hints or ("",))[0], f"{item.occurrences:,}")
+            (place(item.file, item.line), item.source or "", item.reason, first_sentence((item.hints or ("",))[0]), f"{item.occurrences:,}")
             for item in overview.breaks[:_MAX_ROWS]
         ),
         numbers=frozenset({"times"}),
@@ -280,13 +286,14 @@ def _html(table: _Table) -> str:
 
 
 def _row(table: _Table, row: tuple[str, ...]) -> str:
-    cells = (f"<td{_style(table, name)}>{_cell(text, is_code=name in table.code)}</td>" for name, text in zip(table.head, row, strict=True))
-    return f"<tr>{''.join(cells)}</tr>"
+    return f"<tr>{''.join(_cell(table, name, text) for name, text in zip(table.head, row, strict=True))}</tr>"
 
 
-def _cell(text: str, *, is_code: bool) -> str:
-    safe = _safe(text, _MAX_CELL)
-    return f"<code>{safe}</code>" if is_code and safe else safe
+def _cell(table: _Table, name: str, text: str) -> str:
+    safe = _safe(text, _MAX_WORDS if name in table.words else _MAX_CELL)
+    code = f"<code>{safe}</code>" if name in table.code and safe else safe
+    whole = ' class="ol-whole"' if name in table.whole and len(text) <= _KEPT_WHOLE else ""
+    return f"<td{_style(table, name) or whole}>{code}</td>"
 
 
 def _style(table: _Table, name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ortlens.views.wording import REASON_WORDS, counted, guard, percent, place, time_from_ns, visible
+from ortlens.views.wording import REASON_WORDS, REMEDY_WORDS, counted, guard, percent, place, time_from_ns, visible
 
 if TYPE_CHECKING:
     from ortlens.analysis.first_look import Look
@@ -109,10 +109,9 @@ def look_sentence(look: Look) -> str:
     cost = "" if look.ns_per_call is None else f" ({time_from_ns(look.ns_per_call)} per call)"
     if look.subject == "finding":
         return (f"{where}: " if look.file else "") + visible(look.what)
-    if look.subject == "nothing_runs":
-        return f"{where}: why {visible(look.what)} cannot go to ONNX Runtime ({counted(look.count, 'node')}; nothing else does either)"
     if look.subject == "break":
         return f"{where}: remove the graph break, as its hint says{cost}"
-    if look.subject == "fallback":
-        return f"{where}: write {visible(look.what)} another way for ONNX Runtime{cost}"
+    if look.reason_code is not None:
+        rest = " (nothing else runs there either)" if look.subject == "nothing_runs" else cost
+        return f"{where}: {REMEDY_WORDS[look.reason_code].format(visible(look.what))}{rest}"
     return f"{where}: avoid the recompile, keep `{guard(look.what)}` true on every call"

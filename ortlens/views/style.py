@@ -23,6 +23,7 @@ font:var(--jp-ui-font-size1,13px)/1.45 var(--jp-ui-font-family,system-ui,sans-se
 border-bottom:1px solid var(--ol-line);max-width:24rem;overflow-wrap:anywhere;white-space:normal}
 .ortlens-summary th{color:var(--ol-soft);font-weight:600;overflow-wrap:normal}
 .ortlens-summary .ol-number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
+.ortlens-summary .ol-whole{white-space:nowrap}
 .ortlens-summary code{font:.92em var(--jp-code-font-family,ui-monospace,monospace);color:inherit;background:none;padding:0}
 """
 

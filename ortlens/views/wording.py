@@ -25,6 +25,20 @@ REASON_WORDS: Mapping[ReasonCode, str] = {
 }
 """What each reason code means to someone who has not read the documentation."""
 
+REMEDY_WORDS: Mapping[ReasonCode, str] = {
+    "no_converter": "write {} another way for ONNX Runtime",
+    "converter_raised": "see in table fallbacks why {} could not be converted",
+    "dtype": "give {} another data type",
+    "layout": "give {} plain dense tensors",
+    "device": "move the tensors of {} to a device that ONNX Runtime serves here",
+    "dynamic_shape": "write {} so that its result has a size known beforehand",
+    "side_effect": "see whether the model needs {}; dropout goes away with model.eval()",
+    "too_small": "lower min_partition_nodes, so that {} goes to ONNX Runtime too",
+    "policy": "{} is kept in PyTorch on purpose; see table fallbacks for the rule",
+    "session_refused": "see in table fallbacks why ONNX Runtime refused {}",
+}
+"""What to try about an operator that stays in PyTorch; the braces stand for it."""
+
 PHASE_WORDS: Mapping[str, str] = {
     "dynamo": "tracing",
     "aot": "lowering",

@@ -9,6 +9,7 @@ from ortlens.trace.records import ReasonCode
 from ortlens.views.wording import (
     PHASE_WORDS,
     REASON_WORDS,
+    REMEDY_WORDS,
     ascii_from_text,
     clipped,
     counted,
@@ -24,7 +25,8 @@ from ortlens.views.wording import (
 
 
 def test_every_reason_code_and_phase_has_words() -> None:
-    assert set(REASON_WORDS) == set(get_args(ReasonCode))
+    assert set(REASON_WORDS) == set(REMEDY_WORDS) == set(get_args(ReasonCode))
+    assert all(words.count("{}") == 1 for words in REMEDY_WORDS.values())
     assert set(PHASE_WORDS) == {*PHASES, "other"}
 
 
