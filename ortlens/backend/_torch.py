@@ -1,0 +1,454 @@
+"""The only file of ortlens that touches private names of torch.
+
+Each entry says why there is no public way and where the thing lives in torch 2.13, so that the next version's
+changes are looked for here and nowhere else. Everything is imported on first use: `import ortlens` stays light.
+
+| what | torch 2.13 | why private |
+| --- | --- | --- |
+| ONNX functions and their dispatcher | `torch/onnx/_internal/exporter/_registration.py`, `_dispatching.py` | no public per-node entry |
+| the recorder of ONNX Script calls | `torch/onnx/_internal/exporter/_building.py` | same |
+| the type promotion pass | `torch/onnx/_internal/exporter/_fx_passes.py` | same |
+| AOTAutograd for backends | `torch/_dynamo/backends/common.py` | the documented way for custom backends, underscore and all |
+| compile ids, static inputs | `torch/_guards.py` | Dynamo publishes them nowhere else |
+| the structured trace | `torch/_logging/_internal.py` | the log that tlparse reads |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import logging
+import operator
+import pathlib
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import FrameType
+
+    import onnx_ir as ir
+    import torch
+    import torch.fx
+
+TRACE_LOGGER = "torch.__trace"  # torch/_logging/_internal.py: trace_log; it never propagates and is always at DEBUG
+
+
+_CHATTY = ("torch.onnx", "onnxscript", "onnx_ir")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Mute the exporter, ONNX Script and its optimiser: they warn of what is normal here.
+
+    Absent torchvision, constants that are outputs, empty attribute lists, folding that would divide by zero: none is the
+    user's to mend, and what matters comes back as an exception.
+    """
+    import numpy as np
+
+    levels = {name: logging.getLogger(name).level for name in _CHATTY}
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+
+
+@functools.cache
+def shared_registry() -> Any:
+    """The registry of ATen-to-ONNX functions of the installed torch and onnxscript; about 0.5 s, built once.
+
+    Its operator set version must be the model's too: functions of a newer set emit operators an older model cannot hold.
+
+    Returns:
+        A `torch.onnx._internal.exporter._registration.ONNXRegistry`.
+    """
+    from torch.onnx._internal.exporter import _registration
+
+    with quiet():
+        return _registration.ONNXRegistry.from_torchlib()
+
+
+def registry_with(custom: Mapping[Any, Callable[..., Any]] | None) -> Any:
+    """The registry, with custom functions in front.
+
+    Args:
+        custom: Op overload -> ONNX Script function.
+
+    Returns:
+        The shared registry when nothing is custom, else a copy.
+    """
+    base = shared_registry()
+    if not custom:
+        return base
+    from torch.onnx._internal.exporter import _registration
+
+    registry = _registration.ONNXRegistry()
+    registry._opset_version = base.opset_version
+    registry.functions = {target: list(metas) for target, metas in base.functions.items()}
+    for target, function in custom.items():
+        registry.register_op(target, function)
+    return registry
+
+
+def decomposition_table(registry: Any) -> dict[Any, Callable[..., Any]]:
+    """Decompositions of every op that ONNX cannot express directly.
+
+    Args:
+        registry: As returned by `registry_with`.
+
+    Returns:
+        A table for AOTAutograd that stops at the ops the registry has functions for.
+    """
+    import torch
+    from torch.onnx._internal.exporter import _decomp
+
+    implemented = set(_decomp.get_onnx_implemented_overloads(registry))
+    table = dict(_decomp.create_onnx_friendly_decomposition_table(implemented))
+    for overload in (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default):
+        # AOTAutograd lifts tensor constants of the graph itself; decomposed, the constant would meet fake tensors raw.
+        table.pop(overload, None)
+    return table
+
+
+def dispatch(node: torch.fx.Node, registry: Any) -> Callable[..., Any] | None:
+    """The ONNX Script function for a node.
+
+    Args:
+        node: A `call_function` node with `meta["val"]`.
+        registry: As returned by `registry_with`.
+
+    Returns:
+        The function, or None when there is none for this target and these dtypes.
+    """
+    from torch.onnx._internal.exporter import _dispatching
+
+    function, _ = _dispatching.dispatch(node, registry)
+    return function
+
+
+def insert_type_promotion(graph_module: torch.fx.GraphModule) -> None:
+    """Make PyTorch's implicit type promotion explicit, in place: ONNX operators do not promote.
+
+    Args:
+        graph_module: An ATen graph whose placeholders carry fake values.
+    """
+    from torch.onnx._internal.exporter import _fx_passes
+
+    with quiet():
+        _fx_passes.insert_type_promotion_nodes(graph_module)
+
+
+class NodeRecorder:
+    """Runs ONNX Script functions and collects the ONNX nodes they make."""
+
+    def __init__(self, registry: Any) -> None:
+        """Prepare for one model.
+
+        Args:
+            registry: As returned by `registry_with`; gives the operator set.
+        """
+        import onnxscript
+
+        self._opset = onnxscript.values.Opset("", registry.opset_version)
+        self._constants: dict[Any, Any] = {}
+
+    def symbolic(self, name: str) -> ir.Value:
+        """A graph input that ONNX Script functions can compute with.
+
+        Args:
+            name: Name of the value.
+
+        Returns:
+            A value without type and shape.
+        """
+        from torch.onnx._internal.exporter import _tensors
+
+        return _tensors.SymbolicTensor(self._opset, name=name)
+
+    def call(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Any, list[ir.Node], dict[Any, Any]]:
+        """Run one function.
+
+        Args:
+            function: As returned by `dispatch`.
+            args: ONNX values and Python constants.
+            kwargs: The same by name.
+
+        Returns:
+            What the function returned (a value or a sequence), the nodes made, the local functions they call.
+        """
+        import onnxscript
+        from torch.onnx._internal.exporter import _building, _core
+
+        recorder = _building.OpRecorder(self._opset, self._constants)  # type: ignore[abstract]  # onnxscript's stub leaves a body empty
+        with onnxscript.evaluator.default_as(recorder):
+            _core.current_tracer = recorder
+            try:
+                outputs = function(*args, **kwargs)
+            finally:
+                _core.current_tracer = None
+        return outputs, recorder.nodes, recorder.functions
+
+
+def add_opset_imports(model: ir.Model) -> None:
+    """Declare the operator sets that the nodes of a model use.
+
+    Args:
+        model: Changed in place.
+    """
+    from torch.onnx._internal.exporter import _ir_passes
+
+    _ir_passes.add_opset_imports(model)
+
+
+def aot_backend(
+    *,
+    forward: Callable[..., Any],
+    backward: Callable[..., Any],
+    inference: Callable[..., Any],
+    decompositions: Mapping[Any, Callable[..., Any]],
+) -> Callable[..., Any]:
+    """A Dynamo backend that sends graphs through AOTAutograd.
+
+    Args:
+        forward: Compiles the forward graph of a training step.
+        backward: Compiles its backward graph.
+        inference: Compiles a graph that needs no gradient.
+        decompositions: As returned by `decomposition_table`.
+
+    Returns:
+        A callable of a GraphModule and example inputs.
+    """
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    backend: Callable[..., Any] = aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=backward,
+        inference_compiler=inference,
+        decompositions=dict(decompositions),
+        partition_fn=min_cut_rematerialization_partition,
+    )
+    return backend
+
+
+def static_input_indices() -> frozenset[int]:
+    """Which inputs of the AOT graph being compiled are parameters and buffers.
+
+    Returns:
+        Positions; empty outside a compilation.
+    """
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    metadata = getattr(context, "fw_metadata", None)
+    return frozenset(getattr(metadata, "static_input_indices", None) or ())
+
+
+def current_compile_id() -> str | None:
+    """Dynamo's id of the running compilation.
+
+    Returns:
+        Text such as `0/1`, or None outside a compilation.
+    """
+    from torch._guards import CompileContext
+
+    compile_id = CompileContext.current_compile_id()
+    return None if compile_id is None else str(compile_id)
+
+
+def lookup_backend(backend: str | Callable[..., Any]) -> Callable[..., Any]:
+    """Find a Dynamo backend by name.
+
+    Args:
+        backend: A registered name, or a backend, which is returned as it is.
+
+    Returns:
+        The backend.
+
+    Raises:
+        InvalidBackend: The name is not registered (`torch._dynamo.exc`).
+    """
+    from torch._dynamo.backends.registry import lookup_backend as lookup
+
+    found: Callable[..., Any] = lookup(backend)
+    return found
+
+
+def is_symbolic(value: object) -> bool:
+    """Whether a value is a symbolic number.
+
+    Args:
+        value: Anything, as found in `meta["val"]`.
+
+    Returns:
+        True for SymInt, SymFloat and SymBool.
+    """
+    import torch
+
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def symbols_of(value: object) -> frozenset[str]:
+    """Names of the symbols in a size.
+
+    Args:
+        value: An int or a SymInt.
+
+    Returns:
+        Names such as `s0` (backed by an input's size) and `u0` (data-dependent).
+    """
+    node = getattr(value, "node", None)
+    expr = getattr(node, "expr", None)
+    return frozenset(str(s) for s in expr.free_symbols) if expr is not None else frozenset()
+
+
+def expression_of(value: object) -> str:
+    """Python source of a size, over its symbols.
+
+    Args:
+        value: An int or a SymInt.
+
+    Returns:
+        Text such as `2*s0` or `s0 // 4`, which evaluates with the symbols as names and `math` in scope.
+    """
+    node = getattr(value, "node", None)
+    if node is None:
+        return repr(value)
+    from torch.utils._sympy.printers import PythonPrinter
+
+    return str(PythonPrinter().doprint(node.expr))
+
+
+def size_hint(value: object) -> int:
+    """The size that a SymInt had while tracing.
+
+    Args:
+        value: An int or a SymInt.
+
+    Returns:
+        The hint; 1 for a data-dependent size, which has none.
+    """
+    if isinstance(value, int):
+        return value
+    node = getattr(value, "node", None)
+    hint = getattr(node, "hint", None)
+    return int(hint) if hint is not None else 1
+
+
+def dynamo_backend() -> object | None:
+    """The backend object that the running Dynamo compilation was asked to use.
+
+    Dynamo tells listeners of its trace neither who compiles nor for whom, but its own frames are on the stack:
+    `ConvertFrame.__call__` in `torch/_dynamo/convert_frame.py` holds the backend, under a wrapper of `torch.compile`.
+
+    Returns:
+        The innermost backend, unwrapped, or None when no compilation is on the stack.
+    """
+    for owner in _callers_on_stack():
+        backend = getattr(owner, "_torchdynamo_orig_backend", None)
+        if backend is not None:
+            return _innermost(backend)
+    return None
+
+
+def _callers_on_stack() -> Iterator[object]:
+    """The `self` of every `__call__` on the stack, innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "__call__":
+            yield frame.f_locals.get("self")
+        frame = frame.f_back
+
+
+def _innermost(backend: object) -> object:
+    for attribute in ("_torchdynamo_orig_backend", "compiler_fn"):
+        inner = getattr(backend, attribute, None)
+        if inner is not None and inner is not backend:
+            return _innermost(inner)
+    return backend
+
+
+def dynamo_entry() -> object | None:
+    """The outermost object that Dynamo's compilation of this call came through; one per `torch.compile` call.
+
+    Returns:
+        An object whose identity tells one compiled callable from another, or None outside a compilation.
+    """
+    return next((owner for owner in _callers_on_stack() if type(owner).__name__ == "CatchErrorsWrapper"), None)
+
+
+@functools.cache
+def graph_break_registry() -> dict[str, str]:
+    """PyTorch's ids of graph breaks by their type.
+
+    Returns:
+        Type of the break (the first line of its message) -> id such as `GB0025`; empty when torch has no such file.
+    """
+    import torch._dynamo
+
+    path = pathlib.Path(torch._dynamo.__file__).with_name("graph_break_registry.json")
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {str(item["Gb_type"]): gb_id for gb_id, items in entries.items() for item in items if "Gb_type" in item}
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """The count of in-place writes to a tensor.
+
+    Args:
+        tensor: Not made in inference mode.
+
+    Returns:
+        The count.
+    """
+    return tensor._version
+
+
+@contextlib.contextmanager
+def real_tensors() -> Iterator[None]:
+    """Step out of fake tensor mode: what the backend makes while AOTAutograd traces must be real."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes():
+        yield
+
+
+def supports_isolated_recompiles() -> bool:
+    """Whether `torch.compile` can keep the compilations of one call apart from all others of the same function."""
+    import inspect
+
+    import torch
+
+    return "isolate_recompiles" in inspect.signature(torch.compile).parameters
+
+
+def torch_folder() -> str:
+    """Folder of the installed torch, to tell its frames from the user's."""
+    import torch
+
+    return str(pathlib.Path(torch.__file__).parent)
+
+
+BUILTIN_SIZE_OPS: frozenset[Any] = frozenset(
+    {
+        operator.add,
+        operator.sub,
+        operator.mul,
+        operator.floordiv,
+        operator.mod,
+        operator.truediv,
+        operator.neg,
+        operator.pow,
+    }
+)

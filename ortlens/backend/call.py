@@ -1,0 +1,327 @@
+"""The hot path: bind the inputs, run the session, hand the outputs back.
+
+Everything that can be known when the session is made is written into the source of one straight-line function per
+session: names, devices, element types, sizes. What remains per call is a pointer and a shape per input, an allocation
+per output, the run, and four clock readings.
+
+A binding belongs to one call at a time. Bindings that are free wait in a list, whose `pop` and `append` are atomic, so
+that threads never share one and no lock is taken.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens.backend import _ort, _torch, dtypes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import onnxruntime
+
+    from ortlens.backend.weights import FrozenWeight
+    from ortlens.trace.runlog import RunLog
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """One value that a partition takes.
+
+    Attributes:
+        name: Name in the ONNX model.
+        meta: A fake tensor or a number: dtype, device and (symbolic) shape.
+        frozen: The weight that stands for it in the session, when it is frozen; then it is checked and not bound.
+        bound: False when the session does not take it (ONNX Runtime drops no inputs, but the optimiser may).
+    """
+
+    name: str
+    meta: Any
+    frozen: FrozenWeight | None = None
+    bound: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """One value that a partition makes.
+
+    Attributes:
+        name: Name in the ONNX model.
+        meta: A fake tensor or a number, as PyTorch expects it.
+        permutation: Order of dimensions in which the session writes it, see `convert.memory_order`.
+    """
+
+    name: str
+    meta: Any
+    permutation: tuple[int, ...] | None = None
+
+
+class Binding:
+    """A native binding, its session, and the buffers of its numbers."""
+
+    __slots__ = ("bind_input", "bind_output", "get_outputs", "native", "numbers", "run", "session")
+
+    def __init__(self, session: onnxruntime.InferenceSession, inputs: Sequence[Input]) -> None:
+        """Bind what never moves: the buffers of numbers.
+
+        Args:
+            session: Kept alive by this object, and let go of after the native binding.
+            inputs: All inputs of the partition.
+        """
+        self.session = session
+        self.native = _ort.new_binding(session)
+        self.run = _ort.runner_of(session)
+        self.bind_input = self.native.bind_input
+        self.bind_output = self.native.bind_output
+        self.get_outputs = self.native.get_outputs
+        self.numbers = {item.name: _number_buffer(item.meta) for item in inputs if item.bound and not isinstance(item.meta, torch.Tensor)}
+        for name, buffer in self.numbers.items():
+            element = dtypes.element_types()[buffer.dtype].onnx
+            self.bind_input(name, _ort.device_of(buffer.device), element, (), buffer.data_ptr())
+
+    def __del__(self) -> None:
+        """Drop the native binding before the session: the other order crashes the process."""
+        for name in ("bind_input", "bind_output", "get_outputs", "run", "native", "session"):
+            if hasattr(self, name):
+                delattr(self, name)
+
+
+def _number_buffer(meta: Any) -> torch.Tensor:
+    is_bool = isinstance(meta, (bool, torch.SymBool))
+    return torch.zeros((), dtype=torch.bool if is_bool else torch.int64)
+
+
+def make_call(  # noqa: PLR0913 - one call site; each says what one line of the generated code does
+    session: onnxruntime.InferenceSession,
+    inputs: Sequence[Input],
+    outputs: Sequence[Output],
+    *,
+    on_stale: Callable[[tuple[Any, ...]], tuple[Any, ...]],
+    on_failure: Callable[[tuple[Any, ...], Exception], tuple[Any, ...]],
+    count: Callable[[], object],
+    log: RunLog | None,
+    preallocate: bool,
+) -> Callable[..., tuple[Any, ...]]:
+    """Write the function that calls a session.
+
+    Args:
+        session: The session.
+        inputs: All inputs of the partition, in the order of the function's arguments.
+        outputs: All outputs, in the order of the returned tuple.
+        on_stale: Called with the arguments instead, when a frozen weight is not what it was.
+        on_failure: Called with the arguments and the exception when ONNX Runtime raises.
+        count: Called once per finished run.
+        log: Where calls are recorded, if anywhere.
+        preallocate: Allocate outputs of symbolic size too, where their sizes follow from the inputs.
+
+    Returns:
+        A function of the partition's inputs that returns a tuple of its outputs.
+    """
+    writer = _Writer(session, inputs, outputs, preallocate=preallocate)
+    source = writer.source(recording=log is not None)
+    free: list[Binding] = []
+    scope: dict[str, Any] = {
+        **writer.constants,
+        "free": free,
+        "new_binding": lambda: Binding(session, inputs),
+        "on_stale": on_stale,
+        "on_failure": on_failure,
+        "count": count,
+        "clock": time.perf_counter_ns,
+        "thread": threading.get_ident,
+        "log": None if log is None else log.record,
+        "empty": torch.empty,
+        "tensor_over": _ort.tensor_over,
+        "restride": restride,
+        "math": math,
+    }
+    exec(compile(source, f"<ortlens call {next(_numbers)}>", "exec"), scope)  # noqa: S102 - our own text, no user input in it
+    function: Callable[..., tuple[Any, ...]] = scope["call"]
+    return function
+
+
+class _Writer:
+    """Writes the source of one call; names in the source are made here, user names appear only as constants."""
+
+    def __init__(
+        self, session: onnxruntime.InferenceSession, inputs: Sequence[Input], outputs: Sequence[Output], *, preallocate: bool
+    ) -> None:
+        self._inputs = inputs
+        self._outputs = outputs
+        self._preallocate = preallocate
+        metas = [item.meta for item in inputs] + [item.meta for item in outputs]
+        self._on_cuda = any(isinstance(meta, torch.Tensor) and meta.device.type == "cuda" for meta in metas)
+        self._symbols = _symbol_sources(inputs)
+        self.constants: dict[str, Any] = {}
+        self._session = session
+
+    def source(self, *, recording: bool) -> str:
+        params = "".join(f"a{i}, " for i in range(len(self._inputs)))
+        head = ["t0 = clock()"] if recording else []
+        head += self._staleness(params)
+        body = ["try: b = free.pop()", "except IndexError: b = new_binding()", "bind_input = b.bind_input", "bind_output = b.bind_output"]
+        for index, item in enumerate(self._inputs):
+            body += self._bind_input(index, item)
+        for index, output in enumerate(self._outputs):
+            body += self._bind_output(index, output)
+        if self._on_cuda:
+            self.constants["synchronize"] = _synchronize_cuda
+            body.append("synchronize()")
+        body += ["t1 = clock()"] if recording else []
+        body.append("b.run(b.native, None)")
+        body += ["t2 = clock()"] if recording else []
+        body += self._collect()
+        body += ["free.append(b)", "count()"]
+        body += ["log(t0, t1, t2, clock(), thread())"] if recording else []
+        body.append(f"return ({''.join(f'r{i}, ' for i in range(len(self._outputs)))})")
+        guarded = ["try:", *(f"    {line}" for line in body), f"except Exception as error: return on_failure(({params}), error)"]
+        return f"def call({params}):\n" + "\n".join(f"    {line}" for line in (*head, *guarded)) + "\n"
+
+    def _constant(self, prefix: str, index: int, value: object) -> str:
+        name = f"{prefix}{index}"
+        self.constants[name] = value
+        return name
+
+    def _staleness(self, params: str) -> list[str]:
+        checks = []
+        for index, item in enumerate(self._inputs):
+            if item.frozen is not None:
+                weight = self._constant("w", index, item.frozen.tensor)
+                same = (
+                    f"a{index} is {weight} and a{index}._version == {item.frozen.version} and a{index}.data_ptr() == {item.frozen.pointer}"
+                )
+                checks.append(f"if not ({same}): return on_stale(({params}))")
+        return checks
+
+    def _bind_input(self, index: int, item: Input) -> list[str]:
+        if item.frozen is not None or not item.bound:
+            return []
+        name = self._constant("n", index, item.name)
+        if not isinstance(item.meta, torch.Tensor):
+            return [f"b.numbers[{name}].fill_(a{index})"]
+        device = self._constant("d", index, _ort.device_of(item.meta.device))
+        element = dtypes.element_types()[item.meta.dtype].onnx
+        return [
+            f"if not a{index}.is_contiguous(): a{index} = a{index}.contiguous()",
+            f"bind_input({name}, {device}, {element}, a{index}.shape, a{index}.data_ptr(){self._or_scratch(item.meta)})",
+        ]
+
+    def _bind_output(self, index: int, output: Output) -> list[str]:
+        name = self._constant("o", index, output.name)
+        if not isinstance(output.meta, torch.Tensor):
+            buffer_type = self._constant("y", index, _number_buffer(output.meta).dtype)
+            device = self._constant("e", index, _ort.device_of(torch.device("cpu")))
+            element = dtypes.element_types()[self.constants[buffer_type]].onnx
+            return [f"r{index} = empty((), dtype={buffer_type})", f"bind_output({name}, {device}, {element}, (), r{index}.data_ptr())"]
+        device = self._constant("e", index, _ort.device_of(output.meta.device))
+        shape = self._shape(output)
+        if shape is None:
+            return [f"bind_output({name}, {device})"]
+        dtype = self._constant("y", index, output.meta.dtype)
+        place = "" if output.meta.device.type == "cpu" else f", device={self._constant('p', index, output.meta.device)}"
+        element = dtypes.element_types()[output.meta.dtype].onnx
+        return [
+            f"z{index} = {shape}",
+            f"r{index} = empty(z{index}, dtype={dtype}{place})",
+            f"bind_output({name}, {device}, {element}, z{index}, r{index}.data_ptr(){self._or_scratch(output.meta)})",
+        ]
+
+    def _or_scratch(self, meta: torch.Tensor) -> str:
+        """For tensors that may be empty: they have no address, and ONNX Runtime insists on one."""
+        if all(isinstance(size, int) and size > 0 for size in meta.shape):
+            return ""
+        scratch = self.constants.setdefault("scratch", torch.empty(1, dtype=torch.float64, device=meta.device))
+        return f" or {scratch.data_ptr()}"
+
+    def _shape(self, output: Output) -> str | None:
+        """Source of the shape that the session writes, or None when only the run can tell."""
+        sizes = list(output.meta.shape)
+        if output.permutation is not None:
+            sizes = [sizes[d] for d in output.permutation]
+        if all(isinstance(size, int) for size in sizes):
+            return repr(tuple(int(size) for size in sizes))
+        needed = frozenset().union(*(_torch.symbols_of(size) for size in sizes))
+        if not self._preallocate or not needed <= set(self._symbols):
+            return None
+        texts = (_substitute(_torch.expression_of(size), self._symbols) for size in sizes)
+        return f"({''.join(f'int({text}), ' for text in texts)})"
+
+    def _collect(self) -> list[str]:
+        """Turn what the session wrote into what PyTorch expects."""
+        lines = []
+        if any(self._by_run(output) for output in self._outputs):
+            lines.append("values = b.get_outputs()")
+        for index, output in enumerate(self._outputs):
+            if not isinstance(output.meta, torch.Tensor):
+                lines.append(f"r{index} = r{index}.item()")
+                continue
+            if self._by_run(output):
+                lines.append(f"r{index} = tensor_over(values[{index}], {self._constant('y', index, output.meta.dtype)})")
+            if output.permutation is not None:
+                lines.append(f"r{index} = r{index}.permute({_inverse(output.permutation)!r})")
+            elif _has_odd_strides(output.meta):
+                lines.append(f"r{index} = restride(r{index}, {self._constant('s', index, tuple(output.meta.stride()))})")
+        return lines
+
+    def _by_run(self, output: Output) -> bool:
+        return isinstance(output.meta, torch.Tensor) and self._shape(output) is None
+
+
+def _symbol_sources(inputs: Sequence[Input]) -> dict[str, str]:
+    """Symbol -> source of its value, from the inputs that are or hold exactly that symbol."""
+    sources: dict[str, str] = {}
+    for index, item in enumerate(inputs):
+        sizes = enumerate(item.meta.shape) if isinstance(item.meta, torch.Tensor) else [(None, item.meta)]
+        for dim, size in sizes:
+            names = _torch.symbols_of(size)
+            if len(names) == 1 and _torch.expression_of(size) in names:
+                sources.setdefault(next(iter(names)), f"a{index}" if dim is None else f"a{index}.shape[{dim}]")
+    return sources
+
+
+def _substitute(expression: str, sources: dict[str, str]) -> str:
+    import re
+
+    return re.sub(r"[A-Za-z_]\w*", lambda match: sources.get(match[0], match[0]), expression)
+
+
+def _inverse(permutation: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(permutation)), key=permutation.__getitem__))
+
+
+def _has_odd_strides(meta: torch.Tensor) -> bool:
+    """Whether PyTorch expects strides that are neither contiguous nor a permutation: expanded or padded."""
+    from ortlens.backend.convert import memory_order
+
+    return all(isinstance(s, int) for s in (*meta.stride(), *meta.shape)) and not meta.is_contiguous() and memory_order(meta) is None
+
+
+def restride(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """Lay a tensor out with given strides.
+
+    Args:
+        tensor: Contiguous; where a stride is 0, equal along that dimension.
+        strides: As PyTorch's own operator would have given it.
+
+    Returns:
+        A tensor with the same values and these strides.
+    """
+    core = tensor
+    for dim, stride in enumerate(strides):
+        if stride == 0 and tensor.shape[dim] > 1:
+            core = core.narrow(dim, 0, 1)
+    made = torch.empty_strided(core.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(core).expand(tensor.shape)
+
+
+def _synchronize_cuda() -> None:
+    """ONNX Runtime runs on a stream of its own: what torch has queued must be done first."""
+    torch.cuda.current_stream().synchronize()

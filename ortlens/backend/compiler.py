@@ -1,0 +1,305 @@
+"""The backend itself: what `torch.compile` calls, and the names of the removed backend."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import importlib.util
+import os
+import pathlib
+import threading
+import time
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ortlens._versions import check_supported
+from ortlens.backend.options import OrtBackendOptions
+from ortlens.errors import ConversionError, OrtLensError
+from ortlens.trace.recorder import CURRENT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import onnx
+    import torch.fx
+
+    from ortlens.backend.graph import CompiledGraph
+    from ortlens.backend.session import SessionInfo
+    from ortlens.trace.recorder import Recorder
+    from ortlens.trace.records import Phase
+
+_MAX_INSTANCES = 8
+
+_dump_numbers: dict[str, int] = collections.defaultdict(int)
+_dump_lock = threading.Lock()
+
+
+class OrtBackend:
+    """A `torch.compile` backend over ONNX Runtime.
+
+    Attributes:
+        options: What the user chose.
+    """
+
+    _instances: ClassVar[list[OrtBackend]] = []
+    _instances_lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, options: OrtBackendOptions | Mapping[str, Any] | None = None) -> None:
+        """Make a backend.
+
+        Args:
+            options: Options, a mapping of option names to values, or None.
+
+        Raises:
+            UsageError: An option is unknown or has a value that cannot be used.
+            UnsupportedVersionError: torch, onnxruntime, onnx or onnxscript is outside the supported range.
+            OptionalDependencyError: One of them is missing.
+        """
+        check_supported("torch", "onnxruntime", "onnx", "onnxscript")
+        self.options = OrtBackendOptions.from_any(options)
+        self._graphs: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
+        self._tables: tuple[Any, dict[Any, Callable[..., Any]]] | None = None
+
+    def __call__(self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Compile a Dynamo graph.
+
+        Args:
+            graph_module: As Dynamo hands it over.
+            example_inputs: Its inputs.
+
+        Returns:
+            A callable of the same inputs.
+        """
+        from ortlens.backend import _torch
+
+        decompositions = self.tables()[1]  # first, so that building the tables is not taken for AOTAutograd's work
+        entry = _Entry(backend=self, recorder=CURRENT.get(), module=graph_module)
+        backend = _torch.aot_backend(
+            forward=entry.compiler_for("forward"),
+            backward=entry.compiler_for("backward"),
+            inference=entry.compiler_for("inference"),
+            decompositions=decompositions,
+        )
+        with entry.recorded():
+            compiled: Callable[..., Any] = backend(graph_module, example_inputs)
+        return compiled
+
+    def tables(self) -> tuple[Any, dict[Any, Callable[..., Any]]]:
+        """The registry of ONNX functions and the decompositions that lead to it, made on first use."""
+        if self._tables is None:
+            from ortlens.backend import _torch, decompositions
+
+            registry = _torch.registry_with(self.options.custom_translation_table)
+            self._tables = registry, {**_torch.decomposition_table(registry), **decompositions.attention()}
+        return self._tables
+
+    @property
+    def execution_count(self) -> int:
+        """How often sessions of this backend ran."""
+        return sum(graph.session_calls() for graph in self._graphs)
+
+    @property
+    def sessions_by_graph(self) -> dict[torch.fx.GraphModule, list[SessionInfo]]:
+        """The sessions of each partition, by the partition's GraphModule."""
+        return {runner.part.module: list(runner.sessions) for graph in self._graphs for runner in graph.runners}
+
+    def remember(self, graph: CompiledGraph) -> None:
+        """Count a graph's sessions as this backend's, for as long as the graph lives.
+
+        Args:
+            graph: A compiled graph.
+        """
+        self._graphs.add(graph)
+
+    @classmethod
+    def get_cached_instance_for_options(cls, options: OrtBackendOptions | Mapping[str, Any] | None = None) -> OrtBackend:
+        """The backend for these options; equal options share one.
+
+        Args:
+            options: Options, a mapping, or None. Options that hold a `SessionOptions` object equal no others.
+
+        Returns:
+            A backend; at most 8 are kept, the oldest goes first.
+        """
+        wanted = OrtBackendOptions.from_any(options)
+        with cls._instances_lock:
+            if wanted.ort_session_options is None:
+                for instance in cls._instances:
+                    if instance.options == wanted:
+                        return instance
+            made = cls(wanted)
+            cls._instances.append(made)
+            del cls._instances[:-_MAX_INSTANCES]
+            return made
+
+    @classmethod
+    def get_cached_instances(cls) -> tuple[OrtBackend, ...]:
+        """The backends that are kept, oldest first."""
+        with cls._instances_lock:
+            return tuple(cls._instances)
+
+    @classmethod
+    def clear_cached_instances(cls) -> None:
+        """Forget all kept backends; graphs compiled by them go on working."""
+        with cls._instances_lock:
+            cls._instances.clear()
+
+
+class _Entry:
+    """One Dynamo graph on its way through AOTAutograd."""
+
+    def __init__(self, *, backend: OrtBackend, recorder: Recorder | None, module: torch.fx.GraphModule) -> None:
+        self._backend = backend
+        self._recorder = recorder
+        self._module = module
+        self._op_count = count_ops(module)
+        self._started = time.perf_counter_ns()
+        self._spent = 0  # by this backend's own work, so that what is left is AOTAutograd's
+
+    def recorded(self) -> contextlib.AbstractContextManager[object]:
+        """Around the whole compilation, for a lens that no Dynamo graph passes through."""
+        on_graph = None if self._recorder is None else self._recorder.on_graph
+        return contextlib.nullcontext() if on_graph is None else on_graph(self._module)
+
+    def compiler_for(self, phase: Phase) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
+        """The compiler that AOTAutograd calls for one phase."""
+
+        def compile_graph(module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
+            from ortlens.backend import _torch
+
+            entered = time.perf_counter_ns()
+            static = _torch.static_input_indices() if phase != "backward" else frozenset()
+            # The backward graph is compiled inside the forward's window or much later, at the first backward call:
+            # its share of AOTAutograd's time cannot be told apart and stays with the forward graph.
+            aot_ns = 0 if phase == "backward" else entered - self._started - self._spent
+            with _torch.real_tensors():
+                run = self._compile(module, phase, static, aot_ns)
+            self._spent += time.perf_counter_ns() - entered
+            return run
+
+        return compile_graph
+
+    def _compile(self, module: torch.fx.GraphModule, phase: Phase, static: frozenset[int], aot_ns: int) -> Callable[..., Any]:
+        from ortlens.backend import _torch, graph
+        from ortlens.backend.providers import reason_against
+        from ortlens.backend.record import GraphReporter
+
+        reporter = None
+        if self._recorder is not None:
+            op_count = 0 if phase == "backward" else self._op_count
+            reporter = GraphReporter(self._recorder, phase=phase, compile_id=_torch.current_compile_id(), op_count=op_count, aot_ns=aot_ns)
+        options = self._backend.options
+        job = graph.Job(
+            module=module,
+            phase=phase,
+            options=options,
+            registry=self._backend.tables()[0],
+            can_run_on=reason_against,
+            static_inputs=static,
+            reporter=reporter,
+            transforms=lambda model: _transformed(model, options),
+            dump=lambda model, part: _dump(model, part, options),
+        )
+        try:
+            compiled = graph.CompiledGraph(job)
+        except Exception as error:
+            if options.on_error == "raise" or (isinstance(error, OrtLensError) and not isinstance(error, ConversionError)):
+                raise
+            return _boxed(self._without_ort(module, reporter, error))
+        self._backend.remember(compiled)
+        return _boxed(lambda args: compiled.run(args))  # noqa: PLW0108 - `run` is another function after the first call
+
+    @staticmethod
+    def _without_ort(module: torch.fx.GraphModule, reporter: Any, error: Exception) -> Callable[[list[Any]], list[Any]]:
+        """The graph run by PyTorch, with a reason and one warning."""
+        from ortlens.backend import graph
+
+        title = "a graph could not be prepared for ONNX Runtime and stays in PyTorch"
+        warnings.warn(f"ortlens: {title}: {graph.short_text(error)}", RuntimeWarning, stacklevel=2)
+        if reporter is not None:
+            reporter.lost_whole(module, f"preparing the graph raised {graph.short_text(error)}")
+            reporter.finding("backend_failed", title, error)
+        return graph.eager_graph(module)
+
+
+def _boxed(run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+    """Mark a function as taking its inputs in a list that it may empty."""
+    run._boxed_call = True  # type: ignore[attr-defined]  # noqa: SLF001 - the mark AOTAutograd looks for
+    return run
+
+
+def count_ops(module: torch.fx.GraphModule) -> int:
+    """Operations in a Dynamo graph.
+
+    Args:
+        module: As Dynamo hands it over.
+
+    Returns:
+        Calls of functions, methods and modules.
+    """
+    return sum(1 for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module"))
+
+
+def _transformed(model: onnx.ModelProto, options: OrtBackendOptions) -> onnx.ModelProto:
+    for transform in options.pre_ort_model_transforms or ():
+        model = transform(model) or model
+    return model
+
+
+def _dump(model: onnx.ModelProto, part: torch.fx.GraphModule, options: OrtBackendOptions) -> str | None:
+    """Write a model and the text of its FX graph; numbers count up per prefix, over the whole process."""
+    prefix = options.dump_path or os.environ.get("ONNXRT_DUMP_PATH")
+    if not prefix:
+        return None
+    with _dump_lock:
+        number = _dump_numbers[prefix]
+        _dump_numbers[prefix] += 1
+    path = pathlib.Path(f"{prefix}{number}.onnx")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(model.SerializeToString())
+    path.with_suffix(".txt").write_text(f"{part.graph}\n", encoding="utf-8")
+    return str(path)
+
+
+def ortlens_backend(
+    graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Any = None, **_: Any
+) -> Callable[..., Any]:
+    """The backend under its names `ortlens` and `onnxrt`, as registered by entry point.
+
+    Args:
+        graph_module: As Dynamo hands it over.
+        example_inputs: Its inputs.
+        options: What was given as `torch.compile(options=...)`: `OrtBackendOptions` or a mapping.
+
+    Returns:
+        A callable of the same inputs.
+    """
+    return OrtBackend.get_cached_instance_for_options(options)(graph_module, example_inputs)
+
+
+def torch_compile_backend(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Any = None) -> Callable[..., Any]:
+    """The same under the name that the removed backend's function had.
+
+    Args:
+        graph_module: As Dynamo hands it over.
+        example_inputs: Its inputs.
+        options: `OrtBackendOptions` or a mapping.
+
+    Returns:
+        A callable of the same inputs.
+    """
+    return ortlens_backend(graph_module, example_inputs, options=options)
+
+
+def is_onnxrt_backend_supported() -> bool:
+    """Whether everything that the backend needs is installed, in a supported version.
+
+    Returns:
+        True when `torch.compile(backend="onnxrt")` can work.
+    """
+    try:
+        check_supported("torch", "onnxruntime", "onnx", "onnxscript")
+    except OrtLensError:
+        return False
+    return all(importlib.util.find_spec(name) is not None for name in ("torch", "onnxruntime", "onnx", "onnxscript"))

@@ -1,0 +1,47 @@
+"""One table of element types: torch, ONNX, and the short names used in signatures."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import torch
+
+
+class ElementType(NamedTuple):
+    """An element type in both worlds.
+
+    Attributes:
+        onnx: Number in `onnx.TensorProto.DataType`.
+        short: Name in signatures, as `f32`.
+    """
+
+    onnx: int
+    short: str
+
+
+@functools.cache
+def element_types() -> dict[torch.dtype, ElementType]:
+    """The element types that both PyTorch and ONNX Runtime hold in the same bytes.
+
+    Returns:
+        torch dtype -> its ONNX number (source: the enum in `onnx.proto`, `TensorProto.DataType`) and short name.
+    """
+    import torch
+
+    return {
+        torch.float32: ElementType(1, "f32"),
+        torch.uint8: ElementType(2, "u8"),
+        torch.int8: ElementType(3, "i8"),
+        torch.uint16: ElementType(4, "u16"),
+        torch.int16: ElementType(5, "i16"),
+        torch.int32: ElementType(6, "i32"),
+        torch.int64: ElementType(7, "i64"),
+        torch.bool: ElementType(9, "bool"),
+        torch.float16: ElementType(10, "f16"),
+        torch.float64: ElementType(11, "f64"),
+        torch.uint32: ElementType(12, "u32"),
+        torch.uint64: ElementType(13, "u64"),
+        torch.bfloat16: ElementType(16, "bf16"),
+    }

@@ -1,0 +1,296 @@
+"""One graph, from FX to a function: decide, partition, convert, make sessions, and start over without what fails.
+
+Conversion happens while AOTAutograd compiles; sessions are made at the first call, when the weights are at hand. Both
+may find out that a node cannot go to ONNX Runtime after all. Then the node is excluded, with the reason, and the graph
+is planned anew; whatever happens, PyTorch can always run what is left.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch.fx
+
+from ortlens.backend import _torch, convert, program, split
+from ortlens.backend.partition import Plan, plan_partitions
+from ortlens.backend.session import PartitionRunner, RunnerHooks, SessionInfo
+from ortlens.backend.support import Support, Verdict
+from ortlens.errors import ConversionError, OrtLensError, SessionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import onnx
+    import onnx_ir as ir
+
+    from ortlens.backend.options import OrtBackendOptions
+    from ortlens.backend.record import GraphReporter
+    from ortlens.trace.records import Phase
+    from ortlens.trace.runlog import RunLog
+
+_MAX_PLANS = 12
+"""How often one graph is planned anew before every partition that still fails goes back to PyTorch whole."""
+
+
+@dataclass(slots=True)
+class Phases:
+    """Time spent per phase of the backend's work, in ns."""
+
+    partition_ns: int = 0
+    convert_ns: int = 0
+    optimize_ns: int = 0
+    session_ns: int = 0
+
+    def total(self) -> int:
+        """All of it."""
+        return self.partition_ns + self.convert_ns + self.optimize_ns + self.session_ns
+
+
+@dataclass(slots=True)
+class Job:
+    """What a graph is compiled from.
+
+    Attributes:
+        module: The ATen graph, as AOTAutograd hands it over; never changed.
+        phase: `inference`, `forward` or `backward`.
+        options: The user's.
+        registry: ATen-to-ONNX functions.
+        can_run_on: Device type -> None, or why its tensors cannot go to ONNX Runtime.
+        static_inputs: Positions of parameters and buffers among the inputs.
+        reporter: Turns what happens into records; None when nobody watches.
+        transforms: Applied to each ONNX model before its session is made.
+        dump: Called with each ONNX model and its partition when the session is made.
+    """
+
+    module: torch.fx.GraphModule
+    phase: Phase
+    options: OrtBackendOptions
+    registry: Any
+    can_run_on: Callable[[str], str | None]
+    static_inputs: frozenset[int]
+    reporter: GraphReporter | None
+    transforms: Callable[[onnx.ModelProto], onnx.ModelProto]
+    dump: Callable[[onnx.ModelProto, torch.fx.GraphModule], str | None]
+
+
+@dataclass(eq=False)
+class CompiledGraph:
+    """A graph that runs; `run` takes a list of inputs, empties it, and returns a list of outputs."""
+
+    job: Job
+    runners: list[PartitionRunner] = field(default_factory=list)
+    phases: Phases = field(default_factory=Phases)
+    run: Callable[[list[Any]], list[Any]] = field(init=False)
+    _plan: Plan = field(init=False)
+    _promoted: torch.fx.GraphModule = field(init=False)
+    _excluded: dict[str, Verdict] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        """Plan and convert; sessions come with the first call."""
+        started = time.perf_counter_ns()
+        copied = torch.fx.GraphModule(self.job.module, _copy_of(self.job.module.graph))
+        _torch.insert_type_promotion(copied)
+        copied.graph.eliminate_dead_code()
+        self._promoted = copied
+        self.phases.partition_ns += time.perf_counter_ns() - started
+        self.run = self._first_run
+        self._build()
+
+    def _build(self) -> None:
+        """Plan and convert until every partition has a model."""
+        for attempt in range(_MAX_PLANS):
+            started = time.perf_counter_ns()
+            support = Support(self.job.registry, self.job.can_run_on, self._excluded)
+            graph = self._promoted.graph
+            self._plan = plan_partitions(graph, support.verdict, min_nodes=self.job.options.min_partition_nodes)
+            parts = split.split(self._plan, self._promoted)
+            self.phases.partition_ns += time.perf_counter_ns() - started
+            converted = [self._convert(part, whole=attempt == _MAX_PLANS - 2) for part in parts]
+            if None not in converted:
+                self.runners = [runner for runner in converted if runner is not None]
+                self._report_plan()
+                return
+        raise ConversionError(f"the graph could not be planned in {_MAX_PLANS} attempts")
+
+    def _convert(self, part: split.Part, *, whole: bool) -> PartitionRunner | None:
+        """A runner for a partition, or None when nodes had to be excluded."""
+        name = f"partition_{part.index}"
+        started = time.perf_counter_ns()
+        try:
+            converted = convert.onnx_from_partition(part.module, self.job.registry, name)
+        except convert.NodeFailures as failures:
+            self._exclude_failures(part, failures, whole=whole)
+            return None
+        finally:
+            self.phases.convert_ns += time.perf_counter_ns() - started
+        started = time.perf_counter_ns()
+        model = self._optimized(part, converted.model, name)
+        proto = self.job.transforms(convert.proto_from_model(model, converted.output_types))
+        self.phases.optimize_ns += time.perf_counter_ns() - started
+        return PartitionRunner(
+            part,
+            proto,
+            converted.output_permutations,
+            options=self.job.options,
+            weight_inputs=self._weight_inputs(part),
+            freeze=self.job.phase == "inference" and self.job.options.freeze_weights is not False,
+            hooks=RunnerHooks(session_made=self._session_made, run_failed=self._run_failed),
+        )
+
+    def _optimized(self, part: split.Part, model: ir.Model, name: str) -> ir.Model:
+        try:
+            convert.optimize(model)
+        except Exception as error:  # noqa: BLE001 - the optimiser is an extra; the model before it is complete
+            self._tell("optimiser_failed", f"the ONNX optimiser failed on {name}; the model runs unoptimised", error)
+            model = convert.onnx_from_partition(part.module, self.job.registry, name).model
+        return model
+
+    def _weight_inputs(self, part: split.Part) -> frozenset[int]:
+        placeholders = self._placeholders()
+        static = {placeholders[i] for i in self.job.static_inputs if i < len(placeholders)}
+        return frozenset(i for i, node in enumerate(part.inputs) if node in static)
+
+    def _exclude_failures(self, part: split.Part, failures: convert.NodeFailures, *, whole: bool) -> None:
+        for name, error in failures.failures.items():
+            reason = f"its ONNX function raised {short_text(error)}"
+            if self.job.options.on_error == "raise":
+                raise ConversionError(f"node {name} could not be converted: {reason}") from error
+            self._excluded[name] = Verdict(supported=False, code="converter_raised", reason=reason)
+        if whole:
+            self._exclude_part(part, "converter_raised", "its partition could not be converted")
+
+    def _exclude_part(self, part: split.Part, code: Any, reason: str) -> None:
+        for node in part.nodes:
+            self._excluded.setdefault(node.name, Verdict(supported=False, code=code, reason=reason))
+
+    def _first_run(self, args: list[Any]) -> list[Any]:
+        with self._lock:
+            if self.run == self._first_run:
+                self._prepare(args)
+        return self.run(args)
+
+    def _prepare(self, args: list[Any]) -> None:
+        """Make all sessions, planning anew without what ONNX Runtime refuses, then write the program."""
+        for _ in range(_MAX_PLANS):
+            refused = [runner for runner in self.runners if not self._prepare_runner(runner, args)]
+            if not refused:
+                break
+            self._build()
+        log = None
+        if self.job.reporter is not None:
+            log = self.job.reporter.eager_log(program.eager_nodes(self._plan))
+            self.job.reporter.amend_phases(self.phases)
+        self.run = program.make_program(self._plan, self._promoted, self.runners, log)
+
+    def _prepare_runner(self, runner: PartitionRunner, args: list[Any]) -> bool:
+        placeholders = dict(zip(self._placeholders(), args, strict=True))
+        values = [placeholders.get(node) for node in runner.part.inputs]
+        started = time.perf_counter_ns()
+        try:
+            with _torch.real_tensors():
+                runner.prepare(values)
+        except OrtLensError:
+            raise
+        except Exception as error:
+            if self.job.options.on_error == "raise":
+                raise SessionError(f"ONNX Runtime refused partition {runner.part.index}: {error}") from error
+            self._exclude_refused(runner, error)
+            return False
+        finally:
+            self.phases.session_ns += time.perf_counter_ns() - started
+        return True
+
+    def _placeholders(self) -> list[torch.fx.Node]:
+        return [node for node in self._promoted.graph.nodes if node.op == "placeholder"]
+
+    def _exclude_refused(self, runner: PartitionRunner, error: Exception) -> None:
+        """Exclude the nodes that ONNX Runtime's message names, else the whole partition."""
+        message = str(error)
+        reason = f"ONNX Runtime refused it: {short_text(error)}"
+        named = {fx for onnx_name, fx in runner.node_names().items() if f"'{onnx_name}'" in message or f"({onnx_name})" in message}
+        targets = {node.target for node in runner.part.nodes if node.name in named}
+        dtypes = {_output_dtype(node) for node in runner.part.nodes if node.name in named}
+        found = False
+        for node in runner.part.nodes:
+            if node.name in named or (node.target in targets and _output_dtype(node) in dtypes):
+                self._excluded[node.name] = Verdict(supported=False, code="session_refused", reason=reason)
+                found = True
+        if not found:
+            self._exclude_part(runner.part, "session_refused", reason)
+
+    def _session_made(self, runner: PartitionRunner, info: SessionInfo) -> RunLog | None:
+        path = self.job.dump(runner.model, runner.part.module) if len(runner.sessions) == 0 else None
+        return None if self.job.reporter is None else self.job.reporter.session_made(runner, info, path)
+
+    def _run_failed(self, runner: PartitionRunner, error: Exception) -> None:
+        reason = f"ONNX Runtime failed while running it: {short_text(error)}"
+        self._tell("run_failed", f"a partition of {len(runner.part.nodes)} nodes went back to PyTorch", error)
+        if self.job.reporter is not None:
+            self.job.reporter.partition_lost(runner, reason)
+
+    def _report_plan(self) -> None:
+        if self.job.reporter is not None:
+            self.job.reporter.planned(self._plan, self.runners, self.phases)
+
+    def _tell(self, rule: str, title: str, error: Exception) -> None:
+        if self.job.reporter is not None:
+            self.job.reporter.finding(rule, title, error)
+        warnings.warn(f"ortlens: {title}: {short_text(error)}", RuntimeWarning, stacklevel=2)
+
+    def session_calls(self) -> int:
+        """How often sessions of this graph ran."""
+        return sum(runner.calls() for runner in self.runners)
+
+
+def _copy_of(graph: torch.fx.Graph) -> torch.fx.Graph:
+    copied = torch.fx.Graph()
+    mapping: dict[torch.fx.Node, torch.fx.Node] = {}
+    output = copied.graph_copy(graph, mapping)
+    copied.output(output)
+    for source, copy in mapping.items():
+        copy.meta = dict(source.meta)
+    return copied
+
+
+def _output_dtype(node: torch.fx.Node) -> Any:
+    return getattr(node.meta.get("val"), "dtype", None)
+
+
+def short_text(error: BaseException, limit: int = 300) -> str:
+    """The innermost cause of an error, in one line.
+
+    Args:
+        error: What was raised.
+        limit: Longest text, in characters.
+
+    Returns:
+        Class and message.
+    """
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = " ".join(str(error).split())
+    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return said if len(said) <= limit else said[: limit - 3] + "..."
+
+
+def eager_graph(module: torch.fx.GraphModule) -> Callable[[list[Any]], list[Any]]:
+    """A graph run by PyTorch alone, for when everything else failed.
+
+    Args:
+        module: The ATen graph.
+
+    Returns:
+        A boxed function.
+    """
+
+    def run(args: list[Any]) -> list[Any]:
+        inputs = list(args)
+        args.clear()
+        return list(module(*inputs))
+
+    return run

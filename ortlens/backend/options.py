@@ -1,0 +1,103 @@
+"""What the user may choose about the backend."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from ortlens.errors import UsageError
+
+if TYPE_CHECKING:
+    import onnx
+    import onnxruntime
+
+Provider: TypeAlias = "str | tuple[str, Mapping[str, Any]]"
+
+
+@dataclass(frozen=True)
+class OrtBackendOptions:
+    """Options of the ONNX Runtime backend. Every field has a default that suits most models.
+
+    Attributes:
+        preferred_execution_providers: Names or `(name, options)` pairs, tried before the inferred ones.
+        infer_execution_providers: Take providers from the devices of the inputs, else of the outputs.
+        default_execution_providers: Last in line; the CPU provider when nothing is said.
+        preallocate_output: PyTorch allocates every output whose size is known before the run, ONNX Runtime writes into it.
+            Otherwise ONNX Runtime may allocate outputs of symbolic size.
+        ort_session_options: An `onnxruntime.SessionOptions` used as it is for every session.
+        pre_ort_model_transforms: Callables on `onnx.ModelProto`, in order, before the session is made. Each may change the
+            model in place, or return another one.
+        freeze_weights: `"auto"` or True: in inference, parameters and buffers become constants of the session, so that
+            ONNX Runtime folds and prepacks them; a changed weight is noticed before it is used. False: they stay inputs.
+        min_partition_nodes: Partitions with fewer compute nodes stay in PyTorch, with reason `too_small`.
+        on_error: `"fallback"` sends a partition that cannot be converted, loaded or run back to PyTorch, with the reason
+            recorded; `"raise"` raises.
+        custom_translation_table: Op overload -> ONNX Script function, used before the built-in ones.
+        dump_path: Prefix of dumped files: `{prefix}{n}.onnx` and `{prefix}{n}.txt`, n counting up from 0 per prefix.
+            The environment variable `ONNXRT_DUMP_PATH` is used when this is None.
+    """
+
+    preferred_execution_providers: Sequence[Provider] | None = None
+    infer_execution_providers: bool = True
+    default_execution_providers: Sequence[Provider] | None = None
+    preallocate_output: bool = False
+    ort_session_options: onnxruntime.SessionOptions | None = None
+    pre_ort_model_transforms: Sequence[Callable[[onnx.ModelProto], onnx.ModelProto | None]] | None = None
+    freeze_weights: bool | Literal["auto"] = "auto"
+    min_partition_nodes: int = 1
+    on_error: Literal["fallback", "raise"] = "fallback"
+    custom_translation_table: Mapping[Any, Callable[..., Any]] | None = None
+    dump_path: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values that no run could use.
+
+        Raises:
+            UsageError: A field has a value outside its range.
+        """
+        _require(self.freeze_weights in ("auto", True, False), "freeze_weights", self.freeze_weights, '"auto", True or False')
+        _require(self.on_error in ("fallback", "raise"), "on_error", self.on_error, '"fallback" or "raise"')
+        whole = isinstance(self.min_partition_nodes, int) and not isinstance(self.min_partition_nodes, bool)
+        _require(whole and self.min_partition_nodes >= 1, "min_partition_nodes", self.min_partition_nodes, "a whole number from 1")
+        for name in ("preferred_execution_providers", "default_execution_providers"):
+            value = getattr(self, name)
+            _require(not isinstance(value, str), name, value, "a sequence of names or (name, options) pairs, not one text")
+
+    @classmethod
+    def from_any(cls, options: OrtBackendOptions | Mapping[str, Any] | None) -> OrtBackendOptions:
+        """Accept what users pass.
+
+        Args:
+            options: Options, a mapping of option names to values, or None for the defaults.
+
+        Returns:
+            Options.
+
+        Raises:
+            UsageError: A name is unknown (the message lists the valid ones) or a value cannot be used.
+        """
+        if options is None:
+            return cls()
+        if isinstance(options, cls):
+            return options
+        if not isinstance(options, Mapping):
+            raise UsageError(f"options must be OrtBackendOptions, a mapping or None, not {type(options).__name__}")
+        valid = [field.name for field in dataclasses.fields(cls)]
+        unknown = [name for name in options if name not in valid]
+        if unknown:
+            raise UsageError(_unknown_message(unknown, valid))
+        return cls(**options)
+
+
+def _require(claim: bool, name: str, value: object, wanted: str) -> None:  # noqa: FBT001 - reads as a sentence at the call
+    if not claim:
+        raise UsageError(f"option {name!r} is {value!r}; it must be {wanted}")
+
+
+def _unknown_message(unknown: Sequence[object], valid: Sequence[str]) -> str:
+    guesses = {name: difflib.get_close_matches(str(name), valid, n=1) for name in unknown}
+    said = ", ".join(f"{name!r}" + (f" (did you mean {guess[0]!r}?)" if guess else "") for name, guess in guesses.items())
+    return f"unknown option{'s' if len(unknown) > 1 else ''} {said}; valid options are: {', '.join(valid)}"

@@ -1,0 +1,97 @@
+"""Which execution providers a session gets, from what the user said and where the tensors are."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ortlens.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import torch
+
+    from ortlens.backend.options import OrtBackendOptions, Provider
+
+CPU = "CPUExecutionProvider"
+_BY_DEVICE = {"cpu": CPU, "cuda": "CUDAExecutionProvider", "maia": "MAIAExecutionProvider"}
+_RANK = {CPU: 2, "CUDAExecutionProvider": 1}  # other providers first, then CUDA, then the CPU, which takes everything
+
+
+@functools.cache
+def available() -> tuple[str, ...]:
+    """The providers that the installed ONNX Runtime was built with and can load.
+
+    Returns:
+        Names, in ONNX Runtime's order of preference.
+    """
+    import onnxruntime
+
+    return tuple(onnxruntime.get_available_providers())
+
+
+def reason_against(device_type: str) -> str | None:
+    """Why tensors on a device cannot go to ONNX Runtime.
+
+    Args:
+        device_type: Type of a `torch.device`, as `cuda`.
+
+    Returns:
+        None when they can, else the reason.
+    """
+    provider = _BY_DEVICE.get(device_type)
+    if provider is None:
+        return f"device {device_type!r} has no ONNX Runtime counterpart (cpu, cuda and maia have)"
+    if provider not in available():
+        return f"{provider} is not in the installed ONNX Runtime (it has {', '.join(available())})"
+    return None
+
+
+def providers_for(devices: Iterable[torch.device], options: OrtBackendOptions) -> list[tuple[str, dict[str, Any]]]:
+    """The providers of a session.
+
+    Args:
+        devices: Devices of the inputs, else of the outputs.
+        options: Preferred first, then inferred, then default ones.
+
+    Returns:
+        `(name, options)` pairs without repetition, the CPU provider at the end.
+
+    Raises:
+        UsageError: A provider that the user named is not available; the message lists those that are.
+    """
+    chosen: dict[str, dict[str, Any]] = {}
+    for name, settings in _named(options.preferred_execution_providers, "preferred_execution_providers"):
+        chosen.setdefault(name, settings)
+    if options.infer_execution_providers:
+        for name, settings in _inferred(devices):
+            chosen.setdefault(name, settings)
+    for name, settings in _named(options.default_execution_providers, "default_execution_providers"):
+        chosen.setdefault(name, settings)
+    chosen.setdefault(CPU, {})
+    return list(chosen.items())
+
+
+def _named(providers: Sequence[Provider] | None, option: str) -> list[tuple[str, dict[str, Any]]]:
+    pairs = [(entry, {}) if isinstance(entry, str) else (entry[0], dict(_settings(entry[1]))) for entry in providers or ()]
+    for name, _ in pairs:
+        if name not in available():
+            raise UsageError(f"{option} names {name!r}, which is not available; the installed ONNX Runtime has {', '.join(available())}")
+    return pairs
+
+
+def _settings(settings: object) -> Mapping[str, Any]:
+    if not isinstance(settings, Mapping):
+        raise UsageError(f"provider options must be a mapping, not {settings!r}")
+    return settings
+
+
+def _inferred(devices: Iterable[torch.device]) -> list[tuple[str, dict[str, Any]]]:
+    found: dict[str, dict[str, Any]] = {}
+    for device in devices:
+        name = _BY_DEVICE.get(device.type)
+        if name is not None and name in available():
+            found.setdefault(name, {} if device.type == "cpu" else {"device_id": str(device.index or 0)})
+    return sorted(found.items(), key=lambda pair: _RANK.get(pair[0], 0))

@@ -1,0 +1,298 @@
+"""What the backend does, told to the recorder as records."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from ortlens.backend import provenance
+from ortlens.backend.session import signature_text
+from ortlens.backend.support import NodeKind, kind_of
+from ortlens.trace import records as r
+
+if TYPE_CHECKING:
+    import torch.fx
+
+    from ortlens.backend.graph import Phases
+    from ortlens.backend.partition import Plan
+    from ortlens.backend.session import PartitionRunner, SessionInfo
+    from ortlens.trace.recorder import Recorder
+    from ortlens.trace.runlog import EagerLog, RunLog
+
+
+class GraphReporter:
+    """Records one graph: its nodes, partitions, models and sessions, as they come and when they change."""
+
+    def __init__(self, recorder: Recorder, *, phase: r.Phase, compile_id: str | None, op_count: int, aot_ns: int) -> None:
+        """Announce the graph.
+
+        Args:
+            recorder: Where records go.
+            phase: `inference`, `forward` or `backward`.
+            compile_id: Dynamo's id.
+            op_count: Operations in Dynamo's own graph.
+            aot_ns: Time from the entry of the backend to here.
+        """
+        self.graph_id = recorder.next_id("g")
+        self._recorder = recorder
+        self._ids: dict[PartitionRunner, tuple[str, str]] = {}
+        self._compute: frozenset[str] = frozenset()
+        recorder.add(r.Graph(graph_id=self.graph_id, compile_id=compile_id, phase=phase, op_count=op_count, aot_ns=aot_ns))
+
+    def planned(self, plan: Plan, runners: list[PartitionRunner], phases: Phases) -> None:
+        """Record a plan; an earlier plan of this graph is forgotten.
+
+        Args:
+            plan: Where each node runs.
+            runners: One per partition.
+            phases: Time spent so far.
+        """
+        self._recorder.forget_graph(self.graph_id)
+        self._ids = {runner: (self._recorder.next_id("p"), self._recorder.next_id("m")) for runner in runners}
+        for runner in runners:
+            self._partition(runner)
+        onnx_names = _onnx_names(runners)
+        for node in plan.verdicts:
+            if kind_of(node) is not NodeKind.TUPLE:
+                self._node(plan, runners, node, onnx_names)
+        self._counts(plan, runners)
+        self.amend_phases(phases)
+
+    def _counts(self, plan: Plan, runners: list[PartitionRunner]) -> None:
+        compute = [node for node in plan.verdicts if kind_of(node) is NodeKind.COMPUTE]
+        self._compute = frozenset(node.name for node in compute)
+        covered = sum(1 for node in compute if plan.in_partition(node))
+        fallbacks = sum(1 for node in plan.verdicts if _is_fallback(plan, node))
+        placeholders = (node.meta.get("val") for node in plan.graph.nodes if node.op == "placeholder")
+        self._recorder.amend(
+            r.Graph,
+            self.graph_id,
+            node_count=len(compute),
+            partition_count=len(runners),
+            fallback_count=fallbacks,
+            coverage=covered / len(compute) if compute else None,
+            dynamic_shapes=any(_is_dynamic(value) for value in placeholders),
+        )
+
+    def amend_phases(self, phases: Phases) -> None:
+        """Record the time spent per phase.
+
+        Args:
+            phases: Time spent so far.
+        """
+        graph = next(graph for graph in self._recorder.records(r.Graph) if graph.graph_id == self.graph_id)
+        self._recorder.amend(
+            r.Graph,
+            self.graph_id,
+            partition_ns=phases.partition_ns,
+            convert_ns=phases.convert_ns,
+            optimize_ns=phases.optimize_ns,
+            session_ns=phases.session_ns,
+            compile_ns=phases.total() + (graph.aot_ns or 0) + (graph.dynamo_ns or 0),
+        )
+
+    def _partition(self, runner: PartitionRunner) -> None:
+        partition_id, model_id = self._ids[runner]
+        part, weights = runner.part, runner.weight_nodes()
+        flowing = [node for node in part.inputs if node not in weights]
+        self._recorder.add(
+            r.Partition(
+                partition_id=partition_id,
+                graph_id=self.graph_id,
+                node_count=sum(1 for node in part.nodes if kind_of(node) is NodeKind.COMPUTE),
+                input_count=len(part.inputs),
+                output_count=len(part.outputs),
+                input_bytes=sum(provenance.tensor_bytes(node.meta.get("val")) for node in flowing),
+                output_bytes=sum(provenance.tensor_bytes(node.meta.get("val")) for node in part.outputs),
+                weight_bytes=sum(provenance.tensor_bytes(node.meta.get("val")) for node in weights),
+                flops=sum(provenance.node_flops(node) for node in part.nodes),
+                model_id=model_id,
+            )
+        )
+        self._model(runner, partition_id, model_id)
+
+    def _model(self, runner: PartitionRunner, partition_id: str, model_id: str) -> None:
+        data = runner.model.SerializeToString()
+        name = f"models/{model_id}.onnx"
+        self._recorder.attach(name, data)
+        ops = Counter(node.op_type if not node.domain else f"{node.domain}::{node.op_type}" for node in runner.model.graph.node)
+        self._recorder.add(
+            r.Model(
+                model_id=model_id,
+                partition_id=partition_id,
+                path=name,
+                opset=next((entry.version for entry in runner.model.opset_import if entry.domain == ""), None),
+                node_count=len(runner.model.graph.node),
+                ops=tuple(f"{op}:{count}" for op, count in ops.most_common()),
+                initializer_bytes=sum(tensor.ByteSize() for tensor in runner.model.graph.initializer),
+                size_bytes=len(data),
+                sha256=hashlib.sha256(data).hexdigest(),
+            )
+        )
+
+    def _node(self, plan: Plan, runners: list[PartitionRunner], node: torch.fx.Node, onnx_names: dict[str, list[str]]) -> None:
+        line, module = provenance.user_line(node), provenance.module_path(node)
+        verdict, inside, value = plan.verdicts[node], plan.in_partition(node), node.meta.get("val")
+        target = provenance.target_name(node)
+        counted = kind_of(node) is NodeKind.COMPUTE
+        self._recorder.add(
+            r.Node(
+                graph_id=self.graph_id,
+                node=node.name,
+                target=target,
+                module=module.path,
+                module_type=module.type,
+                file=line.file,
+                line=line.line,
+                source=line.source,
+                dtype=provenance.dtype_text(value),
+                shape=provenance.shape_text(value),
+                partition_id=self._ids[runners[plan.level[node]]][0] if inside else None,
+                supported=inside or verdict.supported,
+                reason_code=verdict.code,
+                reason=verdict.reason,
+                flops=provenance.node_flops(node) if counted else 0,
+                bytes=provenance.node_bytes(node) if counted else 0,
+                onnx_nodes=tuple(onnx_names.get(node.name, ())) if inside else (),
+            )
+        )
+        if _is_fallback(plan, node):
+            self._recorder.add(_fallback(self.graph_id, node, verdict.code, verdict.reason))
+
+    def session_made(self, runner: PartitionRunner, info: SessionInfo, dumped: str | None) -> RunLog | None:
+        """Record a session.
+
+        Args:
+            runner: Its partition's runner.
+            info: The session.
+            dumped: File the model was dumped to.
+
+        Returns:
+            A log for its calls.
+        """
+        partition_id, model_id = self._ids[runner]
+        session_id = self._recorder.next_id("s")
+        changes: dict[str, Any] = {"path": dumped} if dumped else {}
+        embedded = sum(tensor.ByteSize() for tensor in runner.model.graph.initializer)
+        frozen = sum(weight.contiguous.nbytes for weight in info.frozen)
+        self._recorder.amend(r.Model, model_id, initializer_bytes=embedded + frozen, **changes)
+        self._recorder.add(
+            r.Session(
+                session_id=session_id,
+                partition_id=partition_id,
+                model_id=model_id,
+                providers=info.providers,
+                input_signature=signature_text(info, runner.part),
+                create_ns=info.create_ns,
+            )
+        )
+        return self._recorder.run_log(session_id, self.graph_id)
+
+    def partition_lost(self, runner: PartitionRunner, reason: str) -> None:
+        """Record that a partition went back to PyTorch while running.
+
+        Args:
+            runner: Its runner.
+            reason: Why, in words.
+        """
+        for node in runner.part.nodes:
+            if kind_of(node) is NodeKind.COMPUTE:
+                change: dict[str, Any] = {"supported": False, "reason_code": "session_refused", "reason": reason, "partition_id": None}
+                self._recorder.amend(r.Node, (self.graph_id, node.name), **change)
+                self._recorder.add(_fallback(self.graph_id, node, "session_refused", reason))
+        self._recount()
+
+    def _recount(self) -> None:
+        """Coverage after a loss, from the records themselves."""
+        nodes = [node for node in self._recorder.records(r.Node) if node.graph_id == self.graph_id and node.node in self._compute]
+        fallbacks = [fallback for fallback in self._recorder.records(r.Fallback) if fallback.graph_id == self.graph_id]
+        covered = [node for node in nodes if node.partition_id is not None]
+        self._recorder.amend(
+            r.Graph,
+            self.graph_id,
+            partition_count=len({node.partition_id for node in covered}),
+            fallback_count=len(fallbacks),
+            coverage=len(covered) / len(nodes) if nodes else None,
+        )
+
+    def eager_log(self, nodes: tuple[torch.fx.Node, ...]) -> EagerLog | None:
+        """A log for the nodes that PyTorch runs.
+
+        Args:
+            nodes: In the order of the graph.
+
+        Returns:
+            The log, or None when there are none.
+        """
+        return self._recorder.eager_log(self.graph_id, tuple(node.name for node in nodes)) if nodes else None
+
+    def lost_whole(self, module: torch.fx.GraphModule, reason: str) -> None:
+        """Record that PyTorch runs the whole graph, because compiling it failed.
+
+        Args:
+            module: The ATen graph.
+            reason: Why, in words.
+        """
+        self._recorder.forget_graph(self.graph_id)
+        compute = [node for node in module.graph.nodes if kind_of(node) is NodeKind.COMPUTE]
+        for node in compute:
+            self._recorder.add(_fallback(self.graph_id, node, "converter_raised", reason))
+        coverage = 0.0 if compute else None
+        self._recorder.amend(
+            r.Graph, self.graph_id, node_count=len(compute), partition_count=0, fallback_count=len(compute), coverage=coverage
+        )
+
+    def finding(self, rule: str, title: str, error: Exception) -> None:
+        """Record something that went wrong and was survived.
+
+        Args:
+            rule: Name of what went wrong.
+            title: What happened, in one line.
+            error: What was raised.
+        """
+        self._recorder.add(
+            r.Finding(
+                rule=rule,
+                severity="warning",
+                title=title,
+                evidence=f"{type(error).__name__}: {error}"[:2000],
+                hazard="The answer is right, PyTorch gives it; the model is slower than it could be.",
+                mitigation='Set on_error="raise" to see the whole traceback where it happens.',
+            )
+        )
+
+
+def _fallback(graph_id: str, node: torch.fx.Node, code: r.ReasonCode | None, reason: str | None) -> r.Fallback:
+    line = provenance.user_line(node)
+    return r.Fallback(
+        graph_id=graph_id,
+        node=node.name,
+        target=provenance.target_name(node),
+        reason_code=code or "policy",
+        reason=reason or "",
+        file=line.file,
+        line=line.line,
+        source=line.source,
+    )
+
+
+def _is_fallback(plan: Plan, node: torch.fx.Node) -> bool:
+    """Numbers that Python computes between partitions are no fallbacks: they cost nothing and belong there."""
+    return kind_of(node) in (NodeKind.COMPUTE, NodeKind.EFFECT) and not plan.in_partition(node)
+
+
+def _is_dynamic(value: Any) -> bool:
+    from ortlens.backend import _torch
+
+    if _torch.is_symbolic(value):
+        return True
+    return any(not isinstance(size, int) for tensor in provenance.tensors_in(value) for size in tensor.shape)
+
+
+def _onnx_names(runners: list[PartitionRunner]) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = {}
+    for runner in runners:
+        for onnx_name, fx_name in runner.node_names().items():
+            names.setdefault(fx_name, []).append(onnx_name)
+    return names

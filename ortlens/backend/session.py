@@ -1,0 +1,271 @@
+"""Sessions: made for a partition, kept with it, made again when a frozen weight changes."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import onnxruntime
+import torch
+import torch.fx
+
+from ortlens.backend import call, convert, dtypes, providers, weights
+from ortlens.errors import SessionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import onnx
+
+    from ortlens.backend.options import OrtBackendOptions
+    from ortlens.backend.split import Part
+    from ortlens.trace.runlog import RunLog
+
+_MAX_REFREEZES = 2
+"""How often changed weights are frozen anew before they become inputs: weights that change often are being trained."""
+
+_QUIET = 3  # ONNX Runtime's severity "error": its warnings about models are for those who wrote them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionInfo:
+    """A session and what it takes and makes; the fields are those of the removed backend.
+
+    Attributes:
+        input_names: Names of the inputs that are bound per call.
+        output_names: Names of the outputs.
+        input_value_infos: Their ONNX types and shapes.
+        output_value_infos: Their ONNX types and shapes.
+        input_devices: torch devices of the inputs.
+        output_devices: torch devices of the outputs.
+        providers: Execution providers that ONNX Runtime registered.
+        session: The session.
+        create_ns: How long it took to create.
+        frozen: The weights it holds as constants.
+    """
+
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    input_value_infos: tuple[onnx.ValueInfoProto, ...]
+    output_value_infos: tuple[onnx.ValueInfoProto, ...]
+    input_devices: tuple[torch.device, ...]
+    output_devices: tuple[torch.device, ...]
+    providers: tuple[str, ...]
+    session: onnxruntime.InferenceSession
+    create_ns: int
+    frozen: tuple[weights.FrozenWeight, ...]
+
+
+class PartitionRunner:
+    """Runs one partition: in ONNX Runtime when it can, in PyTorch when it must.
+
+    Attributes:
+        part: The partition.
+        sessions: Sessions made so far, newest last.
+        run: The function to call now, with the partition's inputs; it changes as sessions come and go.
+        model: The ONNX model, with weights as inputs.
+    """
+
+    def __init__(  # noqa: PLR0913 - one call site
+        self,
+        part: Part,
+        model: onnx.ModelProto,
+        permutations: Sequence[tuple[int, ...] | None],
+        *,
+        options: OrtBackendOptions,
+        weight_inputs: frozenset[int],
+        freeze: bool,
+        hooks: RunnerHooks,
+    ) -> None:
+        """Take what a session will be made from.
+
+        Args:
+            part: The partition.
+            model: Its ONNX model, with weights as inputs.
+            permutations: Memory order of each output, see `convert.memory_order`.
+            options: The user's.
+            weight_inputs: Positions of inputs that are parameters or buffers.
+            freeze: Whether these may become constants.
+            hooks: What to tell, and whom to ask for a log.
+        """
+        self.part = part
+        self.sessions: list[SessionInfo] = []
+        self.run: Callable[..., tuple[Any, ...]] = self._run_torch
+        self.model = model
+        self._permutations = permutations
+        self._options = options
+        self._weights = frozenset(part.inputs[i] for i in weight_inputs)
+        self._freezable = weight_inputs if freeze else frozenset()
+        self._hooks = hooks
+        self._refreezes = 0
+        self._counter = itertools.count()
+        self._lock = threading.Lock()
+
+    def prepare(self, args: Sequence[Any]) -> None:
+        """Make the session for these arguments.
+
+        Args:
+            args: Values of the partition's inputs; only weights are looked at.
+
+        Raises:
+            Exception: Whatever ONNX Runtime raises for a model it refuses.
+        """
+        frozen = {i: note for i in sorted(self._freezable) if (note := weights.freeze(self._names()[i], args[i])) is not None}
+        info = self._create(list(frozen.values()))
+        log = self._hooks.session_made(self, info)
+        self.sessions.append(info)
+        self.run = call.make_call(
+            info.session,
+            self._inputs(frozen),
+            self._outputs(),
+            on_stale=self._refreeze,
+            on_failure=self._failed,
+            count=self._counter.__next__,
+            log=log,
+            preallocate=True,
+        )
+
+    def calls(self) -> int:
+        """How often a session of this partition ran."""
+        return int(self._counter.__reduce__()[1][0])
+
+    def weight_nodes(self) -> frozenset[torch.fx.Node]:
+        """The inputs that are parameters or buffers."""
+        return self._weights
+
+    def node_names(self) -> dict[str, str]:
+        """ONNX node names and the FX nodes they were made from.
+
+        Returns:
+            ONNX node name -> FX node name, in the order of the model.
+        """
+        return {
+            node.name: next((prop.value for prop in node.metadata_props if prop.key == convert.FX_NODE_KEY), "")
+            for node in self.model.graph.node
+        }
+
+    def _names(self) -> list[str]:
+        return [node.name for node in self.part.module.graph.nodes if node.op == "placeholder"]
+
+    def _create(self, frozen: list[weights.FrozenWeight]) -> SessionInfo:
+        # A user's SessionOptions serve many sessions and must not collect their weights: there the bytes go into the model.
+        own = self._options.ort_session_options
+        model = weights.with_frozen(self.model, frozen, inline=own is not None) if frozen else self.model
+        chosen = providers.providers_for(self._devices(), self._options)
+        options = own or default_session_options()
+        if frozen and own is None:
+            options.add_external_initializers(*weights.ort_values(frozen))
+        started = time.perf_counter_ns()
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=chosen, enable_fallback=0)
+        elapsed = time.perf_counter_ns() - started
+        return SessionInfo(
+            input_names=tuple(value.name for value in model.graph.input),
+            output_names=tuple(value.name for value in model.graph.output),
+            input_value_infos=tuple(model.graph.input),
+            output_value_infos=tuple(model.graph.output),
+            input_devices=tuple(_device(node.meta["val"]) for node in self.part.inputs),
+            output_devices=tuple(_device(node.meta["val"]) for node in self.part.outputs),
+            providers=tuple(session.get_providers()),
+            session=session,
+            create_ns=elapsed,
+            frozen=tuple(frozen),
+        )
+
+    def _devices(self) -> list[torch.device]:
+        devices = [n.meta["val"].device for n in self.part.inputs if isinstance(n.meta["val"], torch.Tensor)]
+        return devices or [_device(node.meta["val"]) for node in self.part.outputs]
+
+    def _inputs(self, frozen: dict[int, weights.FrozenWeight]) -> list[call.Input]:
+        names = self._names()
+        taken = {value.name for value in self.model.graph.input}
+        return [
+            call.Input(name=names[i], meta=node.meta["val"], frozen=frozen.get(i), bound=names[i] in taken)
+            for i, node in enumerate(self.part.inputs)
+        ]
+
+    def _outputs(self) -> list[call.Output]:
+        names = [value.name for value in self.model.graph.output]
+        return [
+            call.Output(name=name, meta=node.meta["val"], permutation=permutation)
+            for name, node, permutation in zip(names, self.part.outputs, self._permutations, strict=True)
+        ]
+
+    def _refreeze(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """A frozen weight changed: make a session with the weights of now, or stop freezing."""
+        with self._lock:
+            self._refreezes += 1
+            if self._refreezes > _MAX_REFREEZES:
+                self._freezable = frozenset()
+            try:
+                self.prepare(args)
+            except Exception as error:  # noqa: BLE001 - whatever the reason, PyTorch has the right answer
+                return self._failed(args, error)
+        return self.run(*args)
+
+    def _failed(self, args: tuple[Any, ...], error: Exception) -> tuple[Any, ...]:
+        """ONNX Runtime failed while running: PyTorch answers, from now on, unless the user wants to know."""
+        where = f"partition of {len(self.part.nodes)} nodes, from {self.part.nodes[0].name} to {self.part.nodes[-1].name}"
+        if self._options.on_error == "raise":
+            raise SessionError(f"ONNX Runtime failed while running a {where}: {error}") from error
+        self.run = self._run_torch
+        self._hooks.run_failed(self, error)
+        return self._run_torch(*args)
+
+    def _run_torch(self, *args: Any) -> tuple[Any, ...]:
+        outputs: tuple[Any, ...] = self.part.module(*args)
+        return outputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerHooks:
+    """What a runner tells the graph it belongs to.
+
+    Attributes:
+        session_made: Called with the runner and a new session; returns the log for its calls, if any.
+        run_failed: Called with the runner and the exception when it goes back to PyTorch for good.
+    """
+
+    session_made: Callable[[PartitionRunner, SessionInfo], RunLog | None]
+    run_failed: Callable[[PartitionRunner, Exception], None]
+
+
+def default_session_options() -> onnxruntime.SessionOptions:
+    """Options for sessions of which the user said nothing.
+
+    Returns:
+        As many threads as torch uses, and no spinning: a thread of ONNX Runtime that spins after its run takes a core
+        from torch's next operator.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = _QUIET
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
+def signature_text(info: SessionInfo, part: Part) -> str:
+    """The dtypes and shapes that a session accepts.
+
+    Args:
+        info: The session.
+        part: Its partition.
+
+    Returns:
+        Text such as `f32[2,8] i64[s0]`, frozen weights left out.
+    """
+    frozen = {note.name for note in info.frozen}
+    return " ".join(_value_text(node.meta["val"]) for node in part.inputs if node.name not in frozen)
+
+
+def _value_text(meta: Any) -> str:
+    if not isinstance(meta, torch.Tensor):
+        return type(meta).__name__.removeprefix("Sym").lower()
+    sizes = ",".join(str(size) for size in meta.shape)
+    return f"{dtypes.element_types()[meta.dtype].short}[{sizes}]"
+
+
+def _device(meta: Any) -> torch.device:
+    return meta.device if isinstance(meta, torch.Tensor) else torch.device("cpu")

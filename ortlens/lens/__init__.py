@@ -1,0 +1,1 @@
+"""Watching `torch.compile`: the Lens, `explain` and `capture`."""

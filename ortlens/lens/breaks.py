@@ -1,0 +1,175 @@
+"""Dynamo's texts about graph breaks and recompiles, taken apart. Pure text in, plain data out.
+
+Source: `format_graph_break_message` in `torch/_dynamo/exc.py`, `log_graph_break` in `torch/_dynamo/symbolic_convert.py` and
+`get_guard_fail_reason` in `torch/_dynamo/guards.py`, torch 2.13. The texts are made for people and change between
+versions: what is not found stays None, and the first line is always kept as the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+import re
+from dataclasses import dataclass
+
+_AT = re.compile(r"^Graph break in user code at (?P<file>.+):(?P<line>\d+)$", re.MULTILINE)
+_GB_ID = re.compile(r"/gb/gb(?P<number>\d{4,})")
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
+_EXPLANATION = re.compile(
+    r"^(?P<indent> *)Explanation: (?P<text>.*?)(?=\n *Hint: |\n *Developer debug context: |\n\n|\Z)", re.MULTILINE | re.DOTALL
+)
+_HINT = re.compile(r"^ *Hint: (?P<text>.*?)(?=\n *Hint: |\n *Developer debug context: |\n\n|\Z)", re.MULTILINE | re.DOTALL)
+_RESUME = re.compile(r"^torch_dynamo_resume_in_(?P<function>.+)_at_\d+$")
+_USER_CODE = ("User code traceback:", "The graph break occurred in the following user code:")
+_PYTHON_TRACEBACK = "\nTraceback (most recent call last):"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakText:
+    """What Dynamo said about one graph break.
+
+    Attributes:
+        reason: What stopped the graph, in one line.
+        gb_id: Id in PyTorch's registry, as `GB0025`, when the text has a link to it.
+        explanation: PyTorch's explanation.
+        hints: PyTorch's hints.
+        file: File of the user line.
+        line: Number of that line.
+        function: Function that the line is in.
+        user_stack: User frames, outermost first, as `file:line function`.
+    """
+
+    reason: str
+    gb_id: str | None
+    explanation: str | None
+    hints: tuple[str, ...]
+    file: str | None
+    line: int | None
+    function: str | None
+    user_stack: tuple[str, ...]
+
+    def source(self) -> str | None:
+        """Text of the user line, when the file can be read."""
+        if self.file is None or self.line is None:
+            return None
+        return linecache.getline(self.file, self.line).strip() or None
+
+
+def break_from_text(text: str) -> BreakText:
+    """Take Dynamo's message about a graph break apart.
+
+    Args:
+        text: Payload of a `dynamo_graph_break_reason` artifact.
+
+    Returns:
+        Its parts.
+    """
+    message, _, trace = text.partition(_PYTHON_TRACEBACK)
+    frames = _user_frames(message)
+    told = message if _EXPLANATION.search(message) else trace
+    explanation = _EXPLANATION.search(told)
+    gb_id = _GB_ID.search(told)
+    file, line = _place(message, frames)
+    return BreakText(
+        reason=_reason(told, explanation),
+        gb_id=f"GB{gb_id['number']}" if gb_id else None,
+        explanation=_one_line(explanation["text"]) if explanation else None,
+        hints=tuple(_one_line(match["text"]) for match in _HINT.finditer(told)),
+        file=file,
+        line=line,
+        function=plain_function(frames[-1][2]) if frames else None,
+        user_stack=tuple(f"{frame_file}:{frame_line} {plain_function(name)}" for frame_file, frame_line, name in frames),
+    )
+
+
+def _user_frames(message: str) -> list[tuple[str, int, str]]:
+    for heading in _USER_CODE:
+        _, found, code = message.partition(heading)
+        if found:
+            return [(m["file"], int(m["line"]), m["function"]) for m in _FRAME.finditer(code)]
+    return []
+
+
+def _place(message: str, frames: list[tuple[str, int, str]]) -> tuple[str | None, int | None]:
+    at = _AT.search(message)
+    if at:
+        return at["file"], int(at["line"])
+    return (frames[-1][0], frames[-1][1]) if frames else (None, None)
+
+
+def _reason(text: str, explanation: re.Match[str] | None) -> str:
+    """The line above the explanation, which names the kind of break; else the first line that says something."""
+    if explanation:
+        above = text[: explanation.start()].rstrip().splitlines()
+        if above:
+            return above[-1].rsplit("Unsupported: ", 1)[-1].strip()
+    for line in text.splitlines():
+        said = line.removeprefix("Graph Break Reason: ").strip()
+        if said and not _AT.match(line):
+            return said
+    return "Dynamo gave no reason"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def plain_function(name: str) -> str:
+    """The user's function behind one that Dynamo made to resume after a break.
+
+    Args:
+        name: Name of a code object.
+
+    Returns:
+        `f` for `torch_dynamo_resume_in_f_at_16`, any other name as it is.
+    """
+    match = _RESUME.match(name)
+    return match["function"] if match else name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecompileText:
+    """What Dynamo said about one recompile.
+
+    Attributes:
+        of_compile_id: The compilation whose guard failed.
+        guard: What was guarded.
+        reason: The full text, one line per earlier compilation.
+    """
+
+    of_compile_id: str | None
+    guard: str | None
+    reason: str
+
+
+def recompile_from_text(text: str) -> RecompileText | None:
+    """Take Dynamo's reasons for a recompile apart.
+
+    Args:
+        text: Payload of a `recompile_reasons` artifact: one text, or a JSON list with the newest compilation first.
+
+    Returns:
+        Its parts, or None when no guard failed: another backend compiled the same code before.
+    """
+    reasons = [reason for reason in _reasons(text) if "BACKEND_MATCH" not in reason]
+    if not reasons:
+        return None
+    compile_id, found, rest = reasons[0].partition(": ")
+    return RecompileText(
+        of_compile_id=compile_id if found else None,
+        guard=_guard(rest if found else reasons[0]),
+        reason="\n".join(reasons),
+    )
+
+
+def _reasons(text: str) -> list[str]:
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        parsed = text
+    return [str(item) for item in parsed] if isinstance(parsed, list) else [str(parsed)]
+
+
+def _guard(reason: str) -> str:
+    first = reason.strip().splitlines()[0] if reason.strip() else reason
+    return first.partition(". expected ")[0].partition("  # ")[0].strip()

@@ -1,0 +1,241 @@
+"""Listening to Dynamo: breaks, recompiles, names and compile phases, each given to the lens whose backend it was.
+
+torch writes a structured log of every compilation for tlparse. A handler on that logger hears it in process; nothing is
+patched. While a backend is at work the handler is taken off again: torch would otherwise print every graph of
+AOTAutograd into the log, which costs as much as the compilation itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+import warnings
+import weakref
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ortlens.backend import _torch
+from ortlens.lens.breaks import BreakText, break_from_text, plain_function, recompile_from_text
+from ortlens.trace import records as r
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ortlens.trace.recorder import Recorder
+
+
+class DynamoWatch:
+    """What one lens hears of Dynamo's work for its backend."""
+
+    def __init__(self, recorder: Recorder, claims: Callable[[object], bool]) -> None:
+        """Start listening; it stops when this object goes.
+
+        Args:
+            recorder: Where records go.
+            claims: Whether a backend object, as passed to `torch.compile`, is this lens's.
+        """
+        self.recorder = recorder
+        self.claims = claims
+        self.compiled: list[str] = []  # compile ids that reached the backend, in order
+        self._breaks: dict[tuple[object, ...], r.Break] = {}
+        self._heard: dict[object, list[tuple[str, str]]] = {}  # entry -> (compile id, break id), in order
+        self._boundaries: dict[str, int] = {}
+        self._entries: dict[object, int] = {}  # entry -> graphs so far, recompiles apart
+        self._recompiles: dict[str, str | None] = {}
+        self._backend_ns: dict[str, int] = {}
+        _LISTENER.add(self)
+
+    def heard_break(self, compile_id: str, text: str) -> None:
+        """Record a graph break.
+
+        Args:
+            compile_id: The compilation that ran into it.
+            text: Dynamo's message.
+        """
+        said = break_from_text(text)
+        key = (said.reason, said.file, said.line)
+        known = self._breaks.get(key) or self._new_break(said)
+        if compile_id not in known.compile_ids:
+            known = replace(known, compile_ids=(*known.compile_ids, compile_id))
+        self._breaks[key] = known
+        self._heard.setdefault(_torch.dynamo_entry(), []).append((compile_id, known.break_id))
+        self.recorder.add(known)
+
+    def _new_break(self, said: BreakText) -> r.Break:
+        return r.Break(
+            break_id=self.recorder.next_id("b"),
+            gb_id=said.gb_id or _torch.graph_break_registry().get(said.reason),
+            reason=said.reason,
+            explanation=said.explanation,
+            hints=said.hints,
+            file=said.file,
+            line=said.line,
+            function=said.function,
+            source=said.source(),
+            user_stack=said.user_stack,
+        )
+
+    def heard_recompile(self, compile_id: str, text: str) -> None:
+        """Record a recompile.
+
+        Args:
+            compile_id: The new compilation.
+            text: Dynamo's reasons.
+        """
+        said = recompile_from_text(text)
+        if said is None or (said.of_compile_id is not None and said.of_compile_id not in self.compiled):
+            return
+        self._recompiles[compile_id] = said.of_compile_id
+        self.recorder.add(r.Recompile(compile_id=compile_id, of_compile_id=said.of_compile_id, guard=said.guard, reason=said.reason))
+
+    def heard_metrics(self, compile_id: str, metrics: dict[str, Any]) -> None:
+        """Fill in what Dynamo tells at the end of a compilation.
+
+        Args:
+            compile_id: The compilation.
+            metrics: The fields of `torch._dynamo.utils.CompilationMetrics` that this uses.
+        """
+        place = {
+            "name": plain_function(str(metrics.get("co_name") or "")) or None,
+            "file": metrics.get("co_filename"),
+            "line": metrics.get("co_firstlineno"),
+        }
+        whole_ns = int(metrics.get("dynamo_cumulative_compile_time_us") or 0) * 1000
+        dynamo_ns = max(whole_ns - self._backend_ns.get(compile_id, 0), 0)
+        for graph in self.recorder.records(r.Graph):
+            if graph.compile_id == compile_id:
+                own = 0 if graph.phase == "backward" else dynamo_ns
+                compile_ns = (graph.compile_ns or 0) - (graph.dynamo_ns or 0) + own
+                self.recorder.amend(r.Graph, graph.graph_id, **place, dynamo_ns=own, compile_ns=compile_ns)
+        if compile_id in self._recompiles:
+            self.recorder.amend(r.Recompile, compile_id, function=place["name"], file=place["file"], line=place["line"])
+
+    @contextlib.contextmanager
+    def backend_at_work(self) -> Iterator[str | None]:
+        """Around the work of a backend on one Dynamo graph.
+
+        Yields:
+            The compile id.
+        """
+        compile_id = _torch.current_compile_id()
+        self._count_boundary(compile_id)
+        started = time.perf_counter_ns()
+        with _LISTENER.paused():
+            yield compile_id
+        if compile_id is not None:
+            self._backend_ns[compile_id] = time.perf_counter_ns() - started
+            self.compiled.append(compile_id)
+            for graph in self.recorder.records(r.Graph):
+                if graph.compile_id == compile_id:
+                    self.recorder.amend(r.Graph, graph.graph_id, recompile_of=self._recompiles.get(compile_id))
+
+    def _count_boundary(self, compile_id: str | None) -> None:
+        """Each graph of a callable but its first lies behind a break: the last one heard before its compilation."""
+        if compile_id is None or compile_id in self._recompiles:
+            return
+        entry = _torch.dynamo_entry()
+        seen = self._entries.get(entry, 0)
+        self._entries[entry] = seen + 1
+        earlier = [break_id for heard_in, break_id in self._heard.get(entry, ()) if heard_in != compile_id]
+        if seen == 0 or not earlier:
+            return
+        self._boundaries[earlier[-1]] = self._boundaries.get(earlier[-1], 0) + 1
+        for key, known in self._breaks.items():
+            if known.break_id == earlier[-1]:
+                self._breaks[key] = replace(known, occurrences=self._boundaries[known.break_id])
+                self.recorder.add(self._breaks[key])
+
+
+class _TraceListener(logging.Handler):
+    """The one handler on torch's structured log; on it only while somebody watches."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self._watches: weakref.WeakSet[DynamoWatch] = weakref.WeakSet()
+
+    def add(self, watch: DynamoWatch) -> None:
+        self._watches.add(watch)
+        logger = logging.getLogger(_torch.TRACE_LOGGER)
+        logger.setLevel(logging.DEBUG)
+        if self not in logger.handlers:
+            logger.addHandler(self)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        logger = logging.getLogger(_torch.TRACE_LOGGER)
+        logger.removeHandler(self)
+        try:
+            yield
+        finally:
+            if self._watches and self not in logger.handlers:
+                logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Sort one entry of the log; a failure here must not reach the user's compilation."""
+        metadata = getattr(record, "metadata", None)
+        event = _event_of(metadata)
+        if event is None or not isinstance(metadata, dict):
+            return
+        watch = self._owner()
+        if watch is None:
+            return
+        try:
+            self._tell(watch, event, metadata, str(getattr(record, "payload", "") or ""))
+        except Exception as error:  # noqa: BLE001 - the lens's own failure becomes a finding and one warning
+            lens_failure(watch.recorder, "listening to Dynamo", error)
+
+    def _owner(self) -> DynamoWatch | None:
+        if not self._watches:
+            logging.getLogger(_torch.TRACE_LOGGER).removeHandler(self)
+            return None
+        backend = _torch.dynamo_backend()
+        return next((watch for watch in self._watches if watch.claims(backend)), None)
+
+    @staticmethod
+    def _tell(watch: DynamoWatch, event: str, metadata: dict[str, Any], payload: str) -> None:
+        compile_id = f"{metadata.get('frame_id')}/{metadata.get('frame_compile_id')}"
+        if event == "dynamo_graph_break_reason":
+            watch.heard_break(compile_id, payload)
+        elif event == "recompile_reasons":
+            watch.heard_recompile(compile_id, payload)
+        else:
+            metrics = metadata["compilation_metrics"]
+            if not metrics.get("is_runtime"):
+                watch.heard_metrics(compile_id, metrics)
+
+
+def _event_of(metadata: object) -> str | None:
+    if not isinstance(metadata, dict):
+        return None
+    if "compilation_metrics" in metadata:
+        return "compilation_metrics"
+    artifact = metadata.get("artifact")
+    name = artifact.get("name") if isinstance(artifact, dict) else None
+    return name if name in ("dynamo_graph_break_reason", "recompile_reasons") else None
+
+
+_LISTENER = _TraceListener()
+
+
+def lens_failure(recorder: Recorder, doing: str, error: Exception) -> None:
+    """Turn a failure inside the lens into a finding and one warning; the user's model goes on.
+
+    Args:
+        recorder: Where the finding goes.
+        doing: What the lens was doing.
+        error: What was raised.
+    """
+    known = any(f.rule == "lens_failed" and doing in f.title for f in recorder.records(r.Finding))
+    recorder.add(
+        r.Finding(
+            rule="lens_failed",
+            severity="warning",
+            title=f"ortlens failed while {doing}; the model is not affected",
+            evidence=f"{type(error).__name__}: {error}"[:2000],
+            hazard="Parts of this capture are missing.",
+            mitigation="Report it with the evidence; the rest of the capture holds.",
+        )
+    )
+    if not known:
+        warnings.warn(f"ortlens failed while {doing}: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2)

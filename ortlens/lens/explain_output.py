@@ -1,0 +1,75 @@
+"""What `torch._dynamo.explain` returns, from a lens: the same names, with recompiles left out of the breaks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch.fx
+
+    from ortlens.trace.records import Break
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakReason:
+    """One distinct graph break.
+
+    Attributes:
+        reason: What stopped the graph.
+        user_stack: User frames, outermost first, as `file:line function`.
+        graph_break: Always True.
+        occurrences: How many graph boundaries it makes.
+    """
+
+    reason: str
+    user_stack: tuple[str, ...]
+    graph_break: bool = True
+    occurrences: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainOutput:
+    """Graphs and breaks, printable like PyTorch's own `ExplainOutput`.
+
+    Attributes:
+        graphs: The FX graphs that Dynamo made, recompilations included.
+        graph_count: How many there are.
+        graph_break_count: Boundaries between graphs that a break made. A recompile is no break.
+        recompile_count: Compilations because a guard failed.
+        break_reasons: The distinct breaks.
+        op_count: Operations in all graphs.
+    """
+
+    graphs: tuple[torch.fx.GraphModule, ...]
+    graph_count: int
+    graph_break_count: int
+    recompile_count: int
+    break_reasons: tuple[BreakReason, ...]
+    op_count: int
+
+    def __str__(self) -> str:
+        """The counts and the reasons, one under the other."""
+        lines = [
+            f"Graph Count: {self.graph_count}",
+            f"Graph Break Count: {self.graph_break_count}",
+            f"Recompile Count: {self.recompile_count}",
+            f"Op Count: {self.op_count}",
+            "Break Reasons:",
+        ]
+        for number, reason in enumerate(self.break_reasons, start=1):
+            lines += [f"  Break Reason {number} (x{reason.occurrences}):", f"    Reason: {reason.reason}", "    User Stack:"]
+            lines += [f"      {frame}" for frame in reason.user_stack]
+        return "\n".join(lines)
+
+
+def reason_from_break(record: Break) -> BreakReason:
+    """A break as PyTorch's tools show it.
+
+    Args:
+        record: The break.
+
+    Returns:
+        Its reason and stack.
+    """
+    return BreakReason(reason=record.reason, user_stack=record.user_stack, occurrences=record.occurrences)
