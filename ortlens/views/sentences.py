@@ -110,7 +110,7 @@ def look_sentence(look: Look) -> str:
     if look.subject == "finding":
         return (f"{where}: " if look.file else "") + visible(look.what)
     if look.subject == "break":
-        return f"{where}: remove the graph break, as its hint says{cost}"
+        return f"{where}: remove the graph break, or write the line as its reason asks{cost}"
     if look.reason_code is not None:
         rest = " (nothing else runs there either)" if look.subject == "nothing_runs" else cost
         return f"{where}: {REMEDY_WORDS[look.reason_code].format(visible(look.what))}{rest}"
