@@ -19,7 +19,6 @@ import contextlib
 import functools
 import json
 import logging
-import operator
 import pathlib
 import sys
 import warnings
@@ -438,17 +437,3 @@ def torch_folder() -> str:
     import torch
 
     return str(pathlib.Path(torch.__file__).parent)
-
-
-BUILTIN_SIZE_OPS: frozenset[Any] = frozenset(
-    {
-        operator.add,
-        operator.sub,
-        operator.mul,
-        operator.floordiv,
-        operator.mod,
-        operator.truediv,
-        operator.neg,
-        operator.pow,
-    }
-)

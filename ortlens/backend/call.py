@@ -125,7 +125,7 @@ def make_call(  # noqa: PLR0913 - one call site; each says what one line of the 
     Returns:
         A function of the partition's inputs that returns a tuple of its outputs.
     """
-    writer = _Writer(session, inputs, outputs, preallocate=preallocate)
+    writer = _Writer(inputs, outputs, preallocate=preallocate)
     source = writer.source(recording=log is not None)
     free: list[Binding] = []
     scope: dict[str, Any] = {
@@ -151,9 +151,7 @@ def make_call(  # noqa: PLR0913 - one call site; each says what one line of the 
 class _Writer:
     """Writes the source of one call; names in the source are made here, user names appear only as constants."""
 
-    def __init__(
-        self, session: onnxruntime.InferenceSession, inputs: Sequence[Input], outputs: Sequence[Output], *, preallocate: bool
-    ) -> None:
+    def __init__(self, inputs: Sequence[Input], outputs: Sequence[Output], *, preallocate: bool) -> None:
         self._inputs = inputs
         self._outputs = outputs
         self._preallocate = preallocate
@@ -161,7 +159,6 @@ class _Writer:
         self._on_cuda = any(isinstance(meta, torch.Tensor) and meta.device.type == "cuda" for meta in metas)
         self._symbols = _symbol_sources(inputs)
         self.constants: dict[str, Any] = {}
-        self._session = session
 
     def source(self, *, recording: bool) -> str:
         params = "".join(f"a{i}, " for i in range(len(self._inputs)))

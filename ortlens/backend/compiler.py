@@ -9,13 +9,12 @@ import os
 import pathlib
 import threading
 import time
-import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ortlens._versions import check_supported
 from ortlens.backend.options import OrtBackendOptions
-from ortlens.errors import ConversionError, OrtLensError
+from ortlens.errors import OrtLensError
 from ortlens.trace.recorder import CURRENT
 
 if TYPE_CHECKING:
@@ -201,26 +200,9 @@ class _Entry:
             transforms=lambda model: _transformed(model, options),
             dump=lambda model, part: _dump(model, part, options),
         )
-        try:
-            compiled = graph.CompiledGraph(job)
-        except Exception as error:
-            if options.on_error == "raise" or (isinstance(error, OrtLensError) and not isinstance(error, ConversionError)):
-                raise
-            return _boxed(self._without_ort(module, reporter, error))
+        compiled = graph.CompiledGraph(job)
         self._backend.remember(compiled)
         return _boxed(lambda args: compiled.run(args))  # noqa: PLW0108 - `run` is another function after the first call
-
-    @staticmethod
-    def _without_ort(module: torch.fx.GraphModule, reporter: Any, error: Exception) -> Callable[[list[Any]], list[Any]]:
-        """The graph run by PyTorch, with a reason and one warning."""
-        from ortlens.backend import graph
-
-        title = "a graph could not be prepared for ONNX Runtime and stays in PyTorch"
-        warnings.warn(f"ortlens: {title}: {graph.short_text(error)}", RuntimeWarning, stacklevel=2)
-        if reporter is not None:
-            reporter.lost_whole(module, f"preparing the graph raised {graph.short_text(error)}")
-            reporter.finding("backend_failed", title, error)
-        return graph.eager_graph(module)
 
 
 def _boxed(run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:

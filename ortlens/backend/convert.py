@@ -205,14 +205,13 @@ class _Converter:
 
     def _output_value(self, value: Any, name: str, tensor: Any, permutation: tuple[int, ...] | None) -> ir.Value:
         """The value to hand out: never an input itself, never twice the same, and contiguous in PyTorch's order."""
-        if isinstance(value, Sequence):
-            value = value[0]
-        taken = value.producer() is None or any(value is output for output in self.model.graph.outputs)
+        made: ir.Value = value[0] if isinstance(value, Sequence) else value
+        taken = made.producer() is None or any(made is output for output in self.model.graph.outputs)
         if permutation is None and not taken:
-            return value  # type: ignore[no-any-return]
+            return made
         attributes = {} if permutation is None else {"perm": ir.AttrInt64s("perm", permutation)}
         op_type = "Identity" if permutation is None else "Transpose"
-        node = ir.Node("", op_type, [value], list(attributes.values()), num_outputs=1, name=f"{name}/{op_type}_out")
+        node = ir.Node("", op_type, [made], list(attributes.values()), num_outputs=1, name=f"{name}/{op_type}_out")
         node.metadata_props[FX_NODE_KEY] = name
         node.outputs[0].name = f"{name}.out"
         set_type(node.outputs[0], tensor if permutation is None else tensor.permute(permutation))
@@ -276,6 +275,29 @@ def optimize(model: ir.Model) -> None:
 
     with _torch.quiet():
         onnxscript.optimizer.optimize_ir(model, onnx_shape_inference=False)
+
+
+def to_opset(model: ir.Model, version: int) -> ir.Model:
+    """Convert a model to a newer version of the default operator set.
+
+    Args:
+        model: Without local functions; changed in place.
+        version: The version wanted.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: Some operator has no conversion.
+    """
+    from onnxscript import version_converter
+
+    with _torch.quiet():
+        version_converter.convert_version(model, target_version=version)
+    reached = model.opset_imports.get("")
+    if reached != version:
+        raise ValueError(f"the model cannot be converted from operator set {reached} to {version}")
+    return model
 
 
 def proto_from_model(model: ir.Model, output_types: Sequence[Any]) -> Any:

@@ -92,14 +92,21 @@ class CompiledGraph:
 
     def __post_init__(self) -> None:
         """Plan and convert; sessions come with the first call."""
+        self.run = self._first_run
+        try:
+            self._promote()
+            self._build()
+        except Exception as error:  # noqa: BLE001 - whatever went wrong, PyTorch has the right answer
+            self._give_up(error)
+
+    def _promote(self) -> None:
+        """Make type promotion explicit, on a copy: the graph as it came stays what PyTorch can run."""
         started = time.perf_counter_ns()
         copied = torch.fx.GraphModule(self.job.module, _copy_of(self.job.module.graph))
         _torch.insert_type_promotion(copied)
         copied.graph.eliminate_dead_code()
         self._promoted = copied
         self.phases.partition_ns += time.perf_counter_ns() - started
-        self.run = self._first_run
-        self._build()
 
     def _build(self) -> None:
         """Plan and convert until every partition has a model."""
@@ -130,6 +137,9 @@ class CompiledGraph:
             self.phases.convert_ns += time.perf_counter_ns() - started
         started = time.perf_counter_ns()
         model = self._optimized(part, converted.model, name)
+        wanted = self.job.options.export_options and self.job.options.export_options.opset_version
+        if wanted:
+            model = convert.to_opset(model, wanted)
         proto = self.job.transforms(convert.proto_from_model(model, converted.output_types))
         self.phases.optimize_ns += time.perf_counter_ns() - started
         return PartitionRunner(
@@ -171,8 +181,22 @@ class CompiledGraph:
     def _first_run(self, args: list[Any]) -> list[Any]:
         with self._lock:
             if self.run == self._first_run:
-                self._prepare(args)
+                try:
+                    self._prepare(args)
+                except Exception as error:  # noqa: BLE001 - whatever went wrong, PyTorch has the right answer
+                    self._give_up(error)
         return self.run(args)
+
+    def _give_up(self, error: Exception) -> None:
+        """Leave the whole graph to PyTorch, unless the user asked to be told or asked for what cannot be."""
+        if self.job.options.on_error == "raise" or (isinstance(error, OrtLensError) and not isinstance(error, ConversionError)):
+            raise error
+        title = "a graph could not be prepared for ONNX Runtime and stays in PyTorch"
+        if self.job.reporter is not None:
+            self.job.reporter.lost_whole(self.job.module, f"preparing the graph raised {short_text(error)}")
+        self._tell("backend_failed", title, error)
+        self.runners = []
+        self.run = eager_graph(self.job.module)
 
     def _prepare(self, args: list[Any]) -> None:
         """Make all sessions, planning anew without what ONNX Runtime refuses, then write the program."""

@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from ortlens.errors import UsageError
 
@@ -14,7 +14,36 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
+_LOWEST_OPSET = 18  # what torch's and onnxscript's functions write; ONNX converts upwards only
+
 Provider: TypeAlias = "str | tuple[str, Mapping[str, Any]]"
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """How partitions are turned into ONNX.
+
+    Attributes:
+        opset_version: Version of the default ONNX operator set of the models, for what reads the dumped ones. The functions
+            behind the conversion write version 18 and the model is converted from there; a model that cannot be converted
+            counts as one that cannot be prepared. None: as written.
+    """
+
+    opset_version: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse versions that no conversion leads to.
+
+        Raises:
+            UsageError: The version is not a whole number from 18.
+        """
+        whole = isinstance(self.opset_version, int) and not isinstance(self.opset_version, bool)
+        _require(
+            self.opset_version is None or (whole and self.opset_version >= _LOWEST_OPSET),
+            "opset_version",
+            self.opset_version,
+            f"a whole number from {_LOWEST_OPSET}, or None",
+        )
 
 
 @dataclass(frozen=True)
@@ -27,6 +56,7 @@ class OrtBackendOptions:
         default_execution_providers: Last in line; the CPU provider when nothing is said.
         preallocate_output: PyTorch allocates every output whose size is known before the run, ONNX Runtime writes into it.
             Otherwise ONNX Runtime may allocate outputs of symbolic size.
+        export_options: `ExportOptions` or a mapping of their names.
         ort_session_options: An `onnxruntime.SessionOptions` used as it is for every session.
         pre_ort_model_transforms: Callables on `onnx.ModelProto`, in order, before the session is made. Each may change the
             model in place, or return another one.
@@ -44,6 +74,7 @@ class OrtBackendOptions:
     infer_execution_providers: bool = True
     default_execution_providers: Sequence[Provider] | None = None
     preallocate_output: bool = False
+    export_options: ExportOptions | None = None
     ort_session_options: onnxruntime.SessionOptions | None = None
     pre_ort_model_transforms: Sequence[Callable[[onnx.ModelProto], onnx.ModelProto | None]] | None = None
     freeze_weights: bool | Literal["auto"] = "auto"
@@ -58,6 +89,8 @@ class OrtBackendOptions:
         Raises:
             UsageError: A field has a value outside its range.
         """
+        if not isinstance(self.export_options, ExportOptions | None):
+            object.__setattr__(self, "export_options", _from_mapping(ExportOptions, self.export_options, "export_options"))
         _require(self.freeze_weights in ("auto", True, False), "freeze_weights", self.freeze_weights, '"auto", True or False')
         _require(self.on_error in ("fallback", "raise"), "on_error", self.on_error, '"fallback" or "raise"')
         whole = isinstance(self.min_partition_nodes, int) and not isinstance(self.min_partition_nodes, bool)
@@ -81,15 +114,20 @@ class OrtBackendOptions:
         """
         if options is None:
             return cls()
-        if isinstance(options, cls):
-            return options
-        if not isinstance(options, Mapping):
-            raise UsageError(f"options must be OrtBackendOptions, a mapping or None, not {type(options).__name__}")
-        valid = [field.name for field in dataclasses.fields(cls)]
-        unknown = [name for name in options if name not in valid]
-        if unknown:
-            raise UsageError(_unknown_message(unknown, valid))
-        return cls(**options)
+        return options if isinstance(options, cls) else _from_mapping(cls, options, "options")
+
+
+_T = TypeVar("_T", "ExportOptions", "OrtBackendOptions")
+
+
+def _from_mapping(kind: type[_T], given: object, what: str) -> _T:
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{what} must be {kind.__name__}, a mapping or None, not {type(given).__name__}")
+    valid = [field.name for field in dataclasses.fields(kind)]
+    unknown = [name for name in given if name not in valid]
+    if unknown:
+        raise UsageError(_unknown_message(unknown, valid))
+    return kind(**given)
 
 
 def _require(claim: bool, name: str, value: object, wanted: str) -> None:  # noqa: FBT001 - reads as a sentence at the call

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _MAX_REFREEZES = 2
 """How often changed weights are frozen anew before they become inputs: weights that change often are being trained."""
 
-_QUIET = 3  # ONNX Runtime's severity "error": its warnings about models are for those who wrote them
+_QUIET = 4  # ONNX Runtime's severity "fatal": what it refuses is raised, and told with its reason, anyway
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ class PartitionRunner:
             on_failure=self._failed,
             count=self._counter.__next__,
             log=log,
-            preallocate=True,
+            preallocate=self._options.preallocate_output,
         )
 
     def calls(self) -> int:

@@ -102,12 +102,17 @@ def _reason(text: str, explanation: re.Match[str] | None) -> str:
     if explanation:
         above = text[: explanation.start()].rstrip().splitlines()
         if above:
-            return above[-1].rsplit("Unsupported: ", 1)[-1].strip()
+            return _said(above[-1])
     for line in text.splitlines():
-        said = line.removeprefix("Graph Break Reason: ").strip()
+        said = _said(line)
         if said and not _AT.match(line):
             return said
     return "Dynamo gave no reason"
+
+
+def _said(line: str) -> str:
+    """A line without what Dynamo and Python put in front of it."""
+    return line.rsplit("Unsupported: ", 1)[-1].removeprefix("Graph Break Reason: ").strip()
 
 
 def _one_line(text: str) -> str:
