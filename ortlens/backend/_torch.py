@@ -96,11 +96,12 @@ def registry_with(custom: Mapping[Any, Callable[..., Any]] | None) -> Any:
     return registry
 
 
-def decomposition_table(registry: Any) -> dict[Any, Callable[..., Any]]:
+def decomposition_table(registry: Any, distrusted: frozenset[Any] = frozenset()) -> dict[Any, Callable[..., Any]]:
     """Decompositions of every op that ONNX cannot express directly.
 
     Args:
         registry: As returned by `registry_with`.
+        distrusted: Op overloads to decompose although the registry has functions for them.
 
     Returns:
         A table for AOTAutograd that stops at the ops the registry has functions for.
@@ -108,7 +109,7 @@ def decomposition_table(registry: Any) -> dict[Any, Callable[..., Any]]:
     import torch
     from torch.onnx._internal.exporter import _decomp
 
-    implemented = set(_decomp.get_onnx_implemented_overloads(registry))
+    implemented = set(_decomp.get_onnx_implemented_overloads(registry)) - distrusted
     table = dict(_decomp.create_onnx_friendly_decomposition_table(implemented))
     for overload in (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default):
         # AOTAutograd lifts tensor constants of the graph itself; decomposed, the constant would meet fake tensors raw.
@@ -130,6 +131,19 @@ def dispatch(node: torch.fx.Node, registry: Any) -> Callable[..., Any] | None:
 
     function, _ = _dispatching.dispatch(node, registry)
     return function
+
+
+def is_custom(target: Any, registry: Any) -> bool:
+    """Whether the user gave the function that a target is converted with.
+
+    Args:
+        target: Target of a node.
+        registry: As returned by `registry_with`.
+
+    Returns:
+        True for targets of the custom table.
+    """
+    return any(meta.is_custom for meta in registry.get_decomps(target))
 
 
 def insert_type_promotion(graph_module: torch.fx.GraphModule) -> None:

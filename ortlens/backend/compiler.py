@@ -89,8 +89,11 @@ class OrtBackend:
         if self._tables is None:
             from ortlens.backend import _torch, decompositions
 
+            custom = frozenset(self.options.custom_translation_table or ())  # the user's function is the user's word
             registry = _torch.registry_with(self.options.custom_translation_table)
-            self._tables = registry, {**_torch.decomposition_table(registry), **decompositions.attention()}
+            table = _torch.decomposition_table(registry, decompositions.distrusted() - custom)
+            own = {target: function for target, function in decompositions.attention().items() if target not in custom}
+            self._tables = registry, {**table, **own}
         return self._tables
 
     @property

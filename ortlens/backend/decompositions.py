@@ -1,4 +1,4 @@
-"""Decompositions of our own, where torch has none or one that ONNX cannot use.
+"""Decompositions of our own, where torch has none or one that ONNX cannot use, and functions that are not to be trusted.
 
 Attention on the CPU reaches the backend as one fused operator. torch's exporter has a function for it, which makes up its
 second output (`logsumexp`): harmless in inference, wrong in training, where the backward reads it. And for the backward
@@ -32,6 +32,39 @@ def attention() -> dict[Any, Callable[..., Any]]:
     return {
         _aten._scaled_dot_product_flash_attention_for_cpu.default: _attention_forward,  # noqa: SLF001 - an operator's name
         _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,  # noqa: SLF001 - same
+    }
+
+
+@functools.cache
+def distrusted() -> frozenset[Any]:
+    """Ops that torch's own decompositions are used for, because their ONNX functions give other numbers.
+
+    Returns:
+        Op overloads. `nll_loss_forward` makes up its second output, by which the backward divides; the training form of
+        batch normalisation gives a biased running variance.
+    """
+    return frozenset({_aten.nll_loss_forward.default, _aten._native_batch_norm_legit_functional.default})  # noqa: SLF001 - a name
+
+
+@functools.cache
+def made_up_outputs() -> dict[Any, frozenset[int]]:
+    """Outputs that an op's ONNX function fills with something else, because inference never reads them.
+
+    Returns:
+        Op overload -> positions; a graph that reads one of them keeps the op in PyTorch. Source: onnxscript 0.7,
+        `onnxscript/function_libs/torch_lib/ops/`, where each is marked as faked.
+    """
+    bag, attention_extras = frozenset({1, 2, 3}), frozenset(range(1, 9))
+    return {
+        _aten.embedding_bag.default: bag,
+        _aten.embedding_bag.padding_idx: bag,
+        _aten._embedding_bag.default: bag,  # noqa: SLF001 - operators' names, here and below
+        _aten._embedding_bag_forward_only.default: bag,  # noqa: SLF001
+        _aten._linalg_det.default: frozenset({1, 2}),  # noqa: SLF001
+        _aten._native_batch_norm_legit_no_training.default: frozenset({1, 2}),  # noqa: SLF001
+        _aten._scaled_dot_product_efficient_attention.default: attention_extras,  # noqa: SLF001
+        _aten._scaled_dot_product_flash_attention.default: attention_extras,  # noqa: SLF001
+        _aten.nll_loss_forward.default: frozenset({1}),
     }
 
 

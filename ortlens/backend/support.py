@@ -11,7 +11,7 @@ import operator
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ortlens.backend import _torch, dtypes, provenance
+from ortlens.backend import _torch, decompositions, dtypes, provenance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -89,7 +89,7 @@ class Support:
             return self._excluded[node.name]
         if node.target is operator.getitem:
             return self.verdict(node.all_input_nodes[0]) if node.all_input_nodes else YES
-        for rule in (self._effect, self._registered, self._elements, self._device, self._layout, self._sizes):
+        for rule in (self._effect, self._registered, self._made_up, self._elements, self._device, self._layout):
             verdict = rule(node)
             if verdict is not None:
                 return verdict
@@ -142,13 +142,13 @@ class Support:
                 return Verdict(supported=False, code="layout", reason=f"{tensor.layout} tensors have no ONNX form")
         return None
 
-    def _sizes(self, node: torch.fx.Node) -> Verdict | None:
-        if node.target in _DATA_DEPENDENT_WRONG:
-            return Verdict(supported=False, code="dynamic_shape", reason="its output size depends on the data")
-        return None
-
-
-_DATA_DEPENDENT_WRONG: frozenset[Any] = frozenset()
+    def _made_up(self, node: torch.fx.Node) -> Verdict | None:
+        made_up = decompositions.made_up_outputs().get(node.target, frozenset())
+        read = sorted(made_up & {user.args[1] for user in node.users if user.target is operator.getitem})
+        if not read or _torch.is_custom(node.target, self._registry):
+            return None
+        reason = f"the ONNX function of {provenance.target_name(node)} makes up output {read[0]}, which this graph reads"
+        return Verdict(supported=False, code="no_converter", reason=reason)
 
 
 def _is_float_number(node: torch.fx.Node) -> bool:

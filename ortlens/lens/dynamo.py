@@ -153,23 +153,29 @@ class _TraceListener(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self._watches: weakref.WeakSet[DynamoWatch] = weakref.WeakSet()
+        self._logger = logging.getLogger(_torch.TRACE_LOGGER)
 
     def add(self, watch: DynamoWatch) -> None:
         self._watches.add(watch)
-        logger = logging.getLogger(_torch.TRACE_LOGGER)
-        logger.setLevel(logging.DEBUG)
-        if self not in logger.handlers:
-            logger.addHandler(self)
+        self._attach()
+
+    def _attach(self) -> None:
+        if self not in self._logger.handlers:
+            self._logger.setLevel(logging.DEBUG)
+            self._logger.propagate = False  # as torch has it while it traces; the records have no text for other handlers
+            self._logger.addHandler(self)
+
+    def _detach(self) -> None:
+        self._logger.removeHandler(self)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        logger = logging.getLogger(_torch.TRACE_LOGGER)
-        logger.removeHandler(self)
+        self._detach()
         try:
             yield
         finally:
-            if self._watches and self not in logger.handlers:
-                logger.addHandler(self)
+            if self._watches:
+                self._attach()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Sort one entry of the log; a failure here must not reach the user's compilation."""
@@ -187,7 +193,7 @@ class _TraceListener(logging.Handler):
 
     def _owner(self) -> DynamoWatch | None:
         if not self._watches:
-            logging.getLogger(_torch.TRACE_LOGGER).removeHandler(self)
+            self._detach()
             return None
         backend = _torch.dynamo_backend()
         return next((watch for watch in self._watches if watch.claims(backend)), None)

@@ -1,0 +1,127 @@
+"""Real architectures through the backend: right numbers, whole coverage, full frames."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from ortlens.lens.lens import Lens, explain
+from ortlens.trace.schema import TABLES
+from tests.integration.small_models import SMALL_MODELS, llama
+
+# What each architecture is made of after decomposition: a change of torch or of the tables shows here first.
+COMPUTE_NODES = {"bert": 137, "gpt2": 178, "llama": 268, "t5": 525, "vit": 134, "resnet": 21}
+
+
+def _first(output: Any) -> torch.Tensor:
+    first: torch.Tensor = output[0]
+    return first
+
+
+@pytest.mark.parametrize("name", SMALL_MODELS)
+def test_runs_whole_in_one_partition_and_matches_eager(name: str) -> None:
+    torch.manual_seed(0)
+    model, kwargs = SMALL_MODELS[name].build().eval(), SMALL_MODELS[name].inputs(2)
+    lens = Lens(name=name)
+    fast = torch.compile(model, backend=lens)
+    with torch.no_grad():
+        expected = model(**kwargs)
+        for _ in range(3):
+            torch.testing.assert_close(dict(fast(**kwargs)), dict(expected), atol=1e-4, rtol=1e-4)
+
+    graphs = lens.graphs
+    assert graphs.phase.tolist() == ["inference"]
+    assert graphs.coverage.tolist() == [1.0]
+    assert graphs.partition_count.tolist() == [1]
+    assert graphs.node_count.tolist() == [COMPUTE_NODES[name]]
+    assert lens.fallbacks.empty, lens.fallbacks[["target", "reason_code", "reason"]].to_string()
+    assert lens.breaks.empty
+    assert lens.findings.empty
+    assert lens.sessions.calls.tolist() == [3]
+
+
+@pytest.mark.parametrize("name", SMALL_MODELS)
+def test_frames_are_full(name: str) -> None:
+    torch.manual_seed(0)
+    model, kwargs = SMALL_MODELS[name].build().eval(), SMALL_MODELS[name].inputs(2)
+    with torch.no_grad():
+        lens = explain(model, calls=2, name=name)(**kwargs)
+
+    graph = lens.graphs.iloc[0]
+    phases = ["dynamo_ns", "aot_ns", "partition_ns", "convert_ns", "optimize_ns", "session_ns"]
+    assert (graph[phases] > 0).all()
+    assert graph.compile_ns == graph[phases].sum()
+    assert graph.file.endswith(".py")
+
+    nodes = lens.nodes
+    assert nodes.supported.all()
+    assert nodes.partition_id.eq("p0").all()
+    from_user = nodes[nodes.file.notna()]
+    assert len(from_user) >= 0.95 * len(nodes)  # type promotion and decompositions of constants have no line of their own
+    assert from_user.source.notna().all()
+    assert nodes.module.notna().mean() > 0.9
+    assert nodes.flops.sum() > 0
+    assert (nodes.onnx_nodes.map(len) > 0).mean() > 0.5  # views and constants fold away
+
+    partition, model_row, session = lens.partitions.iloc[0], lens.models.iloc[0], lens.sessions.iloc[0]
+    weights = sum(t.numel() * t.element_size() for t in [*model.parameters(), *model.buffers()])
+    assert 0 < partition.weight_bytes <= weights
+    assert model_row.initializer_bytes >= partition.weight_bytes
+    assert model_row.size_bytes < partition.weight_bytes  # frozen weights stay outside the model
+    assert session.providers == ("CPUExecutionProvider",)
+    assert session.calls == 2
+
+    runs = lens.runs
+    assert (runs.total_ns == runs.bind_ns + runs.run_ns + runs.output_ns).all()
+    assert runs.total_ns.sum() == session.total_ns
+    for table in TABLES:
+        assert list(getattr(lens, table).columns)
+
+
+def test_one_process_serves_all_models() -> None:
+    torch.manual_seed(0)
+    lenses = {}
+    for name, small in SMALL_MODELS.items():
+        with torch.no_grad():
+            lenses[name] = explain(small.build().eval(), calls=1, name=name)(**small.inputs(1))
+    for name, lens in lenses.items():
+        assert lens.graphs.coverage.tolist() == [1.0], name
+        assert lens.captured().name == name
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_one_dynamic_session_serves_all_batch_sizes(name: str) -> None:
+    torch.manual_seed(0)
+    model = SMALL_MODELS[name].build().eval()
+    lens = Lens()
+    fast = torch.compile(model, backend=lens, dynamic=True)
+    with torch.no_grad():
+        for batch in (2, 3, 5, 4):
+            kwargs = SMALL_MODELS[name].inputs(batch)
+            torch.testing.assert_close(_first(fast(**kwargs)), _first(model(**kwargs)), atol=1e-4, rtol=1e-4)
+    assert lens.graphs.dynamic_shapes.tolist() == [True]
+    assert lens.sessions.calls.tolist() == [4]
+    assert lens.recompiles.empty
+
+
+def test_a_llama_block_trains_through_onnx_runtime() -> None:
+    torch.manual_seed(0)
+    model = llama().train()
+    tokens = torch.randint(0, 100, (2, 16))
+    lens = Lens()
+    fast = torch.compile(model, backend=lens)
+
+    fast(input_ids=tokens, labels=tokens).loss.backward()
+    gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+    model.zero_grad()
+    model(input_ids=tokens, labels=tokens).loss.backward()
+
+    expected = {name: parameter.grad for name, parameter in model.named_parameters()}
+    assert set(gradients) == set(expected)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-5, rtol=1e-3)
+    assert sorted(lens.graphs.phase) == ["backward", "forward"]
+    assert lens.graphs.coverage.tolist() == [1.0, 1.0]
+    assert lens.sessions.calls.tolist() == [1, 1]
