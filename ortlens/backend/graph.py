@@ -17,6 +17,7 @@ import torch.fx
 
 from ortlens.backend import _torch, convert, program, split
 from ortlens.backend.partition import Plan, plan_partitions
+from ortlens.backend.record import GraphReporter, Phases
 from ortlens.backend.session import PartitionRunner, RunnerHooks, SessionInfo
 from ortlens.backend.support import Support, Verdict
 from ortlens.errors import ConversionError, OrtLensError, SessionError
@@ -28,26 +29,11 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ortlens.backend.options import OrtBackendOptions
-    from ortlens.backend.record import GraphReporter
     from ortlens.trace.records import Phase
     from ortlens.trace.runlog import RunLog
 
 _MAX_PLANS = 12
 """How often one graph is planned anew before every partition that still fails goes back to PyTorch whole."""
-
-
-@dataclass(slots=True)
-class Phases:
-    """Time spent per phase of the backend's work, in ns."""
-
-    partition_ns: int = 0
-    convert_ns: int = 0
-    optimize_ns: int = 0
-    session_ns: int = 0
-
-    def total(self) -> int:
-        """All of it."""
-        return self.partition_ns + self.convert_ns + self.optimize_ns + self.session_ns
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ortlens.backend import provenance
@@ -14,11 +15,24 @@ from ortlens.trace import records as r
 if TYPE_CHECKING:
     import torch.fx
 
-    from ortlens.backend.graph import Phases
     from ortlens.backend.partition import Plan
     from ortlens.backend.session import PartitionRunner, SessionInfo
     from ortlens.trace.recorder import Recorder
     from ortlens.trace.runlog import EagerLog, RunLog
+
+
+@dataclass(slots=True)
+class Phases:
+    """Time spent per phase of the backend's work, in ns."""
+
+    partition_ns: int = 0
+    convert_ns: int = 0
+    optimize_ns: int = 0
+    session_ns: int = 0
+
+    def total(self) -> int:
+        """All of it."""
+        return self.partition_ns + self.convert_ns + self.optimize_ns + self.session_ns
 
 
 class GraphReporter:

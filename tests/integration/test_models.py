@@ -15,7 +15,7 @@ from tests.integration.small_models import SMALL_MODELS, llama
 COMPUTE_NODES = {"bert": 137, "gpt2": 178, "llama": 268, "t5": 525, "vit": 134, "resnet": 21}
 
 
-def _first(output: Any) -> torch.Tensor:
+def _first(output: Any) -> torch.Tensor:  # noqa: ANN401 - a ModelOutput of any kind
     first: torch.Tensor = output[0]
     return first
 
