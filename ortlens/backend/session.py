@@ -64,7 +64,7 @@ class PartitionRunner:
 
     Attributes:
         part: The partition.
-        sessions: Sessions made so far, newest last.
+        sessions: The sessions in use: none before the first call, then one, made anew when a frozen weight changes.
         run: The function to call now, with the partition's inputs; it changes as sessions come and go.
         model: The ONNX model, with weights as inputs.
     """
@@ -116,7 +116,7 @@ class PartitionRunner:
         frozen = {i: note for i in sorted(self._freezable) if (note := weights.freeze(self._names()[i], args[i])) is not None}
         info = self._create(list(frozen.values()))
         log = self._hooks.session_made(self, info)
-        self.sessions.append(info)
+        self.sessions = [info]  # the one before it, if any, holds weights that are no more
         self.run = call.make_call(
             info.session,
             self._inputs(frozen),
