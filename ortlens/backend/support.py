@@ -110,11 +110,15 @@ class Support:
         return None
 
     def _registered(self, node: torch.fx.Node) -> Verdict | None:
+        import torch
+
         if isinstance(node.meta.get("val"), float) or _is_float_number(node):
             return Verdict(supported=False, code="dtype", reason="a Python float keeps 64 bits, ONNX would keep 32")
+        name = provenance.target_name(node)
+        if any(isinstance(_attribute_of(source), torch.nn.Module) for source in node.all_input_nodes):
+            return Verdict(supported=False, code="no_converter", reason=f"{name} runs graphs of its own, which stay in PyTorch with it")
         if _torch.dispatch(node, self._registry) is not None:
             return None
-        name = provenance.target_name(node)
         if any(t.is_complex() for t in _tensors_of(node)):
             return Verdict(supported=False, code="dtype", reason=f"{name} on complex numbers has no ONNX function")
         return Verdict(supported=False, code="no_converter", reason=f"{name} has no ONNX function in the installed torch and onnxscript")
@@ -149,6 +153,16 @@ class Support:
             return None
         reason = f"the ONNX function of {provenance.target_name(node)} makes up output {read[0]}, which this graph reads"
         return Verdict(supported=False, code="no_converter", reason=reason)
+
+
+def _attribute_of(node: torch.fx.Node) -> object:
+    """What a `get_attr` node stands for; None for every other node."""
+    owner = node.graph.owning_module
+    if node.op != "get_attr" or owner is None:
+        return None
+    for part in str(node.target).split("."):
+        owner = getattr(owner, part)
+    return owner
 
 
 def _is_float_number(node: torch.fx.Node) -> bool:
