@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ortlens.backend.compiler import OrtBackend, is_onnxrt_backend_supported, torch_compile_backend
+    from ortlens.backend.custom import register_op
     from ortlens.backend.options import ExportOptions, OrtBackendOptions
     from ortlens.errors import (
         CaptureError,
@@ -46,6 +47,7 @@ __all__ = [  # noqa: RUF022 - grouped by what a user wants, in the order of the 
     "OrtBackend",
     "OrtBackendOptions",
     "ExportOptions",
+    "register_op",
     "is_onnxrt_backend_supported",
     "torch_compile_backend",
     # errors
@@ -71,6 +73,7 @@ _HOMES = {
     "OrtBackend": "ortlens.backend.compiler",
     "OrtBackendOptions": "ortlens.backend.options",
     "ExportOptions": "ortlens.backend.options",
+    "register_op": "ortlens.backend.custom",
     "is_onnxrt_backend_supported": "ortlens.backend.compiler",
     "torch_compile_backend": "ortlens.backend.compiler",
     "OrtLensError": "ortlens.errors",

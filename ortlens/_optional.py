@@ -16,7 +16,7 @@ def require(module: str, extra: str, feature: str) -> ModuleType:
 
     Args:
         module: Name as in an import statement; dots are allowed.
-        extra: The extra of ortlens that installs it: `notebook`, `report` or `all`.
+        extra: The extra of ortlens that installs it: `notebook`, `report`, `weights` or `all`.
         feature: What the user asked for, as the subject of a sentence: `"lens.netron()"`.
 
     Returns:

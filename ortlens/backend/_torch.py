@@ -25,7 +25,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import FrameType
 
     import onnx_ir as ir
@@ -435,6 +435,118 @@ def real_tensors() -> Iterator[None]:
 
     with _disable_current_modes():
         yield
+
+
+def input_sources(graph_module: torch.fx.GraphModule) -> list[str | None]:
+    """Where the inputs of a Dynamo graph come from, in the user's own terms.
+
+    Args:
+        graph_module: As Dynamo hands it to a backend.
+
+    Returns:
+        Per placeholder, text such as `L['self']._modules['up']._parameters['weight']`; None where Dynamo says nothing.
+    """
+    sources = []
+    for node in graph_module.graph.nodes:
+        if node.op == "placeholder":
+            source = getattr(node.meta.get("grapharg"), "source", None)
+            name = getattr(source, "name", None)  # a method up to torch 2.9, a property since
+            sources.append(name() if callable(name) else name)
+    return sources
+
+
+def is_fake(value: object) -> bool:
+    """Whether a tensor has no data behind it.
+
+    Args:
+        value: Anything.
+
+    Returns:
+        True for fake tensors.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(value, FakeTensor)
+
+
+def fake_mode_of(values: Iterable[object]) -> Any:
+    """A fake tensor mode to run under: that of the first fake tensor, else a new one that takes real tensors too.
+
+    Args:
+        values: Tensors.
+
+    Returns:
+        A `torch._subclasses.fake_tensor.FakeTensorMode`.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    found = next((value for value in values if isinstance(value, FakeTensor)), None)
+    return FakeTensorMode(allow_non_fake_inputs=True) if found is None else found.fake_mode
+
+
+def needs_data(error: BaseException) -> bool:
+    """Whether code failed because a fake tensor has no values to decide on.
+
+    Args:
+        error: What was raised.
+
+    Returns:
+        True for the errors of `torch._subclasses.fake_tensor` that say so.
+    """
+    from torch._subclasses import fake_tensor
+
+    kinds = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
+    return isinstance(error, kinds)
+
+
+def exported_inputs(program: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """All inputs of an exported program's graph: parameters, buffers, constants, then the user's.
+
+    Args:
+        program: A `torch.export.ExportedProgram`.
+        args: The user's, in the program's structure.
+        kwargs: The user's, in any order.
+
+    Returns:
+        One value per placeholder.
+
+    Raises:
+        ValueError: The structure is another one.
+        AssertionError: A size is outside the program's constraints; RuntimeError in some versions of torch.
+    """
+    inputs: tuple[Any, ...] = program._graph_module_flat_inputs(args, dict(kwargs))
+    return inputs
+
+
+def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> Any:
+    """Apply a function to every tensor in a structure.
+
+    Args:
+        function: Takes and returns a tensor.
+        tree: Nested tuples, lists, dicts and whatever else is registered with torch's pytree.
+
+    Returns:
+        The same structure.
+    """
+    import torch
+    from torch.utils import _pytree
+
+    return _pytree.tree_map_only(torch.Tensor, function, tree)
+
+
+def unflatten(values: list[Any], spec: Any) -> Any:
+    """Put values back into a structure.
+
+    Args:
+        values: The leaves.
+        spec: A tree spec of `torch.utils._pytree`.
+
+    Returns:
+        The structure.
+    """
+    from torch.utils import _pytree
+
+    return _pytree.tree_unflatten(values, spec)
 
 
 def supports_isolated_recompiles() -> bool:

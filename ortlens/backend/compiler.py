@@ -13,7 +13,9 @@ import weakref
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ortlens._versions import check_supported
+from ortlens.backend.custom import registered_ops
 from ortlens.backend.options import OrtBackendOptions
+from ortlens.backend.provenance import input_name
 from ortlens.errors import OrtLensError
 from ortlens.trace.recorder import CURRENT
 
@@ -58,22 +60,26 @@ class OrtBackend:
         check_supported("torch", "onnxruntime", "onnx", "onnxscript")
         self.options = OrtBackendOptions.from_any(options)
         self._graphs: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
+        self._custom: dict[Any, Callable[..., Any]] = {}
         self._tables: tuple[Any, dict[Any, Callable[..., Any]]] | None = None
 
-    def __call__(self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    def __call__(self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], *, dry_run: bool = False) -> Callable[..., Any]:
         """Compile a Dynamo graph.
 
         Args:
             graph_module: As Dynamo hands it over.
             example_inputs: Its inputs.
+            dry_run: Plan and convert only; calls with fake tensors give fake tensors.
 
         Returns:
             A callable of the same inputs.
         """
         from ortlens.backend import _torch
 
+        if not self.options.use_aot_autograd and needs_gradient(example_inputs):
+            return _left_alone(graph_module)
         decompositions = self.tables()[1]  # first, so that building the tables is not taken for AOTAutograd's work
-        entry = _Entry(backend=self, recorder=CURRENT.get(), module=graph_module)
+        entry = _Entry(backend=self, recorder=CURRENT.get(), module=graph_module, dry_run=dry_run)
         backend = _torch.aot_backend(
             forward=entry.compiler_for("forward"),
             backward=entry.compiler_for("backward"),
@@ -85,16 +91,74 @@ class OrtBackend:
         return compiled
 
     def tables(self) -> tuple[Any, dict[Any, Callable[..., Any]]]:
-        """The registry of ONNX functions and the decompositions that lead to it, made on first use."""
-        if self._tables is None:
+        """The registry of ONNX functions and the decompositions that lead to it; made anew when `register_op` adds to them."""
+        custom = {**registered_ops(), **(self.options.custom_translation_table or {})}
+        if self._tables is None or self._custom != custom:
             from ortlens.backend import _torch, decompositions
 
-            custom = frozenset(self.options.custom_translation_table or ())  # the user's function is the user's word
-            registry = _torch.registry_with(self.options.custom_translation_table)
-            table = _torch.decomposition_table(registry, decompositions.distrusted() - custom)
+            registry = _torch.registry_with(custom)
+            table = _torch.decomposition_table(registry, decompositions.distrusted() - custom.keys())  # the user's word goes
             own = {target: function for target, function in decompositions.attention().items() if target not in custom}
-            self._tables = registry, {**table, **own}
+            self._custom, self._tables = custom, (registry, {**table, **own})
         return self._tables
+
+    def compile_graph(  # noqa: PLR0913 - what is known of a graph, each by name
+        self,
+        module: torch.fx.GraphModule,
+        *,
+        phase: Phase,
+        static_inputs: frozenset[int],
+        recorder: Recorder | None,
+        compile_id: str | None,
+        op_count: int,
+        aot_ns: int,
+        input_names: Sequence[str] = (),
+        output_names: Sequence[str] = (),
+        dry_run: bool = False,
+    ) -> Callable[[list[Any]], list[Any]]:
+        """Compile one ATen graph.
+
+        Args:
+            module: Functional, its nodes with `meta["val"]`.
+            phase: `inference`, `forward` or `backward`.
+            static_inputs: Positions of parameters and buffers among its inputs.
+            recorder: Where records go, if anywhere.
+            compile_id: Dynamo's id, if it came from Dynamo.
+            op_count: Operations before decomposition.
+            aot_ns: Time that decomposing took, in ns.
+            input_names: What to call its inputs outside; none: as its nodes are called.
+            output_names: What to call its outputs outside; none: numbered.
+            dry_run: Plan and convert only.
+
+        Returns:
+            A boxed function: it takes a list, empties it, and returns a list.
+        """
+        from ortlens.backend import graph
+        from ortlens.backend.providers import reason_against
+        from ortlens.backend.record import GraphReporter
+
+        reporter = None
+        if recorder is not None:
+            reporter = GraphReporter(recorder, phase=phase, compile_id=compile_id, op_count=op_count, aot_ns=aot_ns)
+        job = graph.Job(
+            module=module,
+            phase=phase,
+            options=self.options,
+            registry=self.tables()[0],
+            can_run_on=reason_against,
+            static_inputs=static_inputs,
+            input_names=tuple(input_names),
+            output_names=tuple(output_names),
+            dry_run=dry_run,
+            reporter=reporter,
+            transforms=lambda model: _transformed(model, self.options),
+            dump=lambda model, part: _dump(model, part, self.options),
+        )
+        compiled = graph.CompiledGraph(job)
+        self._graphs.add(compiled)
+        if recorder is not None:
+            recorder.live.append(compiled)
+        return _boxed(lambda args: compiled.run(args))  # noqa: PLW0108 - `run` is another function after the first call
 
     @property
     def execution_count(self) -> int:
@@ -105,14 +169,6 @@ class OrtBackend:
     def sessions_by_graph(self) -> dict[torch.fx.GraphModule, list[SessionInfo]]:
         """The sessions of each partition, by the partition's GraphModule."""
         return {runner.part.module: list(runner.sessions) for graph in self._graphs for runner in graph.runners}
-
-    def remember(self, graph: CompiledGraph) -> None:
-        """Count a graph's sessions as this backend's, for as long as the graph lives.
-
-        Args:
-            graph: A compiled graph.
-        """
-        self._graphs.add(graph)
 
     @classmethod
     def get_cached_instance_for_options(cls, options: OrtBackendOptions | Mapping[str, Any] | None = None) -> OrtBackend:
@@ -151,11 +207,15 @@ class OrtBackend:
 class _Entry:
     """One Dynamo graph on its way through AOTAutograd."""
 
-    def __init__(self, *, backend: OrtBackend, recorder: Recorder | None, module: torch.fx.GraphModule) -> None:
+    def __init__(self, *, backend: OrtBackend, recorder: Recorder | None, module: torch.fx.GraphModule, dry_run: bool) -> None:
+        from ortlens.backend import _torch
+
         self._backend = backend
         self._recorder = recorder
         self._module = module
+        self._dry_run = dry_run
         self._op_count = count_ops(module)
+        self._input_names = [input_name(source, place) for place, source in enumerate(_torch.input_sources(module))]
         self._started = time.perf_counter_ns()
         self._spent = 0  # by this backend's own work, so that what is left is AOTAutograd's
 
@@ -183,29 +243,46 @@ class _Entry:
         return compile_graph
 
     def _compile(self, module: torch.fx.GraphModule, phase: Phase, static: frozenset[int], aot_ns: int) -> Callable[..., Any]:
-        from ortlens.backend import _torch, graph
-        from ortlens.backend.providers import reason_against
-        from ortlens.backend.record import GraphReporter
+        from ortlens.backend import _torch
 
-        reporter = None
-        if self._recorder is not None:
-            op_count = 0 if phase == "backward" else self._op_count
-            reporter = GraphReporter(self._recorder, phase=phase, compile_id=_torch.current_compile_id(), op_count=op_count, aot_ns=aot_ns)
-        options = self._backend.options
-        job = graph.Job(
-            module=module,
+        return self._backend.compile_graph(
+            module,
             phase=phase,
-            options=options,
-            registry=self._backend.tables()[0],
-            can_run_on=reason_against,
             static_inputs=static,
-            reporter=reporter,
-            transforms=lambda model: _transformed(model, options),
-            dump=lambda model, part: _dump(model, part, options),
+            recorder=self._recorder,
+            compile_id=_torch.current_compile_id(),
+            op_count=0 if phase == "backward" else self._op_count,
+            aot_ns=aot_ns,
+            input_names=() if phase == "backward" else self._input_names,
+            dry_run=self._dry_run,
         )
-        compiled = graph.CompiledGraph(job)
-        self._backend.remember(compiled)
-        return _boxed(lambda args: compiled.run(args))  # noqa: PLW0108 - `run` is another function after the first call
+
+
+def needs_gradient(inputs: Sequence[Any]) -> bool:
+    """Whether calls with such inputs are part of a training step.
+
+    Args:
+        inputs: Inputs of a graph.
+
+    Returns:
+        True when gradients are enabled and some input requires one.
+    """
+    import torch
+
+    return torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
+
+
+def _left_alone(module: torch.fx.GraphModule) -> Callable[..., Any]:
+    """A training graph that the user keeps from AOTAutograd: PyTorch runs it, and the reason is recorded."""
+    from ortlens.backend import _torch
+    from ortlens.backend.record import GraphReporter
+
+    recorder = CURRENT.get()
+    if recorder is not None:
+        compile_id = _torch.current_compile_id()
+        reporter = GraphReporter(recorder, phase="forward", compile_id=compile_id, op_count=count_ops(module), aot_ns=0)
+        reporter.left_alone(module, "use_aot_autograd=False leaves graphs that need gradients to PyTorch")
+    return module.forward
 
 
 def _boxed(run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:

@@ -114,7 +114,11 @@ class _Converter:
         tensor = getattr(self._module, str(node.target))
         value = self._recorder.symbolic(node.name)
         set_type(value, tensor)
-        value.const_value = ir.tensor_adapters.TorchTensor(tensor.detach().cpu().contiguous(), name=node.name)
+        if _torch.is_fake(tensor):  # in a dry run: nothing to write, and nobody will read it
+            dtype = ir.DataType(dtypes.element_types()[tensor.dtype].onnx)
+            value.const_value = ir.ExternalTensor("absent", 0, 0, dtype, shape=ir.Shape(tensor.shape), name=node.name)
+        else:
+            value.const_value = ir.tensor_adapters.TorchTensor(tensor.detach().cpu().contiguous(), name=node.name)
         self.model.graph.initializers[node.name] = value
         self._values[node.name] = value
 

@@ -24,12 +24,13 @@ _aten = torch.ops.aten
 
 @functools.cache
 def attention() -> dict[Any, Callable[..., Any]]:
-    """Decompositions of the CPU's fused attention, forward and backward.
+    """Decompositions of attention: as exported programs hold it, and the CPU's fused form, forward and backward.
 
     Returns:
         Op overload -> function, for AOTAutograd's table.
     """
     return {
+        _aten.scaled_dot_product_attention.default: _attention,
         _aten._scaled_dot_product_flash_attention_for_cpu.default: _attention_forward,  # noqa: SLF001 - an operator's name
         _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,  # noqa: SLF001 - same
     }
@@ -68,6 +69,28 @@ def made_up_outputs() -> dict[Any, frozenset[int]]:
     }
 
 
+def _attention(  # noqa: PLR0913, PLR0917 - the operator's schema
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,  # noqa: FBT001, FBT002 - the operator's schema
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Softmax attention as exported programs hold it; query is [..., head, row, feature], a mask may be boolean."""
+    groups = query.shape[-3] // key.shape[-3] if enable_gqa else 1
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        attn_mask = torch.where(attn_mask, _number(0.0, query), _number(-torch.inf, query))
+    scores = _scores(query, _repeated(key, groups), attn_mask, scale, is_causal=is_causal)
+    weights = _weights(scores, masked=attn_mask is not None)
+    if dropout_p > 0.0:
+        weights = torch.dropout(weights, dropout_p, train=True)
+    return torch.matmul(weights, _repeated(value, groups).to(weights.dtype)).to(query.dtype)
+
+
 def _attention_forward(  # noqa: PLR0913 - the operator's schema
     query: torch.Tensor,
     key: torch.Tensor,
@@ -83,12 +106,17 @@ def _attention_forward(  # noqa: PLR0913 - the operator's schema
         raise NotImplementedError(f"the fused attention of the CPU has no dropout, but dropout_p is {dropout_p}")
     groups = query.shape[1] // key.shape[1]
     scores = _scores(query, _repeated(key, groups), attn_mask, scale, is_causal=is_causal)
-    logsumexp = torch.logsumexp(scores, -1)
-    weights = torch.softmax(scores, -1)
-    if attn_mask is not None:  # a row with nothing to look at gives zeros, as the fused operator does, not NaN
-        weights = torch.where((logsumexp == -torch.inf).unsqueeze(-1), torch.zeros((), dtype=weights.dtype), weights)
+    weights = _weights(scores, masked=attn_mask is not None)
     output = torch.matmul(weights, _repeated(value, groups).to(weights.dtype)).to(query.dtype)
-    return _laid_out_like(output, query), logsumexp
+    return _laid_out_like(output, query), torch.logsumexp(scores, -1)
+
+
+def _weights(scores: torch.Tensor, *, masked: bool) -> torch.Tensor:
+    """Softmax over the last dimension; a row with nothing to look at gives zeros, as PyTorch's operators do, not NaN."""
+    weights = torch.softmax(scores, -1)
+    if not masked:
+        return weights
+    return torch.where(scores.amax(-1, keepdim=True) == -torch.inf, _number(0.0, weights), weights)
 
 
 def _attention_backward(  # noqa: PLR0913, PLR0917 - the operator's schema
@@ -111,7 +139,7 @@ def _attention_backward(  # noqa: PLR0913, PLR0917 - the operator's schema
     scores = _scores(query, keys, attn_mask, scale, is_causal=is_causal)
     weights = torch.exp(scores - logsumexp.unsqueeze(-1))
     if attn_mask is not None:
-        weights = torch.where((logsumexp == -torch.inf).unsqueeze(-1), torch.zeros((), dtype=weights.dtype), weights)
+        weights = torch.where((logsumexp == -torch.inf).unsqueeze(-1), _number(0.0, weights), weights)
     gradient = grad_out.to(weights.dtype)
     grad_value = torch.matmul(weights.transpose(-2, -1), gradient)
     grad_weights = torch.matmul(gradient, values.to(weights.dtype).transpose(-2, -1))
@@ -147,14 +175,18 @@ def _scores(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, s
     wide = torch.float32 if query.dtype in (torch.float16, torch.bfloat16) else query.dtype
     scores = torch.matmul(query.to(wide), key.to(wide).transpose(-2, -1)) * _scale(query, scale)
     if is_causal:
-        rows, columns = torch.arange(query.shape[2]).unsqueeze(-1), torch.arange(key.shape[2]).unsqueeze(0)
-        scores = torch.where(columns <= rows, scores, torch.full((), -torch.inf, dtype=wide))
+        rows, columns = torch.arange(query.shape[-2], device=query.device).unsqueeze(-1), torch.arange(key.shape[-2], device=query.device)
+        scores = torch.where(columns <= rows, scores, _number(-torch.inf, scores))
     return scores if mask is None else scores + mask.to(wide)
+
+
+def _number(value: float, like: torch.Tensor) -> torch.Tensor:
+    return torch.full((), value, dtype=like.dtype, device=like.device)
 
 
 def _repeated(tensor: torch.Tensor, groups: int) -> torch.Tensor:
     """Heads of key or value once per query head that shares them."""
-    return tensor if groups == 1 else tensor.repeat_interleave(groups, 1)
+    return tensor if groups == 1 else tensor.repeat_interleave(groups, -3)
 
 
 def _summed(gradient: torch.Tensor, groups: int) -> torch.Tensor:

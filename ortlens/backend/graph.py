@@ -20,7 +20,7 @@ from ortlens.backend.partition import Plan, plan_partitions
 from ortlens.backend.record import GraphReporter, Phases
 from ortlens.backend.session import PartitionRunner, RunnerHooks, SessionInfo
 from ortlens.backend.support import Support, Verdict
-from ortlens.errors import ConversionError, OrtLensError, SessionError
+from ortlens.errors import ConversionError, OrtLensError, SessionError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +47,9 @@ class Job:
         registry: ATen-to-ONNX functions.
         can_run_on: Device type -> None, or why its tensors cannot go to ONNX Runtime.
         static_inputs: Positions of parameters and buffers among the inputs.
+        input_names: What to call the inputs outside, in a deployed model.
+        output_names: What to call the outputs.
+        dry_run: Plan and convert only; a call gives fake tensors for fake tensors.
         reporter: Turns what happens into records; None when nobody watches.
         transforms: Applied to each ONNX model before its session is made.
         dump: Called with each ONNX model and its partition when the session is made.
@@ -58,6 +61,9 @@ class Job:
     registry: Any
     can_run_on: Callable[[str], str | None]
     static_inputs: frozenset[int]
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    dry_run: bool
     reporter: GraphReporter | None
     transforms: Callable[[onnx.ModelProto], onnx.ModelProto]
     dump: Callable[[onnx.ModelProto, torch.fx.GraphModule], str | None]
@@ -74,6 +80,7 @@ class CompiledGraph:
     _plan: Plan = field(init=False)
     _promoted: torch.fx.GraphModule = field(init=False)
     _excluded: dict[str, Verdict] = field(default_factory=dict)
+    _weights: dict[str, Any] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
@@ -82,6 +89,8 @@ class CompiledGraph:
         try:
             self._promote()
             self._build()
+            if self.job.dry_run:
+                self.run = eager_graph(self.job.module)
         except Exception as error:  # noqa: BLE001 - whatever went wrong, PyTorch has the right answer
             self._give_up(error)
 
@@ -139,6 +148,8 @@ class CompiledGraph:
         )
 
     def _optimized(self, part: split.Part, model: ir.Model, name: str) -> ir.Model:
+        if self.job.dry_run:
+            return model
         try:
             convert.optimize(model)
         except Exception as error:  # noqa: BLE001 - the optimiser is an extra; the model before it is complete
@@ -147,7 +158,7 @@ class CompiledGraph:
         return model
 
     def _weight_inputs(self, part: split.Part) -> frozenset[int]:
-        placeholders = self._placeholders()
+        placeholders = self.placeholders()
         static = {placeholders[i] for i in self.job.static_inputs if i < len(placeholders)}
         return frozenset(i for i, node in enumerate(part.inputs) if node in static)
 
@@ -195,15 +206,20 @@ class CompiledGraph:
         if self.job.reporter is not None:
             log = self.job.reporter.eager_log(program.eager_nodes(self._plan))
             self.job.reporter.amend_phases(self.phases)
+        self._weights = {node.name: args[place] for place, node in enumerate(self.placeholders()) if place in self.job.static_inputs}
         self.run = program.make_program(self._plan, self._promoted, self.runners, log)
 
     def _prepare_runner(self, runner: PartitionRunner, args: list[Any]) -> bool:
-        placeholders = dict(zip(self._placeholders(), args, strict=True))
+        placeholders = dict(zip(self.placeholders(), args, strict=True))
         values = [placeholders.get(node) for node in runner.part.inputs]
         started = time.perf_counter_ns()
         try:
             with _torch.real_tensors():
                 runner.prepare(values)
+        except UsageError as error:
+            if self.job.reporter is not None:
+                self.job.reporter.finding("provider_unavailable", str(error), error)
+            raise
         except OrtLensError:
             raise
         except Exception as error:
@@ -215,7 +231,41 @@ class CompiledGraph:
             self.phases.session_ns += time.perf_counter_ns() - started
         return True
 
-    def _placeholders(self) -> list[torch.fx.Node]:
+    def weight_inputs(self) -> dict[str, tuple[str, Any]]:
+        """The inputs that are parameters or buffers.
+
+        Returns:
+            FX name -> the name outside, and the tensor of the last preparation (a fake one before the first).
+        """
+        names = self.outer_input_names()
+        return {
+            node.name: (names[place], self._weights.get(node.name, node.meta.get("val")))
+            for place, node in enumerate(self.placeholders())
+            if place in self.job.static_inputs
+        }
+
+    def outer_input_names(self) -> list[str]:
+        """What to call the inputs outside: the user's names where they are known and differ, else the nodes'."""
+        own = [node.name for node in self.placeholders()]
+        given = list(self.job.input_names)
+        return given if len(given) == len(own) == len(set(given)) else own
+
+    def output_nodes(self) -> list[Any]:
+        """What the graph returns: nodes, and constants as they are."""
+        output = next(node for node in self._promoted.graph.nodes if node.op == "output")
+        returned: Any = output.args[0]
+        return list(returned) if isinstance(returned, (list, tuple)) else [returned]
+
+    def left_in_torch(self) -> dict[str, str]:
+        """The nodes that PyTorch runs.
+
+        Returns:
+            FX name -> the reason in words.
+        """
+        return {node.name: self._plan.verdicts[node].reason or "" for node in program.eager_nodes(self._plan)}
+
+    def placeholders(self) -> list[torch.fx.Node]:
+        """The inputs of the graph, in order."""
         return [node for node in self._promoted.graph.nodes if node.op == "placeholder"]
 
     def _exclude_refused(self, runner: PartitionRunner, error: Exception) -> None:
@@ -235,7 +285,12 @@ class CompiledGraph:
 
     def _session_made(self, runner: PartitionRunner, info: SessionInfo) -> RunLog | None:
         path = self.job.dump(runner.model, runner.part.module) if len(runner.sessions) == 0 else None
-        return None if self.job.reporter is None else self.job.reporter.session_made(runner, info, path)
+        if self.job.reporter is None:
+            return None
+        missing = [name for name in info.wanted_providers if name not in info.providers]
+        if missing:
+            self.job.reporter.provider_missing(missing, info.providers)
+        return self.job.reporter.session_made(runner, info, path)
 
     def _run_failed(self, runner: PartitionRunner, error: Exception) -> None:
         reason = f"ONNX Runtime failed while running it: {short_text(error)}"

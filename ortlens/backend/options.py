@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
+from ortlens.backend.custom import check_table
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class OrtBackendOptions:
         preferred_execution_providers: Names or `(name, options)` pairs, tried before the inferred ones.
         infer_execution_providers: Take providers from the devices of the inputs, else of the outputs.
         default_execution_providers: Last in line; the CPU provider when nothing is said.
+        use_aot_autograd: Train through AOTAutograd, so that forward and backward graphs go to ONNX Runtime. False: graphs that
+            need gradients stay in PyTorch, with reason `policy`; graphs that need none go to ONNX Runtime as ever.
         preallocate_output: PyTorch allocates every output whose size is known before the run, ONNX Runtime writes into it.
             Otherwise ONNX Runtime may allocate outputs of symbolic size.
         export_options: `ExportOptions` or a mapping of their names.
@@ -73,6 +76,7 @@ class OrtBackendOptions:
     preferred_execution_providers: Sequence[Provider] | None = None
     infer_execution_providers: bool = True
     default_execution_providers: Sequence[Provider] | None = None
+    use_aot_autograd: bool = True
     preallocate_output: bool = False
     export_options: ExportOptions | None = None
     ort_session_options: onnxruntime.SessionOptions | None = None
@@ -91,6 +95,8 @@ class OrtBackendOptions:
         """
         if not isinstance(self.export_options, ExportOptions | None):
             object.__setattr__(self, "export_options", _from_mapping(ExportOptions, self.export_options, "export_options"))
+        if self.custom_translation_table is not None:
+            check_table(self.custom_translation_table)
         _require(self.freeze_weights in ("auto", True, False), "freeze_weights", self.freeze_weights, '"auto", True or False')
         _require(self.on_error in ("fallback", "raise"), "on_error", self.on_error, '"fallback" or "raise"')
         whole = isinstance(self.min_partition_nodes, int) and not isinstance(self.min_partition_nodes, bool)

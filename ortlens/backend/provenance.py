@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch.fx
 
 _FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)$')
+_TABLES = ("_modules", "_parameters", "_buffers")
 _INDEX = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\"|(\d+))\]")
 
 
@@ -77,11 +78,37 @@ def module_path(node: torch.fx.Node) -> ModulePath:
 @functools.lru_cache(maxsize=4096)
 def _plain_path(path: str) -> str:
     """`L['self'].layers[0].attn` -> `layers.0.attn`."""
-    text = _INDEX.sub(lambda m: "." + next(group for group in m.groups() if group is not None), path)
-    parts = [part for part in text.replace("._modules.", ".").split(".") if part and part != "_modules"]
+    parts = _parts(path)
     while parts and parts[0] in ("L", "G", "self", "fn", "mod"):
         parts.pop(0)
     return ".".join(parts)
+
+
+def _parts(path: str) -> list[str]:
+    text = _INDEX.sub(lambda m: "." + next(group for group in m.groups() if group is not None), path)
+    return [part for part in text.split(".") if part and part not in _TABLES]
+
+
+def input_name(source: str | None, position: int) -> str:
+    """What to call an input of a graph: the name of a parameter as in `named_parameters()`, or of an argument.
+
+    Args:
+        source: As `_torch.input_sources` gives it.
+        position: Place among the inputs, for inputs without a source.
+
+    Returns:
+        `layers.0.weight` for `L['self']._modules['layers']._modules['0']._parameters['weight']`, `x` for `L['x']`.
+    """
+    if source is None:
+        return f"input_{position}"
+    parts = _parts(source)
+    if any(table in source for table in _TABLES):
+        parts = parts[2:] if parts[0] in ("L", "G") else parts[1:]  # the module itself: whatever the function calls it
+    elif parts and parts[0] in ("L", "G"):
+        parts = parts[1:]
+    if len(parts) > 1 and parts[0] == "kwargs":
+        parts = parts[1:]  # a decorator took the caller's keyword arguments and hands them through
+    return ".".join(parts) or f"input_{position}"
 
 
 def target_name(node: torch.fx.Node) -> str:

@@ -257,6 +257,36 @@ class GraphReporter:
             r.Graph, self.graph_id, node_count=len(compute), partition_count=0, fallback_count=len(compute), coverage=coverage
         )
 
+    def left_alone(self, module: torch.fx.GraphModule, reason: str) -> None:
+        """Record that a graph was left to PyTorch by choice, before it was lowered.
+
+        Args:
+            module: The graph as Dynamo made it.
+            reason: Why, in words.
+        """
+        ops = [node for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
+        self._recorder.add(*(_fallback(self.graph_id, node, "policy", reason) for node in ops))
+        coverage = 0.0 if ops else None
+        self._recorder.amend(r.Graph, self.graph_id, node_count=len(ops), partition_count=0, fallback_count=len(ops), coverage=coverage)
+
+    def provider_missing(self, wanted: list[str], got: tuple[str, ...]) -> None:
+        """Record that a session runs on other providers than were asked for.
+
+        Args:
+            wanted: Providers that ONNX Runtime did not take.
+            got: Those it took.
+        """
+        self._recorder.add(
+            r.Finding(
+                rule="provider_fallback",
+                severity="warning",
+                title=f"{', '.join(wanted)} is not in use; the model runs on {', '.join(got) or 'nothing'}",
+                evidence=f"asked for {', '.join(wanted)}, ONNX Runtime registered {', '.join(got) or 'none'}",
+                hazard="The model may run on a slower device than you think.",
+                mitigation="Install the build of ONNX Runtime that has the provider, with its libraries; `ortlens doctor` lists them.",
+            )
+        )
+
     def finding(self, rule: str, title: str, error: Exception) -> None:
         """Record something that went wrong and was survived.
 

@@ -42,6 +42,7 @@ class SessionInfo:
         input_devices: torch devices of the inputs.
         output_devices: torch devices of the outputs.
         providers: Execution providers that ONNX Runtime registered.
+        wanted_providers: Those that were asked for.
         session: The session.
         create_ns: How long it took to create.
         frozen: The weights it holds as constants.
@@ -54,6 +55,7 @@ class SessionInfo:
     input_devices: tuple[torch.device, ...]
     output_devices: tuple[torch.device, ...]
     providers: tuple[str, ...]
+    wanted_providers: tuple[str, ...]
     session: onnxruntime.InferenceSession
     create_ns: int
     frozen: tuple[weights.FrozenWeight, ...]
@@ -67,6 +69,7 @@ class PartitionRunner:
         sessions: The sessions in use: none before the first call, then one, made anew when a frozen weight changes.
         run: The function to call now, with the partition's inputs; it changes as sessions come and go.
         model: The ONNX model, with weights as inputs.
+        permutations: Memory order of each output, see `convert.memory_order`.
     """
 
     def __init__(  # noqa: PLR0913 - one call site
@@ -95,7 +98,7 @@ class PartitionRunner:
         self.sessions: list[SessionInfo] = []
         self.run: Callable[..., tuple[Any, ...]] = self._run_torch
         self.model = model
-        self._permutations = permutations
+        self.permutations = permutations
         self._options = options
         self._weights = frozenset(part.inputs[i] for i in weight_inputs)
         self._freezable = weight_inputs if freeze else frozenset()
@@ -169,6 +172,7 @@ class PartitionRunner:
             input_devices=tuple(_device(node.meta["val"]) for node in self.part.inputs),
             output_devices=tuple(_device(node.meta["val"]) for node in self.part.outputs),
             providers=tuple(session.get_providers()),
+            wanted_providers=tuple(name for name, _ in chosen),
             session=session,
             create_ns=elapsed,
             frozen=tuple(frozen),
@@ -190,7 +194,7 @@ class PartitionRunner:
         names = [value.name for value in self.model.graph.output]
         return [
             call.Output(name=name, meta=node.meta["val"], permutation=permutation)
-            for name, node, permutation in zip(names, self.part.outputs, self._permutations, strict=True)
+            for name, node, permutation in zip(names, self.part.outputs, self.permutations, strict=True)
         ]
 
     def _refreeze(self, args: tuple[Any, ...]) -> tuple[Any, ...]:

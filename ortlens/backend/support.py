@@ -101,7 +101,7 @@ class Support:
         name = provenance.target_name(node)
         if kind_of(node) is NodeKind.EFFECT:
             return Verdict(supported=False, code="side_effect", reason=f"{name} is a check that PyTorch makes while running")
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _without_dropout(node):
             reason = f"{name} draws random numbers; only PyTorch's generator gives the numbers the seed promises"
             return Verdict(supported=False, code="side_effect", reason=reason)
         schema = getattr(node.target, "_schema", None)
@@ -153,6 +153,16 @@ class Support:
             return None
         reason = f"the ONNX function of {provenance.target_name(node)} makes up output {read[0]}, which this graph reads"
         return Verdict(supported=False, code="no_converter", reason=reason)
+
+
+def _without_dropout(node: torch.fx.Node) -> bool:
+    """Whether an operator that would draw for its dropout has none to do: attention in inference."""
+    arguments = getattr(getattr(node.target, "_schema", None), "arguments", ())
+    for place, argument in enumerate(arguments):
+        if argument.name == "dropout_p":
+            given = node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
+            return isinstance(given, (int, float)) and given == 0
+    return False
 
 
 def _attribute_of(node: torch.fx.Node) -> object:

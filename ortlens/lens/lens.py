@@ -14,8 +14,9 @@ import torch.fx
 
 from ortlens import _versions
 from ortlens.backend import _torch
-from ortlens.backend.compiler import OrtBackend, count_ops, ortlens_backend, torch_compile_backend
+from ortlens.backend.compiler import OrtBackend, count_ops, needs_gradient, ortlens_backend, torch_compile_backend
 from ortlens.errors import UsageError
+from ortlens.lens import dry_run as fakes
 from ortlens.lens.dynamo import DynamoWatch
 from ortlens.lens.explain_output import ExplainOutput, reason_from_break
 from ortlens.trace import records as r
@@ -23,8 +24,12 @@ from ortlens.trace.recorder import CURRENT, Recorder
 from ortlens.views.capture_view import CaptureView
 
 if TYPE_CHECKING:
+    import pathlib
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from torch.export import ExportedProgram
+
+    from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.options import OrtBackendOptions
 
 _OWN_NAMES = ("ortlens", "onnxrt")
@@ -52,6 +57,7 @@ class Lens(CaptureView):
         *,
         options: OrtBackendOptions | Mapping[str, Any] | None = None,
         name: str | None = None,
+        dry_run: bool = False,
     ) -> None:
         """Wrap a backend.
 
@@ -60,15 +66,22 @@ class Lens(CaptureView):
                 ours, graphs, breaks, recompiles and runs are recorded; partitions and below stay empty.
             options: Options of our backend.
             name: Name of the capture.
+            dry_run: With our backend: plan and convert graphs, run nothing. Calls must be with fake tensors, see `explain`.
 
         Raises:
-            UsageError: An option is unknown or wrong, or options are given for a backend that is not ours.
+            UsageError: An option is unknown or wrong, or options or a dry run are asked of a backend that is not ours.
             UnsupportedVersionError: torch, onnxruntime, onnx or onnxscript is outside the supported range.
         """
         self.name = name or ""
         self._recorder = Recorder()
         self._modules: list[torch.fx.GraphModule] = []
-        self._backend_name, self._backend, self._own = _resolve(backend, options)
+        self._backend_name, self._ort, self._foreign = _resolve(backend, options)
+        if dry_run and self._ort is None:
+            raise UsageError(f"a dry run takes the ortlens backend, not {backend!r}")
+        self._dry_run = dry_run
+        self.result: Any = None
+        """What the target of `explain` returned on its last call."""
+        self._aliases: tuple[frozenset[str], ...] = ()
         self._watch = DynamoWatch(self._recorder, self._claims)
 
     def __call__(self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
@@ -86,31 +99,94 @@ class Lens(CaptureView):
         token = CURRENT.set(self._recorder)
         try:
             with self._watch.backend_at_work() as compile_id:
-                compiled: Callable[..., Any] = self._backend(graph_module, example_inputs, **kwargs)
-                return compiled if self._own else self._observed(graph_module, compiled, compile_id, example_inputs)
+                if self._ort is not None:
+                    backend = self._backend_for(kwargs.get("options"))
+                    return backend(graph_module, example_inputs, dry_run=self._dry_run)
+                compiled = self._foreign(graph_module, example_inputs, **kwargs)
+                return self._observed(graph_module, compiled, compile_id, example_inputs)
         finally:
             CURRENT.reset(token)
 
     def _claims(self, backend: object) -> bool:
         return backend is self
 
+    def _backend_for(self, options: Any) -> OrtBackend:
+        """Our backend, with the options that `torch.compile(options=)` passed on, if any."""
+        if self._ort is None:
+            raise UsageError(f"this takes the ortlens backend, and the lens wraps {self._backend_name!r}")
+        return self._ort if options is None else OrtBackend.get_cached_instance_for_options(options)
+
+    def compile_exported(self, program: ExportedProgram) -> Callable[..., Any]:
+        """Send a `torch.export` program down the backend's road, without Dynamo.
+
+        Args:
+            program: As `torch.export.export` or `torch.export.load` gives it.
+
+        Returns:
+            A callable like `program.module()`, without gradients.
+
+        Raises:
+            UsageError: The lens wraps another backend, or the program takes script objects.
+        """
+        from ortlens.backend.exported import CompiledProgram
+
+        self._modules.append(program.graph_module)
+        return CompiledProgram(program, self._backend_for(None), self._recorder, dry_run=self._dry_run)
+
     def _observed(
         self, module: torch.fx.GraphModule, compiled: Callable[..., Any], compile_id: str | None, inputs: Sequence[Any]
     ) -> Callable[..., Any]:
         """Record a graph of a foreign backend, and time its calls."""
         graph_id = self._recorder.next_id("g")
-        training = torch.is_grad_enabled() and any(isinstance(i, torch.Tensor) and i.requires_grad for i in inputs)
         sizes = [size for i in inputs if isinstance(i, torch.Tensor) for size in i.shape]
         self._recorder.add(
             r.Graph(
                 graph_id=graph_id,
                 compile_id=compile_id,
-                phase="forward" if training else "inference",
+                phase="forward" if needs_gradient(inputs) else "inference",
                 op_count=count_ops(module),
                 dynamic_shapes=any(_torch.is_symbolic(value) for value in (*inputs, *sizes)),
             )
         )
         return _timed(compiled, self._recorder.run_log(None, graph_id).record)
+
+    def know_module(self, target: object) -> None:
+        """Note which names of a module's weights mean the same tensor, for checkpoints that hold only one of them.
+
+        Args:
+            target: What is compiled; anything but a module has no weights to name.
+        """
+        groups: dict[int, set[str]] = {}
+        if isinstance(target, torch.nn.Module):
+            named = (*target.named_parameters(remove_duplicate=False), *target.named_buffers(remove_duplicate=False))
+            for name, tensor in named:
+                groups.setdefault(id(tensor), set()).add(name)
+        self._aliases = tuple(frozenset(names) for names in groups.values())
+
+    def try_with_fakes(self, target: Any, fast: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Call a compiled target on fake tensors, as far as it goes without values.
+
+        Args:
+            target: What was compiled.
+            fast: The compiled target.
+            args: Its arguments.
+            kwargs: Likewise.
+        """
+        try:
+            self.result = fakes.call_with_fakes(target, fast, args, kwargs)
+        except Exception as error:
+            if not _torch.needs_data(error):
+                raise
+            self._recorder.add(
+                r.Finding(
+                    rule="dry_run_ended",
+                    severity="info",
+                    title="the dry run ended where the model asks a tensor for its values",
+                    evidence=f"{type(error).__name__}: {error}"[:2000],
+                    hazard="Graphs after this point are not in the capture.",
+                    mitigation="Run without dry_run=True, or move the decision into the graph (torch.where, torch.cond).",
+                )
+            )
 
     def captured(self) -> r.Capture:
         """Take a snapshot of everything recorded so far.
@@ -119,6 +195,41 @@ class Lens(CaptureView):
             The capture; recording goes on.
         """
         return self._recorder.capture(name=self.name, backend=self._backend_name, environment=_environment())
+
+    def export_onnx(self, path: str | os.PathLike[str], weights: object = None) -> pathlib.Path:
+        """Write the model to deploy, when ONNX Runtime runs the whole of it as one partition.
+
+        Inputs have the names of the function's arguments, weights are inside (above 1 GiB in a file `{name}.data` beside it).
+        The model needs nothing of ortlens.
+
+        Args:
+            path: The file.
+            weights: Checkpoint for a model without data (built under fake tensors or on the meta device), or to replace the
+                model's: a `.safetensors` file, the `.index.json` of a sharded one, a torch checkpoint, a folder with one of
+                these, a mapping of names to tensors, or a sequence of all that. Tensors are read one at a time.
+
+        Returns:
+            Where it was written, as an absolute path.
+
+        Raises:
+            UsageError: The lens has no such graph, or weights are missing, unknown or of another shape or type; the message
+                names them, and nothing is written.
+        """
+        from ortlens.backend.deploy import export_graph
+
+        return export_graph(self._exportable(), path, weights, self._aliases)
+
+    def _exportable(self) -> CompiledGraph:
+        """The one graph there is to export: the newest compilation of the only frame."""
+        graphs: list[Any] = [graph for graph in self._recorder.live if getattr(graph, "runners", None) is not None]
+        if not graphs:
+            raise UsageError("there is nothing to export: no graph was compiled through this lens by the ortlens backend")
+        recompiled = {record.compile_id for record in self._recorder.records(r.Recompile)}
+        first = [record for record in self._recorder.records(r.Graph) if record.compile_id not in recompiled and record.phase != "backward"]
+        if len(first) > 1:
+            raise UsageError(f"the model is split into {len(first)} graphs; one model can be exported from one graph only")
+        exportable: CompiledGraph = [graph for graph in graphs if graph.job.phase != "backward"][-1]
+        return exportable
 
     def output(self) -> ExplainOutput:
         """What `torch._dynamo.explain` would return, with recompiles told apart from breaks.
@@ -179,10 +290,11 @@ def capture(*, name: str | None = None) -> Iterator[Lens]:
 
 
 def explain(  # noqa: PLR0913 - the contract's own signature
-    target: Callable[..., Any],
+    target: Callable[..., Any] | ExportedProgram,
     *,
     backend: str | Callable[..., Any] = "ortlens",
     options: OrtBackendOptions | Mapping[str, Any] | None = None,
+    dry_run: bool = False,
     dynamic: bool | None = None,
     calls: int | None = None,
     name: str | None = None,
@@ -193,9 +305,12 @@ def explain(  # noqa: PLR0913 - the contract's own signature
     the inference graph is compiled, otherwise the forward graph of a training step.
 
     Args:
-        target: A function or `nn.Module`.
+        target: A function, an `nn.Module`, or a `torch.export.ExportedProgram`, which takes the same road without Dynamo.
         backend: As for `Lens`.
         options: As for `Lens`.
+        dry_run: Analyse under fake tensors: graphs, partitions, reasons, FLOPs and bytes, without memory for weights and
+            without running anything. The model may be real, on the meta device, or built under a fake tensor mode. Where the
+            model's own Python asks a tensor for its values the analysis ends, with a finding.
         dynamic: As for `torch.compile`.
         calls: How often to call, the first call included; by default until the figures are stable, at most about a second.
             Say 1 for targets with side effects.
@@ -213,54 +328,56 @@ def explain(  # noqa: PLR0913 - the contract's own signature
         >>> float(lens.graphs.coverage.iloc[0])
         1.0
     """
-    if not callable(target):
-        raise UsageError(f"explain() takes a function or a module, not {type(target).__name__}")
+    if not callable(target):  # an ExportedProgram is callable too: it raises when called
+        raise UsageError(f"explain() takes a function, a module or an exported program, not {type(target).__name__}")
     if calls is not None and (not isinstance(calls, int) or calls < 1):
         raise UsageError(f"calls must be a whole number from 1, not {calls!r}")
 
     def run(*args: Any, **kwargs: Any) -> Lens:
-        lens = Lens(backend, options=options, name=name or _name_of(target))
-        apart: dict[str, Any] = {"isolate_recompiles": True} if _torch.supports_isolated_recompiles() else {}
-        fast = torch.compile(target, backend=lens, dynamic=dynamic, **apart)
-        _call_until_stable(lambda: fast(*args, **kwargs), calls)
+        lens = Lens(backend, options=options, name=name or _name_of(target), dry_run=dry_run)
+        lens.know_module(target)
+        fast = _compiled(target, lens, dynamic=dynamic)
+        if dry_run:
+            lens.try_with_fakes(target, fast, args, kwargs)
+        else:
+            lens.result = _call_until_stable(lambda: fast(*args, **kwargs), calls)
         return lens
 
     return run
 
 
-def _call_until_stable(call: Callable[[], object], calls: int | None) -> None:
-    call()
+def _compiled(target: Callable[..., Any] | ExportedProgram, lens: Lens, *, dynamic: bool | None) -> Callable[..., Any]:
+    if isinstance(target, torch.export.ExportedProgram):
+        return lens.compile_exported(target)
+    apart: dict[str, Any] = {"isolate_recompiles": True} if _torch.supports_isolated_recompiles() else {}
+    return torch.compile(target, backend=lens, dynamic=dynamic, **apart)
+
+
+def _call_until_stable(call: Callable[[], Any], calls: int | None) -> Any:
+    """Call, and call again until the figures are stable; what the last call returned."""
+    result = call()
     deadline = time.perf_counter_ns() + _STABLE_NS
     for _ in range((calls or _STABLE_CALLS) - 1):
         if calls is None and time.perf_counter_ns() > deadline:
-            return
-        call()
+            break
+        result = call()
+    return result
 
 
-def _resolve(backend: str | Callable[..., Any], options: Any) -> tuple[str, Callable[..., Any], bool]:
-    """Name, callable, and whether it is ours."""
+def _resolve(backend: str | Callable[..., Any], options: Any) -> tuple[str, OrtBackend | None, Callable[..., Any]]:
+    """Name, our backend if it is ours, and the callable."""
     if (isinstance(backend, str) and backend in _OWN_NAMES) or backend in (ortlens_backend, torch_compile_backend):
-        return "ortlens", _Own(OrtBackend.get_cached_instance_for_options(options)), True
-    if isinstance(backend, OrtBackend):
-        return "ortlens", _Own(backend), True
+        ours = OrtBackend.get_cached_instance_for_options(options)
+        return "ortlens", ours, ours
     if options is not None:
-        raise UsageError(f"options are for the ortlens backend; {backend!r} takes none through a Lens")
+        raise UsageError(f"options are for the ortlens backend by name; {backend!r} takes none through a Lens")
+    if isinstance(backend, OrtBackend):
+        return "ortlens", backend, backend
     name = backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
     try:
-        return name, _torch.lookup_backend(backend), False
+        return name, None, _torch.lookup_backend(backend)
     except Exception as error:
         raise UsageError(f"unknown backend {backend!r}: {error}") from error
-
-
-class _Own:
-    """Our backend, taking options that `torch.compile(options=)` passes on."""
-
-    def __init__(self, backend: OrtBackend) -> None:
-        self._backend = backend
-
-    def __call__(self, module: Any, inputs: Sequence[Any], *, options: Any = None, **_: Any) -> Callable[..., Any]:
-        backend = self._backend if options is None else OrtBackend.get_cached_instance_for_options(options)
-        return backend(module, inputs)
 
 
 def _timed(compiled: Callable[..., Any], record: Callable[[int, int, int, int, int], None]) -> Callable[..., Any]:

@@ -42,6 +42,8 @@ class Recorder:
         self._run_logs: list[RunLog] = []
         self._eager_logs: dict[str, EagerLog] = {}
         self._attachments: dict[str, bytes] = {}
+        self.live: list[object] = []
+        """The compiled graphs behind the records, for what only a live lens can do."""
         self.on_graph: Callable[[object], AbstractContextManager[object]] | None = None
         """Entered by our backend around the compilation of a graph, with that graph; for a lens that is no backend itself."""
 

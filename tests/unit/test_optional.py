@@ -59,7 +59,7 @@ def test_a_package_that_misses_a_package_of_its_own_is_not_called_missing(tmp_pa
 
 def test_the_extras_of_the_install_lines_exist() -> None:
     extras = set(importlib.metadata.metadata("ortlens").get_all("Provides-Extra") or ())
-    assert extras == {"all", "notebook", "report"}
+    assert extras == {"all", "notebook", "report", "weights"}
     required = " ".join(importlib.metadata.requires("ortlens") or ())
     for package in ("ipython", "ipywidgets", "netron", "jinja2", "matplotlib"):
         assert re.search(rf"\b{package}\b[^;]*; extra ==", required), package

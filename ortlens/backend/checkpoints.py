@@ -1,0 +1,137 @@
+"""Weights from files, one at a time: safetensors, sharded indexes, torch checkpoints, or tensors at hand."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens._optional import require
+from ortlens.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_SAFETENSORS_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredWeight:
+    """A weight that is read when it is needed.
+
+    Attributes:
+        shape: Its shape.
+        dtype: Its element type; None when the file's has no counterpart in torch.
+        load: Reads it.
+        origin: Where it is, for messages.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None
+    load: Callable[[], torch.Tensor]
+    origin: str
+
+
+def open_weights(source: object) -> dict[str, StoredWeight]:
+    """Look into a checkpoint without reading its tensors.
+
+    Args:
+        source: A `.safetensors` file, a `*.index.json` of a sharded one, a torch checkpoint (`.pt`, `.pth`, `.bin`), a folder
+            that holds one of these, a mapping of names to tensors, or a sequence of all that, of which later ones win.
+
+    Returns:
+        Name -> weight.
+
+    Raises:
+        UsageError: It is none of these, or cannot be read.
+        OptionalDependencyError: safetensors is not installed and a `.safetensors` file is given.
+    """
+    if isinstance(source, Mapping):
+        return {str(name): _of_tensor(tensor, f"the mapping given for {name}") for name, tensor in source.items()}
+    if isinstance(source, (list, tuple)):
+        merged: dict[str, StoredWeight] = {}
+        for part in source:
+            merged.update(open_weights(part))
+        return merged
+    path = _checkpoint_in(pathlib.Path(str(source)))
+    try:
+        return dict(_read(path))
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise UsageError(f"cannot read weights from {path}: {error}") from error
+
+
+def _checkpoint_in(path: pathlib.Path) -> pathlib.Path:
+    if path.is_dir():
+        for pattern in ("*.safetensors.index.json", "*.safetensors", "*.bin.index.json", "*.bin", "*.pt", "*.pth"):
+            found = sorted(path.glob(pattern))
+            if found:
+                return found[0]
+        raise UsageError(f"the folder {path} holds no checkpoint (.safetensors, .bin, .pt, .pth or an index of them)")
+    if not path.is_file():
+        raise UsageError(f"there is no checkpoint {path}")
+    return path
+
+
+def _read(path: pathlib.Path) -> Iterator[tuple[str, StoredWeight]]:
+    if path.name.endswith(".index.json"):
+        shards = sorted(set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()))
+        for shard in shards:
+            yield from _read(path.parent / pathlib.PurePosixPath(shard).name)
+    elif path.suffix == ".safetensors":
+        yield from _read_safetensors(path)
+    else:
+        yield from _read_torch(path)
+
+
+def _read_safetensors(path: pathlib.Path) -> Iterator[tuple[str, StoredWeight]]:
+    safetensors = require("safetensors", "weights", "Reading a .safetensors file")
+
+    def loader(name: str) -> Callable[[], torch.Tensor]:
+        def load() -> torch.Tensor:
+            with safetensors.safe_open(str(path), framework="pt") as file:
+                tensor: torch.Tensor = file.get_tensor(name)
+                return tensor
+
+        return load
+
+    try:
+        with safetensors.safe_open(str(path), framework="pt") as file:
+            entries = [(name, file.get_slice(name)) for name in file.keys()]  # noqa: SIM118 - not a mapping
+    except safetensors.SafetensorError as error:
+        raise ValueError(str(error)) from error
+    for name, entry in entries:
+        dtype = _SAFETENSORS_DTYPES.get(entry.get_dtype())
+        yield name, StoredWeight(shape=tuple(entry.get_shape()), dtype=dtype, load=loader(name), origin=path.name)
+
+
+def _read_torch(path: pathlib.Path) -> Iterator[tuple[str, StoredWeight]]:
+    """A torch checkpoint, mapped into memory; only tensors are unpickled."""
+    content: Any = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
+        content = content["state_dict"]
+    if not isinstance(content, Mapping):
+        raise TypeError(f"it holds a {type(content).__name__}, not a mapping of names to tensors")
+    for name, tensor in content.items():
+        if isinstance(tensor, torch.Tensor):
+            yield str(name), _of_tensor(tensor, path.name)
+
+
+def _of_tensor(tensor: Any, origin: str) -> StoredWeight:
+    if not isinstance(tensor, torch.Tensor):
+        raise UsageError(f"{origin} is a {type(tensor).__name__}, not a tensor")
+    return StoredWeight(shape=tuple(tensor.shape), dtype=tensor.dtype, load=lambda: tensor, origin=origin)

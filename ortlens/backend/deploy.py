@@ -1,0 +1,216 @@
+"""A covered graph -> the ONNX model to deploy: the user's names, the weights inside, nothing of ours needed to run it."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import onnx_ir as ir
+import onnx_ir.tensor_adapters
+import torch
+import torch.fx
+
+from ortlens.backend import _torch, convert, dtypes
+from ortlens.backend.checkpoints import StoredWeight, open_weights
+from ortlens.errors import ConversionError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ortlens.backend.graph import CompiledGraph
+
+_MOST_TOLD = 8
+_INLINE_BYTES = 1 << 30  # protobuf ends at 2 GiB; above half of it the weights go into a file beside the model
+
+
+def export_graph(
+    graph: CompiledGraph, path: str | os.PathLike[str], weights: object = None, aliases: Sequence[frozenset[str]] = ()
+) -> pathlib.Path:
+    """Write the deployable model of a graph that one partition covers.
+
+    Args:
+        graph: Compiled for inference.
+        path: The file; above 1 GiB of weights a second one, `{name}.data`, is written beside it.
+        weights: None for the weights the graph runs with, else what `checkpoints.open_weights` takes.
+        aliases: Sets of names that mean the same weight (tied weights).
+
+    Returns:
+        Where it was written, as an absolute path.
+
+    Raises:
+        UsageError: Some node of the graph stays in PyTorch, or the weights do not fit; nothing is written.
+        ConversionError: The written model does not pass `onnx.checker`; nothing is left behind.
+    """
+    _require_cover(graph)
+    target = pathlib.Path(path).absolute()
+    if not target.parent.is_dir():
+        raise UsageError(f"cannot write {target}: there is no folder {target.parent}")
+    stored = _stored_weights(graph, weights, aliases)
+    model = ir.from_proto(graph.runners[0].model)
+    _place_weights(graph, model, stored)
+    _derive_sizes(graph, model)
+    _name_boundary(graph, model)
+    with _torch.quiet():
+        convert.optimize(model)
+    _save(model, target)
+    return target
+
+
+def _require_cover(graph: CompiledGraph) -> None:
+    if graph.job.phase != "inference":
+        raise UsageError("the graph was compiled for training; compile it under torch.no_grad() to export it")
+    left = graph.left_in_torch()
+    if left or len(graph.runners) != 1:
+        told = _listed([f"{name}: {reason}" for name, reason in left.items()])
+        raise UsageError(f"only a graph that runs whole in ONNX Runtime can be exported. {len(left)} nodes stay in PyTorch: {told}")
+
+
+def _stored_weights(graph: CompiledGraph, weights: object, aliases: Sequence[frozenset[str]]) -> dict[str, StoredWeight]:
+    """FX name of each weight input -> the weight; every mismatch is told at once."""
+    wanted = graph.weight_inputs()  # FX name -> (outer name, fake or real tensor)
+    if weights is None:
+        missing = [outer for outer, tensor in wanted.values() if _torch.is_fake(tensor) or tensor is None]
+        if missing:
+            raise UsageError(f"the model has no data for {_listed(missing)}; name a checkpoint with weights=")
+        return {
+            name: StoredWeight(shape=tuple(t.shape), dtype=t.dtype, load=_loader(t), origin="the model") for name, (_, t) in wanted.items()
+        }
+    given = open_weights(weights)
+    found = {name: _look_up(outer, given, aliases) for name, (outer, _) in wanted.items()}
+    problems = [*_misfits(wanted, found), *_extras(wanted, given, aliases)]
+    if problems:
+        raise UsageError(f"the weights do not fit the model: {_listed(problems)}")
+    return {name: weight for name, weight in found.items() if weight is not None}
+
+
+def _loader(tensor: torch.Tensor) -> Any:
+    return lambda: tensor.detach().cpu().contiguous()
+
+
+def _look_up(outer: str, given: Mapping[str, StoredWeight], aliases: Sequence[frozenset[str]]) -> StoredWeight | None:
+    names = [outer, *sorted(next((group for group in aliases if outer in group), frozenset()))]
+    return next((given[name] for name in names if name in given), None)
+
+
+def _misfits(wanted: Mapping[str, tuple[str, Any]], found: Mapping[str, StoredWeight | None]) -> list[str]:
+    problems = []
+    for name, (outer, tensor) in wanted.items():
+        weight = found[name]
+        if weight is None:
+            problems.append(f"{outer} is missing")
+        elif weight.shape != tuple(tensor.shape):
+            problems.append(f"{outer} has shape {list(weight.shape)} in {weight.origin}, the model takes {list(tensor.shape)}")
+        elif weight.dtype != tensor.dtype:
+            problems.append(f"{outer} is {weight.dtype} in {weight.origin}, the model takes {tensor.dtype}")
+    return problems
+
+
+def _extras(wanted: Mapping[str, tuple[str, Any]], given: Mapping[str, StoredWeight], aliases: Sequence[frozenset[str]]) -> list[str]:
+    known = {outer for outer, _ in wanted.values()} | {name for group in aliases for name in group}
+    return [f"{name} in {given[name].origin} is not in the model" for name in given if name not in known]
+
+
+def _listed(items: Sequence[str]) -> str:
+    left_out = len(items) - _MOST_TOLD
+    return "; ".join(items[:_MOST_TOLD]) + (f"; and {left_out} more" if left_out > 0 else "")
+
+
+def _place_weights(graph: CompiledGraph, model: ir.Model, stored: Mapping[str, StoredWeight]) -> None:
+    outer_names = {name: outer for name, (outer, _) in graph.weight_inputs().items()}
+    for value in list(model.graph.inputs):
+        weight = stored.get(str(value.name))
+        if weight is None or weight.dtype is None:
+            continue
+        model.graph.inputs.remove(value)
+        value.name = outer_names[str(value.name)]
+        value.const_value = _lazy(str(value.name), weight)
+        model.graph.initializers[value.name] = value
+
+
+def _lazy(name: str, weight: StoredWeight) -> ir.LazyTensor:
+    dtype = weight.dtype or torch.float32
+    return ir.LazyTensor(
+        lambda: ir.tensor_adapters.TorchTensor(weight.load().detach().cpu().contiguous(), name=name),
+        dtype=ir.DataType(dtypes.element_types()[dtype].onnx),
+        shape=ir.Shape(weight.shape),
+        name=name,
+    )
+
+
+def _derive_sizes(graph: CompiledGraph, model: ir.Model) -> None:
+    """A size that Dynamo passes beside its tensor is computed from the tensor: a deployed model takes tensors only."""
+    by_symbol: dict[str, tuple[str, int]] = {}
+    nodes = {node.name: node for node in graph.placeholders()}
+    for value in model.graph.inputs:
+        meta = nodes[str(value.name)].meta["val"]
+        for dim, size in enumerate(meta.shape if isinstance(meta, torch.Tensor) else ()):
+            by_symbol.setdefault(_torch.expression_of(size), (str(value.name), dim))
+    for value in list(model.graph.inputs):
+        meta = nodes[str(value.name)].meta["val"]
+        source = None if isinstance(meta, torch.Tensor) else by_symbol.get(_torch.expression_of(meta))
+        if source is not None:
+            _replace_by_size(model, value, *source)
+
+
+def _replace_by_size(model: ir.Model, value: ir.Value, tensor_name: str, dim: int) -> None:
+    tensor = next(entry for entry in model.graph.inputs if entry.name == tensor_name)
+    attributes = [ir.AttrInt64("start", dim), ir.AttrInt64("end", dim + 1)]
+    shape = ir.Node("", "Shape", [tensor], attributes, num_outputs=1, name=f"{value.name}/Shape")
+    scalar = ir.Node("", "Squeeze", [shape.outputs[0]], [], num_outputs=1, name=f"{value.name}/Squeeze")
+    for node in reversed((shape, scalar)):
+        model.graph.insert_before(model.graph[0], node)
+    scalar.outputs[0].type, scalar.outputs[0].shape = value.type, value.shape
+    model.graph.inputs.remove(value)
+    ir.convenience.replace_all_uses_with(value, scalar.outputs[0])
+
+
+def _name_boundary(graph: CompiledGraph, model: ir.Model) -> None:
+    """The user's names and order, and the tensors as PyTorch shows them, whatever their layout in memory."""
+    outer = {node.name: name for node, name in zip(graph.placeholders(), graph.outer_input_names(), strict=True)}
+    part = graph.runners[0].part
+    made = dict(
+        zip((node.name for node in part.outputs), zip(model.graph.outputs, graph.runners[0].permutations, strict=True), strict=True)
+    )
+    inputs = {str(value.name): value for value in model.graph.inputs}
+    order = graph.output_nodes()
+    names = graph.job.output_names or tuple(f"output_{place}" for place in range(len(order)))
+    model.graph.outputs.clear()
+    for node, name in zip(order, names, strict=True):
+        if not isinstance(node, torch.fx.Node):
+            continue  # a constant: PyTorch gives it, a model has no place for it
+        value, permutation = made[node.name] if node.name in made else (inputs[node.name], None)
+        model.graph.outputs.append(_handed_out(model, value, name, permutation, node.meta["val"]))
+    for name, value in inputs.items():
+        value.name = outer[name]
+
+
+def _handed_out(model: ir.Model, value: ir.Value, name: str, permutation: tuple[int, ...] | None, meta: Any) -> ir.Value:
+    inverse = None if permutation is None else sorted(range(len(permutation)), key=permutation.__getitem__)
+    attributes = [] if inverse is None else [ir.AttrInt64s("perm", inverse)]
+    node = ir.Node("", "Identity" if inverse is None else "Transpose", [value], attributes, num_outputs=1, name=f"{name}/out")
+    node.outputs[0].name = name
+    convert.set_type(node.outputs[0], meta)
+    model.graph.append(node)
+    return node.outputs[0]
+
+
+def _save(model: ir.Model, target: pathlib.Path) -> None:
+    """Write beside the target, check, then move into place: nothing half-written is ever there under its name."""
+    size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
+    data = f"{target.stem}.data" if size > _INLINE_BYTES else None
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        ir.save(model, folder / target.name, external_data=data)
+        try:
+            onnx.checker.check_model(str(folder / target.name))
+        except onnx.checker.ValidationError as error:
+            raise ConversionError(f"the exported model does not pass onnx.checker: {error}") from error
+        for name in (data, target.name):
+            if name is not None:
+                os.replace(folder / name, target.parent / name)  # noqa: PTH105 - replaces, on every platform
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
