@@ -1,0 +1,79 @@
+"""The one claim behind most integration tests: compiled through a lens, a function does what it does without."""
+
+# ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ortlens import Lens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ortlens.trace.records import Capture
+
+SEED = 20260
+
+
+def twin(value: Any) -> Any:
+    """The same tensor in memory of its own, strides, gradient flag and all; other values as they are."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    storage = value.untyped_storage().clone()
+    made = torch.empty(0, dtype=value.dtype).set_(storage, value.storage_offset(), value.shape, value.stride())
+    return made.requires_grad_(value.requires_grad)
+
+
+def assert_same(actual: Any, expected: Any, *, atol: float = 1e-5, rtol: float = 1e-4) -> None:
+    """Equal structure, Python types, numbers, dtypes and strides."""
+    leaves, structure = pytree.tree_flatten(actual)
+    wanted, wanted_structure = pytree.tree_flatten(expected)
+    assert structure == wanted_structure
+    for leaf, want in zip(leaves, wanted, strict=True):
+        assert type(leaf) is type(want)
+        torch.testing.assert_close(leaf, want, atol=atol, rtol=rtol, equal_nan=True)
+        if isinstance(want, torch.Tensor):
+            assert strides_that_matter(leaf) == strides_that_matter(want)
+
+
+def strides_that_matter(tensor: torch.Tensor) -> list[int]:
+    """Strides of the dimensions that have more than one index; of an empty tensor none."""
+    return [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1] if tensor.numel() else []
+
+
+def same_as_eager(
+    function: Callable[..., Any],
+    *calls: Sequence[Any],
+    options: Mapping[str, Any] | None = None,
+    dynamic: bool | None = None,
+    grad: bool = False,
+    atol: float = 1e-5,
+) -> Capture:
+    """Call a function both ways, with the same arguments and random numbers, and compare results and arguments.
+
+    Args:
+        function: A function or module.
+        *calls: Arguments of each call, in turn.
+        options: Of the backend.
+        dynamic: As for `torch.compile`.
+        grad: Whether gradients are on.
+        atol: Absolute tolerance.
+
+    Returns:
+        What the lens recorded.
+    """
+    lens = Lens(options=options)
+    compiled = torch.compile(function, backend=lens, dynamic=dynamic)
+    with torch.set_grad_enabled(grad):
+        for args in calls:
+            ours, theirs = [twin(arg) for arg in args], [twin(arg) for arg in args]
+            torch.manual_seed(SEED)
+            expected = function(*theirs)
+            torch.manual_seed(SEED)
+            assert_same(compiled(*ours), expected, atol=atol)
+            assert_same(ours, theirs, atol=atol)
+    return lens.captured()

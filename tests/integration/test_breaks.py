@@ -1,0 +1,200 @@
+"""Graph breaks, counted once per place, and recompiles, kept apart from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from ortlens import Lens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HERE = Path(__file__)
+BACKENDS = [pytest.param("inductor", marks=pytest.mark.inductor), "eager", "ortlens"]
+X = torch.linspace(0.1, 1, 5)
+
+
+def innermost(x: torch.Tensor) -> torch.Tensor:
+    x = torch.sin(x)
+    torch._dynamo.graph_break()  # three calls deep
+    return torch.sin(x)
+
+
+def second(x: torch.Tensor) -> torch.Tensor:
+    return torch.cos(innermost(torch.cos(x)))
+
+
+def third(x: torch.Tensor) -> torch.Tensor:
+    return torch.tan(second(torch.tan(x)))
+
+
+def outermost(x: torch.Tensor) -> torch.Tensor:
+    return torch.sigmoid(third(torch.sigmoid(x)))
+
+
+def line_of(comment: str) -> int:
+    (number,) = (n for n, line in enumerate(HERE.read_text(encoding="utf-8").splitlines(), 1) if line.rstrip().endswith(f"# {comment}"))
+    return number
+
+
+def watch(function: Callable[..., Any], *calls: tuple[Any, ...], backend: str = "eager", dynamic: bool | None = None) -> Lens:
+    lens = Lens(backend)
+    compiled = torch.compile(function, backend=lens, dynamic=dynamic)
+    with torch.no_grad():
+        for args in calls:
+            torch.testing.assert_close(compiled(*args), function(*args))
+    return lens
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_break_three_calls_deep(backend: str) -> None:
+    lens = watch(outermost, (X,), (X + 1,), backend=backend)
+    output = lens.output()
+    assert (output.graph_count, output.graph_break_count, output.op_count, output.recompile_count) == (8, 7, 8, 0)
+    assert len(output.graphs) == 8
+    (broken,) = lens.captured().breaks
+    assert (broken.occurrences, broken.gb_id) == (7, "GB0025")
+    assert (broken.file, broken.line, broken.function) == (str(HERE), line_of("three calls deep"), "innermost")
+    assert broken.source == "torch._dynamo.graph_break()  # three calls deep"
+    assert "graph_break()" in broken.reason
+    assert broken.explanation
+    assert broken.hints
+    assert [frame.rpartition(" ")[2] for frame in broken.user_stack][-4:] == ["outermost", "third", "second", "innermost"]
+    assert lens.recompiles.empty
+    assert len(lens.graphs) == 8
+    assert set(lens.graphs.name) == {"innermost", "second", "third", "outermost"}
+    assert (lens.graphs.dynamo_ns > 0).all()
+    for word in ("Graph Count: 8", "Graph Break Count: 7", "Op Count: 8", "(x7)", broken.reason):
+        assert word in str(output)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_three_static_shapes_are_two_recompiles_and_no_break(backend: str) -> None:
+    lens = watch(lambda x: x.sin(), (torch.ones(3),), (torch.ones(4),), (torch.ones(5),), backend=backend, dynamic=False)
+    output = lens.output()
+    assert (output.graph_count, output.graph_break_count, output.recompile_count) == (3, 0, 2)
+    assert lens.breaks.empty
+    first, again, third_time = lens.captured().graphs
+    assert [record.of_compile_id for record in lens.captured().recompiles] == [first.compile_id, again.compile_id]
+    assert [graph.recompile_of for graph in (first, again, third_time)] == [None, first.compile_id, again.compile_id]
+    for record in lens.captured().recompiles:
+        assert "size mismatch" in (record.guard or "")
+        assert "expected" in record.reason
+        assert (record.file, record.function) == (str(HERE), "<lambda>")
+
+
+def test_two_distinct_breaks_in_one_function() -> None:
+    def broken_twice(x: torch.Tensor) -> torch.Tensor:
+        x = x.sin()
+        torch._dynamo.graph_break()  # first of two
+        x = x.cos()
+        print(end="")  # noqa: T201 # second of two
+        return x.tan()
+
+    lens = watch(broken_twice, (X,), (X,))
+    assert lens.breaks.line.tolist() == [line_of("first of two"), line_of("second of two")]
+    assert lens.breaks.occurrences.tolist() == [1, 1]
+    assert lens.breaks.gb_id.tolist() == ["GB0025", "GB0059"]
+    assert lens.breaks.function.tolist() == ["broken_twice"] * 2
+    assert (lens.output().graph_count, lens.output().graph_break_count) == (3, 2)
+    assert set(lens.graphs.name) == {"broken_twice"}
+
+
+def test_the_same_line_called_from_two_places_is_one_break() -> None:
+    def helper(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()  # called twice
+        return x + 1
+
+    def calls_it_twice(x: torch.Tensor) -> torch.Tensor:
+        return helper(helper(x.sin()).cos()).tan()
+
+    lens = watch(calls_it_twice, (X,))
+    assert lens.breaks.line.tolist() == [line_of("called twice")]
+    assert lens.breaks.occurrences.item() == lens.output().graph_count - 1
+
+
+def test_a_branch_on_data() -> None:
+    def branches(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        if y.sum() > 0:  # branch on data
+            return y + 1
+        return y - 1
+
+    lens = watch(branches, (X,), (-X,), (X,))
+    (broken,) = lens.captured().breaks
+    assert (broken.line, broken.source) == (line_of("branch on data"), "if y.sum() > 0:  # branch on data")
+    assert "data-dependent branching" in broken.reason.lower()
+    assert any("torch.cond" in hint for hint in broken.hints)
+    assert lens.output().graph_count == 3
+    assert lens.recompiles.empty
+
+
+def test_a_break_in_a_loop_skips_the_frame_and_is_told() -> None:
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() * 2
+
+    def loops(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = inner(x) + 1
+            torch._dynamo.graph_break()  # in a loop
+        return x
+
+    lens = watch(loops, (X,))
+    assert line_of("in a loop") in lens.breaks.line.tolist()
+    assert lens.graphs.name.tolist() == ["inner"], "PyTorch skips the frame with the loop and compiles what it calls"
+    assert lens.findings.empty
+
+
+def test_item_names_its_remedy() -> None:
+    lens = watch(lambda x: x * x.sum().item(), (X,))
+    (broken,) = lens.captured().breaks
+    assert "item()" in broken.reason
+    assert any("capture_scalar_outputs" in hint for hint in broken.hints)
+
+
+def test_a_recompile_of_a_function_with_a_break_adds_no_break() -> None:
+    def broken_once(x: torch.Tensor, flag: bool) -> torch.Tensor:  # noqa: FBT001 - what Dynamo guards on
+        x = x.sin() if flag else x.cos()
+        torch._dynamo.graph_break()  # recompiled
+        return x + 1
+
+    lens = watch(broken_once, (X, True), (X, False), (X, True))
+    (broken,) = lens.captured().breaks
+    assert broken.occurrences == 1
+    assert len(broken.compile_ids) == 2
+    assert lens.output().recompile_count == len(lens.recompiles) >= 1
+    assert "flag" in (lens.captured().recompiles[0].guard or "")
+    assert lens.output().graph_count == 1 + 1 + len(lens.recompiles)
+
+
+def test_a_break_without_graphs_around_it_is_still_told() -> None:
+    def prints(x: torch.Tensor) -> torch.Tensor:
+        print(end="")  # noqa: T201 # nothing before it
+        return x
+
+    lens = watch(prints, (X,))
+    assert lens.breaks.line.tolist() == [line_of("nothing before it")]
+    assert lens.graphs.empty
+
+
+def test_full_graph_mode_raises_as_pytorch_does() -> None:
+    lens = Lens("eager")
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(outermost, backend=lens, fullgraph=True)(X)
+    assert lens.graphs.empty
+    assert lens.findings.empty
+
+
+def test_the_error_of_the_user_is_not_a_break() -> None:
+    def raises(x: torch.Tensor) -> torch.Tensor:
+        x = x + 1
+        raise KeyError("mine")
+
+    lens = Lens("eager")
+    with pytest.raises(KeyError, match="mine"):
+        torch.compile(raises, backend=lens)(X)
+    assert lens.findings.empty

@@ -1,0 +1,137 @@
+"""`capture()` hears every compilation by our backend inside its block; `explain()` compiles, calls and returns a lens."""
+
+# ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ortlens import Lens, OrtBackend, UsageError, capture, explain
+from ortlens.backend.compiler import ortlens_backend
+
+X = torch.linspace(-1, 1, 6)
+
+
+def broken(x: torch.Tensor) -> torch.Tensor:
+    x = x.sin()
+    torch._dynamo.graph_break()
+    return x.cos()
+
+
+def other(x: torch.Tensor) -> torch.Tensor:
+    x = x * 3
+    torch._dynamo.graph_break()
+    return x.tan() + 1
+
+
+@pytest.mark.parametrize("backend", [ortlens_backend, "ortlens", "onnxrt", OrtBackend()], ids=str)
+def test_capture_records_every_compile_by_our_backend_inside(backend: Any) -> None:
+    with torch.no_grad():
+        torch.compile(torch.cos, backend=backend)(X)
+        with capture(name="inside") as lens:
+            fast = torch.compile(broken, backend=backend)
+            fast(X)
+            torch.compile(other, backend="eager")(X)
+        torch.compile(torch.tan, backend=backend)(X)
+        fast(X)
+    assert (lens.output().graph_count, lens.output().graph_break_count) == (2, 1)
+    assert lens.graphs.name.tolist() == ["broken", "broken"]
+    assert lens.breaks.function.tolist() == ["broken"]
+    assert lens.sessions.calls.tolist() == [2, 2], "calls after the block still count"
+    assert lens.name == "inside"
+
+
+def test_captures_nest_and_the_inner_one_hears() -> None:
+    with torch.no_grad(), capture() as outer:
+        torch.compile(torch.sin, backend=ortlens_backend)(X)
+        with capture() as inner:
+            torch.compile(broken, backend=ortlens_backend)(X)
+        torch.compile(torch.tan, backend=ortlens_backend)(X)
+    assert (len(outer.graphs), len(outer.breaks)) == (2, 0)
+    assert (len(inner.graphs), len(inner.breaks)) == (2, 1)
+
+
+def test_a_lens_inside_a_capture_keeps_its_own() -> None:
+    own = Lens()
+    with torch.no_grad(), capture() as around:
+        torch.compile(broken, backend=own)(X)
+    assert (len(own.graphs), len(own.breaks)) == (2, 1)
+    assert around.graphs.empty
+    assert around.breaks.empty
+
+
+def test_an_exception_inside_a_capture_passes_and_ends_it() -> None:
+    seen: list[Lens] = []
+
+    def fails() -> None:
+        with capture() as lens, torch.no_grad():
+            seen.append(lens)
+            torch.compile(torch.sin, backend=ortlens_backend)(X)
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        fails()
+    (lens,) = seen
+    assert len(lens.graphs) == 1
+    with torch.no_grad():
+        torch.compile(torch.cos, backend=ortlens_backend)(X)
+    assert len(lens.graphs) == 1
+
+
+def test_explain_is_curried_and_isolated() -> None:
+    module = nn.Sequential(nn.Linear(6, 3), nn.Tanh())
+    with torch.no_grad():
+        lenses = [explain(module, calls=3)(X) for _ in range(10)]
+    for lens in lenses:
+        assert lens.name == "Sequential"
+        assert lens.graphs.coverage.tolist() == [1.0]
+        assert lens.sessions.calls.tolist() == [3]
+        assert lens.recompiles.empty
+
+
+def test_explain_passes_keywords_and_options_and_bounds_its_calls() -> None:
+    calls: list[float] = []
+
+    def scaled(x: torch.Tensor, *, by: float) -> torch.Tensor:
+        return x * by
+
+    def slow(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        calls.append(0.0)
+        return x + 1
+
+    lens = explain(scaled, options={"min_partition_nodes": 9}, calls=1, name="named")(X, by=2.0)
+    assert lens.name == "named"
+    assert set(lens.fallbacks.reason_code) == {"too_small"}
+    explain(slow, backend="eager")(X)
+    assert 1 < len(calls) <= 100
+
+
+@pytest.mark.parametrize("calls", [0, -1, 2.5, "3"])
+def test_explain_refuses_impossible_numbers_of_calls(calls: Any) -> None:
+    with pytest.raises(UsageError, match="calls must be a whole number"):
+        explain(torch.sin, calls=calls)
+    with pytest.raises(UsageError, match="takes a function or a module"):
+        explain(3)  # type: ignore[arg-type]  # the mistake under test
+
+
+def test_a_capture_in_one_thread_hears_nothing_of_another() -> None:
+    done = threading.Event()
+
+    def elsewhere() -> None:
+        with torch.no_grad():
+            torch.compile(lambda x: x.tan() - 7, backend=ortlens_backend)(X)
+        done.set()
+
+    with torch.no_grad(), capture() as lens:
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        torch.compile(torch.sin, backend=ortlens_backend)(X)
+    assert done.is_set()
+    assert [target for target in lens.nodes.target if target != "aten.scalar_tensor.default"] == ["aten.sin.default"]

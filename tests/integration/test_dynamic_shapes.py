@@ -1,0 +1,119 @@
+"""Symbolic sizes: one session for all of them, numbers computed where they are needed, results of any size."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ortlens import Lens
+from tests.integration.against_eager import assert_same, same_as_eager
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ortlens.trace.records import Capture
+
+SIZES = (6, 8, 4, 64)
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "view": lambda x: x.view(-1, 2).sum(1),
+    "size_in_arithmetic": lambda x: (x.shape[0] * 2 - 1, x + x.shape[0], x.shape[0] // 2),
+    "size_in_division": lambda x: x / x.shape[0],
+    "flatten": lambda x: x.view(2, -1).flatten() * 2,
+    "arange": lambda x: torch.arange(x.shape[0]) + x,
+    "arange_with_step": lambda x: torch.arange(0, x.shape[0] * 3, 3) * x,
+    "expand": lambda x: x[:1].expand(x.shape[0], x.shape[0]) + x,
+    "slice": lambda x: x[: x.shape[0] // 2] + x[-(x.shape[0] // 2) :],
+    "matmul": lambda x: (x.unsqueeze(1) @ x.unsqueeze(0)).diagonal(),
+    "concatenate": lambda x: torch.cat([x, x * 2]),
+    "transposed_result": lambda x: (x.view(-1, 2) * 2).t(),
+    "padded": lambda x: torch.nn.functional.pad(x, (1, 2)),
+    "two_pieces": lambda x: torch.special.bessel_j0(x * 2).cumsum(0) + x.shape[0],
+    "zeros_of_that_size": lambda x: torch.zeros(x.shape[0], 2) + x.unsqueeze(1),
+    "scaled_by_root": lambda x: x * math.sqrt(x.shape[0]),
+    "only_the_size": lambda x: torch.ones(x.shape[0] + 1),
+}
+
+
+def _vectors(*sizes: int) -> list[tuple[torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    return [(torch.randn(size, generator=generator),) for size in sizes]
+
+
+def _sessions_per_partition(capture: Capture) -> list[int]:
+    return [sum(s.partition_id == p.partition_id for s in capture.sessions) for p in capture.partitions]
+
+
+@pytest.mark.parametrize("preallocate", [False, True])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_one_session_serves_all_sizes(name: str, preallocate: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    capture = same_as_eager(FUNCTIONS[name], *_vectors(*SIZES), dynamic=True, options={"preallocate_output": preallocate})
+    (graph,) = capture.graphs
+    assert graph.dynamic_shapes
+    assert graph.partition_count
+    assert _sessions_per_partition(capture) == [1] * graph.partition_count
+    assert [session.calls for session in capture.sessions] == [len(SIZES)] * graph.partition_count
+    assert not capture.recompiles
+    assert not capture.findings
+
+
+def test_batch_sizes_zero_and_one_add_graphs_and_nothing_else() -> None:
+    capture = same_as_eager(FUNCTIONS["flatten"], *_vectors(6, 4, 0, 2, 0, 10), dynamic=True)
+    assert len(capture.graphs) <= 3
+    assert sum(session.calls for session in capture.sessions) == 6
+    assert all(graph.coverage == 1.0 for graph in capture.graphs)
+
+
+def test_automatic_dynamic_shapes_recompile_once_and_then_serve_every_size() -> None:
+    capture = same_as_eager(lambda x: x.relu() + 1, *_vectors(3, 4, 5, 6, 7))
+    assert [graph.dynamic_shapes for graph in capture.graphs] == [False, True]
+    assert [session.calls for session in capture.sessions] == [1, 4]
+    assert [session.input_signature.startswith("f32[") for session in capture.sessions] == [True, True]
+    (again,) = capture.recompiles
+    assert again.of_compile_id == capture.graphs[0].compile_id
+    assert capture.graphs[1].recompile_of == again.of_compile_id
+
+
+def test_static_shapes_make_a_session_each() -> None:
+    capture = same_as_eager(lambda x: x.relu() + 1, *_vectors(3, 4, 5, 4, 3), dynamic=False)
+    assert sorted(session.input_signature for session in capture.sessions) == ["f32[3]", "f32[4]", "f32[5]"]
+    assert sorted(session.calls for session in capture.sessions) == [1, 2, 2]
+
+
+def test_symbolic_numbers_as_arguments_and_results() -> None:
+    def scaled(x: torch.Tensor, times: int) -> tuple[torch.Tensor, int]:
+        return x * times, x.shape[0] * times + 1
+
+    capture = same_as_eager(scaled, *[(*vector, times) for vector, times in zip(_vectors(4, 6, 9), (3, 5, 7), strict=True)], dynamic=True)
+    assert len(capture.graphs) == 1
+    assert capture.graphs[0].coverage == 1.0
+
+
+def test_data_dependent_sizes_flow_through_a_session() -> None:
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        capture = same_as_eager(lambda x: (x[x > 0] * 2).exp() + 1, *_vectors(9, 9, 9), (-torch.ones(9),))
+    assert len(capture.graphs) == 1
+    assert all(fallback.reason for fallback in capture.fallbacks)
+
+
+@settings(max_examples=6)
+@given(rows=st.lists(st.integers(2, 9), min_size=2, max_size=5), columns=st.integers(2, 5))
+def test_any_run_of_sizes(rows: list[int], columns: int) -> None:
+    def pooled(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        centred = x - x.mean(0, keepdim=True)
+        return centred.t() @ centred, torch.cat([x, centred], 0).sum(1)
+
+    torch.compiler.reset()
+    lens = Lens()
+    compiled = torch.compile(pooled, backend=lens, dynamic=True)
+    for row in rows:
+        x = torch.randn(row, columns)
+        with torch.no_grad():
+            assert_same(compiled(x), pooled(x))
+    assert lens.sessions.calls.sum() == len(rows)
+    assert lens.graphs.coverage.tolist() == [1.0] * len(lens.graphs)

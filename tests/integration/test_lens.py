@@ -1,0 +1,208 @@
+"""A lens sees its own compilations and no others, wraps any backend, and leaves nothing behind."""
+
+# ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
+
+from __future__ import annotations
+
+import gc
+import logging
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+import ortlens
+from ortlens import Lens, OrtBackend, UsageError
+from ortlens.backend import _torch
+from ortlens.backend.compiler import ortlens_backend
+from ortlens.lens import dynamo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+X = torch.linspace(-1, 1, 6)
+
+
+def broken(x: torch.Tensor) -> torch.Tensor:
+    x = x.sin()
+    torch._dynamo.graph_break()
+    return x.cos()
+
+
+def other(x: torch.Tensor) -> torch.Tensor:
+    x = x * 3
+    torch._dynamo.graph_break()
+    return x.tan() + 1
+
+
+def listening() -> bool:
+    return any(isinstance(handler, dynamo._TraceListener) for handler in logging.getLogger(_torch.TRACE_LOGGER).handlers)
+
+
+def test_two_lenses_and_an_unrelated_compile_never_mix() -> None:
+    first, second = Lens(name="first"), Lens("eager", name="second")
+    one, two, three = torch.compile(broken, backend=first), torch.compile(other, backend=second), torch.compile(other, backend="eager")
+    for shape in (3, 4, 5):
+        for compiled in (one, two, three):
+            compiled(torch.ones(shape))
+    assert set(first.graphs.name) == {"broken"}
+    assert set(second.graphs.name) == {"other"}
+    assert set(first.breaks.function) == {"broken"}
+    assert set(second.breaks.function) == {"other"}
+    assert len(first.breaks) == len(second.breaks) == 1
+    assert set(first.recompiles.function) == {"broken"}
+    assert set(second.recompiles.function) == {"other"}
+    assert len(second.runs) == 3
+    assert second.sessions.empty
+
+
+def test_two_lenses_on_the_same_function() -> None:
+    first, second = Lens("eager"), Lens("eager")
+    for lens in (first, second):
+        torch.compile(broken, backend=lens)(X)
+    for lens in (first, second):
+        assert (lens.output().graph_count, lens.output().graph_break_count, lens.output().recompile_count) == (2, 1, 0)
+
+
+def test_one_lens_for_two_functions() -> None:
+    lens = Lens("eager")
+    for function in (broken, other, lambda x: x * 3):
+        torch.compile(function, backend=lens)(X)
+    assert (lens.output().graph_count, lens.output().graph_break_count) == (5, 2)
+    assert lens.breaks.function.tolist() == ["broken", "other"]
+    assert lens.breaks.occurrences.tolist() == [1, 1]
+
+
+def mine(module: torch.fx.GraphModule, _inputs: list[torch.Tensor]) -> Callable[..., Any]:
+    return module.forward
+
+
+class BackendObject:
+    def __call__(self, module: torch.fx.GraphModule, _inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        return module.forward
+
+
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    [
+        ("eager", "eager"),
+        ("aot_eager", "aot_eager"),
+        pytest.param("inductor", "inductor", marks=pytest.mark.inductor),
+        (mine, "mine"),
+        (BackendObject(), "BackendObject"),
+    ],
+)
+def test_foreign_backends_are_timed_and_have_no_partitions(backend: Any, name: str) -> None:
+    lens = Lens(backend)
+    compiled = torch.compile(lambda x: x.sin() + 1, backend=lens, dynamic=True)
+    with torch.no_grad():
+        for size in (4, 5, 6):
+            torch.testing.assert_close(compiled(torch.ones(size)), torch.ones(size).sin() + 1)
+    (graph,) = lens.captured().graphs
+    assert (graph.phase, graph.dynamic_shapes, graph.op_count) == ("inference", True, 2)
+    assert (graph.node_count, graph.partition_count, graph.coverage) == (None, None, None)
+    assert lens.captured().backend == name
+    assert len(lens.runs) == 3
+    assert lens.runs.session_id.isna().all()
+    assert (lens.runs.total_ns > 0).all()
+    for table in ("nodes", "partitions", "fallbacks", "models", "sessions"):
+        assert getattr(lens, table).empty
+
+
+def test_a_foreign_backend_in_training_is_told_as_forward() -> None:
+    lens = Lens("aot_eager")
+    torch.compile(nn.Linear(3, 2), backend=lens)(torch.ones(1, 3)).sum().backward()
+    assert lens.graphs.phase.tolist() == ["forward"]
+
+
+@pytest.mark.parametrize("backend", ["ortlens", "onnxrt", ortlens_backend, OrtBackend()], ids=str)
+def test_our_backend_under_every_name(backend: Any) -> None:
+    lens = Lens(backend)
+    with torch.no_grad():
+        torch.compile(torch.sin, backend=lens)(X)
+    assert lens.captured().backend == "ortlens"
+    assert lens.sessions.calls.tolist() == [1]
+
+
+def test_what_cannot_be_a_backend_is_refused() -> None:
+    with pytest.raises(UsageError, match="no_such_backend"):
+        Lens("no_such_backend")
+    with pytest.raises(UsageError, match="options are for the ortlens backend"):
+        Lens("eager", options={"min_partition_nodes": 2})
+
+
+def test_a_lens_that_is_let_go_leaves_nothing() -> None:
+    gc.collect()
+    model = nn.Linear(6, 2)
+    lens = Lens()
+    torch.compile(model, backend=lens)(X).sum().backward()
+    assert listening()
+    gone = weakref.ref(lens), weakref.ref(lens._recorder), weakref.ref(lens._watch)
+    del lens
+    torch.compiler.reset()
+    gc.collect()
+    assert [reference() for reference in gone] == [None] * 3
+    assert not listening(), "nobody watches, but torch still writes its log for us"
+
+
+def test_a_lens_lives_while_its_compiled_function_does() -> None:
+    compiled = torch.compile(broken, backend=Lens("eager"))
+    gc.collect()
+    torch.testing.assert_close(compiled(X), broken(X))
+    torch.testing.assert_close(compiled(torch.ones(2)), broken(torch.ones(2)))
+
+
+def test_a_failure_inside_the_listener_becomes_a_finding_and_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tripping(*_: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(dynamo.DynamoWatch, "heard_break", tripping)
+    monkeypatch.setattr(dynamo.DynamoWatch, "heard_metrics", tripping)
+    lens = Lens()
+    compiled = torch.compile(broken, backend=lens)
+    with warnings.catch_warnings(record=True) as heard, torch.no_grad():
+        warnings.simplefilter("always")
+        for size in (3, 4, 5):
+            torch.testing.assert_close(compiled(torch.ones(size)), broken(torch.ones(size)))
+    said = [str(warning.message) for warning in heard if "ortlens" in str(warning.message)]
+    assert len(said) == 1
+    assert "ZeroDivisionError: planted" in said[0]
+    assert {finding.rule for finding in lens.captured().findings} == {"lens_failed"}
+    assert "planted" in lens.captured().findings[0].evidence
+    assert lens.sessions.calls.sum() >= 3
+
+
+def test_a_failure_of_the_listener_with_warnings_as_errors_still_leaves_the_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tripping(*_: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(dynamo.DynamoWatch, "heard_metrics", tripping)
+    lens = Lens("eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(torch.compile(torch.sin, backend=lens)(X), X.sin())
+    assert len(lens.findings) >= 1
+
+
+def test_recording_that_fails_does_not_reach_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tripping(*_: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr("ortlens.backend.record.GraphReporter._node", tripping)
+    lens = Lens()
+    with torch.no_grad(), pytest.warns(RuntimeWarning, match="planted"):
+        torch.testing.assert_close(torch.compile(torch.sin, backend=lens)(X), X.sin())
+    assert any("planted" in finding.evidence for finding in lens.captured().findings)
+
+
+def test_display_never_raises_while_it_grows() -> None:
+    lens = Lens()
+    assert "Lens" in repr(lens)
+    compiled = torch.compile(broken, backend=lens)
+    compiled(X)
+    for text in (repr(lens), lens.summary(), lens._repr_html_()):
+        assert text
+    assert isinstance(lens.captured(), ortlens.Capture)

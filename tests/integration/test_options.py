@@ -1,0 +1,198 @@
+"""Options, seen from what they do to a model that runs."""
+
+# ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+from ortlens import Lens, OrtBackend, OrtBackendOptions, UsageError, is_onnxrt_backend_supported, torch_compile_backend
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _own_instances() -> Iterator[None]:
+    OrtBackend.clear_cached_instances()
+    yield
+    OrtBackend.clear_cached_instances()
+
+
+X = torch.linspace(-1, 1, 6)
+
+
+def two_pieces(x: torch.Tensor) -> Any:
+    return torch.special.bessel_j0(x.sin() * 2).cos()
+
+
+def run(options: Any, function: Any = two_pieces, times: int = 1) -> Lens:
+    lens = Lens(options=options)
+    compiled = torch.compile(function, backend=lens)
+    with torch.no_grad():
+        for _ in range(times):
+            torch.testing.assert_close(compiled(X), function(X))
+    return lens
+
+
+@pytest.mark.parametrize("name", ["ortlens", "onnxrt"])
+def test_registered_names_work_in_a_process_that_never_imported_ortlens(name: str, run_python: Any) -> None:
+    program = f"""
+import sys, torch
+assert "ortlens" not in sys.modules
+fast = torch.compile(lambda x: x.sin() + 1, backend={name!r}, options={{"min_partition_nodes": 1}})
+torch.testing.assert_close(fast(torch.ones(3)), torch.ones(3).sin() + 1)
+from ortlens import OrtBackend
+(backend,) = OrtBackend.get_cached_instances()
+print(backend.execution_count, {name!r} in torch.compiler.list_backends())
+"""
+    assert run_python(program).split() == ["1", "True"]
+
+
+def test_names_of_the_removed_backend() -> None:
+    assert is_onnxrt_backend_supported()
+    compiled = torch.compile(two_pieces, backend=torch_compile_backend, options={"freeze_weights": False})
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(X), two_pieces(X))
+    (backend,) = OrtBackend.get_cached_instances()
+    assert backend.options == OrtBackendOptions(freeze_weights=False)
+    assert backend.execution_count == 2
+
+
+def test_options_of_torch_compile_reach_a_lens() -> None:
+    lens = Lens()
+    compiled = torch.compile(two_pieces, backend=lens, options={"min_partition_nodes": 2})
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(X), two_pieces(X))
+    assert "too_small" in lens.fallbacks.reason_code.tolist()
+
+
+def test_unknown_options_are_refused_where_they_are_given() -> None:
+    with pytest.raises(UsageError, match=r"min_partition_node.*did you mean 'min_partition_nodes'.*dump_path"):
+        Lens(options={"min_partition_node": 2})
+    with pytest.raises(Exception, match="unknown option 'nonsense'"):
+        torch.compile(two_pieces, backend=torch_compile_backend, options={"nonsense": 1})(X)
+
+
+def test_dumped_files_are_numbered_and_written_on_the_first_run_only(tmp_path: Path) -> None:
+    prefix = f"{tmp_path}/new folder/m_"
+    lens = Lens(options={"dump_path": prefix})
+    compiled = torch.compile(two_pieces, backend=lens)
+    folder = tmp_path / "new folder"
+    assert not folder.exists()
+    with torch.no_grad():
+        compiled(X)
+        names = sorted(path.name for path in folder.iterdir())
+        stamps = [path.stat().st_mtime_ns for path in sorted(folder.iterdir())]
+        compiled(X)
+        torch.compile(lambda x: x + 1, backend=lens)(X)
+    assert names == ["m_0.onnx", "m_0.txt", "m_1.onnx", "m_1.txt"]
+    assert [path.stat().st_mtime_ns for path in sorted(folder.iterdir())[:4]] == stamps
+    assert sorted(path.name for path in folder.iterdir())[4:] == ["m_2.onnx", "m_2.txt"]
+    assert lens.models.path.tolist() == [f"{prefix}{n}.onnx" for n in range(3)]
+    for number, word in enumerate(("sin", "cos", "add")):
+        onnx.checker.check_model(onnx.load(folder / f"m_{number}.onnx"))
+        text = (folder / f"m_{number}.txt").read_text(encoding="utf-8")
+        assert word in text
+        assert "placeholder" in text
+
+
+def test_a_model_made_again_for_a_changed_weight_is_not_dumped_again(tmp_path: Path) -> None:
+    model, lens = nn.Linear(6, 2).eval(), Lens(options={"dump_path": f"{tmp_path}/"})
+    compiled = torch.compile(model, backend=lens)
+    with torch.no_grad():
+        compiled(X)
+        model.weight.add_(1)
+        torch.testing.assert_close(compiled(X), model(X))
+    assert len(lens.sessions) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.onnx", "0.txt"]
+
+
+def test_the_environment_names_the_dump_path_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONNXRT_DUMP_PATH", f"{tmp_path}/env_")
+    run(None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["env_0.onnx", "env_0.txt", "env_1.onnx", "env_1.txt"]
+
+
+def test_a_dump_that_cannot_be_written_does_not_stop_the_model(tmp_path: Path) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("not a folder")
+    lens = Lens(options={"dump_path": f"{blocker}/m_"})
+    compiled = torch.compile(two_pieces, backend=lens)
+    with torch.no_grad(), pytest.warns(RuntimeWarning, match="ortlens"):
+        torch.testing.assert_close(compiled(X), two_pieces(X))
+    assert lens.fallbacks.target.tolist() == ["prims.bessel_j0.default"], "a file that cannot be written is no fault of ONNX Runtime"
+
+
+def test_transforms_see_every_model_once_in_order_and_change_what_runs() -> None:
+    seen: list[tuple[str, str]] = []
+
+    def first(model: onnx.ModelProto) -> None:
+        seen.append(("first", model.graph.name))
+        for node in model.graph.node:
+            if node.op_type == "Cos":
+                node.op_type = "Sin"
+
+    def second(model: onnx.ModelProto) -> onnx.ModelProto:
+        seen.append(("second", model.graph.name))
+        made = onnx.ModelProto()
+        made.CopyFrom(model)
+        made.producer_name = "second"
+        return made
+
+    lens = Lens(options={"pre_ort_model_transforms": (first, second)})
+    compiled = torch.compile(two_pieces, backend=lens)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(compiled(X), torch.special.bessel_j0(X.sin() * 2).sin())
+    assert [name for name, _ in seen] == ["first", "second"] * 2
+    assert len({graph for _, graph in seen}) == 2
+    assert {onnx.load_from_string(data).producer_name for data in lens.captured().attachments.values()} == {"second"}
+    assert "Sin:1" in lens.models.ops.iloc[1]
+
+
+def test_session_options_are_used_and_share_no_weights_between_sessions() -> None:
+    settings = onnxruntime.SessionOptions()
+    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    settings.intra_op_num_threads = 1
+    backend = OrtBackend({"ort_session_options": settings})
+    for width in (2, 3):
+        model = nn.Linear(6, width).eval()
+        compiled = torch.compile(model, backend=backend)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(X), model(X))
+            model.weight.mul_(2)
+            torch.testing.assert_close(compiled(X), model(X))
+    used = [info.session.get_session_options() for infos in backend.sessions_by_graph.values() for info in infos]
+    assert len(used) == 2, "the sessions in use, one per model; those of weights that are no more are gone"
+    assert {options.intra_op_num_threads for options in used} == {1}
+    assert {options.graph_optimization_level for options in used} == {onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("preallocate", [False, True])
+def test_outputs_are_the_same_whoever_allocates_them(preallocate: bool, dynamic: bool) -> None:  # noqa: FBT001 - parameters
+    lens = Lens(options={"preallocate_output": preallocate})
+    compiled = torch.compile(two_pieces, backend=lens, dynamic=dynamic)
+    with torch.no_grad():
+        kept = [compiled(X * scale) for scale in (1, 2, 3)]
+        for scale, result in zip((1, 2, 3), kept, strict=True):
+            torch.testing.assert_close(result, two_pieces(X * scale))
+
+
+def test_providers_with_options_are_accepted() -> None:
+    lens = run({"preferred_execution_providers": [("CPUExecutionProvider", {})], "infer_execution_providers": False})
+    assert set(lens.sessions.providers) == {("CPUExecutionProvider",)}
+
+
+def test_models_in_a_newer_operator_set() -> None:
+    lens = run({"export_options": {"opset_version": 20}})
+    assert lens.models.opset.tolist() == [20, 20]
+    assert lens.fallbacks.target.tolist() == ["prims.bessel_j0.default"]

@@ -1,0 +1,167 @@
+"""Graphs that ONNX Runtime takes in part: how they are cut, what stays behind, and where in the user's code that is."""
+
+# ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ortlens import Lens
+from tests.integration.against_eager import same_as_eager
+
+HERE = Path(__file__)
+
+
+def unsupported(x: torch.Tensor) -> Any:
+    return torch.special.bessel_j0(x)  # the line that fallbacks must point to
+
+
+def line_of(text: str) -> int:
+    lines = HERE.read_text(encoding="utf-8").splitlines()
+    (number,) = (number for number, line in enumerate(lines, start=1) if line.strip().startswith(text))
+    return number
+
+
+def x(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+def test_two_partitions_around_one_operator() -> None:
+    capture = same_as_eager(lambda a: unsupported(a.sin() * 2).cos() + 1, (x(3, 4),))
+    (graph,) = capture.graphs
+    assert (graph.partition_count, graph.fallback_count) == (2, 1)
+    assert [partition.graph_id for partition in capture.partitions] == [graph.graph_id] * 2
+    assert sum(partition.node_count for partition in capture.partitions) + 1 == graph.node_count
+
+
+def test_operators_side_by_side_share_the_partitions_before_and_after() -> None:
+    capture = same_as_eager(lambda a: unsupported(a.sin()) + unsupported(a.cos()) + unsupported(a.tan()).exp(), (x(3),))
+    assert [graph.partition_count for graph in capture.graphs] == [2]
+
+
+def test_operators_in_a_row_cost_a_partition_each() -> None:
+    capture = same_as_eager(lambda a: unsupported(unsupported(unsupported(a.sin()).sin()).sin()).sin(), (x(3),))
+    assert [graph.partition_count for graph in capture.graphs] == [4]
+
+
+def test_an_unsupported_operator_at_the_edge_costs_none() -> None:
+    capture = same_as_eager(lambda a: (unsupported(a) * 2).sin(), (x(3),))
+    assert [graph.partition_count for graph in capture.graphs] == [1]
+
+
+def test_a_graph_of_nothing_else_has_no_partition() -> None:
+    capture = same_as_eager(unsupported, (x(3),))
+    assert [(graph.partition_count, graph.coverage) for graph in capture.graphs] == [(0, 0.0)]
+    assert not capture.sessions
+
+
+def test_a_fallback_points_to_the_users_line_and_says_why() -> None:
+    capture = same_as_eager(lambda a: unsupported(a.sin()) + 1, (x(3),))
+    (fallback,) = capture.fallbacks
+    assert (fallback.target, fallback.reason_code) == ("prims.bessel_j0.default", "no_converter")
+    assert "prims.bessel_j0.default" in fallback.reason
+    assert fallback.file == str(HERE)
+    assert fallback.line == line_of("return torch.special.bessel_j0(x)")
+    assert fallback.source == HERE.read_text(encoding="utf-8").splitlines()[fallback.line - 1].strip()
+
+
+def test_every_node_knows_its_module_and_line() -> None:
+    class Inner(nn.Module):
+        def forward(self, a: torch.Tensor) -> Any:
+            return unsupported(a.tan())
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList([Inner(), Inner()])
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, a: torch.Tensor) -> Any:
+            for block in self.blocks:
+                a = block(a)
+            return self.head(a)
+
+    capture = same_as_eager(Outer().eval(), (x(3, 4),))
+    by_target = {target: [n for n in capture.nodes if n.target == target] for target in {n.target for n in capture.nodes}}
+    assert [n.module for n in by_target["prims.bessel_j0.default"]] == ["blocks.0", "blocks.1"]
+    assert {n.module_type for n in by_target["aten.tan.default"]} == {"Inner"}
+    assert [(n.module, n.module_type) for n in by_target["aten.addmm.default"]] == [("head", "Linear")]
+    assert {n.line for n in by_target["aten.tan.default"]} == {line_of("return unsupported(a.tan())")}
+    first_line = inspect.getsourcelines(Outer.forward)[1]
+    assert first_line < line_of("return self.head(a)") == by_target["aten.addmm.default"][0].line
+    assert all(n.file == str(HERE) for n in capture.nodes)
+
+
+def test_nodes_partitions_models_and_onnx_names_agree() -> None:
+    capture = same_as_eager(lambda a: unsupported(a.sin() * 2).cos() + 1, (x(3, 4),))
+    partitions = {p.partition_id: p for p in capture.partitions}
+    for node in capture.nodes:
+        assert (node.partition_id is None) == (not node.supported) == (node.reason_code is not None)
+        assert node.dtype == "float32"
+    for model in capture.models:
+        partition = partitions[model.partition_id]
+        assert partition.model_id == model.model_id
+        made = [name for node in capture.nodes if node.partition_id == partition.partition_id for name in node.onnx_nodes]
+        assert len(made) == len(set(made)) == model.node_count
+        assert sum(int(entry.rpartition(":")[2]) for entry in model.ops) == model.node_count
+        assert model.size_bytes == len(capture.attachments[f"models/{model.model_id}.onnx"])
+        assert partition.input_bytes == partition.output_bytes == 3 * 4 * 4
+
+
+@pytest.mark.parametrize(("least", "left"), [(1, 3), (2, 2), (3, 1), (4, 0), (99, 0)])
+def test_partitions_under_the_limit_stay_in_pytorch(least: int, left: int) -> None:
+    def uneven(a: torch.Tensor) -> Any:
+        return unsupported(unsupported(a.sin().cos().tan()).sin().cos()).sin()
+
+    capture = same_as_eager(uneven, (x(5),), options={"min_partition_nodes": least})
+    (graph,) = capture.graphs
+    assert graph.partition_count == left
+    assert len(capture.sessions) == left
+    small = [fallback for fallback in capture.fallbacks if fallback.reason_code == "too_small"]
+    assert graph.fallback_count == len(capture.fallbacks) == len(small) + 2
+    assert all(f"min_partition_nodes={least}" in fallback.reason for fallback in small)
+    assert all(partition.node_count >= least for partition in capture.partitions)
+
+
+def test_what_stays_in_pytorch_is_counted_and_timed() -> None:
+    lens = Lens()
+    compiled = torch.compile(lambda a: unsupported(a.sin()) + unsupported(a.cos() * 2).sum(), backend=lens)
+    with torch.no_grad():
+        for _ in range(7):
+            compiled(x(50))
+    assert lens.fallbacks.calls.tolist() == [7, 7]
+    assert (lens.fallbacks.total_ns > 7 * 500).all()
+    assert lens.sessions.calls.tolist() == [7, 7]
+
+
+def test_a_draw_from_the_generator_keeps_its_place() -> None:
+    def draws(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        first = torch.rand_like(a) + unsupported(a.sin())
+        second = torch.rand_like(a) * first.cos()
+        return first, second, torch.randint_like(a, 10) + 1
+
+    capture = same_as_eager(draws, (x(9),), (x(9),))
+    assert sorted(f.reason_code for f in capture.fallbacks) == ["no_converter"] + ["side_effect"] * 3
+
+
+def test_checks_run_where_they_stand() -> None:
+    def checked(a: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        n = counts.max().item()
+        torch._check(n < 5)
+        return (a * n).sqrt() + 1
+
+    lens = Lens()
+    with torch._dynamo.config.patch(capture_scalar_outputs=True), torch.no_grad():
+        compiled = torch.compile(checked, backend=lens)
+        torch.testing.assert_close(compiled(torch.ones(3), torch.tensor([1, 4])), torch.full((3,), 3.0))
+        assert "side_effect" in lens.fallbacks.reason_code.tolist()
+        with pytest.raises(RuntimeError, match=r"u0 < 5|Runtime assertion"):
+            compiled(torch.ones(3), torch.tensor([1, 5]))
+    assert len(lens.graphs) == 1
+    assert lens.findings.empty

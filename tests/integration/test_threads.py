@@ -1,0 +1,120 @@
+"""Several threads, one compiled model: every answer is the caller's own, every call is counted once."""
+
+# ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ortlens import Lens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+THREADS, CALLS = 4, 60
+
+
+def in_threads(work: Callable[[int], None]) -> None:
+    barrier = threading.Barrier(THREADS)
+
+    def started(number: int) -> None:
+        barrier.wait(timeout=30)
+        with torch.no_grad():
+            work(number)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for done in [pool.submit(started, number) for number in range(THREADS)]:
+            done.result(timeout=120)
+
+
+def model() -> Any:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4)).eval()
+
+
+def test_every_thread_gets_its_own_answers() -> None:
+    net, lens = model(), Lens()
+    compiled = torch.compile(net, backend=lens)
+    with torch.no_grad():
+        compiled(torch.zeros(3, 8))
+
+    def work(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(CALLS):
+            x = torch.randn(3, 8, generator=generator)
+            torch.testing.assert_close(compiled(x), net(x))
+
+    in_threads(work)
+    assert lens.sessions.calls.tolist() == [THREADS * CALLS + 1]
+    assert len(lens.runs) == THREADS * CALLS + 1
+    assert lens.runs.groupby("thread").size().tolist().count(CALLS) == THREADS
+    assert sorted(lens.runs.call) == list(range(THREADS * CALLS + 1))
+
+
+def test_the_first_call_may_come_from_all_threads_at_once() -> None:
+    net, lens = model(), Lens()
+    compiled = torch.compile(net, backend=lens)
+    in_threads(lambda seed: torch.testing.assert_close(compiled(torch.full((3, 8), float(seed))), net(torch.full((3, 8), float(seed)))))
+    assert lens.fallbacks.empty
+    assert lens.findings.empty
+    assert lens.sessions.calls.sum() == THREADS
+
+
+def test_symbolic_sizes_from_several_threads() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        return torch.special.bessel_j0(x.sin()).cos() * x.shape[0], x.shape[0] + 1
+
+    lens = Lens()
+    compiled = torch.compile(function, backend=lens, dynamic=True)
+    with torch.no_grad():
+        compiled(torch.zeros(3))
+
+    def work(seed: int) -> None:
+        for size in range(2, 20):
+            x = torch.full((size + seed,), float(seed))
+            torch.testing.assert_close(compiled(x), function(x))
+
+    in_threads(work)
+    assert lens.sessions.calls.tolist() == [THREADS * 18 + 1] * 2
+
+
+def test_weights_that_change_between_rounds_reach_every_thread() -> None:
+    net, lens = model(), Lens()
+    compiled = torch.compile(net, backend=lens)
+    x = torch.ones(3, 8)
+    with torch.no_grad():
+        compiled(x)
+    for step in range(4):
+        with torch.no_grad():
+            net[0].weight.add_(0.1 * (step + 1))
+        in_threads(lambda _: torch.testing.assert_close(compiled(x), net(x)))
+    assert lens.fallbacks.empty
+    assert lens.findings.empty
+    assert len(lens.sessions) <= 4, "threads that notice the same change make one session, not one each"
+    assert lens.sessions.calls.sum() == 4 * THREADS + 1
+
+
+def test_captures_can_be_taken_while_threads_call() -> None:
+    net, lens = model(), Lens()
+    compiled = torch.compile(net, backend=lens)
+    with torch.no_grad():
+        compiled(torch.zeros(3, 8))
+    seen: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(CALLS):
+            if number:
+                compiled(torch.ones(3, 8))
+            else:
+                capture = lens.captured()
+                seen.append(capture.sessions[0].calls)
+                assert all(run.total_ns == run.bind_ns + run.run_ns + run.output_ns >= 0 for run in capture.runs)
+
+    in_threads(work)
+    assert seen == sorted(seen)
+    assert lens.sessions.calls.tolist() == [(THREADS - 1) * CALLS + 1]

@@ -1,0 +1,249 @@
+"""Training through ONNX Runtime: outputs, gradients, running statistics and whole runs of an optimiser follow eager."""
+
+# ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name everybody knows
+from torch import nn
+
+from ortlens import Lens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ortlens.trace.records import Capture
+
+
+def r(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+class Attention(nn.Module):
+    mask: torch.Tensor | None
+
+    def __init__(self, *, causal: bool = False, masked: bool = False, kv_heads: int = 4) -> None:
+        super().__init__()
+        self.causal, self.kv_heads = causal, kv_heads
+        self.query, self.key_value, self.out = nn.Linear(16, 16), nn.Linear(16, 2 * 4 * kv_heads), nn.Linear(16, 16)
+        mask = torch.ones(6, 6, dtype=torch.bool)
+        mask[:, 4:] = False
+        mask[2] = False  # a row with nothing to look at
+        self.register_buffer("mask", mask if masked else None)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        batch, rows, _ = x.shape
+        query = self.query(x).view(batch, rows, 4, 4).transpose(1, 2)
+        key, value = (part.view(batch, rows, self.kv_heads, 4).transpose(1, 2) for part in self.key_value(x).chunk(2, -1))
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=self.mask, is_causal=self.causal, enable_gqa=self.kv_heads != 4)
+        return self.out(mixed.transpose(1, 2).reshape(batch, rows, 16))
+
+
+class Shared(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+
+    def forward(self, tokens: torch.Tensor) -> Any:
+        return self.embed(tokens).tanh() @ self.embed.weight.t()
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...]]] = {
+    "mlp": (lambda: nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 3)), (r(4, 6),)),
+    "conv_batchnorm": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)),
+        (r(2, 3, 8, 8),),
+    ),
+    "attention": (Attention, (r(2, 6, 16),)),
+    "causal_attention": (lambda: Attention(causal=True), (r(2, 6, 16),)),
+    "masked_attention": (lambda: Attention(masked=True), (r(2, 6, 16),)),
+    "grouped_attention": (lambda: Attention(kv_heads=2), (r(2, 6, 16),)),
+    "grouped_causal_attention": (lambda: Attention(kv_heads=1, causal=True), (r(2, 6, 16),)),
+    "tied_embedding": (Shared, (torch.tensor([[1, 2, 3], [3, 3, 10]]),)),
+}
+
+
+def _twins(name: str) -> tuple[Any, Any, tuple[Any, ...]]:
+    torch.manual_seed(0)
+    make, args = MODELS[name]
+    model = make()
+    return model, copy.deepcopy(model), args
+
+
+def _assert_same_state(ours: nn.Module, theirs: nn.Module, tolerance: float = 1e-4) -> None:
+    """Parameters, their gradients and buffers; a mapping, so that a failure names the one that differs."""
+    for mine, reference in ((dict(ours.named_parameters()), dict(theirs.named_parameters())), (_gradients(ours), _gradients(theirs))):
+        torch.testing.assert_close(mine, reference, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(dict(ours.named_buffers()), dict(theirs.named_buffers()), atol=tolerance, rtol=tolerance)
+
+
+def _gradients(model: nn.Module) -> dict[str, torch.Tensor | None]:
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def _phases(capture: Capture) -> list[str]:
+    return sorted(graph.phase for graph in capture.graphs)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_outputs_gradients_and_buffers(name: str) -> None:
+    ours, theirs, args = _twins(name)
+    inputs = [arg.clone().requires_grad_(arg.is_floating_point()) for arg in args]
+    references = [arg.clone().requires_grad_(arg.is_floating_point()) for arg in args]
+    lens = Lens()
+    compiled = torch.compile(ours, backend=lens)
+    for _ in range(2):  # gradients add up over calls
+        mine, reference = compiled(*inputs), theirs(*references)
+        torch.testing.assert_close(mine, reference, atol=1e-4, rtol=1e-4)
+        assert mine.stride() == reference.stride()
+        mine.square().mean().backward()
+        reference.square().mean().backward()
+    for own, other in zip(inputs, references, strict=True):
+        torch.testing.assert_close(own.grad, other.grad, atol=1e-4, rtol=1e-4)
+    _assert_same_state(ours, theirs)
+    capture = lens.captured()
+    assert _phases(capture) == ["backward", "forward"]
+    assert not capture.findings
+    assert all(graph.coverage and graph.coverage > 0.8 for graph in capture.graphs), capture.fallbacks
+    for graph in capture.graphs:
+        calls = {
+            s.calls
+            for s in capture.sessions
+            for p in capture.partitions
+            if s.partition_id == p.partition_id and p.graph_id == graph.graph_id
+        }
+        assert calls == {2}
+
+
+def test_the_backward_graph_is_told_with_the_users_lines() -> None:
+    ours, _, args = _twins("mlp")
+    lens = Lens()
+    torch.compile(ours, backend=lens)(*args).sum().backward()
+    backward = next(graph for graph in lens.captured().graphs if graph.phase == "backward")
+    forward = next(graph for graph in lens.captured().graphs if graph.phase == "forward")
+    assert backward.compile_id == forward.compile_id
+    assert backward.op_count == 0
+    assert forward.op_count > 0
+    modules = {node.module for node in lens.captured().nodes if node.graph_id == backward.graph_id}
+    assert {"0", "3"} <= modules
+    assert not backward.aot_ns
+    assert not backward.dynamo_ns
+    assert backward.compile_ns
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW], ids=lambda kind: kind.__name__)
+def test_several_steps_follow_eager(optimizer: Any) -> None:
+    ours, theirs, args = _twins("mlp")
+    lens = Lens()
+    compiled = torch.compile(ours, backend=lens)
+    optimizers = [optimizer(model.parameters(), lr=1e-2) for model in (ours, theirs)]
+    losses = []
+    for step in range(6):
+        batch = [arg + step for arg in args]
+        pair = [forward(*batch).square().mean() for forward in (compiled, theirs)]
+        for stepper, loss in zip(optimizers, pair, strict=True):
+            stepper.zero_grad()
+            loss.backward()
+            stepper.step()
+        losses.append(pair)
+    torch.testing.assert_close(*[torch.stack([pair[side] for pair in losses]).detach() for side in (0, 1)], atol=1e-4, rtol=1e-4)
+    _assert_same_state(ours, theirs, 1e-3)
+    assert _phases(lens.captured()) == ["backward", "forward"]
+    assert set(lens.sessions.calls) == {6}
+
+
+def test_training_then_evaluating_then_training() -> None:
+    ours, theirs, args = _twins("conv_batchnorm")
+    lens = Lens()
+    compiled = torch.compile(ours, backend=lens)
+    steppers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (ours, theirs)]
+    for _ in range(3):
+        for model, forward, stepper in ((ours, compiled, steppers[0]), (theirs, theirs, steppers[1])):
+            model.train()
+            stepper.zero_grad()
+            forward(*args).square().mean().backward()
+            stepper.step()
+            model.eval()
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(*args), theirs(*args), atol=1e-4, rtol=1e-4)
+    _assert_same_state(ours, theirs)
+    assert _phases(lens.captured()) == ["backward", "forward", "inference"]
+    assert lens.findings.empty
+
+
+def test_backward_twice_over_one_forward() -> None:
+    ours, theirs, args = _twins("mlp")
+    compiled = torch.compile(ours, backend=Lens())
+    for forward in (compiled, theirs):
+        loss = forward(*args).square().mean()
+        loss.backward(retain_graph=True)
+        loss.backward()
+    _assert_same_state(ours, theirs)
+
+
+def test_two_forwards_then_their_backwards_in_the_other_order() -> None:
+    ours, theirs, (x,) = _twins("attention")
+    compiled = torch.compile(ours, backend=Lens())
+    for forward in (compiled, theirs):
+        first, second = forward(x).sum(), forward(x * 2).square().sum()
+        second.backward()
+        first.backward()
+    _assert_same_state(ours, theirs)
+
+
+def test_kept_activations_are_not_overwritten_by_later_calls() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x.exp() * y.sigmoid()).tanh()
+
+    compiled = torch.compile(function, backend=Lens())
+    gradients = []
+    for forward in (compiled, function):
+        leaves = [(r(5).mul(n).requires_grad_(), r(5).add(n)) for n in range(3)]
+        results = [forward(x, y) for x, y in leaves]
+        for result in reversed(results):
+            result.sum().backward()
+        gradients.append([x.grad for x, _ in leaves])
+    torch.testing.assert_close(*gradients)
+
+
+def test_frozen_parameters_get_no_gradient() -> None:
+    ours, theirs, args = _twins("mlp")
+    for model in (ours, theirs):
+        model[0].weight.requires_grad_(requires_grad=False)
+    for forward in (torch.compile(ours, backend=Lens()), theirs):
+        forward(*args).sum().backward()
+    assert ours[0].weight.grad is None
+    torch.testing.assert_close(ours[3].weight.grad, theirs[3].weight.grad)
+
+
+def test_dropout_follows_the_seed_in_both_directions() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(x.sin(), 0.4).cos() * 2
+
+    results = []
+    lens = Lens()
+    for forward in (torch.compile(function, backend=lens), function):
+        x = r(40).requires_grad_()
+        torch.manual_seed(3)
+        result = forward(x)
+        result.sum().backward()
+        results.append((result.detach(), x.grad))
+    torch.testing.assert_close(*results)
+    assert lens.fallbacks.reason_code.tolist() == ["side_effect"]
+
+
+def test_training_with_symbolic_sizes_compiles_once() -> None:
+    ours, theirs, (x,) = _twins("mlp")
+    lens = Lens()
+    compiled = torch.compile(ours, backend=lens, dynamic=True)
+    for rows in (4, 7, 3):
+        for forward in (compiled, theirs):
+            forward(x[:1].expand(rows, 6) * rows).square().mean().backward()
+    _assert_same_state(ours, theirs)
+    assert _phases(lens.captured()) == ["backward", "forward"]
+    assert set(lens.sessions.calls) == {3}

@@ -1,0 +1,128 @@
+"""Hand-made FX graphs of cheap ATen operators, and independent answers to what the partitioner claims."""
+
+# ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+from hypothesis import strategies as st
+
+from ortlens.backend.support import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+aten = torch.ops.aten
+NO = Verdict(supported=False, code="no_converter", reason="asked")
+EFFECT = Verdict(supported=False, code="side_effect", reason="asked")
+YES = Verdict(supported=True)
+
+
+@dataclass(frozen=True)
+class Dag:
+    """A graph as plain data: node k takes `sources[k]` (numbers below k + `inputs`; the first `inputs` are placeholders)."""
+
+    inputs: int
+    sources: tuple[tuple[int, ...], ...]
+    supported: tuple[bool, ...]
+    sizes: tuple[int, ...]
+
+
+@st.composite
+def dags(draw: st.DrawFn, *, most: int = 14, inputs: int = 2) -> Dag:
+    """Any graph of one- and two-argument operators with any of them unsupported."""
+    count = draw(st.integers(1, most))
+    sources = tuple(tuple(draw(st.lists(st.integers(0, number + inputs - 1), min_size=1, max_size=2))) for number in range(count))
+    flags = tuple(draw(st.lists(st.booleans(), min_size=count, max_size=count)))
+    sizes = tuple(draw(st.lists(st.integers(1, 5), min_size=count, max_size=count)))
+    return Dag(inputs, sources, flags, sizes)
+
+
+def graph_of(dag: Dag, *, sized: bool = False) -> tuple[torch.fx.Graph, list[torch.fx.Node]]:
+    """The graph; every node without a user is an output.
+
+    Args:
+        dag: The plan.
+        sized: Give the values the sizes of the plan, for graphs that are never run.
+
+    Returns:
+        The graph, and the nodes of the plan in order.
+    """
+    graph = torch.fx.Graph()
+    values: list[torch.fx.Node] = [graph.placeholder(f"in{number}") for number in range(dag.inputs)]
+    for value in values:
+        value.meta["val"] = torch.empty(3)
+    for number, sources in enumerate(dag.sources):
+        args = [values[source] for source in sources]
+        node = graph.call_function(aten.sub.Tensor, tuple(args)) if len(args) > 1 else graph.call_function(aten.sin.default, tuple(args))
+        node.meta["val"] = torch.empty(dag.sizes[number] if sized else 3)
+        values.append(node)
+    made = values[dag.inputs :]
+    used = {source for node in made for source in node.all_input_nodes}
+    graph.output(tuple(node for node in made if node not in used))
+    graph.lint()
+    return graph, made
+
+
+def verdicts_of(flags: Mapping[torch.fx.Node, bool]) -> Callable[[torch.fx.Node], Verdict]:
+    return lambda node: YES if flags.get(node, True) else NO
+
+
+def longest_alternation(dag: Dag) -> int:
+    """Most runs of supported nodes on any path: no plan can do with fewer partitions. Every path is walked, none assumed."""
+    users: dict[int, list[int]] = {number: [] for number in range(len(dag.sources))}
+    for number, sources in enumerate(dag.sources):
+        for source in set(sources):
+            if source >= dag.inputs:
+                users[source - dag.inputs].append(number)
+
+    def runs_after(number: int, *, inside: bool) -> int:
+        now = dag.supported[number]
+        own = int(now and not inside)
+        return own + max((runs_after(user, inside=now) for user in users[number]), default=0)
+
+    return max(runs_after(number, inside=False) for number in range(len(dag.sources)))
+
+
+def can_be_scheduled(dag: Dag, labels: Sequence[int]) -> bool:
+    """Whether a labelling of the supported nodes, in order, leaves partitions that can run one after another."""
+    label = iter(labels)
+    group: list[Any] = [("part", next(label)) if flag else ("eager", number) for number, flag in enumerate(dag.supported)]
+    before: dict[Any, set[Any]] = {name: set() for name in group}
+    for number, sources in enumerate(dag.sources):
+        for source in sources:
+            if source >= dag.inputs and group[source - dag.inputs] != group[number]:
+                before[group[number]].add(group[source - dag.inputs])
+    try:
+        TopologicalSorter(before).prepare()
+    except CycleError:
+        return False
+    return True
+
+
+def module_of(graph: torch.fx.Graph, **attributes: Any) -> torch.fx.GraphModule:
+    owner = torch.nn.Module()
+    for name, value in attributes.items():
+        if isinstance(value, torch.Tensor):
+            owner.register_buffer(name, value)
+        else:
+            setattr(owner, name, value)
+    return torch.fx.GraphModule(owner, graph)
+
+
+def traced(function: Callable[..., Any], *args: Any, symbolic: bool = False, **tracing: Any) -> torch.fx.GraphModule:
+    """The ATen graph of a function, with `meta["val"]` on every node, as AOTAutograd would hand it over."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    module: torch.fx.GraphModule = make_fx(function, tracing_mode="symbolic" if symbolic else "fake", **tracing)(*args)
+    return module
+
+
+def node_named(graph: torch.fx.Graph, target: Any) -> torch.fx.Node:
+    found: torch.fx.Node = next(node for node in graph.nodes if node.target is target)
+    return found
