@@ -60,11 +60,11 @@ def made_up_outputs() -> dict[Any, frozenset[int]]:
         _aten.embedding_bag.default: bag,
         _aten.embedding_bag.padding_idx: bag,
         _aten._embedding_bag.default: bag,  # noqa: SLF001 - operators' names, here and below
-        _aten._embedding_bag_forward_only.default: bag,  # noqa: SLF001
-        _aten._linalg_det.default: frozenset({1, 2}),  # noqa: SLF001
-        _aten._native_batch_norm_legit_no_training.default: frozenset({1, 2}),  # noqa: SLF001
-        _aten._scaled_dot_product_efficient_attention.default: attention_extras,  # noqa: SLF001
-        _aten._scaled_dot_product_flash_attention.default: attention_extras,  # noqa: SLF001
+        _aten._embedding_bag_forward_only.default: bag,  # noqa: SLF001 - same
+        _aten._linalg_det.default: frozenset({1, 2}),  # noqa: SLF001 - same
+        _aten._native_batch_norm_legit_no_training.default: frozenset({1, 2}),  # noqa: SLF001 - same
+        _aten._scaled_dot_product_efficient_attention.default: attention_extras,  # noqa: SLF001 - same
+        _aten._scaled_dot_product_flash_attention.default: attention_extras,  # noqa: SLF001 - same
         _aten.nll_loss_forward.default: frozenset({1}),
     }
 
