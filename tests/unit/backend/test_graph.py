@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import threading
 import weakref
@@ -27,9 +26,10 @@ def job(
     function: Callable[..., Any], *args: Any, static: frozenset[int] = frozenset(), symbolic: bool = False, **options: Any
 ) -> graph.Job:
     table = _torch.decomposition_table(_torch.shared_registry())
-    plain: dict[str, Any] = {"input_names": (), "output_names": (), "dry_run": False}
     return graph.Job(
-        **{field.name: plain[field.name] for field in dataclasses.fields(graph.Job) if field.name in plain},
+        input_names=(),
+        output_names=(),
+        dry_run=False,
         module=traced(function, *args, symbolic=symbolic, decomposition_table=table),
         phase="inference",
         options=OrtBackendOptions(**options),
