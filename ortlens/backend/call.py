@@ -243,10 +243,16 @@ class _Writer:
         sizes = list(output.meta.shape)
         if output.permutation is not None:
             sizes = [sizes[d] for d in output.permutation]
+        if not self._preallocate and not all(isinstance(size, int) for size in sizes):
+            return None
+        return self._sizes_text(sizes)
+
+    def _sizes_text(self, sizes: Sequence[Any]) -> str | None:
+        """Source of a tuple of sizes, or None when they do not follow from the inputs."""
         if all(isinstance(size, int) for size in sizes):
             return repr(tuple(int(size) for size in sizes))
         needed = frozenset().union(*(_torch.symbols_of(size) for size in sizes))
-        if not self._preallocate or not needed <= set(self._symbols):
+        if not needed <= set(self._symbols):
             return None
         texts = (_substitute(_torch.expression_of(size), self._symbols) for size in sizes)
         return f"({''.join(f'int({text}), ' for text in texts)})"
@@ -264,8 +270,8 @@ class _Writer:
                 lines.append(f"r{index} = tensor_over(values[{index}], {self._constant('y', index, output.meta.dtype)})")
             if output.permutation is not None:
                 lines.append(f"r{index} = r{index}.permute({_inverse(output.permutation)!r})")
-            elif _has_odd_strides(output.meta):
-                lines.append(f"r{index} = restride(r{index}, {self._constant('s', index, tuple(output.meta.stride()))})")
+            elif has_odd_strides(output.meta) and (strides := self._sizes_text(output.meta.stride())) is not None:
+                lines.append(f"r{index} = restride(r{index}, {strides})")
         return lines
 
     def _by_run(self, output: Output) -> bool:
@@ -294,11 +300,23 @@ def _inverse(permutation: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted(range(len(permutation)), key=permutation.__getitem__))
 
 
-def _has_odd_strides(meta: torch.Tensor) -> bool:
-    """Whether PyTorch expects strides that are neither contiguous nor a permutation: expanded or padded."""
+def has_odd_strides(meta: torch.Tensor) -> bool:
+    """Whether PyTorch expects strides that are neither contiguous nor a permutation: expanded or padded.
+
+    Args:
+        meta: A fake tensor; symbolic sizes and strides are judged by their hints.
+
+    Returns:
+        True when the output of a session has to be laid out anew.
+    """
     from ortlens.backend.convert import memory_order
 
-    return all(isinstance(s, int) for s in (*meta.stride(), *meta.shape)) and not meta.is_contiguous() and memory_order(meta) is None
+    sizes, strides = [_torch.size_hint(d) for d in meta.shape], [_torch.size_hint(s) for s in meta.stride()]
+    expected, plain = 1, True
+    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
+        plain = plain and (size == 1 or stride == expected)
+        expected *= max(size, 1)
+    return not plain and 0 not in sizes and memory_order(meta) is None
 
 
 def restride(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:

@@ -16,7 +16,7 @@ from ortlens._versions import check_supported
 from ortlens.backend.custom import registered_ops
 from ortlens.backend.options import OrtBackendOptions
 from ortlens.backend.provenance import input_name
-from ortlens.errors import OrtLensError
+from ortlens.errors import ConversionError, OrtLensError
 from ortlens.trace.recorder import CURRENT
 
 if TYPE_CHECKING:
@@ -304,14 +304,18 @@ def count_ops(module: torch.fx.GraphModule) -> int:
 
 
 def _transformed(model: onnx.ModelProto, options: OrtBackendOptions) -> onnx.ModelProto:
-    for transform in options.pre_ort_model_transforms or ():
-        model = transform(model) or model
+    for place, transform in enumerate(options.pre_ort_model_transforms or ()):
+        try:
+            model = transform(model) or model
+        except Exception as error:  # noqa: PERF203 - the message names the one that raised
+            name = getattr(transform, "__name__", repr(transform))
+            raise ConversionError(f"pre_ort_model_transforms[{place}] ({name}) raised {type(error).__name__}: {error}") from error
     return model
 
 
 def _dump(model: onnx.ModelProto, part: torch.fx.GraphModule, options: OrtBackendOptions) -> str | None:
     """Write a model and the text of its FX graph; numbers count up per prefix, over the whole process."""
-    prefix = options.dump_path or os.environ.get("ONNXRT_DUMP_PATH")
+    prefix = str(options.dump_path or os.environ.get("ONNXRT_DUMP_PATH") or "")
     if not prefix:
         return None
     with _dump_lock:

@@ -162,9 +162,10 @@ class _Converter:
         if isinstance(outputs, Sequence):
             for place, (output, item) in enumerate(zip(outputs, value, strict=False)):
                 self._name_output(output, f"{node.name}.{place}", item)
+        elif isinstance(value, (tuple, list)):
+            outputs.name = node.name  # an ONNX sequence, which has no tensor's type
         else:
-            item = value[0] if isinstance(value, (tuple, list)) and value else value
-            self._name_output(outputs, node.name, item)
+            self._name_output(outputs, node.name, value)
         self._values[node.name] = outputs
 
     def _name_output(self, output: Any, name: str, item: Any) -> None:
@@ -281,6 +282,13 @@ def optimize(model: ir.Model) -> None:
         onnxscript.optimizer.optimize_ir(model, onnx_shape_inference=False)
 
 
+def _label(node: ir.Node, neighbours: Sequence[ir.Node]) -> None:
+    if FX_NODE_KEY not in node.metadata_props:
+        origin = next((other.metadata_props[FX_NODE_KEY] for other in neighbours if FX_NODE_KEY in other.metadata_props), None)
+        if origin is not None:
+            node.metadata_props[FX_NODE_KEY] = origin
+
+
 def to_opset(model: ir.Model, version: int) -> ir.Model:
     """Convert a model to a newer version of the default operator set.
 
@@ -324,14 +332,15 @@ def proto_from_model(model: ir.Model, output_types: Sequence[Any]) -> Any:
 
 
 def _label_nodes(graph: ir.Graph) -> None:
-    for node in reversed(list(graph)):
-        if FX_NODE_KEY not in node.metadata_props:
-            users = [user for output in node.outputs for user, _ in output.uses()]
-            origin = next((user.metadata_props[FX_NODE_KEY] for user in users if FX_NODE_KEY in user.metadata_props), None)
-            if origin is not None:
-                node.metadata_props[FX_NODE_KEY] = origin
+    nodes = list(graph)
+    for node in reversed(nodes):  # users first, so that a chain of unlabelled nodes takes the label at its end
+        _label(node, [user for output in node.outputs for user, _ in output.uses()])
+    for node in nodes:
+        _label(node, [source for value in node.inputs if value is not None and (source := value.producer()) is not None])
+        if FX_NODE_KEY not in node.metadata_props:  # it reads inputs and makes outputs only: those have FX names
+            node.metadata_props[FX_NODE_KEY] = str(node.outputs[0].name).removesuffix(".out")
     taken: set[str] = set()
-    for node in graph:
+    for node in nodes:
         base = node.name or f"{node.metadata_props.get(FX_NODE_KEY, 'node')}/{node.op_type}"
         name, number = base, 1
         while name in taken:

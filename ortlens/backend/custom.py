@@ -23,7 +23,7 @@ def register_op(target: Any, function: Callable[..., Any]) -> None:
     Raises:
         UsageError: The target is no op overload, or the function cannot be called.
     """
-    check_entry(target, function)
+    check_entry(target, function, "register_op")
     with _lock:
         _registered[target] = function
 
@@ -38,12 +38,13 @@ def registered_ops() -> dict[Any, Callable[..., Any]]:
         return dict(_registered)
 
 
-def check_entry(target: Any, function: Any) -> None:
+def check_entry(target: Any, function: Any, what: str) -> None:
     """Refuse an entry of a translation table that no graph could use.
 
     Args:
         target: Should be an op overload.
         function: Should be callable.
+        what: Where the entry was given, for the message.
 
     Raises:
         UsageError: It is not; the message names the item and what to write instead.
@@ -51,9 +52,9 @@ def check_entry(target: Any, function: Any) -> None:
     if not hasattr(target, "_schema"):
         overloads = getattr(target, "overloads", None)
         advice = f"; name one of its overloads: {', '.join(f'{target}.{name}' for name in overloads())}" if callable(overloads) else ""
-        raise UsageError(f"{target!r} is not an op overload such as torch.ops.aten.relu.default{advice}")
+        raise UsageError(f"{what}: {target!r} is not an op overload such as torch.ops.aten.relu.default{advice}")
     if not callable(function):
-        raise UsageError(f"the function given for {target} is a {type(function).__name__}, which cannot be called")
+        raise UsageError(f"{what}: the function given for {target} is a {type(function).__name__}, which cannot be called")
 
 
 def check_table(table: Any) -> None:
@@ -68,4 +69,4 @@ def check_table(table: Any) -> None:
     if not isinstance(table, Mapping):
         raise UsageError(f"custom_translation_table must map op overloads to ONNX Script functions, not be a {type(table).__name__}")
     for target, function in table.items():
-        check_entry(target, function)
+        check_entry(target, function, "custom_translation_table")

@@ -18,7 +18,7 @@ import torch.fx
 from ortlens.backend import _torch, convert, program, split
 from ortlens.backend.partition import Plan, plan_partitions
 from ortlens.backend.record import GraphReporter, Phases
-from ortlens.backend.session import PartitionRunner, RunnerHooks, SessionInfo
+from ortlens.backend.session import ModelRefused, PartitionRunner, RunnerHooks, SessionInfo
 from ortlens.backend.support import Support, Verdict
 from ortlens.errors import ConversionError, OrtLensError, SessionError, UsageError
 
@@ -187,7 +187,7 @@ class CompiledGraph:
     def _give_up(self, error: Exception) -> None:
         """Leave the whole graph to PyTorch, unless the user asked to be told or asked for what cannot be."""
         if self.job.options.on_error == "raise" or (isinstance(error, OrtLensError) and not isinstance(error, ConversionError)):
-            raise error
+            raise error from error.__cause__
         title = "a graph could not be prepared for ONNX Runtime and stays in PyTorch"
         if self.job.reporter is not None:
             self.job.reporter.lost_whole(self.job.module, f"preparing the graph raised {short_text(error)}")
@@ -220,9 +220,7 @@ class CompiledGraph:
             if self.job.reporter is not None:
                 self.job.reporter.finding("provider_unavailable", str(error), error)
             raise
-        except OrtLensError:
-            raise
-        except Exception as error:
+        except ModelRefused as error:
             if self.job.options.on_error == "raise":
                 raise SessionError(f"ONNX Runtime refused partition {runner.part.index}: {error}") from error
             self._exclude_refused(runner, error)
@@ -284,13 +282,20 @@ class CompiledGraph:
             self._exclude_part(runner.part, "session_refused", reason)
 
     def _session_made(self, runner: PartitionRunner, info: SessionInfo) -> RunLog | None:
-        path = self.job.dump(runner.model, runner.part.module) if len(runner.sessions) == 0 else None
+        path = self._dumped(runner) if not runner.sessions else None
         if self.job.reporter is None:
             return None
         missing = [name for name in info.wanted_providers if name not in info.providers]
         if missing:
             self.job.reporter.provider_missing(missing, info.providers)
         return self.job.reporter.session_made(runner, info, path)
+
+    def _dumped(self, runner: PartitionRunner) -> str | None:
+        try:
+            return self.job.dump(runner.model, runner.part.module)
+        except OSError as error:
+            self._tell("dump_failed", "a model could not be dumped; it runs all the same", error)
+            return None
 
     def _run_failed(self, runner: PartitionRunner, error: Exception) -> None:
         reason = f"ONNX Runtime failed while running it: {short_text(error)}"
@@ -336,7 +341,7 @@ def short_text(error: BaseException, limit: int = 300) -> str:
     Returns:
         Class and message.
     """
-    while error.__cause__ is not None:
+    while error.__cause__ is not None and not isinstance(error, OrtLensError):
         error = error.__cause__
     text = " ".join(str(error).split())
     said = f"{type(error).__name__}: {text}" if text else type(error).__name__

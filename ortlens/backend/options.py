@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -64,7 +65,9 @@ class OrtBackendOptions:
         pre_ort_model_transforms: Callables on `onnx.ModelProto`, in order, before the session is made. Each may change the
             model in place, or return another one.
         freeze_weights: `"auto"` or True: in inference, parameters and buffers become constants of the session, so that
-            ONNX Runtime folds and prepacks them; a changed weight is noticed before it is used. False: they stay inputs.
+            ONNX Runtime folds and prepacks them; a changed weight is noticed before it is used, by its identity, torch's
+            count of in-place writes, and its address. In-place writes through `param.data` or a numpy view pass all three
+            unseen: write under `torch.no_grad()` instead, or say False. False: weights stay inputs.
         min_partition_nodes: Partitions with fewer compute nodes stay in PyTorch, with reason `too_small`.
         on_error: `"fallback"` sends a partition that cannot be converted, loaded or run back to PyTorch, with the reason
             recorded; `"raise"` raises.
@@ -85,25 +88,48 @@ class OrtBackendOptions:
     min_partition_nodes: int = 1
     on_error: Literal["fallback", "raise"] = "fallback"
     custom_translation_table: Mapping[Any, Callable[..., Any]] | None = None
-    dump_path: str | None = None
+    dump_path: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values that no run could use.
+        """Refuse values that no run could use, and keep copies of what the caller could change later.
 
         Raises:
             UsageError: A field has a value outside its range.
         """
-        if not isinstance(self.export_options, ExportOptions | None):
-            object.__setattr__(self, "export_options", _from_mapping(ExportOptions, self.export_options, "export_options"))
-        if self.custom_translation_table is not None:
-            check_table(self.custom_translation_table)
+        for name in ("infer_execution_providers", "use_aot_autograd", "preallocate_output"):
+            _require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
         _require(self.freeze_weights in ("auto", True, False), "freeze_weights", self.freeze_weights, '"auto", True or False')
         _require(self.on_error in ("fallback", "raise"), "on_error", self.on_error, '"fallback" or "raise"')
         whole = isinstance(self.min_partition_nodes, int) and not isinstance(self.min_partition_nodes, bool)
         _require(whole and self.min_partition_nodes >= 1, "min_partition_nodes", self.min_partition_nodes, "a whole number from 1")
+        _require(isinstance(self.dump_path, str | os.PathLike | None), "dump_path", self.dump_path, "a text or path, or None")
+        self._check_objects()
+        self._keep_copies()
+
+    def _check_objects(self) -> None:
         for name in ("preferred_execution_providers", "default_execution_providers"):
-            value = getattr(self, name)
-            _require(not isinstance(value, str), name, value, "a sequence of names or (name, options) pairs, not one text")
+            _check_providers(name, getattr(self, name))
+        transforms = self.pre_ort_model_transforms
+        sound = transforms is None or (isinstance(transforms, Sequence) and all(callable(transform) for transform in transforms))
+        _require(sound, "pre_ort_model_transforms", transforms, "a sequence of callables, or None")
+        session_options = self.ort_session_options
+        sound = session_options is None or hasattr(session_options, "add_session_config_entry")
+        _require(sound, "ort_session_options", session_options, "an onnxruntime.SessionOptions, or None")
+        if self.custom_translation_table is not None:
+            check_table(self.custom_translation_table)
+
+    def _keep_copies(self) -> None:
+        """Backends are kept by their options: a list that the caller goes on to change must not change a kept one."""
+        if not isinstance(self.export_options, ExportOptions | None):
+            object.__setattr__(self, "export_options", _from_mapping(ExportOptions, self.export_options, "export_options"))
+        for name in ("preferred_execution_providers", "default_execution_providers"):
+            if (given := getattr(self, name)) is not None:
+                copied = tuple(entry if isinstance(entry, str) else (entry[0], dict(entry[1])) for entry in given)
+                object.__setattr__(self, name, copied)
+        if self.pre_ort_model_transforms is not None:
+            object.__setattr__(self, "pre_ort_model_transforms", tuple(self.pre_ort_model_transforms))
+        if self.custom_translation_table is not None:
+            object.__setattr__(self, "custom_translation_table", dict(self.custom_translation_table))
 
     @classmethod
     def from_any(cls, options: OrtBackendOptions | Mapping[str, Any] | None) -> OrtBackendOptions:
@@ -134,6 +160,22 @@ def _from_mapping(kind: type[_T], given: object, what: str) -> _T:
     if unknown:
         raise UsageError(_unknown_message(unknown, valid))
     return kind(**given)
+
+
+_PAIR = 2
+
+
+def _check_providers(name: str, given: object) -> None:
+    if given is None:
+        return
+    sound = isinstance(given, Sequence) and not isinstance(given, str) and all(_is_provider(entry) for entry in given)
+    _require(sound, name, given, "a sequence of names or (name, options) pairs, or None")
+
+
+def _is_provider(entry: object) -> bool:
+    if isinstance(entry, (tuple, list)) and len(entry) == _PAIR:
+        return isinstance(entry[0], str) and isinstance(entry[1], Mapping)
+    return isinstance(entry, str)
 
 
 def _require(claim: bool, name: str, value: object, wanted: str) -> None:  # noqa: FBT001 - reads as a sentence at the call

@@ -117,7 +117,10 @@ def _sink(plan: Plan) -> None:
         users = [user for user in node.users if user not in plan.roaming]
         if not users or not all(plan.in_partition(user) for user in users):
             continue
-        latest = min(plan.level[user] for user in users)
+        levels = {plan.level[user] for user in users}
+        if len(levels) > 1:
+            continue  # it crosses a boundary wherever it is made
+        latest = levels.pop()
         if latest > plan.level[node] and _newly_crossing(plan, node, latest) <= provenance.tensor_bytes(node.meta.get("val")):
             plan.level[node] = latest
 

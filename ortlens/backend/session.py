@@ -61,6 +61,10 @@ class SessionInfo:
     frozen: tuple[weights.FrozenWeight, ...]
 
 
+class ModelRefused(Exception):  # noqa: N818 - said of a model, caught where it is planned anew
+    """ONNX Runtime does not take a model; the cause is what it raised."""
+
+
 class PartitionRunner:
     """Runs one partition: in ONNX Runtime when it can, in PyTorch when it must.
 
@@ -103,6 +107,7 @@ class PartitionRunner:
         self._weights = frozenset(part.inputs[i] for i in weight_inputs)
         self._freezable = weight_inputs if freeze else frozenset()
         self._hooks = hooks
+        self._frozen: dict[int, weights.FrozenWeight] = {}
         self._refreezes = 0
         self._counter = itertools.count()
         self._lock = threading.Lock()
@@ -114,10 +119,12 @@ class PartitionRunner:
             args: Values of the partition's inputs; only weights are looked at.
 
         Raises:
-            Exception: Whatever ONNX Runtime raises for a model it refuses.
+            ModelRefused: ONNX Runtime does not take the model.
         """
+        self._check_boundary()
         frozen = {i: note for i in sorted(self._freezable) if (note := weights.freeze(self._names()[i], args[i])) is not None}
         info = self._create(list(frozen.values()))
+        self._frozen = frozen
         log = self._hooks.session_made(self, info)
         self.sessions = [info]  # the one before it, if any, holds weights that are no more
         self.run = call.make_call(
@@ -130,6 +137,17 @@ class PartitionRunner:
             log=log,
             preallocate=self._options.preallocate_output,
         )
+
+    def _check_boundary(self) -> None:
+        """A transform of the user's may have changed what goes in and out; then no call could be written for it."""
+        unknown = {value.name for value in self.model.graph.input} - set(self._names())
+        outputs = len(self.model.graph.output)
+        if unknown or outputs != len(self.part.outputs):
+            raise ModelRefused(
+                f"the model has inputs {sorted(unknown)} that the partition has not"
+                if unknown
+                else f"the model has {outputs} outputs, the partition {len(self.part.outputs)}; see pre_ort_model_transforms"
+            )
 
     def calls(self) -> int:
         """How often a session of this partition ran."""
@@ -162,7 +180,10 @@ class PartitionRunner:
         if frozen and own is None:
             options.add_external_initializers(*weights.ort_values(frozen))
         started = time.perf_counter_ns()
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=chosen, enable_fallback=0)
+        try:
+            session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=chosen, enable_fallback=0)
+        except Exception as error:
+            raise ModelRefused(str(error)) from error
         elapsed = time.perf_counter_ns() - started
         return SessionInfo(
             input_names=tuple(value.name for value in model.graph.input),
@@ -200,6 +221,8 @@ class PartitionRunner:
     def _refreeze(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """A frozen weight changed: make a session with the weights of now, or stop freezing."""
         with self._lock:
+            if all(note.is_still(args[place]) for place, note in self._frozen.items()):
+                return self.run(*args)  # another thread noticed first
             self._refreezes += 1
             if self._refreezes > _MAX_REFREEZES:
                 self._freezable = frozenset()

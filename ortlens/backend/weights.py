@@ -34,6 +34,18 @@ class FrozenWeight:
     pointer: int
     contiguous: torch.Tensor
 
+    def is_still(self, tensor: Any) -> bool:
+        """Whether a value is this weight, unchanged.
+
+        Args:
+            tensor: What is passed for the weight now.
+
+        Returns:
+            True when it is the same tensor, with the same count of writes, at the same address. Writes past torch's count
+            (`param.data.add_(...)`, a numpy view) cannot be seen this way.
+        """
+        return tensor is self.tensor and _torch.version_of(tensor) == self.version and tensor.data_ptr() == self.pointer
+
 
 def freeze(name: str, tensor: Any) -> FrozenWeight | None:
     """Note a weight.

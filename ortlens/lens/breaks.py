@@ -11,6 +11,10 @@ import json
 import linecache
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 _AT = re.compile(r"^Graph break in user code at (?P<file>.+):(?P<line>\d+)$", re.MULTILINE)
 _GB_ID = re.compile(r"/gb/gb(?P<number>\d{4,})")
@@ -19,6 +23,7 @@ _EXPLANATION = re.compile(
     r"^(?P<indent> *)Explanation: (?P<text>.*?)(?=\n *Hint: |\n *Developer debug context: |\n\n|\Z)", re.MULTILINE | re.DOTALL
 )
 _HINT = re.compile(r"^ *Hint: (?P<text>.*?)(?=\n *Hint: |\n *Developer debug context: |\n\n|\Z)", re.MULTILINE | re.DOTALL)
+_COMPILE_ID = re.compile(r"(?P<id>(?:!\d+/)?\d+/\d+): ")
 _RESUME = re.compile(r"^torch_dynamo_resume_in_(?P<function>.+)_at_\d+$")
 _USER_CODE = ("User code traceback:", "The graph break occurred in the following user code:")
 _PYTHON_TRACEBACK = "\nTraceback (most recent call last):"
@@ -66,7 +71,7 @@ def break_from_text(text: str) -> BreakText:
     """
     message, _, trace = text.partition(_PYTHON_TRACEBACK)
     frames = _user_frames(message)
-    told = message if _EXPLANATION.search(message) else trace
+    told = trace if _EXPLANATION.search(trace) and not _EXPLANATION.search(message) else message
     explanation = _EXPLANATION.search(told)
     gb_id = _GB_ID.search(told)
     file, line = _place(message, frames)
@@ -137,8 +142,8 @@ class RecompileText:
     """What Dynamo said about one recompile.
 
     Attributes:
-        of_compile_id: The compilation whose guard failed.
-        guard: What was guarded.
+        of_compile_id: The compilation whose guard failed, the newest of them; None when the text does not say.
+        guard: What was guarded there.
         reason: The full text, one line per earlier compilation.
     """
 
@@ -147,23 +152,27 @@ class RecompileText:
     reason: str
 
 
-def recompile_from_text(text: str) -> RecompileText | None:
+def recompile_from_text(text: str, ours: Collection[str] | None = None) -> RecompileText | None:
     """Take Dynamo's reasons for a recompile apart.
+
+    Dynamo compares with every earlier compilation of the same code, also with those by other backends.
 
     Args:
         text: Payload of a `recompile_reasons` artifact: one text, or a JSON list with the newest compilation first.
+        ours: Ids of the compilations to look at; all when None.
 
     Returns:
-        Its parts, or None when no guard failed: another backend compiled the same code before.
+        Its parts, or None when no guard of these compilations failed.
     """
-    reasons = [reason for reason in _reasons(text) if "BACKEND_MATCH" not in reason]
-    if not reasons:
+    told = [(_COMPILE_ID.match(reason), reason) for reason in _reasons(text) if "BACKEND_MATCH" not in reason]
+    told = [(match, reason) for match, reason in told if ours is None or match is None or match["id"] in ours]
+    if not told:
         return None
-    compile_id, found, rest = reasons[0].partition(": ")
+    match, newest = told[0]
     return RecompileText(
-        of_compile_id=compile_id if found else None,
-        guard=_guard(rest if found else reasons[0]),
-        reason="\n".join(reasons),
+        of_compile_id=match["id"] if match else None,
+        guard=_guard(newest[match.end() :] if match else newest),
+        reason="\n".join(reason for _, reason in told),
     )
 
 

@@ -45,6 +45,7 @@ class DynamoWatch:
         self._recompiles: dict[str, str | None] = {}
         self._backend_ns: dict[str, int] = {}
         _LISTENER.add(self)
+        weakref.finalize(self, _LISTENER.leave_when_alone)
 
     def heard_break(self, compile_id: str, text: str) -> None:
         """Record a graph break.
@@ -83,11 +84,12 @@ class DynamoWatch:
             compile_id: The new compilation.
             text: Dynamo's reasons.
         """
-        said = recompile_from_text(text)
-        if said is None or (said.of_compile_id is not None and said.of_compile_id not in self.compiled):
+        said = recompile_from_text(text, ours=self.compiled)
+        if said is None:
             return
         self._recompiles[compile_id] = said.of_compile_id
-        self.recorder.add(r.Recompile(compile_id=compile_id, of_compile_id=said.of_compile_id, guard=said.guard, reason=said.reason))
+        record = r.Recompile(compile_id=compile_id, of_compile_id=said.of_compile_id, guard=said.guard, reason=said.reason)
+        self.recorder.add(record)
 
     def heard_metrics(self, compile_id: str, metrics: dict[str, Any]) -> None:
         """Fill in what Dynamo tells at the end of a compilation.
@@ -168,6 +170,10 @@ class _TraceListener(logging.Handler):
     def _detach(self) -> None:
         self._logger.removeHandler(self)
 
+    def leave_when_alone(self) -> None:
+        if next(iter(self._watches), None) is None:  # not len(): the set may still count the one that is going
+            self._detach()
+
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         self._detach()
@@ -192,9 +198,6 @@ class _TraceListener(logging.Handler):
             lens_failure(watch.recorder, "listening to Dynamo", error)
 
     def _owner(self) -> DynamoWatch | None:
-        if not self._watches:
-            self._detach()
-            return None
         backend = _torch.dynamo_backend()
         return next((watch for watch in self._watches if watch.claims(backend)), None)
 

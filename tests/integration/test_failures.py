@@ -179,7 +179,7 @@ def test_a_transform_that_raises_leaves_the_graph_to_pytorch() -> None:
         ({"custom_translation_table": {torch.ops.aten.sin.default: raising_converter}}, ConversionError, "sin.*this converter is broken"),
         ({"pre_ort_model_transforms": [refused_model]}, SessionError, "refused.*NoSuchOperator"),
         ({"pre_ort_model_transforms": [failing_run]}, SessionError, "failed while running"),
-        ({"pre_ort_model_transforms": [raising_transform]}, LookupError, "no idea what to do"),
+        ({"pre_ort_model_transforms": [raising_transform]}, ConversionError, "raising_transform.*no idea what to do"),
         ({"preferred_execution_providers": ["NopeExecutionProvider"]}, UsageError, "NopeExecutionProvider.*CPUExecutionProvider"),
     ],
     ids=["converter", "refusal", "run", "transform", "provider"],

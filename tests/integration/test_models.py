@@ -12,7 +12,7 @@ from ortlens.trace.schema import TABLES
 from tests.integration.small_models import SMALL_MODELS, llama
 
 # What each architecture is made of after decomposition: a change of torch or of the tables shows here first.
-COMPUTE_NODES = {"bert": 137, "gpt2": 178, "llama": 268, "t5": 525, "vit": 134, "resnet": 21}
+COMPUTE_NODES = {"bert": 137, "gpt2": 176, "llama": 266, "t5": 519, "vit": 134, "resnet": 21}
 
 
 def _first(output: Any) -> torch.Tensor:  # noqa: ANN401 - a ModelOutput of any kind
@@ -63,7 +63,7 @@ def test_frames_are_full(name: str) -> None:
     assert from_user.source.notna().all()
     assert nodes.module.notna().mean() > 0.9
     assert nodes.flops.sum() > 0
-    assert (nodes.onnx_nodes.map(len) > 0).mean() > 0.5  # views and constants fold away
+    assert (nodes.onnx_nodes.map(len) > 0).mean() > 0.4  # views and constants fold away
 
     partition, model_row, session = lens.partitions.iloc[0], lens.models.iloc[0], lens.sessions.iloc[0]
     weights = sum(t.numel() * t.element_size() for t in [*model.parameters(), *model.buffers()])
