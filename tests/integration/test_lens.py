@@ -7,7 +7,6 @@ from __future__ import annotations
 import gc
 import logging
 import warnings
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -134,18 +133,25 @@ def test_what_cannot_be_a_backend_is_refused() -> None:
         Lens("eager", options={"min_partition_nodes": 2})
 
 
-def test_a_lens_that_is_let_go_leaves_nothing() -> None:
-    gc.collect()
-    model = nn.Linear(6, 2)
-    lens = Lens()
-    torch.compile(model, backend=lens)(X).sum().backward()
-    assert listening()
-    gone = weakref.ref(lens), weakref.ref(lens._recorder), weakref.ref(lens._watch)
-    del lens
-    torch.compiler.reset()
-    gc.collect()
-    assert [reference() for reference in gone] == [None] * 3
-    assert not listening(), "nobody watches, but torch still writes its log for us"
+LET_GO = """
+import gc, logging, weakref
+import torch
+from ortlens import Lens
+model, lens = torch.nn.Linear(6, 2), Lens()
+torch.compile(model, backend=lens)(torch.randn(4, 6)).sum().backward()
+log = logging.getLogger("torch.__trace")
+listening = any("TraceListener" in type(handler).__name__ for handler in log.handlers)
+gone = weakref.ref(lens), weakref.ref(lens._recorder), weakref.ref(lens._watch)
+del lens
+torch.compiler.reset()
+gc.collect()
+print(listening, [reference() for reference in gone], [type(handler).__name__ for handler in log.handlers])
+"""
+
+
+def test_a_lens_that_is_let_go_leaves_nothing(run_python: Callable[..., str]) -> None:
+    # In an interpreter of its own: a failed compilation in an earlier test may live on in the traceback of a log record.
+    assert run_python(LET_GO).splitlines()[-1] == "True [None, None, None] []"
 
 
 def test_a_lens_lives_while_its_compiled_function_does() -> None:
