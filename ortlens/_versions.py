@@ -69,7 +69,7 @@ SUPPORTED: Mapping[str, SupportedRange] = MappingProxyType(
         "torch": SupportedRange(low=(2, 9), high=(2, 16)),
         "onnxruntime": SupportedRange(low=(1, 23), high=(2,)),
         "onnx": SupportedRange(low=(1, 19), high=(2,)),
-        "onnxscript": SupportedRange(low=(0, 5), high=(1,)),
+        "onnxscript": SupportedRange(low=(0, 6), high=(1,)),
     }
 )
 

@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
+from ortlens.errors import UnsupportedVersionError
+
 if TYPE_CHECKING:
     import torch
 
 _native = onnxruntime.capi._pybind_state
+if not (hasattr(_native.OrtValue, "from_dlpack") and hasattr(_native.OrtValue, "to_dlpack")):
+    raise UnsupportedVersionError(f"this build of onnxruntime {onnxruntime.__version__} has no DLPack; install onnxruntime>=1.23")
 _DEVICE_KINDS = {"cpu": 0, "cuda": 1, "maia": 3}  # OrtDevice::CPU, GPU, NPU in include/onnxruntime/core/framework/ortdevice.h
 
 

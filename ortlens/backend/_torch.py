@@ -93,6 +93,10 @@ def registry_with(custom: Mapping[Any, Callable[..., Any]] | None) -> Any:
     registry.functions = {target: list(metas) for target, metas in base.functions.items()}
     for target, function in custom.items():
         registry.register_op(target, function)
+        # Up to torch 2.10 the dispatcher compares signatures and would silently pass over a function that names its
+        # parameters in another way; from 2.11 on it takes the first. So the user's is left alone on its list.
+        name = target.name() if hasattr(target, "_schema") else target
+        registry.functions[name] = [meta for meta in registry.functions[name] if meta.is_custom or meta.is_complex]
     return registry
 
 
@@ -549,13 +553,27 @@ def unflatten(values: list[Any], spec: Any) -> Any:
     return _pytree.tree_unflatten(values, spec)
 
 
-def supports_isolated_recompiles() -> bool:
-    """Whether `torch.compile` can keep the compilations of one call apart from all others of the same function."""
+@contextlib.contextmanager
+def compiled_apart() -> Iterator[dict[str, Any]]:
+    """Around compiling and calling a function whose other compilations must neither help nor count.
+
+    Dynamo compiles one code object a limited number of times, whatever the backend, and then gives up without a word.
+    torch 2.13 keeps the compilations of one `torch.compile` apart when asked; before, the limit is lifted meanwhile.
+
+    Yields:
+        Keyword arguments for `torch.compile`.
+    """
     import inspect
 
     import torch
 
-    return "isolate_recompiles" in inspect.signature(torch.compile).parameters
+    if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
+        yield {"isolate_recompiles": True}
+        return
+    import torch._dynamo
+
+    with torch._dynamo.config.patch(recompile_limit=1 << 20, accumulated_recompile_limit=1 << 20):
+        yield {}
 
 
 def torch_folder() -> str:

@@ -325,6 +325,8 @@ def proto_from_model(model: ir.Model, output_types: Sequence[Any]) -> Any:
     Returns:
         An `onnx.ModelProto`.
     """
+    # An input that nothing reads makes some execution providers mix up the others (OpenVINO: wrong answers).
+    model.graph.inputs[:] = [value for value in model.graph.inputs if value.uses() or value.is_graph_output()]
     _label_nodes(model.graph)
     for output, meta in zip(model.graph.outputs, output_types, strict=True):
         set_type(output, meta)

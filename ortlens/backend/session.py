@@ -122,7 +122,9 @@ class PartitionRunner:
             ModelRefused: ONNX Runtime does not take the model.
         """
         self._check_boundary()
-        frozen = {i: note for i in sorted(self._freezable) if (note := weights.freeze(self._names()[i], args[i])) is not None}
+        names, taken = self._names(), {value.name for value in self.model.graph.input}
+        freezable = [i for i in sorted(self._freezable) if names[i] in taken]
+        frozen = {i: note for i in freezable if (note := weights.freeze(names[i], args[i])) is not None}
         info = self._create(list(frozen.values()))
         self._frozen = frozen
         log = self._hooks.session_made(self, info)

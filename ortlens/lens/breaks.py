@@ -25,6 +25,8 @@ _EXPLANATION = re.compile(
 _HINT = re.compile(r"^ *Hint: (?P<text>.*?)(?=\n *Hint: |\n *Developer debug context: |\n\n|\Z)", re.MULTILINE | re.DOTALL)
 _COMPILE_ID = re.compile(r"(?P<id>(?:!\d+/)?\d+/\d+): ")
 _RESUME = re.compile(r"^torch_dynamo_resume_in_(?P<function>.+)_at_\d+$")
+_WHOLE_FRAME = re.compile(r"Graph break: |WON'T CONVERT ")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Unsupported|Interrupt)\b: \S")
 _USER_CODE = ("User code traceback:", "The graph break occurred in the following user code:")
 _PYTHON_TRACEBACK = "\nTraceback (most recent call last):"
 
@@ -76,7 +78,7 @@ def break_from_text(text: str) -> BreakText:
     gb_id = _GB_ID.search(told)
     file, line = _place(message, frames)
     return BreakText(
-        reason=_reason(told, explanation),
+        reason=_raised(trace) if explanation is None and _WHOLE_FRAME.match(message) else _reason(told, explanation),
         gb_id=f"GB{gb_id['number']}" if gb_id else None,
         explanation=_one_line(explanation["text"]) if explanation else None,
         hints=tuple(_one_line(match["text"]) for match in _HINT.finditer(told)),
@@ -118,6 +120,12 @@ def _reason(text: str, explanation: re.Match[str] | None) -> str:
 def _said(line: str) -> str:
     """A line without what Dynamo and Python put in front of it."""
     return line.rsplit("Unsupported: ", 1)[-1].removeprefix("Graph Break Reason: ").strip()
+
+
+def _raised(trace: str) -> str:
+    """The exception at the end of a traceback: where a whole frame is skipped, torch 2.9 says nothing else."""
+    raised = [line for line in trace.splitlines() if _EXCEPTION.match(line)]
+    return _said(raised[-1]) if raised else "Dynamo gave no reason"
 
 
 def _one_line(text: str) -> str:

@@ -98,6 +98,7 @@ class DynamoWatch:
             compile_id: The compilation.
             metrics: The fields of `torch._dynamo.utils.CompilationMetrics` that this uses.
         """
+        self._heard_skip(compile_id, metrics)
         place = {
             "name": plain_function(str(metrics.get("co_name") or "")) or None,
             "file": metrics.get("co_filename"),
@@ -112,6 +113,20 @@ class DynamoWatch:
                 self.recorder.amend(r.Graph, graph.graph_id, **place, dynamo_ns=own, compile_ns=compile_ns)
         if compile_id in self._recompiles:
             self.recorder.amend(r.Recompile, compile_id, function=place["name"], file=place["file"], line=place["line"])
+
+    def _heard_skip(self, compile_id: str, metrics: dict[str, Any]) -> None:
+        """Record a frame that Dynamo gave up as a break, where the log has not told it: torch up to 2.10, and the limit."""
+        reason = metrics.get("fail_reason")
+        kind = metrics.get("fail_type")
+        if not reason or kind not in ("Unsupported", "RecompileLimitExceeded"):
+            return
+        if "recompile_limit" in str(reason) or kind == "RecompileLimitExceeded":
+            self._recompiles.pop(compile_id, None)  # it was not compiled again: that is the point
+            self.recorder.drop(r.Recompile, compile_id)
+        if any(compile_id in known.compile_ids for known in self._breaks.values()):
+            return
+        file, line = metrics.get("fail_user_frame_filename"), metrics.get("fail_user_frame_lineno")
+        self.heard_break(compile_id, f"Graph break in user code at {file}:{line}\n{reason}" if file and line else str(reason))
 
     @contextlib.contextmanager
     def backend_at_work(self) -> Iterator[str | None]:

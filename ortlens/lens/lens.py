@@ -336,20 +336,22 @@ def explain(  # noqa: PLR0913 - the contract's own signature
     def run(*args: Any, **kwargs: Any) -> Lens:
         lens = Lens(backend, options=options, name=name or _name_of(target), dry_run=dry_run)
         lens.know_module(target)
-        fast = _compiled(target, lens, dynamic=dynamic)
-        if dry_run:
-            lens.try_with_fakes(target, fast, args, kwargs)
-        else:
-            lens.result = _call_until_stable(lambda: fast(*args, **kwargs), calls)
+        with _torch.compiled_apart() as apart:
+            fast = _compiled(target, lens, dynamic=dynamic, apart=apart)
+            if dry_run:
+                lens.try_with_fakes(target, fast, args, kwargs)
+            else:
+                lens.result = _call_until_stable(lambda: fast(*args, **kwargs), calls)
         return lens
 
     return run
 
 
-def _compiled(target: Callable[..., Any] | ExportedProgram, lens: Lens, *, dynamic: bool | None) -> Callable[..., Any]:
+def _compiled(
+    target: Callable[..., Any] | ExportedProgram, lens: Lens, *, dynamic: bool | None, apart: dict[str, Any]
+) -> Callable[..., Any]:
     if isinstance(target, torch.export.ExportedProgram):
         return lens.compile_exported(target)
-    apart: dict[str, Any] = {"isolate_recompiles": True} if _torch.supports_isolated_recompiles() else {}
     return torch.compile(target, backend=lens, dynamic=dynamic, **apart)
 
 

@@ -93,6 +93,16 @@ class Recorder:
             if key in table:
                 table[key] = replace(table[key], **changes)  # type: ignore[arg-type]  # fields differ per kind
 
+    def drop(self, kind: type[r.Record], key: object) -> None:
+        """Take a record back, because what it tells did not happen after all.
+
+        Args:
+            kind: The record class.
+            key: Its id, or `(graph_id, node)`; an unknown key is ignored.
+        """
+        with self._lock:
+            self._tables[kind].pop(key, None)
+
     def forget_graph(self, graph_id: str) -> None:
         """Drop what was derived from one graph, because it is partitioned anew; the graph itself stays.
 

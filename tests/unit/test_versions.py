@@ -101,7 +101,7 @@ def test_a_refusal_names_the_distribution_that_is_installed(metadata: dict[str, 
 
 def test_a_missing_package_is_told_with_its_pip_line(metadata: dict[str, str]) -> None:
     metadata["torch"] = "2.13.0"
-    with pytest.raises(OptionalDependencyError, match=r"onnxscript is not installed.*pip install 'onnxscript>=0\.5,<1'") as caught:
+    with pytest.raises(OptionalDependencyError, match=r"onnxscript is not installed.*pip install 'onnxscript>=0\.6,<1'") as caught:
         _versions.check_supported("torch", "onnxscript")
     assert caught.value.name == "onnxscript"
 
