@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from torch import nn
 
 import ortlens
 from ortlens import Lens, OrtBackend, UsageError
-from ortlens.backend import _torch
 from ortlens.backend.compiler import ortlens_backend
 from ortlens.lens import dynamo
 
@@ -35,10 +33,6 @@ def other(x: torch.Tensor) -> torch.Tensor:
     x = x * 3
     torch._dynamo.graph_break()
     return x.tan() + 1
-
-
-def listening() -> bool:
-    return any(isinstance(handler, dynamo._TraceListener) for handler in logging.getLogger(_torch.TRACE_LOGGER).handlers)
 
 
 def test_two_lenses_and_an_unrelated_compile_never_mix() -> None:
