@@ -28,7 +28,9 @@ if TYPE_CHECKING:
         UnsupportedVersionError,
         UsageError,
     )
-    from ortlens.lens.lens import Lens, capture, explain
+    from ortlens.lens.capture import capture
+    from ortlens.lens.explain import explain
+    from ortlens.lens.lens import Lens
     from ortlens.trace.records import Capture
     from ortlens.views.capture_view import SavedCapture, load
 
@@ -64,8 +66,8 @@ __all__ = [  # noqa: RUF022 - grouped by what a user wants, in the order of the 
 ]
 
 _HOMES = {
-    "explain": "ortlens.lens.lens",
-    "capture": "ortlens.lens.lens",
+    "explain": "ortlens.lens.explain",
+    "capture": "ortlens.lens.capture",
     "Lens": "ortlens.lens.lens",
     "load": "ortlens.views.capture_view",
     "SavedCapture": "ortlens.views.capture_view",

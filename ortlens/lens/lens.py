@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import platform
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -12,20 +9,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from ortlens import _versions
 from ortlens.backend import _torch
 from ortlens.backend.compiler import OrtBackend, count_ops, needs_gradient, ortlens_backend, torch_compile_backend
 from ortlens.errors import UsageError
 from ortlens.lens import dry_run as fakes
 from ortlens.lens.dynamo import DynamoWatch
+from ortlens.lens.environment import environment
 from ortlens.lens.explain_output import ExplainOutput, reason_from_break
 from ortlens.trace import records as r
 from ortlens.trace.recorder import CURRENT, Recorder
 from ortlens.views.capture_view import CaptureView
 
 if TYPE_CHECKING:
+    import os
     import pathlib
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch.export import ExportedProgram
 
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
     from ortlens.backend.options import OrtBackendOptions
 
 _OWN_NAMES = ("ortlens", "onnxrt")
-_STABLE_NS = 1_000_000_000  # explain() calls for about a second
-_STABLE_CALLS = 100
 
 
 class Lens(CaptureView):
@@ -194,7 +190,7 @@ class Lens(CaptureView):
         Returns:
             The capture; recording goes on.
         """
-        return self._recorder.capture(name=self.name, backend=self._backend_name, environment=_environment())
+        return self._recorder.capture(name=self.name, backend=self._backend_name, environment=environment())
 
     def export_onnx(self, path: str | os.PathLike[str], weights: object = None) -> pathlib.Path:
         """Write the model to deploy, when ONNX Runtime runs the whole of it as one partition.
@@ -248,124 +244,6 @@ class Lens(CaptureView):
         )
 
 
-class _CaptureLens(Lens):
-    """The lens of `capture()`: claims every compilation by our backend that happens while it is current."""
-
-    def _claims(self, backend: object) -> bool:
-        ours = backend in (ortlens_backend, torch_compile_backend) or isinstance(backend, OrtBackend)
-        return ours and CURRENT.get() is self._recorder
-
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Make this lens the one that our backend tells."""
-        self._recorder.on_graph = self._entered
-        token = CURRENT.set(self._recorder)
-        try:
-            yield
-        finally:
-            CURRENT.reset(token)
-
-    @contextlib.contextmanager
-    def _entered(self, module: Any) -> Iterator[None]:
-        self._modules.append(module)
-        with self._watch.backend_at_work():
-            yield
-
-
-@contextlib.contextmanager
-def capture(*, name: str | None = None) -> Iterator[Lens]:
-    """Record every graph that the ONNX Runtime backend compiles inside the `with` block.
-
-    Calls of these graphs are recorded for as long as the lens lives, also after the block.
-
-    Args:
-        name: Name of the capture.
-
-    Yields:
-        The lens.
-    """
-    lens = _CaptureLens(name=name)
-    with lens.watching():
-        yield lens
-
-
-def explain(  # noqa: PLR0913 - the contract's own signature
-    target: Callable[..., Any] | ExportedProgram,
-    *,
-    backend: str | Callable[..., Any] = "ortlens",
-    options: OrtBackendOptions | Mapping[str, Any] | None = None,
-    dry_run: bool = False,
-    dynamic: bool | None = None,
-    calls: int | None = None,
-    name: str | None = None,
-) -> Callable[..., Lens]:
-    """Compile a function or module, call it, and return the lens over it. Curried like `torch._dynamo.explain`.
-
-    Other compilations of the same function are left alone. Gradients are as the caller has them: under `torch.no_grad()`
-    the inference graph is compiled, otherwise the forward graph of a training step.
-
-    Args:
-        target: A function, an `nn.Module`, or a `torch.export.ExportedProgram`, which takes the same road without Dynamo.
-        backend: As for `Lens`.
-        options: As for `Lens`.
-        dry_run: Analyse under fake tensors: graphs, partitions, reasons, FLOPs and bytes, without memory for weights and
-            without running anything. The model may be real, on the meta device, or built under a fake tensor mode. Where the
-            model's own Python asks a tensor for its values the analysis ends, with a finding.
-        dynamic: As for `torch.compile`.
-        calls: How often to call, the first call included; by default until the figures are stable, at most about a second.
-            Say 1 for targets with side effects.
-        name: Name of the capture; by default the target's.
-
-    Returns:
-        A callable of the target's arguments that returns the `Lens`.
-
-    Raises:
-        UsageError: `calls` is not a positive number, or the target cannot be called.
-
-    Example:
-        >>> import torch, ortlens
-        >>> lens = ortlens.explain(torch.nn.Linear(4, 2), calls=1)(torch.ones(3, 4))
-        >>> float(lens.graphs.coverage.iloc[0])
-        1.0
-    """
-    if not callable(target):  # an ExportedProgram is callable too: it raises when called
-        raise UsageError(f"explain() takes a function, a module or an exported program, not {type(target).__name__}")
-    if calls is not None and (not isinstance(calls, int) or calls < 1):
-        raise UsageError(f"calls must be a whole number from 1, not {calls!r}")
-
-    def run(*args: Any, **kwargs: Any) -> Lens:
-        lens = Lens(backend, options=options, name=name or _name_of(target), dry_run=dry_run)
-        lens.know_module(target)
-        with _torch.compiled_apart() as apart:
-            fast = _compiled(target, lens, dynamic=dynamic, apart=apart)
-            if dry_run:
-                lens.try_with_fakes(target, fast, args, kwargs)
-            else:
-                lens.result = _call_until_stable(lambda: fast(*args, **kwargs), calls)
-        return lens
-
-    return run
-
-
-def _compiled(
-    target: Callable[..., Any] | ExportedProgram, lens: Lens, *, dynamic: bool | None, apart: dict[str, Any]
-) -> Callable[..., Any]:
-    if isinstance(target, torch.export.ExportedProgram):
-        return lens.compile_exported(target)
-    return torch.compile(target, backend=lens, dynamic=dynamic, **apart)
-
-
-def _call_until_stable(call: Callable[[], Any], calls: int | None) -> Any:
-    """Call, and call again until the figures are stable; what the last call returned."""
-    result = call()
-    deadline = time.perf_counter_ns() + _STABLE_NS
-    for _ in range((calls or _STABLE_CALLS) - 1):
-        if calls is None and time.perf_counter_ns() > deadline:
-            break
-        result = call()
-    return result
-
-
 def _resolve(backend: str | Callable[..., Any], options: Any) -> tuple[str, OrtBackend | None, Callable[..., Any]]:
     """Name, our backend if it is ours, and the callable."""
     if (isinstance(backend, str) and backend in _OWN_NAMES) or backend in (ortlens_backend, torch_compile_backend):
@@ -393,18 +271,3 @@ def _timed(compiled: Callable[..., Any], record: Callable[[int, int, int, int, i
         return result
 
     return call
-
-
-def _name_of(target: Any) -> str:
-    return getattr(target, "__name__", None) or type(target).__name__
-
-
-def _environment() -> dict[str, str]:
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "machine": platform.machine(),
-        "cpu_count": str(os.cpu_count() or 0),
-        "torch_threads": str(torch.get_num_threads()),
-        **{f"version_{package}": version for package, version in _versions.installed().items()},
-    }

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from ortlens.lens.lens import Lens, explain
+from ortlens import Lens, explain
 from ortlens.trace.schema import TABLES
 from tests.integration.small_models import SMALL_MODELS, llama
 

@@ -1,0 +1,54 @@
+"""`capture()`: every graph that our backend compiles inside a `with` block, whoever asked for it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from ortlens.backend.compiler import OrtBackend, ortlens_backend, torch_compile_backend
+from ortlens.lens.lens import Lens
+from ortlens.trace.recorder import CURRENT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class _CaptureLens(Lens):
+    """The lens of `capture()`: claims every compilation by our backend that happens while it is current."""
+
+    def _claims(self, backend: object) -> bool:
+        ours = backend in (ortlens_backend, torch_compile_backend) or isinstance(backend, OrtBackend)
+        return ours and CURRENT.get() is self._recorder
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Make this lens the one that our backend tells."""
+        self._recorder.on_graph = self._entered
+        token = CURRENT.set(self._recorder)
+        try:
+            yield
+        finally:
+            CURRENT.reset(token)
+
+    @contextlib.contextmanager
+    def _entered(self, module: Any) -> Iterator[None]:
+        self._modules.append(module)
+        with self._watch.backend_at_work():
+            yield
+
+
+@contextlib.contextmanager
+def capture(*, name: str | None = None) -> Iterator[Lens]:
+    """Record every graph that the ONNX Runtime backend compiles inside the `with` block.
+
+    Calls of these graphs are recorded for as long as the lens lives, also after the block.
+
+    Args:
+        name: Name of the capture.
+
+    Yields:
+        The lens.
+    """
+    lens = _CaptureLens(name=name)
+    with lens.watching():
+        yield lens

@@ -1,0 +1,103 @@
+"""`explain()`: compile a target, call it, and return the lens over it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens.backend import _torch
+from ortlens.errors import UsageError
+from ortlens.lens.lens import Lens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch.export import ExportedProgram
+
+    from ortlens.backend.options import OrtBackendOptions
+
+_STABLE_NS = 1_000_000_000  # explain() calls for about a second
+_STABLE_CALLS = 100
+
+
+def explain(  # noqa: PLR0913 - the contract's own signature
+    target: Callable[..., Any] | ExportedProgram,
+    *,
+    backend: str | Callable[..., Any] = "ortlens",
+    options: OrtBackendOptions | Mapping[str, Any] | None = None,
+    dry_run: bool = False,
+    dynamic: bool | None = None,
+    calls: int | None = None,
+    name: str | None = None,
+) -> Callable[..., Lens]:
+    """Compile a function or module, call it, and return the lens over it. Curried like `torch._dynamo.explain`.
+
+    Other compilations of the same function are left alone. Gradients are as the caller has them: under `torch.no_grad()`
+    the inference graph is compiled, otherwise the forward graph of a training step.
+
+    Args:
+        target: A function, an `nn.Module`, or a `torch.export.ExportedProgram`, which takes the same road without Dynamo.
+        backend: As for `Lens`.
+        options: As for `Lens`.
+        dry_run: Analyse under fake tensors: graphs, partitions, reasons, FLOPs and bytes, without memory for weights and
+            without running anything. The model may be real, on the meta device, or built under a fake tensor mode. Where the
+            model's own Python asks a tensor for its values the analysis ends, with a finding.
+        dynamic: As for `torch.compile`.
+        calls: How often to call, the first call included; by default until the figures are stable, at most about a second.
+            Say 1 for targets with side effects.
+        name: Name of the capture; by default the target's.
+
+    Returns:
+        A callable of the target's arguments that returns the `Lens`.
+
+    Raises:
+        UsageError: `calls` is not a positive number, or the target cannot be called.
+
+    Example:
+        >>> import torch, ortlens
+        >>> lens = ortlens.explain(torch.nn.Linear(4, 2), calls=1)(torch.ones(3, 4))
+        >>> float(lens.graphs.coverage.iloc[0])
+        1.0
+    """
+    if not callable(target):  # an ExportedProgram is callable too: it raises when called
+        raise UsageError(f"explain() takes a function, a module or an exported program, not {type(target).__name__}")
+    if calls is not None and (not isinstance(calls, int) or calls < 1):
+        raise UsageError(f"calls must be a whole number from 1, not {calls!r}")
+
+    def run(*args: Any, **kwargs: Any) -> Lens:
+        lens = Lens(backend, options=options, name=name or _name_of(target), dry_run=dry_run)
+        lens.know_module(target)
+        with _torch.compiled_apart() as apart:
+            fast = _compiled(target, lens, dynamic=dynamic, apart=apart)
+            if dry_run:
+                lens.try_with_fakes(target, fast, args, kwargs)
+            else:
+                lens.result = _call_until_stable(lambda: fast(*args, **kwargs), calls)
+        return lens
+
+    return run
+
+
+def _compiled(
+    target: Callable[..., Any] | ExportedProgram, lens: Lens, *, dynamic: bool | None, apart: dict[str, Any]
+) -> Callable[..., Any]:
+    if isinstance(target, torch.export.ExportedProgram):
+        return lens.compile_exported(target)
+    return torch.compile(target, backend=lens, dynamic=dynamic, **apart)
+
+
+def _call_until_stable(call: Callable[[], Any], calls: int | None) -> Any:
+    """Call, and call again until the figures are stable; what the last call returned."""
+    result = call()
+    deadline = time.perf_counter_ns() + _STABLE_NS
+    for _ in range((calls or _STABLE_CALLS) - 1):
+        if calls is None and time.perf_counter_ns() > deadline:
+            break
+        result = call()
+    return result
+
+
+def _name_of(target: Any) -> str:
+    return getattr(target, "__name__", None) or type(target).__name__
