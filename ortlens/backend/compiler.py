@@ -92,13 +92,15 @@ class OrtBackend:
 
     def tables(self) -> tuple[Any, dict[Any, Callable[..., Any]]]:
         """The registry of ONNX functions and the decompositions that lead to it; made anew when `register_op` adds to them."""
-        custom = {**registered_ops(), **(self.options.custom_translation_table or {})}
+        from ortlens.backend.functions import own_functions
+
+        custom = {**own_functions(), **registered_ops(), **(self.options.custom_translation_table or {})}
         if self._tables is None or self._custom != custom:
             from ortlens.backend import _torch, decompositions
 
             registry = _torch.registry_with(custom)
             table = _torch.decomposition_table(registry, decompositions.distrusted() - custom.keys())  # the user's word goes
-            own = {target: function for target, function in decompositions.attention().items() if target not in custom}
+            own = {target: function for target, function in decompositions.own().items() if target not in custom}
             self._custom, self._tables = custom, (registry, {**table, **own})
         return self._tables
 

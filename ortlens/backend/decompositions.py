@@ -17,19 +17,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _aten = torch.ops.aten
+_STAYS: Any = NotImplemented  # what a decomposition answers to leave the operator as it is
 
 
 @functools.cache
-def attention() -> dict[Any, Callable[..., Any]]:
-    """Decompositions of attention: as exported programs hold it, and the CPU's fused form, forward and backward.
+def own() -> dict[Any, Callable[..., Any]]:
+    """Decompositions of our own: attention, as exported programs hold it and in the CPU's fused form, and `as_strided`.
 
     Returns:
         Op overload -> function, for AOTAutograd's table.
     """
     return {
+        _aten.as_strided.default: _as_strided,
         _aten.scaled_dot_product_attention.default: _attention,
         _aten._scaled_dot_product_flash_attention_for_cpu.default: _attention_forward,  # noqa: SLF001 - an operator's name
         _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,  # noqa: SLF001 - same
@@ -67,6 +69,25 @@ def made_up_outputs() -> dict[Any, frozenset[int]]:
         _aten._scaled_dot_product_flash_attention.default: attention_extras,  # noqa: SLF001 - same
         _aten.nll_loss_forward.default: frozenset({1}),
     }
+
+
+def _as_strided(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> torch.Tensor:
+    """A window on storage, as a gather from the values: an ONNX tensor has values and no storage.
+
+    Works where the values are the whole storage in some order of dimensions, from the tensor's own offset on. Elsewhere
+    the operator stays, and PyTorch runs it (see `support.storage_readers`).
+    """
+    start: Any = 0 if storage_offset is None else storage_offset - tensor.storage_offset()
+    strides: Sequence[Any] = tensor.stride()
+    laid_out = tensor.permute(sorted(range(tensor.dim()), key=lambda dim: (-strides[dim], tensor.shape[dim] == 1)))
+    if not laid_out.is_contiguous() or start < 0:
+        stays: torch.Tensor = _STAYS
+        return stays
+    index: torch.Tensor = torch.full((), start, dtype=torch.int64, device=tensor.device)
+    for count, step in zip(size, stride, strict=True):
+        index = index.unsqueeze(-1) + torch.arange(count, device=tensor.device) * step
+    windows: torch.Tensor = laid_out.reshape(-1)[index]
+    return windows
 
 
 def _attention(  # noqa: PLR0913, PLR0917 - the operator's schema

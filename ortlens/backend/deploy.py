@@ -56,6 +56,7 @@ def export_graph(
     _name_boundary(graph, model)
     with _torch.quiet():
         convert.optimize(model)
+    _keep_pads(model)
     _save(model, target)
     return target
 
@@ -196,6 +197,15 @@ def _handed_out(model: ir.Model, value: ir.Value, name: str, permutation: tuple[
     convert.set_type(node.outputs[0], meta)
     model.graph.append(node)
     return node.outputs[0]
+
+
+def _keep_pads(model: ir.Model) -> None:
+    """Keep ONNX Runtime from taking a Pad with zeros into a MaxPool, which pads with -inf: it leaves those with indices alone."""
+    for node in model.graph:
+        source = node.inputs[0].producer() if node.op_type == "MaxPool" and node.inputs[0] is not None else None
+        if source is not None and source.op_type == "Pad" and len(node.outputs) == 1:
+            node.resize_outputs(2)
+            node.outputs[1].name = f"{node.outputs[0].name}:indices"
 
 
 def _save(model: ir.Model, target: pathlib.Path) -> None:

@@ -19,7 +19,7 @@ from ortlens.backend import _torch, convert, program, split
 from ortlens.backend.partition import Plan, plan_partitions
 from ortlens.backend.record import GraphReporter, Phases
 from ortlens.backend.session import ModelRefused, PartitionRunner, RunnerHooks, SessionInfo
-from ortlens.backend.support import Support, Verdict
+from ortlens.backend.support import Support, Verdict, storage_readers
 from ortlens.errors import ConversionError, OrtLensError, SessionError, UsageError
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ class CompiledGraph:
         copied = torch.fx.GraphModule(self.job.module, _copy_of(self.job.module.graph))
         _torch.insert_type_promotion(copied)
         copied.graph.eliminate_dead_code()
+        self._excluded.update(storage_readers(copied.graph))
         self._promoted = copied
         self.phases.partition_ns += time.perf_counter_ns() - started
 

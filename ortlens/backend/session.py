@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _MAX_REFREEZES = 2
 """How often changed weights are frozen anew before they become inputs: weights that change often are being trained."""
 
+_WRONG_OPTIMIZERS = ["Pad_Fusion"]
+"""Rewrites of ONNX Runtime that change the numbers: Pad_Fusion takes a Pad with zeros into a MaxPool, which pads with -inf."""
+
 _QUIET = 4  # ONNX Runtime's severity "fatal": what it refuses is raised, and told with its reason, anyway
 
 
@@ -183,7 +186,9 @@ class PartitionRunner:
             options.add_external_initializers(*weights.ort_values(frozen))
         started = time.perf_counter_ns()
         try:
-            session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=chosen, enable_fallback=0)
+            session = onnxruntime.InferenceSession(
+                model.SerializeToString(), options, providers=chosen, enable_fallback=0, disabled_optimizers=_WRONG_OPTIMIZERS
+            )
         except Exception as error:
             raise ModelRefused(str(error)) from error
         elapsed = time.perf_counter_ns() - started

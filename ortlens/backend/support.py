@@ -175,6 +175,34 @@ def _attribute_of(node: torch.fx.Node) -> object:
     return owner
 
 
+def storage_readers(graph: torch.fx.Graph) -> dict[str, Verdict]:
+    """Nodes that must stay in PyTorch because a window on storage is taken of what they make.
+
+    `as_strided` reads the storage behind a view. ONNX Runtime hands over values, so the operator and the chain of views
+    under it belong together, on PyTorch's side, down to the tensor that owns the storage.
+
+    Args:
+        graph: An ATen graph.
+
+    Returns:
+        Name -> verdict.
+    """
+    verdicts: dict[str, Verdict] = {}
+    for node in graph.nodes:
+        if provenance.target_name(node) not in _WINDOWS:
+            continue
+        reason = f"{provenance.target_name(node)} reads the storage behind a tensor, not its values"
+        chain: torch.fx.Node | None = node
+        while chain is not None and chain.op == "call_function":
+            verdicts[chain.name] = Verdict(supported=False, code="layout", reason=reason)
+            source = chain.all_input_nodes[0] if chain.all_input_nodes else None
+            chain = source if source is not None and getattr(source.target, "is_view", False) else None
+    return verdicts
+
+
+_WINDOWS = ("aten.as_strided.default", "aten.as_strided_copy.default", "aten.as_strided_scatter.default")
+
+
 def _is_float_number(node: torch.fx.Node) -> bool:
     values = [source.meta.get("val") for source in node.all_input_nodes]
     return any(type(v).__name__ == "SymFloat" or isinstance(v, float) for v in [node.meta.get("val"), *values])

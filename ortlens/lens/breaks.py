@@ -62,6 +62,18 @@ class BreakText:
         return linecache.getline(self.file, self.line).strip() or None
 
 
+def is_break(text: str) -> bool:
+    """Whether a text tells of a graph break, and not of an exception that leads to one.
+
+    Args:
+        text: Payload of a `dynamo_graph_break_reason` artifact.
+
+    Returns:
+        True for texts that say so, or that explain.
+    """
+    return "raph break" in text or "WON'T CONVERT" in text or _EXPLANATION.search(text) is not None
+
+
 def break_from_text(text: str) -> BreakText:
     """Take Dynamo's message about a graph break apart.
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ortlens.backend import _torch
-from ortlens.lens.breaks import BreakText, break_from_text, plain_function, recompile_from_text
+from ortlens.lens.breaks import BreakText, break_from_text, is_break, plain_function, recompile_from_text
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class DynamoWatch:
             compile_id: The compilation that ran into it.
             text: Dynamo's message.
         """
+        if not is_break(text):
+            return  # the exception that makes a break is logged too, right before it
         said = break_from_text(text)
         key = (said.reason, said.file, said.line)
         known = self._breaks.get(key) or self._new_break(said)
