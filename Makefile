@@ -17,7 +17,7 @@ SAY := @printf '\n==> %s\n'
 
 export PYTHONDONTWRITEBYTECODE = 1
 
-.PHONY: help venv demo test lint format-check ruff types contracts dead-code deps docs pytest coverage bench clean
+.PHONY: help venv demo test lint format-check ruff types contracts dead-code deps docs pytest coverage bench zoo clean
 
 help: ## Show this list
 	@printf 'ortlens: PyTorch through ONNX Runtime, recorded and shown\n\n'
@@ -62,6 +62,10 @@ bench: $(VENV)/.dev ## Measure the figures that the README quotes
 	@found=0; for script in benchmarks/bench_*.py; do \
 		[ -e "$$script" ] || continue; found=1; echo "-- $$script"; $(BIN)/python "$$script"; done; \
 		[ $$found = 1 ] || { echo 'benchmarks/ holds no bench_*.py'; exit 1; }
+
+zoo: $(VENV)/.dev ## Run every architecture of the model zoo and write docs/zoo.md: a quarter of an hour
+	$(SAY) 'Running the model zoo'
+	@$(BIN)/python -m tests.zoo
 
 # ----------------------------------------------------------------------------------------------------------- the gates
 

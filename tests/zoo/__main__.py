@@ -1,0 +1,77 @@
+"""Measure the zoo and write docs/zoo.md: `python -m tests.zoo [MODEL ...]`; with names, only those are measured anew.
+
+Each architecture runs in a process of its own, so that one that crashes is a row and not the end. Measurements are kept
+in build/zoo, one file per architecture.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.zoo.measure import Measurement
+from tests.zoo.page import page_from_measurements
+from tests.zoo.table import ARCHITECTURES
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "zoo.md"
+_KEPT = ROOT / "build" / "zoo"
+_LIMIT_S = 900
+_JOBS = os.cpu_count() or 1
+
+
+def _measured_apart(name: str) -> Measurement:
+    """One architecture in a process of its own, on one thread; a crash becomes a measurement too."""
+    command = [sys.executable, "-m", "tests.zoo.measure", name]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
+        if done.returncode == 0:
+            return Measurement(**json.loads(done.stdout.splitlines()[-1]))
+        last = (done.stderr.strip().splitlines() or [""])[-1]
+        error = f"exit status {done.returncode}: {last}"
+    except subprocess.TimeoutExpired:
+        error = f"no answer within {_LIMIT_S} s"
+    return Measurement(model=name, family=ARCHITECTURES[name].family, error=error)
+
+
+def _told(measurement: Measurement) -> Measurement:
+    """Keep a measurement, and say on stderr how it went."""
+    _KEPT.mkdir(parents=True, exist_ok=True)
+    (_KEPT / f"{measurement.model}.json").write_text(json.dumps(dataclasses.asdict(measurement)), encoding="utf-8")
+    how = "FAILS" if measurement.failed else "whole" if measurement.whole else f"{measurement.coverage:.1%} in {measurement.partitions}"
+    print(f"{measurement.model:36} {how:16} {measurement.compile_s:6.1f} s", *measurement.problems, file=sys.stderr, sep="  ")  # noqa: T201
+    return measurement
+
+
+def _kept(name: str) -> Measurement | None:
+    file = _KEPT / f"{name}.json"
+    return Measurement(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
+
+
+def main(names: list[str]) -> int:
+    """Measure, and write the page.
+
+    Args:
+        names: What to measure anew; empty for the whole table. Those never measured are measured in any case.
+
+    Returns:
+        The exit status: 1 when an architecture fails.
+    """
+    kept = {name: _kept(name) for name in ARCHITECTURES} if names else {}
+    wanted = [name for name in ARCHITECTURES if name in names or kept.get(name) is None]
+    with ThreadPoolExecutor(_JOBS) as pool:
+        fresh = {name: _told(measurement) for name, measurement in zip(wanted, pool.map(_measured_apart, wanted), strict=True)}
+    measurements = [measurement for name in ARCHITECTURES if (measurement := fresh.get(name) or kept.get(name)) is not None]
+    PAGE.write_text(page_from_measurements(measurements), encoding="utf-8")
+    failing = [measurement.model for measurement in measurements if measurement.failed]
+    print(f"wrote {PAGE.relative_to(ROOT)}: {len(measurements)} architectures, failing: {', '.join(failing) or 'none'}", file=sys.stderr)  # noqa: T201
+    return 1 if failing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,133 @@
+"""Models of sound."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tests.zoo.architecture import BATCH, Architecture, tokens, wave
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_WAV2VEC2: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "conv_dim": [16, 16, 16],
+    "conv_stride": [5, 4, 2],
+    "conv_kernel": [10, 3, 3],
+    "num_feat_extract_layers": 3,
+    "num_conv_pos_embeddings": 16,
+    "num_conv_pos_embedding_groups": 2,
+    "vocab_size": 32,
+}
+_SEW: dict[str, Any] = _WAV2VEC2 | {"squeeze_factor": 2}
+_SPEECH: dict[str, Any] = {
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "vocab_size": 100,
+    "use_cache": False,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 2,
+}
+
+
+def _audio(model: str, inputs: Callable[[], dict[str, Any]], /, **config: Any) -> Architecture:  # noqa: ANN401 - a config holds anything
+    return Architecture(model=model, family="audio", config=config, inputs=inputs)
+
+
+def _spectrogram(*shape: int, name: str = "input_features") -> dict[str, Any]:
+    return {name: torch.randn(BATCH, *shape)}
+
+
+ARCHITECTURES = (
+    _audio(
+        "ASTModel",
+        lambda: _spectrogram(64, 32, name="input_values"),
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=128,
+        max_length=64,
+        num_mel_bins=32,
+    ),
+    _audio("Data2VecAudioModel", wave(), **_WAV2VEC2, num_conv_pos_embedding=2),
+    _audio(
+        "EncodecModel",
+        lambda: {"input_values": torch.randn(BATCH, 1, 1280)},
+        hidden_size=16,
+        num_filters=4,
+        codebook_size=32,
+        codebook_dim=16,
+        upsampling_ratios=[4, 2],
+        num_lstm_layers=1,
+    ),
+    _audio("HubertModel", wave(), **_WAV2VEC2),
+    _audio(
+        "MoonshineModel",
+        lambda: {**wave()(), "decoder_input_ids": tokens(8)},
+        hidden_size=32,
+        intermediate_size=64,
+        vocab_size=100,
+        encoder_num_hidden_layers=2,
+        decoder_num_hidden_layers=2,
+        encoder_num_attention_heads=4,
+        decoder_num_attention_heads=4,
+        use_cache=False,
+    ),
+    _audio("SEWModel", wave(), **_SEW),
+    _audio("SEWDModel", wave(), **_SEW, position_buckets=8, max_position_embeddings=32),
+    _audio(
+        "Speech2TextModel",
+        lambda: {**_spectrogram(64, 16), "decoder_input_ids": tokens(8)},
+        **_SPEECH,
+        input_feat_per_channel=16,
+        conv_channels=32,
+        max_source_positions=64,
+        max_target_positions=32,
+    ),
+    _audio(
+        "SpeechT5ForSpeechToText",
+        lambda: {**wave()(), "decoder_input_ids": tokens(8)},
+        **_WAV2VEC2 | {"vocab_size": 100},
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=64,
+        decoder_ffn_dim=64,
+        use_cache=False,
+    ),
+    _audio("UniSpeechSatModel", wave(), **_WAV2VEC2),
+    _audio(
+        "Wav2Vec2BertModel",
+        lambda: _spectrogram(32, 16),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        feature_projection_input_dim=16,
+    ),
+    _audio("Wav2Vec2ConformerModel", wave(), **_WAV2VEC2, position_embeddings_type="relative"),
+    _audio("Wav2Vec2ForCTC", wave(), **_WAV2VEC2),
+    _audio("Wav2Vec2Model", wave(), **_WAV2VEC2, do_stable_layer_norm=True, feat_extract_norm="layer"),
+    _audio("WavLMModel", wave(), **_WAV2VEC2),
+    _audio(
+        "WhisperModel",
+        lambda: {**_spectrogram(16, 64), "decoder_input_ids": tokens(8)},
+        **_SPEECH,
+        num_mel_bins=16,
+        max_source_positions=32,
+        max_target_positions=32,
+    ),
+)

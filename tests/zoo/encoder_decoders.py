@@ -1,0 +1,67 @@
+"""Encoder-decoders of text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.zoo.architecture import TOKENS, Architecture, pair
+
+_SPECIAL: dict[str, Any] = {
+    "vocab_size": TOKENS,
+    "use_cache": False,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 2,
+}
+_BART: dict[str, Any] = _SPECIAL | {
+    "d_model": 64,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 128,
+    "decoder_ffn_dim": 128,
+    "max_position_embeddings": 64,
+}
+_T5: dict[str, Any] = _SPECIAL | {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4}
+
+
+def _seq2seq(model: str, config: dict[str, Any], /, **more: Any) -> Architecture:  # noqa: ANN401 - a config holds anything
+    return Architecture(model=model, family="encoder-decoder", config=config | more, inputs=pair)
+
+
+ARCHITECTURES = (
+    _seq2seq("BartModel", _BART),
+    _seq2seq("BigBirdPegasusModel", _BART, attention_type="original_full"),
+    _seq2seq("BlenderbotModel", _BART),
+    _seq2seq("BlenderbotSmallModel", _BART),
+    _seq2seq("FSMTModel", _BART, langs=["en", "de"], src_vocab_size=TOKENS, tgt_vocab_size=TOKENS),
+    _seq2seq("LEDModel", _BART, attention_window=8),
+    _seq2seq("LongT5Model", _T5, local_radius=4),
+    _seq2seq("M2M100Model", _BART),
+    _seq2seq("MarianModel", _BART),
+    _seq2seq("MBartModel", _BART),
+    _seq2seq("MT5Model", _T5),
+    _seq2seq("MvpModel", _BART),
+    _seq2seq("NllbMoeModel", _BART, num_experts=4, encoder_sparse_step=2, decoder_sparse_step=2, expert_capacity=16),
+    _seq2seq("PegasusModel", _BART),
+    _seq2seq("PegasusXModel", _BART, num_global_tokens=4, block_size=8),
+    _seq2seq("PLBartModel", _BART),
+    _seq2seq(
+        "ProphetNetModel",
+        _SPECIAL,
+        hidden_size=64,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        num_encoder_attention_heads=4,
+        num_decoder_attention_heads=4,
+        encoder_ffn_dim=128,
+        decoder_ffn_dim=128,
+        max_position_embeddings=64,
+    ),
+    _seq2seq("SwitchTransformersModel", _T5, num_experts=4, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1),
+    _seq2seq("T5ForConditionalGeneration", _T5),
+    _seq2seq("T5Model", _T5),
+    _seq2seq("UMT5Model", _T5),
+)

@@ -1,0 +1,55 @@
+"""Real architectures run and match eager, and the page tells of all of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.zoo.__main__ import PAGE
+from tests.zoo.measure import Measurement, measure
+from tests.zoo.page import FAILS, page_from_measurements, rows_from_page
+from tests.zoo.table import ARCHITECTURES
+
+# One per family and one per way of failing, each a few seconds; the others carry the marker `zoo`.
+REPRESENTATIVE = (
+    "BitModel",  # a padded max pooling, which ONNX Runtime's own fusion gets wrong
+    "CLIPModel",
+    "Gemma3ForCausalLM",
+    "Lfm2ForCausalLM",
+    "MBartModel",
+    "MixtralForCausalLM",
+    "ModernBertModel",
+    "Wav2Vec2Model",
+)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in REPRESENTATIVE else pytest.mark.zoo) for name in ARCHITECTURES])
+def test_matches_eager_and_is_no_worse_than_the_page_says(name: str) -> None:
+    measurement, row = measure(ARCHITECTURES[name]), rows_from_page(PAGE.read_text(encoding="utf-8"))[name]
+    assert not measurement.failed, measurement.problems
+    assert measurement.graphs <= row.graphs
+    assert measurement.partitions <= row.partitions, measurement.fallbacks
+    assert measurement.coverage >= row.coverage - 0.0005, measurement.fallbacks  # the page rounds
+
+
+def test_the_page_lists_every_architecture_and_none_fails() -> None:
+    rows = rows_from_page(PAGE.read_text(encoding="utf-8"))
+    assert set(rows) == set(ARCHITECTURES)
+    assert [name for name, row in rows.items() if row.failed] == []
+
+
+def test_the_zoo_is_large_and_most_of_it_runs_whole() -> None:
+    rows = rows_from_page(PAGE.read_text(encoding="utf-8"))
+    whole = [name for name, row in rows.items() if row.graphs == row.partitions == 1 and row.coverage == 1.0]
+    assert len(rows) >= 45
+    assert len(whole) >= 30
+    assert {architecture.family for architecture in ARCHITECTURES.values()} == {ARCHITECTURES[name].family for name in whole}
+
+
+def test_a_failure_shows_on_the_page() -> None:
+    crashed = Measurement(model="A", family="vision", error="exit status -11: a | b <c>")
+    wrong = Measurement(model="B", family="audio", nodes=2, graphs=1, partitions=1, coverage=0.5, mismatches=["[2]: not close"])
+    text = page_from_measurements([crashed, wrong])
+    assert {name: row.failed for name, row in rows_from_page(text).items()} == {"A": True, "B": True}
+    assert text.index("`B`") < text.index("`A`")
+    assert f"{FAILS}: exit status -11: a \\| b &lt;c>" in text
+    assert "**0 of 2 run whole" in text

@@ -1,0 +1,159 @@
+"""Models of images and videos."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.zoo.architecture import Architecture, frames, pixels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_VIT: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "image_size": 32,
+    "patch_size": 8,
+}
+_SWIN: dict[str, Any] = {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}
+_DETR: dict[str, Any] = {
+    "d_model": 64,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 128,
+    "decoder_ffn_dim": 128,
+    "num_queries": 10,
+    "use_timm_backbone": False,
+    "use_pretrained_backbone": False,
+    "backbone": None,
+    "backbone_config": {
+        "model_type": "resnet",
+        "embedding_size": 16,
+        "hidden_sizes": [16, 16, 32, 32],
+        "depths": [1, 1, 1, 1],
+        "layer_type": "basic",
+        "out_features": ["stage4"],
+    },
+}
+_STAGES: dict[str, Any] = {"hidden_sizes": [16, 32], "depths": [1, 1]}
+
+
+def _vision(model: str, inputs: Callable[[], dict[str, Any]], /, **config: Any) -> Architecture:  # noqa: ANN401 - a config holds anything
+    return Architecture(model=model, family="vision", config=config, inputs=inputs)
+
+
+ARCHITECTURES = (
+    _vision("BeitModel", pixels(), **_VIT, use_relative_position_bias=True),
+    _vision("BitModel", pixels(64), embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1], num_groups=4),
+    _vision("ConvNextModel", pixels(), hidden_sizes=[16, 32], depths=[2, 2], num_stages=2),
+    _vision("ConvNextV2Model", pixels(), hidden_sizes=[16, 32], depths=[2, 2], num_stages=2),
+    _vision(
+        "CvtModel",
+        pixels(),
+        embed_dim=[16, 32],
+        num_heads=[1, 2],
+        depth=[1, 2],
+        patch_sizes=[7, 3],
+        patch_stride=[4, 2],
+        patch_padding=[2, 1],
+        mlp_ratio=[2.0, 2.0],
+        attention_drop_rate=[0.0, 0.0],
+        drop_rate=[0.0, 0.0],
+        drop_path_rate=[0.0, 0.0],
+        qkv_bias=[True, True],
+        cls_token=[False, True],
+        qkv_projection_method=["dw_bn", "dw_bn"],
+        kernel_qkv=[3, 3],
+        padding_kv=[1, 1],
+        stride_kv=[2, 2],
+        padding_q=[1, 1],
+        stride_q=[1, 1],
+    ),
+    _vision("DeiTModel", pixels(), **_VIT),
+    _vision("DetrModel", pixels(64), **_DETR),
+    _vision("Dinov2Model", pixels(), **_VIT | {"image_size": 48}),
+    _vision("Dinov2WithRegistersModel", pixels(), **_VIT),
+    _vision(
+        "DPTForSemanticSegmentation",
+        pixels(),
+        **_VIT | {"num_hidden_layers": 4},
+        backbone_out_indices=[0, 1, 2, 3],
+        neck_hidden_sizes=[16, 16, 32, 32],
+        fusion_hidden_size=16,
+        reassemble_factors=[4, 2, 1, 0.5],
+        is_hybrid=False,
+        use_auxiliary_head=False,
+    ),
+    _vision("EfficientNetModel", pixels(64), width_coefficient=0.25, depth_coefficient=0.3, hidden_dim=320, image_size=64),
+    _vision(
+        "FocalNetModel",
+        pixels(),
+        image_size=32,
+        patch_size=4,
+        embed_dim=16,
+        hidden_sizes=[16, 32],
+        depths=[1, 1],
+        focal_levels=[2, 2],
+        focal_windows=[3, 3],
+    ),
+    _vision(
+        "GLPNForDepthEstimation",
+        pixels(64),
+        num_encoder_blocks=4,
+        depths=[1, 1, 1, 1],
+        hidden_sizes=[8, 16, 16, 32],
+        num_attention_heads=[1, 2, 2, 4],
+        decoder_hidden_size=16,
+    ),
+    _vision("HieraModel", pixels(64), image_size=[64, 64], embed_dim=16, depths=[1, 1, 1], num_heads=[1, 2, 4], num_query_pool=2),
+    _vision("IJepaModel", pixels(), **_VIT),
+    _vision(
+        "LevitModel",
+        pixels(64),
+        image_size=64,
+        hidden_sizes=[32, 48, 64],
+        num_attention_heads=[2, 2, 2],
+        depths=[1, 1, 1],
+        key_dim=[8, 8, 8],
+    ),
+    _vision("MobileNetV1Model", pixels(64), depth_multiplier=0.25, image_size=64),
+    _vision("MobileNetV2Model", pixels(64), depth_multiplier=0.35, image_size=64),
+    _vision("MobileViTModel", pixels(64), image_size=64, hidden_sizes=[16, 24, 32], neck_hidden_sizes=[8, 8, 8, 16, 16, 16, 32]),
+    _vision("MobileViTV2Model", pixels(64), image_size=64, width_multiplier=0.25),
+    _vision("PoolFormerModel", pixels(64), num_encoder_blocks=4, depths=[1, 1, 1, 1], hidden_sizes=[8, 16, 16, 32]),
+    _vision(
+        "PvtModel",
+        pixels(),
+        image_size=32,
+        depths=[1, 1, 1, 1],
+        hidden_sizes=[8, 16, 16, 32],
+        num_attention_heads=[1, 2, 2, 4],
+        sequence_reduction_ratios=[4, 2, 1, 1],
+    ),
+    _vision("PvtV2Model", pixels(), image_size=32, depths=[1, 1, 1, 1], hidden_sizes=[8, 16, 16, 32], num_attention_heads=[1, 2, 2, 4]),
+    _vision("RegNetModel", pixels(64), embedding_size=16, **_STAGES, groups_width=8),
+    _vision("ResNetModel", pixels(64), embedding_size=16, **_STAGES, layer_type="bottleneck"),
+    _vision("RTDetrResNetBackbone", pixels(64), embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1], layer_type="basic"),
+    _vision(
+        "SegformerForSemanticSegmentation",
+        pixels(64),
+        depths=[1, 1, 1, 1],
+        hidden_sizes=[8, 16, 16, 32],
+        num_attention_heads=[1, 2, 2, 4],
+        decoder_hidden_size=32,
+    ),
+    _vision("SwiftFormerModel", pixels(64), image_size=64, depths=[1, 1, 1, 1], embed_dims=[8, 16, 16, 32]),
+    _vision("SwinModel", pixels(), **_SWIN),
+    _vision("Swinv2Model", pixels(), **_SWIN),
+    _vision("Swin2SRModel", pixels(), image_size=32, embed_dim=16, depths=[2], num_heads=[2], window_size=4),
+    _vision("TimesformerModel", frames(4, 32), **_VIT, num_frames=4),
+    _vision("VideoMAEModel", frames(4, 32), **_VIT, num_frames=4),
+    _vision("ViTForImageClassification", pixels(), **_VIT),
+    _vision("ViTMSNModel", pixels(), **_VIT),
+    _vision("VivitModel", frames(4, 32), **_VIT, num_frames=4, tubelet_size=[2, 8, 8]),
+    _vision("YolosModel", pixels(), **_VIT | {"image_size": [32, 32]}, num_detection_tokens=5),
+)
