@@ -1,0 +1,330 @@
+"""`export_onnx(weights=)`: models without data get theirs from a checkpoint, or are refused with every mismatch by name."""
+
+# ruff: noqa: ANN401 - arguments and results of models are Any in torch itself
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import ortlens
+from ortlens import Lens, UsageError
+from tests.integration.test_export_onnx import only, run_bare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+IDS = torch.arange(6).reshape(2, 3)
+
+
+class Tied(nn.Module):
+    scale: torch.Tensor
+    shift: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(100, 128)
+        self.norm = nn.LayerNorm(128)
+        self.head = nn.Linear(128, 100, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("scale", torch.rand(128))
+        self.register_buffer("shift", torch.tensor(3))
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        return self.head(self.norm(self.embed(ids) * self.scale)) + self.shift
+
+
+def on_meta(build: Callable[[], nn.Module]) -> nn.Module:
+    with torch.device("meta"):
+        return build().eval()
+
+
+def under_fakes(build: Callable[[], nn.Module]) -> nn.Module:
+    with FakeTensorMode():
+        return build().eval()
+
+
+def dry(model: nn.Module, *args: Any) -> Lens:
+    with torch.no_grad():
+        return ortlens.explain(model, dry_run=True)(*args)
+
+
+def real() -> Tied:
+    torch.manual_seed(0)
+    return Tied().eval()
+
+
+def untied(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """As files of one tensor per memory want it."""
+    return {name: tensor.clone() for name, tensor in state.items()}
+
+
+def one_file(folder: Path, state: dict[str, torch.Tensor]) -> Any:
+    save_file(untied(state), folder / "model.safetensors")
+    return folder / "model.safetensors"
+
+
+def one_of_the_tied(folder: Path, state: dict[str, torch.Tensor]) -> Any:
+    save_file({name: tensor for name, tensor in untied(state).items() if name != "head.weight"}, folder / "model.safetensors")
+    return str(folder / "model.safetensors")
+
+
+def the_other_of_the_tied(folder: Path, state: dict[str, torch.Tensor]) -> Any:
+    save_file({name: tensor for name, tensor in untied(state).items() if name != "embed.weight"}, folder / "model.safetensors")
+    return folder
+
+
+def shards(folder: Path, state: dict[str, torch.Tensor]) -> Any:
+    place = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(state)}
+    for shard in set(place.values()):
+        save_file({name: tensor for name, tensor in untied(state).items() if place[name] == shard}, folder / shard)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": place}))
+    return folder / "model.safetensors.index.json"
+
+
+def torch_file(folder: Path, state: dict[str, torch.Tensor]) -> Any:
+    torch.save(state, folder / "model.pt")
+    return folder / "model.pt"
+
+
+def trainers_file(folder: Path, state: dict[str, torch.Tensor]) -> Any:
+    torch.save({"epoch": 3, "state_dict": state}, folder / "model.pt")
+    return folder
+
+
+def mapping(_folder: Path, state: dict[str, torch.Tensor]) -> Any:
+    return state
+
+
+def sequence(folder: Path, state: dict[str, torch.Tensor]) -> Any:
+    return [one_file(folder, {**state, "scale": torch.zeros(128)}), {"scale": state["scale"]}]
+
+
+SOURCES = (one_file, one_of_the_tied, the_other_of_the_tied, shards, torch_file, trainers_file, mapping, sequence)
+
+
+@pytest.mark.parametrize("without_data", [on_meta, under_fakes])
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.__name__)
+def test_a_model_without_data_gets_its_weights(source: Callable[..., Any], without_data: Callable[..., nn.Module], tmp_path: Path) -> None:
+    model = real()
+    checkpoint, deployed = tmp_path / "checkpoint", tmp_path / "deployed"
+    checkpoint.mkdir()
+    deployed.mkdir()
+    lens = dry(without_data(Tied), IDS)
+    path = lens.export_onnx(deployed / "tied.onnx", weights=source(checkpoint, model.state_dict()))
+    (result,) = run_bare(path, {"ids": IDS}).values()
+    torch.testing.assert_close(result, model(IDS).detach())
+    assert only(deployed, "tied.onnx")
+    assert stored_once(path)
+
+
+def test_the_weights_of_a_real_model_can_be_replaced_and_the_model_keeps_its_own(tmp_path: Path) -> None:
+    model, other = nn.Linear(4, 3).eval(), nn.Linear(4, 3).eval()
+    x, kept = torch.randn(2, 4), model.weight.clone()
+    with torch.no_grad():
+        program = torch.export.export(model, (x,))
+        lens = ortlens.explain(program, calls=1)(x)
+    (result,) = run_bare(lens.export_onnx(tmp_path / "a.onnx", weights=other.state_dict()), {"input": x}).values()
+    torch.testing.assert_close(result, other(x).detach())
+    (result,) = run_bare(lens.export_onnx(tmp_path / "b.onnx"), {"input": x}).values()
+    torch.testing.assert_close(result, model(x).detach())
+    torch.testing.assert_close(model.weight, kept)
+
+
+def stored_once(path: Path) -> bool:
+    return sum(sorted(value.dims) == [100, 128] for value in onnx.load(path).graph.initializer) == 1
+
+
+@pytest.mark.parametrize("source", [one_file, one_of_the_tied, the_other_of_the_tied], ids=lambda source: source.__name__)
+def test_a_program_made_under_fake_tensors_gets_its_weights(source: Callable[..., Any], tmp_path: Path) -> None:
+    model = real()
+    with FakeTensorMode():
+        program = torch.export.export(Tied().eval(), (torch.zeros(2, 3, dtype=torch.int64),))
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    lens = ortlens.explain(program, dry_run=True)(IDS)
+    path = lens.export_onnx(tmp_path / "tied.onnx", weights=source(checkpoint, model.state_dict()))
+    (result,) = run_bare(path, {"ids": IDS}).values()
+    torch.testing.assert_close(result, model(IDS).detach())
+    assert stored_once(path)
+
+
+def test_tied_weights_of_real_models_and_programs_are_stored_once(tmp_path: Path) -> None:
+    model = real()
+    with torch.no_grad():
+        compiled = ortlens.explain(model, calls=1)(IDS)
+        exported = ortlens.explain(torch.export.export(model, (IDS,)), calls=1)(IDS)
+    for number, lens in enumerate((compiled, exported)):
+        path = lens.export_onnx(tmp_path / f"{number}.onnx")
+        (result,) = run_bare(path, {"ids": IDS}).values()
+        torch.testing.assert_close(result, model(IDS).detach())
+        assert stored_once(path)
+
+
+def test_a_model_without_data_and_without_weights_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"(?s)no data for .*embed\.weight|head\.weight") as caught:
+        dry(on_meta(Tied), IDS).export_onnx(tmp_path / "tied.onnx")
+    for name in ("norm.weight", "norm.bias", "scale", "shift", "weights="):
+        assert name in str(caught.value)
+    assert only(tmp_path)
+
+
+def without(name: str) -> Callable[[dict[str, torch.Tensor]], Any]:
+    return lambda state: state.pop(name)
+
+
+def with_entry(name: str, tensor: torch.Tensor) -> Callable[[dict[str, torch.Tensor]], Any]:
+    return lambda state: state.update({name: tensor})
+
+
+WRONG: dict[str, tuple[Callable[[dict[str, torch.Tensor]], Any], str]] = {
+    "missing": (without("norm.weight"), r"norm\.weight is missing"),
+    "missing buffer": (without("scale"), "scale is missing"),
+    "extra": (with_entry("no.such.weight", torch.ones(1)), r"no\.such\.weight in .* is not in the model"),
+    "shape": (with_entry("norm.bias", torch.ones(127)), r"norm\.bias has shape \[127\] in .*, the model takes \[128\]"),
+    "transposed": (with_entry("embed.weight", torch.ones(128, 100)), r"weight has shape \[128, 100\] in .*, the model takes \[100, 128\]"),
+    "rank": (with_entry("shift", torch.ones(1, dtype=torch.int64)), r"shift has shape \[1\] in .*, the model takes \[\]"),
+    "dtype": (with_entry("norm.bias", torch.ones(128).half()), r"norm\.bias is torch\.float16 in .*, the model takes torch\.float32"),
+    "integer": (with_entry("shift", torch.tensor(3.0)), r"shift is torch\.float32 in .*, the model takes torch\.int64"),
+}
+
+
+@pytest.mark.parametrize("source", [one_file, torch_file, mapping], ids=lambda source: source.__name__)
+@pytest.mark.parametrize("case", WRONG)
+def test_weights_that_do_not_fit_are_named_and_nothing_is_written(case: str, source: Callable[..., Any], tmp_path: Path) -> None:
+    spoil, message = WRONG[case]
+    state = dict(real().state_dict())
+    if case == "transposed":
+        del state["head.weight"]
+    spoil(state)
+    checkpoint, deployed = tmp_path / "checkpoint", tmp_path / "deployed"
+    checkpoint.mkdir()
+    deployed.mkdir()
+    with pytest.raises(UsageError, match=message):
+        dry(on_meta(Tied), IDS).export_onnx(deployed / "tied.onnx", weights=source(checkpoint, state))
+    assert only(deployed)
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    state = {**real().state_dict(), "extra": torch.ones(1), "norm.bias": torch.ones(3)}
+    del state["scale"]
+    with pytest.raises(UsageError, match=r"(?s)(?=.*scale is missing)(?=.*norm\.bias has shape)(?=.*extra in )"):
+        dry(on_meta(Tied), IDS).export_onnx(tmp_path / "tied.onnx", weights=state)
+    assert only(tmp_path)
+
+
+class Hostile:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, proof: Path) -> None:
+        self._proof = proof
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self._proof,)
+
+
+def hostile_pickle(folder: Path) -> Any:
+    torch.save({**real().state_dict(), "more": Hostile(folder / "ran")}, folder / "model.pt")
+    return folder / "model.pt"
+
+
+def hostile_bare_pickle(folder: Path) -> Any:
+    (folder / "model.bin").write_bytes(pickle.dumps(Hostile(folder / "ran")))
+    return folder / "model.bin"
+
+
+def leading_outside(folder: Path) -> Any:
+    inside = folder / "inside"
+    inside.mkdir()
+    one_file(folder, real().state_dict())
+    (inside / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"scale": "../model.safetensors"}}))
+    return inside / "model.safetensors.index.json"
+
+
+def damaged(folder: Path) -> Any:
+    path = one_file(folder, real().state_dict())
+    path.write_bytes(b"\x10" + path.read_bytes()[1:])
+    return path
+
+
+def shortened(folder: Path) -> Any:
+    path = one_file(folder, real().state_dict())
+    path.write_bytes(path.read_bytes()[:-8])
+    return path
+
+
+@pytest.mark.parametrize("make", [hostile_pickle, hostile_bare_pickle, leading_outside, damaged, shortened], ids=lambda make: make.__name__)
+def test_hostile_and_damaged_checkpoints_do_nothing(make: Callable[[Path], Any], tmp_path: Path) -> None:
+    checkpoint, deployed = tmp_path / "checkpoint", tmp_path / "deployed"
+    checkpoint.mkdir()
+    deployed.mkdir()
+    given = make(checkpoint)
+    (checkpoint / "ran").unlink(missing_ok=True)
+    with pytest.raises(UsageError):
+        dry(on_meta(Tied), IDS).export_onnx(deployed / "tied.onnx", weights=given)
+    assert not (checkpoint / "ran").exists()
+    assert only(deployed)
+
+
+def test_half_precision_weights_reach_the_file_bit_by_bit(tmp_path: Path) -> None:
+    class Halves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(300).bfloat16())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.weight.float()
+
+    weight = torch.randn(300).bfloat16()
+    path = dry(on_meta(Halves), torch.ones(300)).export_onnx(tmp_path / "h.onnx", weights={"weight": weight})
+    (result,) = run_bare(path, {"x": torch.ones(300)}).values()
+    torch.testing.assert_close(result, weight.float(), atol=0, rtol=0)
+
+
+_STREAMED = """
+import json, resource, sys, time
+import torch
+import ortlens
+import ortlens.backend.checkpoints
+from ortlens.backend import deploy
+deploy._INLINE_BYTES = 0  # as for a model above the limit, at a size that a test can write
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+with torch.device("meta"):
+    model = torch.nn.Sequential(*(torch.nn.Linear(5120, 5120, bias=False) for _ in range(4))).eval()
+with torch.no_grad():
+    lens = ortlens.explain(model, dry_run=True)(torch.zeros(1, 5120))
+start, began = peak(), time.perf_counter()
+lens.export_onnx(sys.argv[2], weights=sys.argv[1])
+print(json.dumps({"grown": peak() - start, "seconds": time.perf_counter() - began}))
+"""
+
+
+@pytest.mark.slow
+def test_weights_stream_from_the_shards(tmp_path: Path, run_python: Callable[..., str]) -> None:
+    factors, place = (2.0, 3.0, 5.0, 7.0), {}
+    for number, factor in enumerate(factors):
+        place[f"{number}.weight"] = f"model-{number}.safetensors"
+        save_file({f"{number}.weight": torch.eye(5120) * factor}, tmp_path / f"model-{number}.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": place}))
+    seen = json.loads(run_python(_STREAMED, str(index), str(tmp_path / "streamed.onnx")).splitlines()[-1])
+    print(f"420 MB exported in {seen['seconds']:.1f} s, {seen['grown'] / 1e6:.0f} MB above start")  # noqa: T201 - a figure
+    shard = 5120 * 5120 * 4
+    assert (tmp_path / "streamed.data").stat().st_size >= 4 * shard
+    assert seen["grown"] < 2 * shard + 200e6
+    proto = onnx.load(tmp_path / "streamed.onnx", load_external_data=False)
+    assert len([value for value in proto.graph.initializer if value.external_data]) == 4
+    x = torch.randn(1, 5120)
+    inputs = {next(value.name for value in proto.graph.input): x}
+    (result,) = run_bare(tmp_path / "streamed.onnx", inputs).values()
+    torch.testing.assert_close(result, x * 210.0)

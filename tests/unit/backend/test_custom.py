@@ -1,0 +1,114 @@
+"""The process-wide table of conversion functions, and what may stand in a translation table."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import ortlens
+from ortlens import OrtBackend, UsageError
+from ortlens.backend import custom
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SIN, COS = torch.ops.aten.sin.default, torch.ops.aten.cos.default
+
+
+@pytest.fixture(autouse=True)
+def _own_table(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave the process as it was: there is no way to take an operator back."""
+    monkeypatch.setattr(custom, "_registered", {})
+    yield
+    OrtBackend.clear_cached_instances()
+
+
+def convert(x: Any) -> Any:  # noqa: ANN401 - an ONNX Script function is never called here
+    return x
+
+
+def other(x: Any) -> Any:  # noqa: ANN401 - the same
+    return x
+
+
+def test_the_public_name_is_the_one_of_the_backend() -> None:
+    assert ortlens.register_op is custom.register_op
+    assert "register_op" in ortlens.__all__
+
+
+def test_the_last_word_counts_and_the_table_is_a_copy() -> None:
+    assert custom.registered_ops() == {}
+    custom.register_op(SIN, convert)
+    held = custom.registered_ops()
+    custom.register_op(SIN, other)
+    assert held == {SIN: convert}
+    assert custom.registered_ops() == {SIN: other}
+    custom.registered_ops().clear()
+    assert custom.registered_ops() == {SIN: other}
+
+
+@pytest.mark.parametrize(
+    ("target", "function", "message"),
+    [
+        (torch.ops.aten.sin, convert, r"name one of its overloads: .*aten\.sin\.default"),
+        (torch.ops.aten, convert, "not an op overload"),
+        (torch.sin, convert, "not an op overload"),
+        ("aten::sin", convert, "'aten::sin' is not an op overload"),
+        (None, convert, "None is not an op overload"),
+        (SIN, None, r"aten\.sin\.default is a NoneType"),
+        (SIN, "convert", "is a str, which cannot be called"),
+        (SIN, [convert], "is a list, which cannot be called"),
+    ],
+)
+def test_what_no_graph_could_use_is_refused_by_name(target: Any, function: Any, message: str) -> None:  # noqa: ANN401 - wrong on purpose
+    with pytest.raises(UsageError, match=f"register_op: .*{message}"):
+        custom.register_op(target, function)
+    assert custom.registered_ops() == {}
+    with pytest.raises(UsageError, match=f"custom_translation_table: .*{message}"):
+        OrtBackend({"custom_translation_table": {target: function}})
+
+
+@pytest.mark.parametrize("table", [[(SIN, convert)], SIN, "sin", 3])
+def test_a_table_that_is_none(table: object) -> None:
+    with pytest.raises(UsageError, match=f"custom_translation_table must map .* {type(table).__name__}"):
+        custom.check_table(table)
+
+
+def test_an_empty_table_is_a_table() -> None:
+    custom.check_table({})
+    OrtBackend({"custom_translation_table": {}})
+
+
+def test_a_backend_notices_what_is_registered_later_and_builds_its_tables_once() -> None:
+    backend = OrtBackend()
+    before = backend.tables()
+    assert backend.tables() is before
+    custom.register_op(SIN, convert)
+    after = backend.tables()
+    assert after is not before
+    assert after[0].is_registered(SIN)
+    assert backend.tables() is after
+    custom.register_op(SIN, other)
+    assert backend.tables() is not after
+
+
+def test_a_backends_own_table_goes_first() -> None:
+    custom.register_op(SIN, convert)
+    custom.register_op(COS, convert)
+    registry = OrtBackend({"custom_translation_table": {SIN: other}}).tables()[0]
+    assert registry.get_decomps(SIN)[0].onnx_function is other
+    assert registry.get_decomps(COS)[0].onnx_function is convert
+    assert OrtBackend().tables()[0].get_decomps(SIN)[0].onnx_function is convert
+
+
+def test_registering_from_many_threads_loses_nothing() -> None:
+    targets = [getattr(torch.ops.aten, name).default for name in ("sin", "cos", "tan", "exp", "log", "abs", "neg", "relu")]
+    threads = [threading.Thread(target=custom.register_op, args=(target, convert)) for target in targets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(custom.registered_ops()) == set(targets)
