@@ -270,6 +270,18 @@ def static_input_indices() -> frozenset[int]:
     return frozenset(getattr(metadata, "static_input_indices", None) or ())
 
 
+def mutated_input_indices() -> tuple[int, ...]:
+    """Which inputs of the AOT graph being compiled the program writes to; their new values are the graph's first outputs.
+
+    Returns:
+        Positions, in the order of these outputs; empty outside a compilation.
+    """
+    from torch._guards import TracingContext
+
+    metadata = getattr(TracingContext.try_get(), "fw_metadata", None)
+    return tuple(getattr(metadata, "mutated_inp_runtime_indices", None) or ())
+
+
 def current_compile_id() -> str | None:
     """Dynamo's id of the running compilation.
 
@@ -520,6 +532,19 @@ def exported_inputs(program: Any, args: tuple[Any, ...], kwargs: Mapping[str, An
     """
     inputs: tuple[Any, ...] = program._graph_module_flat_inputs(args, dict(kwargs))
     return inputs
+
+
+def exported_guards(program: Any) -> Callable[..., Any] | None:
+    """What a program checks of its user's inputs before it runs.
+
+    Args:
+        program: A `torch.export.ExportedProgram`.
+
+    Returns:
+        A callable of the flat user inputs that raises when one would have taken another branch; None when nothing is checked.
+    """
+    with quiet():
+        return getattr(program.module(), "_guards_fn", None)
 
 
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens._optional import require
-from ortlens.errors import UsageError
+from ortlens.errors import OrtLensError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,8 +71,11 @@ def open_weights(source: object) -> dict[str, StoredWeight]:
     path = _checkpoint_in(pathlib.Path(str(source)))
     try:
         return dict(_read(path))
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise UsageError(f"cannot read weights from {path}: {error}") from error
+    except OrtLensError:
+        raise
+    except Exception as error:
+        said = next(iter(str(error).splitlines()), "")[:300]
+        raise UsageError(f"cannot read weights from {path}: {type(error).__name__}: {said}") from error
 
 
 def _checkpoint_in(path: pathlib.Path) -> pathlib.Path:
@@ -89,9 +92,9 @@ def _checkpoint_in(path: pathlib.Path) -> pathlib.Path:
 
 def _read(path: pathlib.Path) -> Iterator[tuple[str, StoredWeight]]:
     if path.name.endswith(".index.json"):
-        shards = sorted(set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()))
-        for shard in shards:
-            yield from _read(path.parent / pathlib.PurePosixPath(shard).name)
+        index = json.loads(path.read_text(encoding="utf-8"))
+        for shard in sorted(set(index["weight_map"].values())):
+            yield from _read(path.parent / pathlib.PurePosixPath(shard).name)  # never outside the folder of the index
     elif path.suffix == ".safetensors":
         yield from _read_safetensors(path)
     else:
@@ -121,7 +124,10 @@ def _read_safetensors(path: pathlib.Path) -> Iterator[tuple[str, StoredWeight]]:
 
 def _read_torch(path: pathlib.Path) -> Iterator[tuple[str, StoredWeight]]:
     """A torch checkpoint, mapped into memory; only tensors are unpickled."""
-    content: Any = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    try:
+        content: Any = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except RuntimeError:  # written by a torch before 1.6: no zip file, and so nothing to map
+        content = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
         content = content["state_dict"]
     if not isinstance(content, Mapping):

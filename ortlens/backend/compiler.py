@@ -233,31 +233,36 @@ class _Entry:
             from ortlens.backend import _torch
 
             entered = time.perf_counter_ns()
-            static = _torch.static_input_indices() if phase != "backward" else frozenset()
+            mutated = _torch.mutated_input_indices() if phase != "backward" else ()
+            static = _torch.static_input_indices() - set(mutated) if phase != "backward" else frozenset()
             # The backward graph is compiled inside the forward's window or much later, at the first backward call:
             # its share of AOTAutograd's time cannot be told apart and stays with the forward graph.
             aot_ns = 0 if phase == "backward" else entered - self._started - self._spent
             with _torch.real_tensors():
-                run = self._compile(module, phase, static, aot_ns)
+                run = self._backend.compile_graph(
+                    module,
+                    phase=phase,
+                    static_inputs=static,
+                    recorder=self._recorder,
+                    compile_id=_torch.current_compile_id(),
+                    op_count=0 if phase == "backward" else self._op_count,
+                    aot_ns=aot_ns,
+                    input_names=() if phase == "backward" else self._input_names,
+                    output_names=self._output_names(module, mutated) if phase == "inference" else (),
+                    dry_run=self._dry_run,
+                )
             self._spent += time.perf_counter_ns() - entered
             return run
 
         return compile_graph
 
-    def _compile(self, module: torch.fx.GraphModule, phase: Phase, static: frozenset[int], aot_ns: int) -> Callable[..., Any]:
-        from ortlens.backend import _torch
-
-        return self._backend.compile_graph(
-            module,
-            phase=phase,
-            static_inputs=static,
-            recorder=self._recorder,
-            compile_id=_torch.current_compile_id(),
-            op_count=0 if phase == "backward" else self._op_count,
-            aot_ns=aot_ns,
-            input_names=() if phase == "backward" else self._input_names,
-            dry_run=self._dry_run,
-        )
+    def _output_names(self, module: torch.fx.GraphModule, mutated: Sequence[int]) -> list[str]:
+        """New values of what the program writes to come first, then what it returns."""
+        output = next(node for node in module.graph.nodes if node.op == "output")
+        count = len(output.args[0]) - len(mutated)
+        known = len(self._input_names)
+        updated = [f"{self._input_names[place] if place < known else f'input_{place}'}.updated" for place in mutated]
+        return [*updated, *(f"output_{place}" for place in range(count))]
 
 
 def needs_gradient(inputs: Sequence[Any]) -> bool:

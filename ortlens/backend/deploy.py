@@ -28,7 +28,11 @@ _INLINE_BYTES = 1 << 30  # protobuf ends at 2 GiB; above half of it the weights 
 
 
 def export_graph(
-    graph: CompiledGraph, path: str | os.PathLike[str], weights: object = None, aliases: Sequence[frozenset[str]] = ()
+    graph: CompiledGraph,
+    path: str | os.PathLike[str],
+    weights: object = None,
+    aliases: Sequence[frozenset[str]] = (),
+    arguments: Sequence[str] = (),
 ) -> pathlib.Path:
     """Write the deployable model of a graph that one partition covers.
 
@@ -37,6 +41,7 @@ def export_graph(
         path: The file; above 1 GiB of weights a second one, `{name}.data`, is written beside it.
         weights: None for the weights the graph runs with, else what `checkpoints.open_weights` takes.
         aliases: Sets of names that mean the same weight (tied weights).
+        arguments: Names of the function's positional arguments, where Dynamo knows them by number only.
 
     Returns:
         Where it was written, as an absolute path.
@@ -51,9 +56,9 @@ def export_graph(
         raise UsageError(f"cannot write {target}: there is no folder {target.parent}")
     stored = _stored_weights(graph, weights, aliases)
     model = ir.from_proto(graph.runners[0].model)
-    _place_weights(graph, model, stored)
+    _place_weights(graph, model, stored, aliases)
     _derive_sizes(graph, model)
-    _name_boundary(graph, model)
+    _name_boundary(graph, model, arguments)
     with _torch.quiet():
         convert.optimize(model)
     _keep_pads(model)
@@ -120,16 +125,24 @@ def _listed(items: Sequence[str]) -> str:
     return "; ".join(items[:_MOST_TOLD]) + (f"; and {left_out} more" if left_out > 0 else "")
 
 
-def _place_weights(graph: CompiledGraph, model: ir.Model, stored: Mapping[str, StoredWeight]) -> None:
+def _place_weights(graph: CompiledGraph, model: ir.Model, stored: Mapping[str, StoredWeight], aliases: Sequence[frozenset[str]]) -> None:
+    """Turn weight inputs into initializers; names of one weight share one."""
     outer_names = {name: outer for name, (outer, _) in graph.weight_inputs().items()}
+    placed: dict[frozenset[str], ir.Value] = {}
     for value in list(model.graph.inputs):
         weight = stored.get(str(value.name))
         if weight is None or weight.dtype is None:
             continue
         model.graph.inputs.remove(value)
-        value.name = outer_names[str(value.name)]
-        value.const_value = _lazy(str(value.name), weight)
-        model.graph.initializers[value.name] = value
+        outer = outer_names[str(value.name)]
+        group = next((names for names in aliases if outer in names), frozenset({outer}))
+        if group in placed:
+            ir.convenience.replace_all_uses_with(value, placed[group])
+            continue
+        value.name = outer
+        value.const_value = _lazy(outer, weight)
+        model.graph.initializers[outer] = value
+        placed[group] = value
 
 
 def _lazy(name: str, weight: StoredWeight) -> ir.LazyTensor:
@@ -169,7 +182,7 @@ def _replace_by_size(model: ir.Model, value: ir.Value, tensor_name: str, dim: in
     ir.convenience.replace_all_uses_with(value, scalar.outputs[0])
 
 
-def _name_boundary(graph: CompiledGraph, model: ir.Model) -> None:
+def _name_boundary(graph: CompiledGraph, model: ir.Model, arguments: Sequence[str]) -> None:
     """The user's names and order, and the tensors as PyTorch shows them, whatever their layout in memory."""
     outer = {node.name: name for node, name in zip(graph.placeholders(), graph.outer_input_names(), strict=True)}
     part = graph.runners[0].part
@@ -183,10 +196,13 @@ def _name_boundary(graph: CompiledGraph, model: ir.Model) -> None:
     for node, name in zip(order, names, strict=True):
         if not isinstance(node, torch.fx.Node):
             continue  # a constant: PyTorch gives it, a model has no place for it
+        if node.name not in made and node.name not in inputs:
+            raise UsageError(f"{name} is a size that Python computes, which a model cannot hand out; return a tensor instead")
         value, permutation = made[node.name] if node.name in made else (inputs[node.name], None)
         model.graph.outputs.append(_handed_out(model, value, name, permutation, node.meta["val"]))
+    numbered = {f"args.{place}": name for place, name in enumerate(arguments)}
     for name, value in inputs.items():
-        value.name = outer[name]
+        value.name = numbered.get(outer[name], outer[name])
 
 
 def _handed_out(model: ir.Model, value: ir.Value, name: str, permutation: tuple[int, ...] | None, meta: Any) -> ir.Value:
@@ -211,16 +227,43 @@ def _keep_pads(model: ir.Model) -> None:
 def _save(model: ir.Model, target: pathlib.Path) -> None:
     """Write beside the target, check, then move into place: nothing half-written is ever there under its name."""
     size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
-    data = f"{target.stem}.data" if size > _INLINE_BYTES else None
+    data = target.with_suffix(".data") if size > _INLINE_BYTES else None
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        ir.save(model, folder / target.name, external_data=data)
+        ir.save(model, folder / target.name, external_data=None if data is None else data.name)
         try:
             onnx.checker.check_model(str(folder / target.name))
         except onnx.checker.ValidationError as error:
             raise ConversionError(f"the exported model does not pass onnx.checker: {error}") from error
-        for name in (data, target.name):
-            if name is not None:
-                os.replace(folder / name, target.parent / name)  # noqa: PTH105 - replaces, on every platform
+        _move(folder, target, data)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _move(folder: pathlib.Path, target: pathlib.Path, data: pathlib.Path | None) -> None:
+    """Put a model and its data in place; when the second step fails, the old data comes back to the old model."""
+    old, kept = target.with_suffix(".data"), folder / "old.data"
+    ours = old.exists() and _refers_to(target, old.name)
+    if data is not None and old.exists() and not ours:
+        raise UsageError(f"{old} is in the way: it is not the data of an earlier {target.name}. Move it, or export under another name")
+    if ours:
+        shutil.move(old, kept)
+    try:
+        if data is not None:
+            shutil.move(folder / data.name, data)
+        os.replace(folder / target.name, target)  # noqa: PTH105 - replaces, on every platform
+    except BaseException:
+        if ours:
+            shutil.move(kept, old)
+        raise
+
+
+def _refers_to(target: pathlib.Path, name: str) -> bool:
+    """Whether a model that is already there keeps weights in a file of this name."""
+    if not target.is_file():
+        return False
+    try:
+        model = onnx.load(str(target), load_external_data=False)
+    except Exception:  # noqa: BLE001 - whatever lies there, it is no model with data
+        return False
+    return any(entry.key == "location" and entry.value == name for tensor in model.graph.initializer for entry in tensor.external_data)

@@ -62,6 +62,8 @@ class CompiledProgram:
             output_names=[_output_name(spec, place) for place, spec in enumerate(self._program.graph_signature.output_specs)],
             dry_run=dry_run,
         )
+        self._guards = _torch.exported_guards(program)
+        self._user_inputs = [place for place, spec in enumerate(inputs) if spec.kind is InputKind.USER_INPUT]
         self._apply = [_effect_of(self._program, spec) for spec in self._program.graph_signature.output_specs]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -75,6 +77,8 @@ class CompiledProgram:
             What `program.module()` returns, in the same structure, without gradients.
         """
         flat = list(_torch.exported_inputs(self._program, args, kwargs))
+        if self._guards is not None:
+            self._guards(*(flat[place] for place in self._user_inputs))
         positions = {node.name: value for node, value in zip(_placeholders(self._program), flat, strict=True)}
         with torch.no_grad():
             results = self._run(list(flat))

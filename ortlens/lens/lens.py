@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -78,6 +80,7 @@ class Lens(CaptureView):
         self.result: Any = None
         """What the target of `explain` returned on its last call."""
         self._aliases: tuple[frozenset[str], ...] = ()
+        self._arguments: tuple[str, ...] = ()
         self._watch = DynamoWatch(self._recorder, self._claims)
 
     def __call__(self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
@@ -147,7 +150,7 @@ class Lens(CaptureView):
         return _timed(compiled, self._recorder.run_log(None, graph_id).record)
 
     def know_module(self, target: object) -> None:
-        """Note which names of a module's weights mean the same tensor, for checkpoints that hold only one of them.
+        """Note what an exported model needs: which names of weights mean the same tensor, and the names of the arguments.
 
         Args:
             target: What is compiled; anything but a module has no weights to name.
@@ -158,6 +161,9 @@ class Lens(CaptureView):
             for name, tensor in named:
                 groups.setdefault(id(tensor), set()).add(name)
         self._aliases = tuple(frozenset(names) for names in groups.values())
+        function = target.forward if isinstance(target, torch.nn.Module) else target
+        with contextlib.suppress(TypeError, ValueError):  # builtins have no signature
+            self._arguments = tuple(inspect.signature(function).parameters) if callable(function) else ()
 
     def try_with_fakes(self, target: Any, fast: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Call a compiled target on fake tensors, as far as it goes without values.
@@ -213,7 +219,7 @@ class Lens(CaptureView):
         """
         from ortlens.backend.deploy import export_graph
 
-        return export_graph(self._exportable(), path, weights, self._aliases)
+        return export_graph(self._exportable(), path, weights, self._aliases, self._arguments)
 
     def _exportable(self) -> CompiledGraph:
         """The one graph there is to export: the newest compilation of the only frame."""
