@@ -291,21 +291,22 @@ def test_half_precision_weights_reach_the_file_bit_by_bit(tmp_path: Path) -> Non
 
 
 _STREAMED = """
-import json, resource, sys, time
+import json, sys, time
 import torch
 import ortlens
 import ortlens.backend.checkpoints
 from ortlens.backend import deploy
 deploy._INLINE_BYTES = 0  # as for a model above the limit, at a size that a test can write
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def memory(which):  # not ru_maxrss: a child begins with the peak of the process that started it
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(which))
 with torch.device("meta"):
     model = torch.nn.Sequential(*(torch.nn.Linear(5120, 5120, bias=False) for _ in range(4))).eval()
 with torch.no_grad():
     lens = ortlens.explain(model, dry_run=True)(torch.zeros(1, 5120))
-start, began = peak(), time.perf_counter()
+start, began = memory("VmHWM"), time.perf_counter()
 lens.export_onnx(sys.argv[2], weights=sys.argv[1])
-print(json.dumps({"grown": peak() - start, "seconds": time.perf_counter() - began}))
+print(json.dumps({"grown": memory("VmHWM") - start, "seconds": time.perf_counter() - began}))
 """
 
 
@@ -321,7 +322,7 @@ def test_weights_stream_from_the_shards(tmp_path: Path, run_python: Callable[...
     print(f"420 MB exported in {seen['seconds']:.1f} s, {seen['grown'] / 1e6:.0f} MB above start")  # noqa: T201 - a figure
     shard = 5120 * 5120 * 4
     assert (tmp_path / "streamed.data").stat().st_size >= 4 * shard
-    assert seen["grown"] < 2 * shard + 200e6
+    assert 0 < seen["grown"] < 2 * shard + 200e6
     proto = onnx.load(tmp_path / "streamed.onnx", load_external_data=False)
     assert len([value for value in proto.graph.initializer if value.external_data]) == 4
     x = torch.randn(1, 5120)
