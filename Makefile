@@ -17,11 +17,11 @@ SAY := @printf '\n==> %s\n'
 
 export PYTHONDONTWRITEBYTECODE = 1
 
-.PHONY: help venv demo test lint format-check ruff types contracts dead-code deps docs pytest coverage bench zoo clean
+.PHONY: help venv demo test lint format-check ruff types contracts dead-code deps docs pytest coverage bench zoo conformance clean
 
 help: ## Show this list
 	@printf 'ortlens: PyTorch through ONNX Runtime, recorded and shown\n\n'
-	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@printf '\nPYTHON=%s (3.11 or newer) makes %s. PIP_ARGS goes to every pip install, e.g. an index with CPU builds of torch.\n' \
 		'$(PYTHON)' '$(VENV)'
 
@@ -66,6 +66,10 @@ bench: $(VENV)/.dev ## Measure the figures that the README quotes
 zoo: $(VENV)/.dev ## Run every architecture of the model zoo and write docs/zoo.md: a quarter of an hour
 	$(SAY) 'Running the model zoo'
 	@$(BIN)/python -m tests.zoo
+
+conformance: $(VENV)/.dev ## Run every promise down every road and write docs/conformance.md: a few minutes
+	$(SAY) 'Running the conformance suite'
+	@$(BIN)/python -m tests.conformance.report
 
 # ----------------------------------------------------------------------------------------------------------- the gates
 

@@ -1,0 +1,134 @@
+"""The promises of the removed backend's successor, line by line, and the tests that hold each of them."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One promise.
+
+    Attributes:
+        name: Where it stands in the contract, and what it is about.
+        claim: What is promised, in a sentence.
+        tests: Beginnings of the names of the test functions that show it; empty for what is to come later.
+    """
+
+    name: str
+    claim: str
+    tests: tuple[str, ...]
+
+    def holds(self, test: str) -> bool:
+        """Whether a test belongs to this line: its name is one of the line's, or such a name with more words behind."""
+        return any(test == own or test.startswith(f"{own}_") for own in self.tests)
+
+
+def _option(field: str, claim: str) -> Line:
+    return Line(name=f"3.1 {field}", claim=claim, tests=(f"test_3_1_{field}",))
+
+
+LINES = (
+    _option(
+        "preferred_execution_providers", "Names or (name, options) pairs, tried before the inferred ones; one that is missing is named."
+    ),
+    _option("infer_execution_providers", "Providers follow the devices of the inputs, else of the outputs: others, CUDA, CPU."),
+    _option("default_execution_providers", "Last in line; the CPU provider when nothing is said."),
+    _option("preallocate_output", "PyTorch allocates the outputs, ONNX Runtime writes into them."),
+    _option("use_aot_autograd", "Forward and backward go to ONNX Runtime; switched off, what needs gradients stays in PyTorch."),
+    _option("training", "Optimisers, BatchNorm buffers, bf16 autocast, accumulation and checkpoints follow eager over twenty steps."),
+    _option("export_options", "ExportOptions, as dataclass or mapping: dynamic_shapes, opset_version."),
+    _option("ort_session_options", "A SessionOptions of the user's is used as it is."),
+    _option("pre_ort_model_transforms", "Callables see each ONNX model, in order, before its session is made, and may change it."),
+    _option("freeze_weights", "Weights become constants of the session; a changed one is noticed."),
+    _option("min_partition_nodes", "Smaller partitions stay in PyTorch, with reason too_small."),
+    _option("on_error", "A failing partition goes back to PyTorch with a reason, or raises."),
+    _option("custom_translation_table", "Op overload -> ONNX Script function, before the built-in ones."),
+    Line(name="3.1 cache_dir", claim="Converted models are kept on disk and reused by another process.", tests=()),
+    _option("dump_path", "Numbered .onnx and .txt files per prefix; the environment variable too."),
+    _option("mapping_or_dataclass", "A plain mapping is accepted wherever the frozen dataclass is."),
+    _option("defaults", "Every option has the stated default."),
+    _option("equal_options", "Equal options give the same backend instance."),
+    _option("at_most_eight", "At most eight instances are kept, oldest out."),
+    _option("session_options_are_never_equal", "Options that hold a SessionOptions equal no others."),
+    _option("execution_count", "execution_count counts session calls."),
+    _option("sessions_by_graph", "Each partition's GraphModule leads to its session infos, with the eight fields."),
+    _option("one_dynamic_session", "One dynamic-shape session serves all sizes."),
+    _option("a_session_is_reused", "A session is reused whenever its input types and shapes accept the call."),
+    _option("unknown_names", "Unknown option names raise an error that lists the valid ones."),
+    Line(
+        name="8.1 elementwise", claim="Elementwise functions match eager with changing sizes, both ways.", tests=("test_8_1_elementwise",)
+    ),
+    Line(name="8.1 MLP", claim="An MLP matches eager with changing batch sizes, forward and backward.", tests=("test_8_1_mlp",)),
+    Line(name="8.1 LLaMA", claim="A LLaMA block matches eager with changing batch sizes, forward and backward.", tests=("test_8_1_llama",)),
+    Line(name="8.1 batch size 1", claim="Batch size 1 adds at most one graph.", tests=("test_8_1_batch_size_one",)),
+    Line(name="8.2 outputs", claim="Several outputs; no inputs.", tests=("test_8_2_several_outputs", "test_8_2_no_inputs")),
+    Line(name="8.2 scalars", claim="int, float, bool and SymInt inputs and outputs.", tests=("test_8_2_scalar",)),
+    Line(name="8.2 SymInt", claim="SymInt arithmetic and getitem inside a partition.", tests=("test_8_2_symint", "test_8_2_getitem")),
+    Line(
+        name="8.2 devices",
+        claim="Inputs on mixed devices; cpu, cuda and maia, others refused by name.",
+        tests=("test_8_2_mixed", "test_8_2_devices"),
+    ),
+    Line(name="8.2 NVTX", claim="NVTX ranges around bind, run and output where CUDA is present.", tests=("test_8_2_nvtx",)),
+    Line(name="8.3 transforms", claim="Transforms see every model once, in order, and may change what runs.", tests=("test_8_3",)),
+    Line(
+        name="8.4 dumps", claim="Dumped files appear on first run only, numbered, with the graph's text beside them.", tests=("test_8_4",)
+    ),
+    Line(
+        name="8.5 caching",
+        claim="Options caching as in 3.1.",
+        tests=("test_3_1_equal_options", "test_3_1_at_most_eight", "test_3_1_session_options_are"),
+    ),
+    Line(
+        name="8.6 counting",
+        claim="One break three calls deep is 8 graphs, 7 breaks, 8 ops; three shapes are 2 recompiles.",
+        tests=("test_8_6",),
+    ),
+    Line(name="8.7 dynamic dims", claim="ExportedPrograms with dynamic dimensions.", tests=("test_8_7_dynamic", "test_8_7_other_sizes")),
+    Line(
+        name="8.7 files",
+        claim="Programs saved to and loaded from a file; retraced programs.",
+        tests=("test_8_7_saved", "test_8_7_retraced"),
+    ),
+    Line(name="8.7 constants", claim="Constants specialised at tracing.", tests=("test_8_7_constants", "test_8_7_another_constant")),
+    Line(name="8.7 arguments", claim="None and keyword arguments in any order.", tests=("test_8_7_none_and_keyword_arguments",)),
+    Line(name="8.7 nesting", claim="Nested tuple, list and dict inputs and outputs.", tests=("test_8_7_nested",)),
+    Line(
+        name="8.7 mutation", claim="Mutated buffers, persistent or not; mutated inputs.", tests=("test_8_7_mutated", "test_8_7_batch_norm")
+    ),
+    Line(name="8.7 lazy", claim="Lazy modules; conditions.", tests=("test_8_7_lazy", "test_8_7_conditions")),
+    Line(
+        name="8.8 operators",
+        claim="The classic cases run in ONNX Runtime or stay with a stated reason; the numbers match: static, dynamic, exported.",
+        tests=("test_8_8_operators", "test_8_8_no_case"),
+    ),
+    Line(
+        name="8.8 higher-order",
+        claim="cond, while_loop, scan and flex attention stay in PyTorch, with a reason.",
+        tests=("test_8_8_higher_order",),
+    ),
+    Line(name="8.8 random", claim="Random numbers under a seed are PyTorch's.", tests=("test_8_8_random", "test_8_8_dropout")),
+    Line(
+        name="8.8 broken code",
+        claim="Code that Dynamo breaks gives right answers over several graphs.",
+        tests=("test_8_8_code", "test_8_8_a_module"),
+    ),
+    Line(name="8.9 per op", claim="Every node's converted op can be checked against PyTorch on its own.", tests=()),
+    Line(name="8.10 fake weights", claim="Analysed without memory for weights; real ones come from a checkpoint.", tests=("test_8_10",)),
+)
+
+
+def written_tests() -> tuple[str, ...]:
+    """The names of the test functions of this suite that stand for a line.
+
+    Returns:
+        Names that begin like a line's, in the order of the files.
+    """
+    statements = (node for path in sorted(HERE.glob("test_*.py")) for node in ast.parse(path.read_text(encoding="utf-8")).body)
+    functions = (node.name for node in statements if isinstance(node, ast.FunctionDef))
+    return tuple(name for name in functions if name.startswith(("test_3_1_", "test_8_")))

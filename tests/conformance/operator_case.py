@@ -1,0 +1,151 @@
+"""How an operator case is written down, and the three roads it is sent down."""
+
+# ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+
+import ortlens
+from ortlens import Lens
+from tests.integration.against_eager import SEED, assert_same, twin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ortlens.trace.records import Capture
+
+Stays = dict[str, str]
+"""What must stay in PyTorch: operator -> reason code."""
+
+
+class OpCase(NamedTuple):
+    """A function, its arguments, and what must stay in PyTorch on each road.
+
+    Attributes:
+        function: A function or a module.
+        args: Arguments of the first call.
+        then: Arguments of a second call with other sizes; only where sizes are symbolic.
+        stays: Operator -> reason code; empty means that ONNX Runtime runs all of it.
+        dynamic_stays: The same with symbolic sizes, where it differs.
+        exported_stays: The same for an ExportedProgram, where it differs.
+        graphs: How many graphs Dynamo makes of it; None: not the point.
+        not_exported: What `torch.export` says when it does not take the function; empty when it does.
+        atol: Absolute tolerance.
+        config: Settings of Dynamo.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    then: tuple[Any, ...] | None
+    stays: Stays
+    dynamic_stays: Stays | None
+    exported_stays: Stays | None
+    graphs: int | None
+    not_exported: str
+    atol: float
+    config: dict[str, Any]
+
+
+def case(  # noqa: PLR0913 - the columns of the tables
+    function: Callable[..., Any],
+    *args: Any,
+    then: tuple[Any, ...] | None = None,
+    stays: Stays | None = None,
+    dynamic_stays: Stays | None = None,
+    exported_stays: Stays | None = None,
+    graphs: int | None = 1,
+    not_exported: str = "",
+    atol: float = 1e-5,
+    config: dict[str, Any] | None = None,
+) -> OpCase:
+    return OpCase(function, args, then, stays or {}, dynamic_stays, exported_stays, graphs, not_exported, atol, config or {})
+
+
+def r(*shape: int) -> torch.Tensor:
+    """Normal numbers that do not depend on what other tests drew."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape) + 7))
+
+
+def whole(low: int, high: int, *shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    """Whole numbers, likewise."""
+    return torch.randint(low, high, shape, generator=torch.Generator().manual_seed(3)).to(dtype)
+
+
+def steady(module: nn.Module) -> nn.Module:
+    """A module in evaluation mode whose weights do not depend on what other tests drew."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    return module.eval()
+
+
+class _Wrapped(nn.Module):
+    """A function where `torch.export` wants a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+def compiled_like_eager(given: OpCase, *, dynamic: bool) -> Capture:
+    """Send a case through `torch.compile` and compare results and arguments with eager.
+
+    Args:
+        given: The case.
+        dynamic: Whether sizes are symbolic; then the second call is made too.
+
+    Returns:
+        What the lens recorded.
+    """
+    lens = Lens()
+    compiled = torch.compile(given.function, backend=lens, dynamic=dynamic)
+    calls = [given.args] + ([given.then] if dynamic and given.then is not None else [])
+    with torch.no_grad(), torch._dynamo.config.patch(**given.config):
+        for args in calls:
+            _compare(compiled, given.function, args, given.atol)
+    return lens.captured()
+
+
+def exported_like_eager(given: OpCase) -> Capture:
+    """Send a case through `torch.export` and `explain`, and compare results and arguments with eager.
+
+    Args:
+        given: The case.
+
+    Returns:
+        What the lens recorded.
+    """
+    function = given.function
+    module = function if isinstance(function, nn.Module) else _Wrapped(function)
+    with torch.no_grad():
+        program = torch.export.export(module, tuple(twin(arg) for arg in given.args))
+        lenses: list[Lens] = []
+
+        def call(*args: Any) -> Any:
+            lenses.append(ortlens.explain(program, calls=1)(*args))
+            return lenses[-1].result
+
+        _compare(call, function, given.args, given.atol)
+    return lenses[0].captured()
+
+
+def _compare(ours: Callable[..., Any], theirs: Callable[..., Any], args: tuple[Any, ...], atol: float) -> None:
+    mine, reference = [twin(arg) for arg in args], [twin(arg) for arg in args]
+    torch.manual_seed(SEED)
+    expected = theirs(*reference)
+    torch.manual_seed(SEED)
+    assert_same(ours(*mine), expected, atol=atol)
+    assert_same(mine, reference, atol=atol)
+
+
+def stays_of(capture: Capture) -> Stays:
+    """What stayed in PyTorch, as the tables say it; the checks that PyTorch makes while running are no operators of a case."""
+    return {fallback.target: fallback.reason_code for fallback in capture.fallbacks if not fallback.target.startswith("aten._assert_")}

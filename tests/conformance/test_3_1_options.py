@@ -1,0 +1,369 @@
+"""CONTRACT 3.1: every option, seen from what it does; the backends that are kept; sessions as a user finds them."""
+
+# ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import re
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnxscript import opset18 as op
+from torch import nn
+
+import ortlens
+from ortlens import ExportOptions, Lens, OrtBackend, OrtBackendOptions, UsageError
+from ortlens.backend import providers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+X = torch.linspace(-1, 1, 6)
+CPU, CUDA, MAIA, OTHER = "CPUExecutionProvider", "CUDAExecutionProvider", "MAIAExecutionProvider", "OpenVINOExecutionProvider"
+STAYS = "prims.bessel_j0.default"
+
+
+@pytest.fixture(autouse=True)
+def _own_instances() -> Iterator[None]:
+    OrtBackend.clear_cached_instances()
+    yield
+    OrtBackend.clear_cached_instances()
+
+
+@pytest.fixture
+def _four_providers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with more providers than this one; which of them a session would get is decided without it."""
+    monkeypatch.setattr(providers, "available", lambda: (MAIA, CUDA, OTHER, CPU))
+
+
+def two_pieces(x: torch.Tensor) -> Any:
+    return torch.special.bessel_j0(x.sin() * 2).cos()
+
+
+def run(options: Any = None, function: Any = two_pieces, times: int = 1) -> Lens:
+    lens = Lens(options=options)
+    compiled = torch.compile(function, backend=lens)
+    with torch.no_grad():
+        for _ in range(times):
+            torch.testing.assert_close(compiled(X), function(X))
+    return lens
+
+
+def chosen(*devices: str, **options: Any) -> list[tuple[str, dict[str, Any]]]:
+    return providers.providers_for([torch.device(name) for name in devices], OrtBackendOptions(**options))
+
+
+def names(*devices: str, **options: Any) -> list[str]:
+    return [name for name, _ in chosen(*devices, **options)]
+
+
+@pytest.mark.usefixtures("_four_providers")
+def test_3_1_preferred_execution_providers() -> None:
+    own = {"device_id": "3"}
+    assert chosen("cuda:1", preferred_execution_providers=[(OTHER, {"threads": 2}), (CUDA, own)]) == [
+        (OTHER, {"threads": 2}),
+        (CUDA, own),
+        (CPU, {}),
+    ]
+    assert names("cuda:0", preferred_execution_providers=[OTHER]) == [OTHER, CUDA, CPU]
+
+
+def test_3_1_preferred_execution_providers_reach_the_session() -> None:
+    lens = run({"preferred_execution_providers": [(CPU, {})], "infer_execution_providers": False})
+    assert set(lens.sessions.providers) == {(CPU,)}
+
+
+def test_3_1_preferred_execution_providers_that_are_missing() -> None:
+    lens = Lens(options={"preferred_execution_providers": ["NoSuchExecutionProvider"]})
+    with pytest.raises(UsageError, match=f"'NoSuchExecutionProvider', which is not available.*{CPU}"), torch.no_grad():
+        torch.compile(two_pieces, backend=lens)(X)
+    assert lens.findings.rule.tolist() == ["provider_unavailable"]
+
+
+@pytest.mark.usefixtures("_four_providers")
+def test_3_1_infer_execution_providers() -> None:
+    assert names("cpu") == [CPU]
+    assert chosen("cpu", "cuda:1", "cpu") == [(CUDA, {"device_id": "1"}), (CPU, {})]
+    assert names("cuda:0", "cpu", "maia") == [MAIA, CUDA, CPU]
+    assert names("cuda:0", infer_execution_providers=False) == [CPU]
+
+
+def test_3_1_infer_execution_providers_from_outputs() -> None:
+    lens = Lens()
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(lambda: torch.ones(3) * 2, backend=lens)(), torch.ones(3) * 2)
+    assert lens.sessions.providers.tolist() == [(CPU,)] * len(lens.sessions)
+    assert len(lens.sessions) == 1
+
+
+@pytest.mark.usefixtures("_four_providers")
+def test_3_1_default_execution_providers() -> None:
+    assert names("cuda:0", default_execution_providers=[OTHER]) == [CUDA, OTHER, CPU]
+    assert names("cuda:0", infer_execution_providers=False, default_execution_providers=[OTHER]) == [OTHER, CPU]
+    assert names(infer_execution_providers=False) == [CPU]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_3_1_preallocate_output(dynamic: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    lens = Lens(options={"preallocate_output": True})
+    compiled = torch.compile(two_pieces, backend=lens, dynamic=dynamic)
+    with torch.no_grad():
+        kept = [compiled(X * scale) for scale in (1, 2, 3)]
+        for scale, result in zip((1, 2, 3), kept, strict=True):
+            torch.testing.assert_close(result, two_pieces(X * scale))
+    assert set(lens.sessions.calls) == {3}
+
+
+def test_3_1_use_aot_autograd() -> None:
+    phases = {}
+    for wanted in (True, False):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 4), nn.Tanh())
+        lens = Lens(options={"use_aot_autograd": wanted})
+        loss = torch.compile(model, backend=lens)(X).square().sum()
+        loss.backward()
+        compiled = [parameter.grad for parameter in model.parameters()]
+        model.zero_grad(set_to_none=True)
+        model(X).square().sum().backward()
+        torch.testing.assert_close(compiled, [parameter.grad for parameter in model.parameters()])
+        phases[wanted] = sorted(lens.graphs.phase), set(lens.fallbacks.reason_code), sum(lens.sessions.calls)
+    assert phases == {True: (["backward", "forward"], set(), 2), False: (["forward"], {"policy"}, 0)}
+
+
+def test_3_1_export_options() -> None:
+    assert run({"export_options": {"opset_version": 20}}).models.opset.tolist() == [20, 20]
+    torch.compiler.reset()
+    assert run({"export_options": ExportOptions(opset_version=19)}).models.opset.tolist() == [19, 19]
+    with pytest.raises(UsageError, match="opset_version"):
+        OrtBackendOptions(export_options=ExportOptions(opset_version=3))
+
+
+@pytest.mark.parametrize("wanted", [True, False, None])
+def test_3_1_export_options_dynamic_shapes(wanted: bool | None) -> None:  # noqa: FBT001 - a parameter of the test
+    """As the contract words it, `ExportOptions(dynamic_shapes=)` is taken, and never changes what a call returns."""
+    lens = run({"export_options": {"dynamic_shapes": wanted}})
+    assert lens.fallbacks.target.tolist() == [STAYS]
+
+
+def test_3_1_ort_session_options() -> None:
+    own = onnxruntime.SessionOptions()
+    own.intra_op_num_threads = 1
+    own.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    backend = OrtBackend({"ort_session_options": own})
+    model = nn.Linear(6, 2).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(model, backend=backend)(X), model(X))
+    (used,) = [info.session.get_session_options() for infos in backend.sessions_by_graph.values() for info in infos]
+    assert used.intra_op_num_threads == 1
+    assert used.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+
+
+def test_3_1_pre_ort_model_transforms() -> None:
+    seen: list[str] = []
+
+    def to_sine(model: onnx.ModelProto) -> None:
+        seen.append("to_sine")
+        for node in model.graph.node:
+            node.op_type = {"Cos": "Sin"}.get(node.op_type, node.op_type)
+
+    def look(model: onnx.ModelProto) -> None:
+        seen.append("look:" + ",".join(node.op_type for node in model.graph.node))
+
+    lens = Lens(options={"pre_ort_model_transforms": [to_sine, look]})
+    compiled = torch.compile(torch.cos, backend=lens)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(compiled(X), X.sin())
+    assert seen == ["to_sine", "look:Sin"]
+
+
+@pytest.mark.parametrize("freeze", ["auto", True, False])
+def test_3_1_freeze_weights(freeze: Any) -> None:
+    model, lens = nn.Linear(6, 2).eval(), Lens(options={"freeze_weights": freeze})
+    compiled = torch.compile(model, backend=lens)
+    with torch.no_grad():
+        for _ in range(5):
+            torch.testing.assert_close(compiled(X), model(X))
+            model.weight.mul_(-1.5)
+    assert lens.models.initializer_bytes.tolist()[0] > 0 if freeze is not False else True
+    signature = lens.sessions.input_signature.tolist()[0]
+    assert len(signature.split()) == (3 if freeze is False else 1)
+
+
+def test_3_1_min_partition_nodes() -> None:
+    lens = run({"min_partition_nodes": 2})
+    assert dict(zip(lens.fallbacks.target, lens.fallbacks.reason_code, strict=True)) == {
+        STAYS: "no_converter",
+        "aten.cos.default": "too_small",
+    }
+    assert lens.graphs.partition_count.tolist() == [1]
+
+
+def broken_transform(_model: onnx.ModelProto) -> None:
+    raise RuntimeError("no luck")
+
+
+def test_3_1_on_error_fallback() -> None:
+    def refused_by_the_runtime(x: torch.Tensor) -> torch.Tensor:
+        return (x.bfloat16() @ x.bfloat16()).float() + 1
+
+    lens = run(None, refused_by_the_runtime)
+    assert "session_refused" in lens.fallbacks.reason_code.tolist()
+    with pytest.warns(RuntimeWarning, match="stays in PyTorch.*no luck"):
+        lens = run({"pre_ort_model_transforms": [broken_transform]})
+    assert lens.graphs.coverage.tolist() == [0.0]
+
+
+@pytest.mark.parametrize("options", [{"pre_ort_model_transforms": [broken_transform]}, {"preferred_execution_providers": ["Nope"]}])
+def test_3_1_on_error_raise(options: dict[str, Any]) -> None:
+    compiled = torch.compile(two_pieces, backend=Lens(options={**options, "on_error": "raise"}))
+    with pytest.raises(Exception, match=r"no luck|Nope"), torch.no_grad():
+        compiled(X)
+
+
+def test_3_1_custom_translation_table() -> None:
+    def negated_sine(x: Any) -> Any:
+        return op.Neg(op.Sin(x))
+
+    lens = Lens(options={"custom_translation_table": {torch.ops.aten.sin.default: negated_sine}})
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(torch.sin, backend=lens)(X), -X.sin())
+    with pytest.raises(UsageError, match="custom_translation_table"):
+        OrtBackendOptions(custom_translation_table={torch.ops.aten.sin: negated_sine})
+
+
+@pytest.mark.parametrize("by", ["option", "environment"])
+def test_3_1_dump_path(by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefix = f"{tmp_path}/m_"
+    if by == "environment":
+        monkeypatch.setenv("ONNXRT_DUMP_PATH", prefix)
+    run({"dump_path": prefix} if by == "option" else None, times=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m_0.onnx", "m_0.txt", "m_1.onnx", "m_1.txt"]
+    onnx.checker.check_model(onnx.load(f"{prefix}0.onnx"))
+    assert "aten.sin" in (tmp_path / "m_0.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("given", [{"min_partition_nodes": 2}, OrtBackendOptions(min_partition_nodes=2)], ids=["mapping", "dataclass"])
+def test_3_1_mapping_or_dataclass_everywhere(given: Any) -> None:
+    with torch.no_grad():
+        torch.compile(two_pieces, backend="ortlens", options=given)(X) if isinstance(given, dict) else None
+        torch.compile(two_pieces, backend=ortlens.torch_compile_backend, options=given)(X)
+        lenses = [run(given), ortlens.explain(two_pieces, options=given, calls=1)(X)]
+        torch.compile(two_pieces, backend=OrtBackend(given))(X)
+    assert [backend.options for backend in OrtBackend.get_cached_instances()] == [OrtBackendOptions(min_partition_nodes=2)]
+    assert all("too_small" in lens.fallbacks.reason_code.tolist() for lens in lenses)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        OrtBackendOptions().min_partition_nodes = 3  # type: ignore[misc]  # the mistake under test
+
+
+def test_3_1_defaults() -> None:
+    options = OrtBackendOptions()
+    for field in dataclasses.fields(options):
+        wanted: Any = {
+            "infer_execution_providers": True,
+            "preallocate_output": False,
+            "use_aot_autograd": True,
+            "freeze_weights": "auto",
+            "min_partition_nodes": 1,
+            "on_error": "fallback",
+        }.get(field.name)
+        assert getattr(options, field.name) == wanted, field.name
+
+
+def test_3_1_equal_options_share_an_instance() -> None:
+    one = OrtBackend.get_cached_instance_for_options({"min_partition_nodes": 2})
+    assert OrtBackend.get_cached_instance_for_options(OrtBackendOptions(min_partition_nodes=2)) is one
+    assert OrtBackend.get_cached_instance_for_options({"min_partition_nodes": 3}) is not one
+    OrtBackend.clear_cached_instances()
+    assert OrtBackend.get_cached_instances() == ()
+
+
+def test_3_1_at_most_eight_instances_oldest_out() -> None:
+    made = [OrtBackend.get_cached_instance_for_options({"min_partition_nodes": n}) for n in range(1, 11)]
+    assert OrtBackend.get_cached_instances() == tuple(made[2:])
+
+
+def test_3_1_session_options_are_never_equal() -> None:
+    options = OrtBackendOptions(ort_session_options=onnxruntime.SessionOptions())
+    assert OrtBackend.get_cached_instance_for_options(options) is not OrtBackend.get_cached_instance_for_options(options)
+
+
+def test_3_1_execution_count() -> None:
+    backend = OrtBackend()
+    compiled = torch.compile(two_pieces, backend=backend)
+    assert backend.execution_count == 0
+    with torch.no_grad():
+        for calls in (1, 2, 3):
+            compiled(X)
+            assert backend.execution_count == 2 * calls, "two partitions"
+
+
+def test_3_1_sessions_by_graph() -> None:
+    backend, model = OrtBackend({"freeze_weights": False}), nn.Linear(6, 2).eval()
+    with torch.no_grad():
+        torch.compile(model, backend=backend)(X)
+    ((module, (info,)),) = backend.sessions_by_graph.items()
+    assert isinstance(module, torch.fx.GraphModule)
+    assert len(info.input_names) == len(info.input_value_infos) == len(info.input_devices) == 3
+    assert len(info.output_names) == len(info.output_value_infos) == len(info.output_devices) == 1
+    assert [value.name for value in info.input_value_infos] == list(info.input_names)
+    assert [value.name for value in info.output_value_infos] == list(info.output_names)
+    assert set(info.input_devices) | set(info.output_devices) == {torch.device("cpu")}
+    assert info.providers == (CPU,)
+    assert isinstance(info.session, onnxruntime.InferenceSession)
+    assert [value.name for value in info.session.get_inputs()] == list(info.input_names)
+
+
+def test_3_1_sessions_by_graph_forgets_graphs_that_are_gone() -> None:
+    backend = OrtBackend()
+    with torch.no_grad():
+        torch.compile(torch.sin, backend=backend)(X)
+    (module,) = backend.sessions_by_graph
+    gone = weakref.ref(module)
+    del module
+    torch.compiler.reset()
+    gc.collect()
+    assert gone() is None
+    assert not backend.sessions_by_graph
+
+
+def test_3_1_one_dynamic_session_serves_all_sizes() -> None:
+    lens = Lens()
+    compiled = torch.compile(lambda x: x.view(-1, 2).sum(1) * x.shape[0], backend=lens, dynamic=True)
+    with torch.no_grad():
+        for size in (6, 8, 4, 64):
+            x = torch.randn(size)
+            torch.testing.assert_close(compiled(x), x.view(-1, 2).sum(1) * size)
+    assert lens.sessions.calls.tolist() == [4]
+    assert lens.recompiles.empty
+
+
+def test_3_1_a_session_is_reused_for_inputs_it_accepts() -> None:
+    backend = OrtBackend()
+    compiled = torch.compile(lambda x: x.relu() + 1, backend=backend, dynamic=False)
+    with torch.no_grad():
+        for size in (3, 4, 3, 4, 3):
+            compiled(torch.randn(size))
+    assert [len(infos) for infos in backend.sessions_by_graph.values()] == [1, 1]
+    assert backend.execution_count == 5
+
+
+def test_3_1_unknown_names_list_the_valid_ones() -> None:
+    valid = [field.name for field in dataclasses.fields(OrtBackendOptions)]
+    for make in (
+        lambda: Lens(options={"nonsense": 1}),
+        lambda: OrtBackend({"nonsense": 1}),
+        lambda: OrtBackendOptions.from_any({"nonsense": 1}),
+    ):
+        with pytest.raises(UsageError, match=re.escape("'nonsense'")) as raised:
+            make()
+        assert all(name in str(raised.value) for name in valid)
+    with pytest.raises(Exception, match="unknown option 'nonsense'"):
+        torch.compile(two_pieces, backend="ortlens", options={"nonsense": 1})(X)

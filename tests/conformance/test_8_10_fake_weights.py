@@ -1,0 +1,88 @@
+"""CONTRACT 8.10: a model without its weights is analysed, and can be given real ones from a checkpoint and exported."""
+
+# ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import onnxruntime
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import ortlens
+from ortlens import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+X = torch.linspace(-1, 1, 12).view(2, 6)
+
+
+class Model(nn.Module):
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(6, width), nn.Linear(width, 3)
+        self.register_buffer("shift", torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.down(self.up(x).relu()) + self.shift
+
+
+def without_data(how: str, width: int = 8) -> nn.Module:
+    if how == "meta":
+        with torch.device("meta"):
+            return Model(width).eval()
+    with FakeTensorMode():
+        return Model(width).eval()
+
+
+@pytest.mark.parametrize("how", ["meta", "fake"])
+def test_8_10_analysed_without_memory(how: str) -> None:
+    """Weights of 2.7 TB fit no machine that runs this: whoever allocates them fails."""
+    width = 1 << 36
+    with torch.no_grad():
+        lens = ortlens.explain(without_data(how, width), dry_run=True)(X)
+    assert lens.graphs.coverage.tolist() == [1.0]
+    assert lens.partitions.weight_bytes.tolist() == [4 * (6 * width + width + 3 * width + 3 + 3)]
+    assert lens.sessions.empty
+    assert all(flops > 0 for flops in lens.partitions.flops)
+
+
+@pytest.mark.parametrize("how", ["meta", "fake"])
+@pytest.mark.parametrize("kind", ["safetensors", "torch"])
+def test_8_10_weights_from_a_checkpoint(how: str, kind: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    real = Model().eval()
+    checkpoint = tmp_path / f"weights.{'safetensors' if kind == 'safetensors' else 'pt'}"
+    if kind == "safetensors":
+        safetensors.torch.save_file(real.state_dict(), checkpoint)
+    else:
+        torch.save(real.state_dict(), checkpoint)
+    with torch.no_grad():
+        lens = ortlens.explain(without_data(how), dry_run=True)(X)
+        written = lens.export_onnx(tmp_path / "model.onnx", weights=checkpoint)
+        onnx.checker.check_model(str(written))
+        (result,) = onnxruntime.InferenceSession(str(written)).run(None, {"x": X.numpy()})
+        torch.testing.assert_close(torch.from_numpy(result), real(X))
+
+
+@pytest.mark.parametrize("fault", ["missing", "extra", "misshapen"])
+def test_8_10_a_checkpoint_that_does_not_fit_is_refused_by_name(fault: str, tmp_path: Path) -> None:
+    state = dict(Model().state_dict())
+    if fault == "missing":
+        del state["up.bias"]
+    elif fault == "extra":
+        state["stranger"] = torch.ones(2)
+    else:
+        state["down.weight"] = torch.ones(3, 5)
+    with torch.no_grad():
+        lens = ortlens.explain(without_data("fake"), dry_run=True)(X)
+    named = {"missing": "up.bias", "extra": "stranger", "misshapen": "down.weight"}[fault]
+    with pytest.raises(UsageError, match=named):
+        lens.export_onnx(tmp_path / "model.onnx", weights=state)
+    assert not list(tmp_path.iterdir())

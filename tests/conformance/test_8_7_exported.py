@@ -1,0 +1,209 @@
+"""CONTRACT 8.7: ExportedPrograms go down the same road and do what `program.module()` does."""
+
+# ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+from torch.utils import _pytree as pytree
+
+import ortlens
+from tests.integration.against_eager import assert_same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch.export import ExportedProgram
+
+    from ortlens import Lens
+
+
+def r(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def as_its_module(program: ExportedProgram, *args: Any, **kwargs: Any) -> Lens:
+    """Call a program both ways, on state of its own each; results and arguments agree."""
+    reference = copy.deepcopy(program).module()
+    mine, theirs = copy.deepcopy((args, kwargs)), copy.deepcopy((args, kwargs))
+    with torch.no_grad():
+        expected = reference(*theirs[0], **theirs[1])
+    lens = ortlens.explain(program, calls=1)(*mine[0], **mine[1])
+    assert_same(_spelled(lens.result), _spelled(expected))
+    assert_same(_spelled(mine), _spelled(theirs))
+    assert len(lens.graphs) == 1
+    return lens
+
+
+def _spelled(tree: Any) -> Any:
+    """Texts as numbers, which can be compared like all else."""
+    return pytree.tree_map(lambda leaf: list(leaf.encode()) if isinstance(leaf, str) else leaf, tree)
+
+
+def whole(lens: Lens) -> bool:
+    return lens.graphs.coverage.tolist() == [1.0] and sum(lens.sessions.calls) == 1
+
+
+class Flexible(nn.Module):
+    """Optional, positional and keyword arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor | None = None, *, scale: float = 1.0, bias: torch.Tensor | None = None) -> Any:
+        result = self.linear(x) * scale
+        if y is not None:
+            result = result + y
+        return result if bias is None else result - bias
+
+
+class Calls(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+class Counter(nn.Module):
+    """Buffers that a call changes, one of them not part of the state dict."""
+
+    count: torch.Tensor
+    seen: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1))
+        self.register_buffer("seen", torch.zeros(4), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count.add_(1)
+        self.seen.copy_(self.seen + x.sum(0))
+        return x * self.count + self.seen
+
+
+def test_8_7_dynamic_dimensions() -> None:
+    program = torch.export.export(Flexible(), (r(5, 4),), dynamic_shapes=({0: Dim("rows")},))
+    for rows in (5, 2, 9):
+        assert whole(as_its_module(program, r(rows, 4)))
+
+
+def test_8_7_saved_and_loaded() -> None:
+    file = io.BytesIO()
+    torch.export.save(torch.export.export(Flexible(), (r(5, 4), r(3))), file)
+    file.seek(0)
+    assert whole(as_its_module(torch.export.load(file), r(5, 4), r(3)))
+
+
+@pytest.mark.parametrize("constant", [3, 2.5, True, "text"], ids=lambda value: type(value).__name__)
+def test_8_7_constants_specialised_at_tracing(constant: Any) -> None:
+    def function(x: torch.Tensor, value: Any) -> Any:
+        return x * (len(value) if isinstance(value, str) else value), x + torch.tensor([1.0, 2.0])
+
+    assert whole(as_its_module(torch.export.export(Calls(function), (r(2), constant)), r(2), constant))
+
+
+def test_8_7_another_constant_is_refused_like_the_program_does() -> None:
+    program = torch.export.export(Calls(lambda x, n: x * n), (r(2), 3))
+    for call in (program.module(), ortlens.explain(program, calls=1)):
+        with pytest.raises(Exception, match="3"):
+            call(r(2), 4)
+
+
+def test_8_7_other_sizes_are_refused_like_the_program_does() -> None:
+    program = torch.export.export(Flexible(), (r(5, 4),))
+    for call in (program.module(), ortlens.explain(program, calls=1)):
+        with pytest.raises(Exception, match=r"shape|size"):
+            call(r(6, 4))
+
+
+def test_8_7_retraced() -> None:
+    program = torch.export.export(Flexible(), (r(5, 4), r(3)))
+    again = torch.export.export(program.module(), (r(5, 4), r(3)))
+    assert whole(as_its_module(again, r(5, 4), r(3)))
+
+
+KEYWORDS: dict[str, tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]] = {
+    "left_out": ((r(5, 4),), {}, {}),
+    "positional_none": ((r(5, 4), None), {"scale": 2.0}, {"scale": 2.0}),
+    "in_order": ((r(5, 4),), {"y": r(3), "scale": 2.0, "bias": r(1)}, {"y": r(3), "scale": 2.0, "bias": r(1)}),
+    "other_order": ((r(5, 4),), {"y": r(3), "scale": 2.0, "bias": r(1)}, {"bias": r(1), "scale": 2.0, "y": r(3)}),
+    "none_by_name": ((r(5, 4),), {"bias": None, "y": r(3)}, {"y": r(3), "bias": None}),
+}
+
+
+@pytest.mark.parametrize("name", KEYWORDS)
+def test_8_7_none_and_keyword_arguments(name: str) -> None:
+    args, traced, called = KEYWORDS[name]
+    assert whole(as_its_module(torch.export.export(Flexible(), args, traced), *args, **called))
+
+
+NESTED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "dict_of_tuples": (lambda d: [d["a"][0] + 1, (d["b"], {"z": d["a"][1] * 2})], ({"a": (r(2), r(3)), "b": r(1)},)),
+    "list_in_list": (lambda x: {"r": [x[0] * 2, [x[1][0] + 1]], "n": None}, ([r(2), [r(3)]],)),
+    "several_trees": (lambda x, y: ((x["k"] + y[0],), y), ({"k": r(2)}, (r(2), r(4)))),
+    "constants_in_results": (lambda x: (x + 1, 3, None, "text", {"a": 2.5}), (r(2),)),
+    "input_handed_back": (lambda x, y: (x, y * 2, x), (r(2), r(3))),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_8_7_nested_inputs_and_outputs(name: str) -> None:
+    function, args = NESTED[name]
+    assert whole(as_its_module(torch.export.export(Calls(function), args), *args))
+
+
+def test_8_7_mutated_buffers() -> None:
+    program, model = torch.export.export(Counter(), (r(5, 4),)), Counter()
+    fast = ortlens.Lens().compile_exported(program)
+    for step in range(3):
+        torch.testing.assert_close(fast(r(5, 4) + step), model(r(5, 4) + step))
+    torch.testing.assert_close(program.state_dict["count"], model.count)
+    torch.testing.assert_close(next(value for name, value in program.constants.items() if name == "seen"), model.seen)
+
+
+def test_8_7_mutated_inputs() -> None:
+    program = torch.export.export(Calls(lambda x, y: (x.add_(1), y.mul_(x.sum()) + 1)[1]), (r(3), r(4)))
+    assert as_its_module(program, r(3), r(4)).fallbacks.empty
+
+
+def test_8_7_batch_norm_in_training() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    program, twin = torch.export.export(copy.deepcopy(model), (r(2, 3, 6, 6),)), copy.deepcopy(model)
+    fast = ortlens.Lens().compile_exported(program)
+    with torch.no_grad():
+        for step in range(3):
+            torch.testing.assert_close(fast(r(2, 3, 6, 6) + step), twin(r(2, 3, 6, 6) + step), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(_state(program), dict(twin.state_dict()))
+
+
+def _state(program: ExportedProgram) -> Mapping[str, Any]:
+    return {name: value.detach() if isinstance(value, torch.Tensor) else value for name, value in program.state_dict.items()}
+
+
+def test_8_7_lazy_modules() -> None:
+    model = nn.Sequential(nn.LazyLinear(3), nn.ReLU(), nn.LazyLinear(2))
+    model(r(5, 4))
+    assert whole(as_its_module(torch.export.export(model, (r(5, 4),)), r(5, 4)))
+
+
+def test_8_7_conditions_stay_in_pytorch() -> None:
+    def function(x: torch.Tensor) -> Any:
+        return torch.cond(x.sum() > 0, lambda v: v.sin(), lambda v: v.cos(), (x * 2,)) + 1
+
+    program = torch.export.export(Calls(function), (r(4),))
+    for value in (r(4).abs(), -r(4).abs()):
+        lens = as_its_module(program, value)
+        assert lens.fallbacks[["target", "reason_code"]].values.tolist() == [["cond", "no_converter"]]
