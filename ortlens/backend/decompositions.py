@@ -87,7 +87,8 @@ def _as_strided(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int]
     for count, step in zip(size, stride, strict=True):
         index = index.unsqueeze(-1) + torch.arange(count, device=tensor.device) * step
     windows: torch.Tensor = laid_out.reshape(-1)[index]
-    return windows
+    order = sorted(range(len(size)), key=lambda dim: (-stride[dim], size[dim] == 1))
+    return windows.permute(order).contiguous().permute([order.index(dim) for dim in range(len(size))])
 
 
 def _attention(  # noqa: PLR0913, PLR0917 - the operator's schema
