@@ -92,7 +92,8 @@ def registry_with(custom: Mapping[Any, Callable[..., Any]] | None) -> Any:
     registry._opset_version = base.opset_version
     registry.functions = {target: list(metas) for target, metas in base.functions.items()}
     for target, function in custom.items():
-        registry.register_op(target, function)
+        with quiet():  # a function without annotations has no signature to infer, and needs none
+            registry.register_op(target, function)
         # Up to torch 2.10 the dispatcher compares signatures and would silently pass over a function that names its
         # parameters in another way; from 2.11 on it takes the first. So the user's is left alone on its list.
         name = target.name() if hasattr(target, "_schema") else target
@@ -485,6 +486,19 @@ def is_fake(value: object) -> bool:
     return isinstance(value, FakeTensor)
 
 
+def is_fake_of(value: object, mode: object) -> bool:
+    """Whether a tensor is a fake one of this mode; those of different modes do not mix.
+
+    Args:
+        value: Anything.
+        mode: A fake tensor mode.
+
+    Returns:
+        True for its fake tensors.
+    """
+    return getattr(value, "fake_mode", None) is mode
+
+
 def fake_mode_of(values: Iterable[object]) -> Any:
     """A fake tensor mode to run under: that of the first fake tensor, else a new one that takes real tensors too.
 
@@ -532,6 +546,40 @@ def exported_inputs(program: Any, args: tuple[Any, ...], kwargs: Mapping[str, An
     """
     inputs: tuple[Any, ...] = program._graph_module_flat_inputs(args, dict(kwargs))
     return inputs
+
+
+def without_tokens(program: Any) -> Any:
+    """A program whose checks are plain nodes again, and not threaded through effect tokens.
+
+    Args:
+        program: A decomposed `torch.export.ExportedProgram`.
+
+    Returns:
+        The program, or one without tokens.
+    """
+    from torch.export.graph_signature import InputKind
+
+    if not any(spec.kind is InputKind.TOKEN for spec in program.graph_signature.input_specs):
+        return program
+    from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
+
+    return _remove_effect_tokens(program)
+
+
+def composite_decompositions() -> dict[Any, Callable[..., Any]]:
+    """Decompositions of the operators that PyTorch itself is made of others of.
+
+    Dynamo never hands these over; an exported program keeps them unless told otherwise.
+
+    Returns:
+        Op overload -> function.
+    """
+    import torch
+
+    table = torch.export.default_decompositions()
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    named: Any = table
+    return {op: function for op, function in named.items() if has_kernel(op.name(), "CompositeImplicitAutograd")}
 
 
 def exported_guards(program: Any) -> Callable[..., Any] | None:

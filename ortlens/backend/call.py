@@ -165,22 +165,28 @@ class _Writer:
         head = ["t0 = clock()"] if recording else []
         head += self._staleness(params)
         body = ["try: b = free.pop()", "except IndexError: b = new_binding()", "bind_input = b.bind_input", "bind_output = b.bind_output"]
-        for index, item in enumerate(self._inputs):
-            body += self._bind_input(index, item)
-        for index, output in enumerate(self._outputs):
-            body += self._bind_output(index, output)
+        binding = [line for index, item in enumerate(self._inputs) for line in self._bind_input(index, item)]
+        binding += [line for index, output in enumerate(self._outputs) for line in self._bind_output(index, output)]
+        body += self._ranged("bind", binding)
         if self._on_cuda:
             self.constants["synchronize"] = _synchronize_cuda
             body.append("synchronize()")
         body += ["t1 = clock()"] if recording else []
-        body.append("b.run(b.native, None)")
+        body += self._ranged("run", ["b.run(b.native, None)"])
         body += ["t2 = clock()"] if recording else []
-        body += self._collect()
+        body += self._ranged("output", self._collect())
         body += ["free.append(b)", "count()"]
         body += ["log(t0, t1, t2, clock(), thread())"] if recording else []
         body.append(f"return ({''.join(f'r{i}, ' for i in range(len(self._outputs)))})")
         guarded = ["try:", *(f"    {line}" for line in body), f"except Exception as error: return on_failure(({params}), error)"]
         return f"def call({params}):\n" + "\n".join(f"    {line}" for line in (*head, *guarded)) + "\n"
+
+    def _ranged(self, part: str, lines: list[str]) -> list[str]:
+        """Lines inside an NVTX range, where there is a CUDA device whose profiler would show it."""
+        if not torch.cuda.is_available():
+            return lines
+        self.constants.update(range_push=torch.cuda.nvtx.range_push, range_pop=torch.cuda.nvtx.range_pop)
+        return [f"range_push('ortlens {part}')", *lines, "range_pop()"]
 
     def _constant(self, prefix: str, index: int, value: object) -> str:
         name = f"{prefix}{index}"
@@ -206,7 +212,10 @@ class _Writer:
             return [f"b.numbers[{name}].fill_(a{index})"]
         device = self._constant("d", index, _ort.device_of(item.meta.device))
         element = dtypes.element_types()[item.meta.dtype].onnx
+        # PyTorch's own operators do not always give the dtype they promise while tracing (statistics of norms under autocast).
+        dtype = self._constant("k", index, item.meta.dtype)
         return [
+            f"if a{index}.dtype is not {dtype}: a{index} = a{index}.to({dtype})",
             f"if not a{index}.is_contiguous(): a{index} = a{index}.contiguous()",
             f"bind_input({name}, {device}, {element}, a{index}.shape, a{index}.data_ptr(){self._or_scratch(item.meta)})",
         ]

@@ -104,6 +104,10 @@ class OrtBackend:
             self._custom, self._tables = custom, (registry, {**table, **own})
         return self._tables
 
+    def custom_targets(self) -> frozenset[Any]:
+        """Operators that the user gave functions for, here or for the whole process."""
+        return frozenset({**registered_ops(), **(self.options.custom_translation_table or {})})
+
     def compile_graph(  # noqa: PLR0913 - what is known of a graph, each by name
         self,
         module: torch.fx.GraphModule,

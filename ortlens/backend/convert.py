@@ -143,6 +143,8 @@ class _Converter:
         if "dtype" in kwargs and kwargs["dtype"] is None:
             kwargs["dtype"] = -1  # what the functions of onnxscript take for "not said"
         outputs, nodes, functions = self._recorder.call(function, args, kwargs)
+        if not isinstance(outputs, Sequence) and _returns_several(node):
+            outputs = [outputs]  # the function gives the first only; the others are never asked for, see `support`
         self._adopt(node, nodes)
         for identifier, function_made in functions.items():
             if identifier not in self.model.functions:
@@ -262,6 +264,10 @@ def memory_order(meta: Any) -> tuple[int, ...] | None:
             return None
         expected *= sizes[dim]
     return None if order == tuple(range(len(order))) else order
+
+
+def _returns_several(node: torch.fx.Node) -> bool:
+    return len(getattr(getattr(node.target, "_schema", None), "returns", ())) > 1
 
 
 def _ir_function(function: Any) -> ir.Function:

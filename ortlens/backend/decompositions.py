@@ -15,6 +15,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.fx
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,6 +33,8 @@ def own() -> dict[Any, Callable[..., Any]]:
     """
     return {
         _aten.as_strided.default: _as_strided,
+        _aten.squeeze.dim: _squeeze_dim,
+        _aten.squeeze.dims: _squeeze_dims,
         _aten.scaled_dot_product_attention.default: _attention,
         _aten._scaled_dot_product_flash_attention_for_cpu.default: _attention_forward,  # noqa: SLF001 - an operator's name
         _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,  # noqa: SLF001 - same
@@ -47,6 +50,26 @@ def distrusted() -> frozenset[Any]:
         batch normalisation gives a biased running variance.
     """
     return frozenset({_aten.nll_loss_forward.default, _aten._native_batch_norm_legit_functional.default})  # noqa: SLF001 - a name
+
+
+def wrong_for(node: torch.fx.Node) -> str | None:
+    """Whether an op's ONNX function gives other numbers for these arguments.
+
+    Args:
+        node: A `call_function` node.
+
+    Returns:
+        What is wrong, or None. Source: onnxscript 0.7, `onnxscript/function_libs/torch_lib/ops/nn.py` and `core.py`.
+    """
+    if node.target in (_aten.avg_pool2d.default, _aten.avg_pool3d.default):
+        given = node.args[_DIVISOR] if len(node.args) > _DIVISOR else node.kwargs.get("divisor_override")
+        return None if given is None else "ignores divisor_override"
+    if node.target is _aten.scatter_reduce.two:
+        return "adds up where it should average" if "mean" in (*node.args, *node.kwargs.values()) else None
+    return None
+
+
+_DIVISOR = 6  # place of divisor_override in the schema of avg_pool2d and avg_pool3d
 
 
 @functools.cache
@@ -69,6 +92,20 @@ def made_up_outputs() -> dict[Any, frozenset[int]]:
         _aten._scaled_dot_product_flash_attention.default: attention_extras,  # noqa: SLF001 - same
         _aten.nll_loss_forward.default: frozenset({1}),
     }
+
+
+def _squeeze_dim(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    """Squeezing a dimension that has more than one index does nothing; ONNX refuses it."""
+    return _squeeze_dims(tensor, [dim])
+
+
+def _squeeze_dims(tensor: torch.Tensor, dim: Sequence[int]) -> torch.Tensor:
+    kept = [d for d in dim if tensor.dim() and tensor.shape[d] == 1]
+    if len(kept) == len(dim):
+        stays: torch.Tensor = _STAYS
+        return stays
+    squeezed: torch.Tensor = _aten.squeeze.dims(tensor, kept) if kept else _aten.alias.default(tensor)
+    return squeezed
 
 
 def _as_strided(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> torch.Tensor:
@@ -138,7 +175,7 @@ def _weights(scores: torch.Tensor, *, masked: bool) -> torch.Tensor:
     weights = torch.softmax(scores, -1)
     if not masked:
         return weights
-    return torch.where(scores.amax(-1, keepdim=True) == -torch.inf, _number(0.0, weights), weights)
+    return torch.where((scores == -torch.inf).all(-1, keepdim=True), _number(0.0, weights), weights)
 
 
 def _attention_backward(  # noqa: PLR0913, PLR0917 - the operator's schema

@@ -19,7 +19,7 @@ from ortlens.backend.checkpoints import StoredWeight, open_weights
 from ortlens.errors import ConversionError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ortlens.backend.graph import CompiledGraph
 
@@ -56,11 +56,11 @@ def export_graph(
         raise UsageError(f"cannot write {target}: there is no folder {target.parent}")
     stored = _stored_weights(graph, weights, aliases)
     model = ir.from_proto(graph.runners[0].model)
-    _place_weights(graph, model, stored, aliases)
     _derive_sizes(graph, model)
-    _name_boundary(graph, model, arguments)
     with _torch.quiet():
-        convert.optimize(model)
+        convert.optimize(model)  # before the weights are in: it would read and rewrite every one of them
+    _place_weights(graph, model, stored, aliases)
+    _name_boundary(graph, model, arguments)
     _keep_pads(model)
     _save(model, target)
     return target
@@ -193,7 +193,10 @@ def _name_boundary(graph: CompiledGraph, model: ir.Model, arguments: Sequence[st
     order = graph.output_nodes()
     names = graph.job.output_names or tuple(f"output_{place}" for place in range(len(order)))
     model.graph.outputs.clear()
-    for node, name in zip(order, names, strict=True):
+    for node in model.graph:  # names inside must not meet those outside
+        for value in node.outputs:
+            value.name = f"{value.name}:inner"
+    for node, name in zip(order, _unlike(names, outer.values()), strict=True):
         if not isinstance(node, torch.fx.Node):
             continue  # a constant: PyTorch gives it, a model has no place for it
         if node.name not in made and node.name not in inputs:
@@ -203,6 +206,18 @@ def _name_boundary(graph: CompiledGraph, model: ir.Model, arguments: Sequence[st
     numbered = {f"args.{place}": name for place, name in enumerate(arguments)}
     for name, value in inputs.items():
         value.name = numbered.get(outer[name], outer[name])
+
+
+def _unlike(names: Sequence[str], taken: Iterable[str]) -> list[str]:
+    """Names that differ from the inputs' and from each other: an input may be handed back, a value given twice."""
+    used, made = set(taken), []
+    for name in names:
+        number, unlike = 1, name
+        while unlike in used:
+            unlike, number = f"{name}.{number}", number + 1
+        used.add(unlike)
+        made.append(unlike)
+    return made
 
 
 def _handed_out(model: ir.Model, value: ir.Value, name: str, permutation: tuple[int, ...] | None, meta: Any) -> ir.Value:

@@ -42,10 +42,12 @@ class CompiledProgram:
             UsageError: The program takes something that is neither a tensor nor a plain value.
         """
         _refuse_objects(program)
-        registry_table = backend.tables()[1]
+        table = {**_torch.composite_decompositions(), **backend.tables()[1]}
+        for target in backend.custom_targets():
+            table.pop(target, None)  # the user's function converts it whole
         started = time.perf_counter_ns()
         with _torch.quiet():
-            self._program = program.run_decompositions(dict(registry_table))
+            self._program = _torch.without_tokens(program.run_decompositions(table))
         aot_ns = time.perf_counter_ns() - started
         inputs = self._program.graph_signature.input_specs
         mutated = {spec.target for spec in self._program.graph_signature.output_specs if spec.kind in _MUTATIONS}

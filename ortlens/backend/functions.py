@@ -1,4 +1,8 @@
-"""ONNX functions of our own, for operators that people's models use and the registry of torch and onnxscript lacks."""
+"""ONNX functions of our own: for operators the registry of torch and onnxscript lacks, and where its functions differ.
+
+ONNX Runtime's maxima and orderings pass over NaN, PyTorch's do not: a model whose numbers blow up would look sound. The
+wrappers here call the registry's function and put NaN back where PyTorch has it.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ortlens.backend import _torch
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+_aten = torch.ops.aten
+_FLOATS = (1, 10, 11, 16)  # FLOAT, FLOAT16, DOUBLE, BFLOAT16 in onnx.TensorProto
+_INT64, _FLOAT, _BOOL = 7, 1, 9
+_LARGEST = {1: torch.finfo(torch.float32).max, 10: torch.finfo(torch.float16).max}  # FLOAT, FLOAT16
 
 
 def own_functions() -> dict[Any, Callable[..., Any]]:
@@ -19,7 +30,13 @@ def own_functions() -> dict[Any, Callable[..., Any]]:
         Op overload -> function; asked anew for each compilation, since operators come with imports.
     """
     grouped = getattr(torch.ops.transformers, "grouped_mm_fallback", None)
-    return {} if grouped is None else {grouped.default: grouped_mm}
+    return _OWN if grouped is None else {**_OWN, grouped.default: grouped_mm}
+
+
+def _opset() -> Any:
+    from onnxscript import opset18
+
+    return opset18  # its annotations are about scripts; these functions are traced with symbolic values
 
 
 def grouped_mm(tokens: Any, weight: Any, offs: Any) -> Any:
@@ -33,11 +50,9 @@ def grouped_mm(tokens: Any, weight: Any, offs: Any) -> Any:
     Returns:
         [row, out]; rows after the last group are zero. Source: `grouped_mm_fallback` in `transformers/integrations/moe.py`.
     """
-    from onnxscript import opset18
-
-    op: Any = opset18  # its annotations are about scripts; this function is traced with symbolic values
+    op = _opset()
     zero = op.Constant(value_ints=[0])
-    ends = op.Cast(offs, to=7)  # INT64
+    ends = op.Cast(offs, to=_INT64)
     start, parts = zero, []
     for group in range(int(weight.shape[0])):
         end = op.Slice(ends, op.Constant(value_ints=[group]), op.Constant(value_ints=[group + 1]))
@@ -45,3 +60,138 @@ def grouped_mm(tokens: Any, weight: Any, offs: Any) -> Any:
         start = end
     left = op.Sub(op.Shape(tokens, start=0, end=1), start)
     return op.Pad(op.Concat(*parts, axis=0), op.Concat(zero, zero, left, zero, axis=0))
+
+
+def _is_float(x: Any) -> bool:
+    return x.dtype is not None and int(x.dtype) in _FLOATS
+
+
+def _with_nan(x: Any, reduced: Any, axes: Sequence[int] | None, *, keepdim: bool) -> Any:
+    """A maximum or minimum, NaN where something that went into it was."""
+    op = _opset()
+    if not _is_float(x):
+        return reduced
+    marks = op.Cast(op.IsNaN(x), to=_FLOAT)
+    if axes is None:
+        found = op.ReduceMax(marks, keepdims=int(keepdim))
+    else:
+        found = op.ReduceMax(marks, op.Constant(value_ints=list(axes)), keepdims=int(keepdim))
+    return op.Where(op.Cast(found, to=_BOOL), op.CastLike(op.Constant(value_float=float("nan")), x), reduced)
+
+
+def _extreme(name: str, x: Any, dim: Sequence[int], *, keepdim: bool) -> Any:
+    op = _opset()
+    reduce = op.ReduceMax if name == "max" else op.ReduceMin
+    wide = op.Cast(x, to=_INT64) if int(x.dtype) == _BOOL else x  # ONNX reduces no bools
+    axes = list(dim) or None
+    reduced = reduce(wide, keepdims=int(keepdim)) if axes is None else reduce(wide, op.Constant(value_ints=axes), keepdims=int(keepdim))
+    return _with_nan(x, op.CastLike(reduced, x), axes, keepdim=keepdim)
+
+
+def amax(x: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
+    """`aten.amax`; NaN wins, as in PyTorch."""
+    return _extreme("max", x, dim, keepdim=keepdim)
+
+
+def amin(x: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
+    """`aten.amin`; NaN wins, as in PyTorch."""
+    return _extreme("min", x, dim, keepdim=keepdim)
+
+
+def max_all(x: Any) -> Any:
+    """`aten.max` over everything."""
+    return _extreme("max", x, (), keepdim=False)
+
+
+def min_all(x: Any) -> Any:
+    """`aten.min` over everything."""
+    return _extreme("min", x, (), keepdim=False)
+
+
+def _registered(target: Any) -> Callable[..., Any]:
+    function: Callable[..., Any] = _torch.shared_registry().get_decomps(target)[0].onnx_function
+    return function
+
+
+def max_dim(x: Any, dim: int, keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
+    """`aten.max.dim`: values with NaN, and indices."""
+    values, indices = _registered(_aten.max.dim)(x, dim, keepdim)
+    return _with_nan(x, values, [dim], keepdim=keepdim) if len(x.shape) else values, indices
+
+
+def min_dim(x: Any, dim: int, keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
+    """`aten.min.dim`: values with NaN, and indices."""
+    values, indices = _registered(_aten.min.dim)(x, dim, keepdim)
+    return _with_nan(x, values, [dim], keepdim=keepdim) if len(x.shape) else values, indices
+
+
+def _nan_last(x: Any) -> Any:
+    """A key that orders NaN after everything, as PyTorch does: NaN becomes infinite, and infinity the largest number."""
+    op = _opset()
+    largest = _LARGEST.get(int(x.dtype))
+    finite = x if largest is None else op.Min(x, op.CastLike(op.Constant(value_float=largest), x))
+    key = op.Where(op.IsNaN(x), op.CastLike(op.Constant(value_float=float("inf")), x), finite)
+    key.dtype, key.shape = x.dtype, x.shape  # the registry's function asks
+    return key
+
+
+def sort(x: Any, dim: int = -1, descending: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
+    """`aten.sort`; NaN is the largest."""
+    ordered = _registered(_aten.sort.default)
+    if not _is_float(x) or not len(x.shape):
+        return ordered(x, dim, descending)
+    _, indices = ordered(_nan_last(x), dim, descending)
+    return _opset().GatherElements(x, indices, axis=dim), indices
+
+
+def topk(x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:  # noqa: A002, FBT001, FBT002 - the schema
+    """`aten.topk`; NaN is the largest."""
+    ordered = _registered(_aten.topk.default)
+    if not _is_float(x) or not len(x.shape):
+        return ordered(x, k, dim, largest, sorted)
+    _, indices = ordered(_nan_last(x), k, dim, largest, sorted)
+    return _opset().GatherElements(x, indices, axis=dim), indices
+
+
+def _below_zero(x: Any) -> Any:
+    """Whether the sign bit is set, that of -0.0 too."""
+    op = _opset()
+    zero = op.CastLike(op.Constant(value_float=0.0), x)
+    one = op.CastLike(op.Constant(value_float=1.0), x)
+    return op.Or(op.Less(x, zero), op.And(op.Equal(x, zero), op.Less(op.Div(one, x), zero)))
+
+
+def signbit(x: Any) -> Any:
+    """`aten.signbit`, right for -0.0."""
+    return _below_zero(x) if _is_float(x) else _opset().Less(x, _opset().CastLike(_opset().Constant(value_int=0), x))
+
+
+def atan2(y: Any, x: Any) -> Any:
+    """`aten.atan2`, with the signs of zeros as IEEE 754 has them."""
+    op = _opset()
+    pi = op.CastLike(op.Constant(value_float=torch.pi), x)
+    zero = op.CastLike(op.Constant(value_float=0.0), x)
+    half = op.Div(pi, op.CastLike(op.Constant(value_float=2.0), x))
+    negative_y, negative_x = _below_zero(y), _below_zero(x)
+    both_zero = op.And(op.Equal(x, zero), op.Equal(y, zero))
+    # The angle in the right half plane; an infinite quotient or 0/0 is settled before the division is looked at.
+    quotient = op.Div(y, op.Where(op.Equal(x, zero), op.CastLike(op.Constant(value_float=1.0), x), x))
+    upright = op.Where(negative_y, op.Neg(half), half)
+    angle = op.Where(both_zero, zero, op.Where(op.Equal(x, zero), upright, op.Atan(quotient)))
+    magnitude = op.Where(both_zero, zero, op.Abs(angle))
+    turned = op.Where(op.And(negative_x, op.Not(op.And(op.Equal(x, zero), op.Not(op.Equal(y, zero))))), op.Sub(pi, magnitude), magnitude)
+    return op.Where(op.Or(op.IsNaN(x), op.IsNaN(y)), op.Add(x, y), op.Where(negative_y, op.Neg(turned), turned))
+
+
+_OWN: dict[Any, Callable[..., Any]] = {
+    _aten.amax.default: amax,
+    _aten.amin.default: amin,
+    _aten.max.default: max_all,
+    _aten.min.default: min_all,
+    _aten.max.dim: max_dim,
+    _aten.min.dim: min_dim,
+    _aten.sort.default: sort,
+    _aten.topk.default: topk,
+    _aten.signbit.default: signbit,
+    _aten.atan2.default: atan2,
+}

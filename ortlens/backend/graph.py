@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.fx
 
-from ortlens.backend import _torch, convert, program, split
+from ortlens.backend import _torch, convert, program, promotion, split
 from ortlens.backend.partition import Plan, plan_partitions
 from ortlens.backend.record import GraphReporter, Phases
 from ortlens.backend.session import ModelRefused, PartitionRunner, RunnerHooks, SessionInfo
@@ -98,7 +98,9 @@ class CompiledGraph:
         """Make type promotion explicit, on a copy: the graph as it came stays what PyTorch can run."""
         started = time.perf_counter_ns()
         copied = torch.fx.GraphModule(self.job.module, _copy_of(self.job.module.graph))
-        _torch.insert_type_promotion(copied)
+        promotion.promote(copied)
+        for node in copied.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):  # noqa: SLF001 - a name
+            copied.graph.erase_node(node)  # what it says of dtype and device was settled while tracing
         copied.graph.eliminate_dead_code()
         self._excluded.update(storage_readers(copied.graph))
         self._promoted = copied
@@ -154,7 +156,8 @@ class CompiledGraph:
         try:
             convert.optimize(model)
         except Exception as error:  # noqa: BLE001 - the optimiser is an extra; the model before it is complete
-            self._tell("optimiser_failed", f"the ONNX optimiser failed on {name}; the model runs unoptimised", error)
+            if self.job.reporter is not None:
+                self.job.reporter.finding("optimiser_failed", f"the ONNX optimiser failed on {name}; the model runs unoptimised", error)
             model = convert.onnx_from_partition(part.module, self.job.registry, name).model
         return model
 

@@ -26,11 +26,14 @@ class ExportOptions:
     """How partitions are turned into ONNX.
 
     Attributes:
+        dynamic_shapes: What becomes of sizes that torch.compile keeps symbolic. None or True: they stay open, and one session
+            serves them all. False: each combination of sizes gets a session made for it.
         opset_version: Version of the default ONNX operator set of the models, for what reads the dumped ones. The functions
             behind the conversion write version 18 and the model is converted from there; a model that cannot be converted
             counts as one that cannot be prepared. None: as written.
     """
 
+    dynamic_shapes: bool | None = None
     opset_version: int | None = None
 
     def __post_init__(self) -> None:
@@ -39,6 +42,7 @@ class ExportOptions:
         Raises:
             UsageError: The version is not a whole number from 18.
         """
+        _require(self.dynamic_shapes in (None, True, False), "dynamic_shapes", self.dynamic_shapes, "True, False or None")
         whole = isinstance(self.opset_version, int) and not isinstance(self.opset_version, bool)
         _require(
             self.opset_version is None or (whole and self.opset_version >= _LOWEST_OPSET),

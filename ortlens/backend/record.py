@@ -162,7 +162,7 @@ class GraphReporter:
                 source=line.source,
                 dtype=provenance.dtype_text(value),
                 shape=provenance.shape_text(value),
-                partition_id=self._ids[runners[plan.level[node]]][0] if inside else None,
+                partition_id=self._ids[runners[plan.level[node]]][0] if inside else self._carrier(runners, node),
                 supported=inside or verdict.supported,
                 reason_code=verdict.code,
                 reason=verdict.reason,
@@ -173,6 +173,10 @@ class GraphReporter:
         )
         if _is_fallback(plan, node):
             self._recorder.add(_fallback(self.graph_id, node, verdict.code, verdict.reason))
+
+    def _carrier(self, runners: list[PartitionRunner], node: torch.fx.Node) -> str | None:
+        """The first partition that computes a number for itself."""
+        return next((self._ids[runner][0] for runner in runners if node in runner.part.carried), None)
 
     def session_made(self, runner: PartitionRunner, info: SessionInfo, dumped: str | None) -> RunLog | None:
         """Record a session.

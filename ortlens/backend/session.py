@@ -12,11 +12,11 @@ import onnxruntime
 import torch
 import torch.fx
 
-from ortlens.backend import call, convert, dtypes, providers, weights
+from ortlens.backend import _torch, call, convert, dtypes, providers, weights
 from ortlens.errors import SessionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import onnx
 
@@ -111,6 +111,10 @@ class PartitionRunner:
         self._freezable = weight_inputs if freeze else frozenset()
         self._hooks = hooks
         self._frozen: dict[int, weights.FrozenWeight] = {}
+        chosen = options.export_options
+        symbolic = any(_is_symbolic(node.meta["val"]) for node in part.inputs)
+        self._fixed_sizes = symbolic and chosen is not None and chosen.dynamic_shapes is False
+        self._by_sizes: dict[tuple[Any, ...], Callable[..., tuple[Any, ...]]] = {}
         self._refreezes = 0
         self._counter = itertools.count()
         self._lock = threading.Lock()
@@ -128,11 +132,14 @@ class PartitionRunner:
         names, taken = self._names(), {value.name for value in self.model.graph.input}
         freezable = [i for i in sorted(self._freezable) if names[i] in taken]
         frozen = {i: note for i in freezable if (note := weights.freeze(names[i], args[i])) is not None}
-        info = self._create(list(frozen.values()))
+        info = self._create(list(frozen.values()), self._dimensions(args) if self._fixed_sizes else {})
         self._frozen = frozen
         log = self._hooks.session_made(self, info)
-        self.sessions = [info]  # the one before it, if any, holds weights that are no more
-        self.run = call.make_call(
+        if self._fixed_sizes:
+            self.sessions.append(info)
+        else:
+            self.sessions = [info]  # the one before it, if any, holds weights that are no more
+        made = call.make_call(
             info.session,
             self._inputs(frozen),
             self._outputs(),
@@ -142,6 +149,29 @@ class PartitionRunner:
             log=log,
             preallocate=self._options.preallocate_output,
         )
+        if self._fixed_sizes:
+            self._by_sizes[self._sizes_of(args)] = made
+            self.run = self._run_for_sizes
+        else:
+            self.run = made
+
+    def _sizes_of(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """What tells one combination of sizes from another: every shape and number but the weights'."""
+        return tuple(
+            tuple(arg.shape) if isinstance(arg, torch.Tensor) else arg for place, arg in enumerate(args) if place not in self._freezable
+        )
+
+    def _run_for_sizes(self, *args: Any) -> tuple[Any, ...]:
+        """With `dynamic_shapes=False`: the session made for these sizes, which is made if there is none."""
+        made = self._by_sizes.get(self._sizes_of(args))
+        if made is None:
+            with self._lock:
+                try:
+                    self.prepare(args)
+                except Exception as error:  # noqa: BLE001 - whatever the reason, PyTorch has the right answer
+                    return self._failed(args, error)
+            made = self._by_sizes[self._sizes_of(args)]
+        return made(*args)
 
     def _check_boundary(self) -> None:
         """A transform of the user's may have changed what goes in and out; then no call could be written for it."""
@@ -176,12 +206,14 @@ class PartitionRunner:
     def _names(self) -> list[str]:
         return [node.name for node in self.part.module.graph.nodes if node.op == "placeholder"]
 
-    def _create(self, frozen: list[weights.FrozenWeight]) -> SessionInfo:
+    def _create(self, frozen: list[weights.FrozenWeight], dimensions: Mapping[str, int]) -> SessionInfo:
         # A user's SessionOptions serve many sessions and must not collect their weights: there the bytes go into the model.
         own = self._options.ort_session_options
         model = weights.with_frozen(self.model, frozen, inline=own is not None) if frozen else self.model
         chosen = providers.providers_for(self._devices(), self._options)
         options = own or default_session_options()
+        for name, size in dimensions.items() if own is None else ():
+            options.add_free_dimension_override_by_name(name, size)
         if frozen and own is None:
             options.add_external_initializers(*weights.ort_values(frozen))
         started = time.perf_counter_ns()
@@ -205,6 +237,16 @@ class PartitionRunner:
             create_ns=elapsed,
             frozen=tuple(frozen),
         )
+
+    def _dimensions(self, args: Sequence[Any]) -> dict[str, int]:
+        """Sizes of the symbolic dimensions in these arguments, by the names they have in the model."""
+        sizes: dict[str, int] = {}
+        for node, arg in zip(self.part.inputs, args, strict=True):
+            if isinstance(arg, torch.Tensor):
+                for meta, size in zip(node.meta["val"].shape, arg.shape, strict=True):
+                    if not isinstance(meta, int):
+                        sizes[str(meta.node.expr)] = size
+        return sizes
 
     def _devices(self) -> list[torch.device]:
         devices = [n.meta["val"].device for n in self.part.inputs if isinstance(n.meta["val"], torch.Tensor)]
@@ -231,6 +273,8 @@ class PartitionRunner:
             if all(note.is_still(args[place]) for place, note in self._frozen.items()):
                 return self.run(*args)  # another thread noticed first
             self._refreezes += 1
+            self._by_sizes.clear()
+            self.sessions = []
             if self._refreezes > _MAX_REFREEZES:
                 self._freezable = frozenset()
             try:
@@ -299,6 +343,11 @@ def _value_text(meta: Any) -> str:
         return type(meta).__name__.removeprefix("Sym").lower()
     sizes = ",".join(str(size) for size in meta.shape)
     return f"{dtypes.element_types()[meta.dtype].short}[{sizes}]"
+
+
+def _is_symbolic(meta: Any) -> bool:
+    sizes = meta.shape if isinstance(meta, torch.Tensor) else [meta]
+    return any(_torch.is_symbolic(size) for size in sizes)
 
 
 def _device(meta: Any) -> torch.device:

@@ -24,6 +24,7 @@ class Part:
         inputs: Nodes of the outer graph whose values it takes, in order.
         outputs: Nodes of the outer graph whose values it makes, in order.
         nodes: Nodes of the outer graph that it holds.
+        carried: Numbers and constants of the outer graph that it computes or holds for itself, beside others that do.
     """
 
     index: int
@@ -31,6 +32,7 @@ class Part:
     inputs: tuple[torch.fx.Node, ...]
     outputs: tuple[torch.fx.Node, ...]
     nodes: tuple[torch.fx.Node, ...]
+    carried: tuple[torch.fx.Node, ...] = ()
 
 
 def split(plan: Plan, owner: torch.nn.Module) -> list[Part]:
@@ -63,7 +65,7 @@ def _cut(plan: Plan, owner: torch.nn.Module, index: int, nodes: list[torch.fx.No
     outputs = [node for node in nodes if _leaves(node, inside, plan)]
     graph.output(tuple(copies[node] for node in outputs))
     module = torch.fx.GraphModule(owner, graph, class_name=f"Partition{index}")
-    return Part(index=index, module=module, inputs=tuple(inputs), outputs=tuple(outputs), nodes=tuple(nodes))
+    return Part(index=index, module=module, inputs=tuple(inputs), outputs=tuple(outputs), nodes=tuple(nodes), carried=tuple(carried))
 
 
 def _sources(plan: Plan, nodes: list[torch.fx.Node], inside: set[torch.fx.Node]) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:

@@ -147,6 +147,10 @@ class Support:
         return None
 
     def _made_up(self, node: torch.fx.Node) -> Verdict | None:
+        wrong = decompositions.wrong_for(node)
+        if wrong is not None and not _torch.is_custom(node.target, self._registry):
+            reason = f"the ONNX function of {provenance.target_name(node)} {wrong}"
+            return Verdict(supported=False, code="no_converter", reason=reason)
         made_up = decompositions.made_up_outputs().get(node.target, frozenset())
         read = sorted(made_up & {user.args[1] for user in node.users if user.target is operator.getitem})
         if not read or _torch.is_custom(node.target, self._registry):

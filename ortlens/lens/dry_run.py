@@ -38,11 +38,12 @@ def call_with_fakes(target: Any, call: Callable[..., Any], args: tuple[Any, ...]
 
 def _fake(tensor: torch.Tensor, mode: Any) -> torch.Tensor:
     """The same tensor without data; one on the meta device becomes one on the CPU."""
-    if _torch.is_fake(tensor):
+    if _torch.is_fake_of(tensor, mode):
         return tensor
-    if tensor.device.type == "meta":
+    if _torch.is_fake(tensor) or tensor.device.type == "meta":
+        device = "cpu" if tensor.device.type == "meta" else tensor.device
         with mode:
-            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=device)
     made: torch.Tensor = mode.from_tensor(tensor, static_shapes=True)
     return made
 

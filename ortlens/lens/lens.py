@@ -160,6 +160,9 @@ class Lens(CaptureView):
             named = (*target.named_parameters(remove_duplicate=False), *target.named_buffers(remove_duplicate=False))
             for name, tensor in named:
                 groups.setdefault(id(tensor), set()).add(name)
+        if isinstance(target, torch.export.ExportedProgram):
+            for name, tensor in target.state_dict.items():
+                groups.setdefault(id(tensor), set()).add(name)
         self._aliases = tuple(frozenset(names) for names in groups.values())
         function = target.forward if isinstance(target, torch.nn.Module) else target
         with contextlib.suppress(TypeError, ValueError):  # builtins have no signature

@@ -121,7 +121,7 @@ CASTS: dict[str, OpCase] = {
     "int32": case(lambda x: (x * 3 + 1, x // 2, x % 7, -x, x.abs(), x.sum(), x.cumsum(0)), whole(-99, 99, 9, dtype=torch.int32)),
     "int64_large": case(lambda x: (x + 1, x * 3, x // 7, x % 1000, x.sum()), torch.tensor([2**53 + 1, -(2**53) - 1, 2**61, -(2**61)])),
     "float16": case(lambda x: ((x @ x.t()).relu(), x.softmax(-1), x.sum(), F.layer_norm(x, (6,))), r(4, 6).half(), atol=5e-3),
-    "float16_large_numbers": case(lambda x: (x * 300, x / 1e5, x * 1e-3 * 1e5), r(9).half(), atol=1e-7),
+    "float16_large_numbers": case(lambda x: (x * 300, x / 1e5, x * 1e-3 * 1e5), r(9).half(), atol=0.2),
     "bfloat16": case(
         lambda x: (x @ x.t()).relu() + 1,
         r(4, 6).bfloat16(),

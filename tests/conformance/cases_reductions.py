@@ -8,6 +8,9 @@ import torch.nn.functional as F  # noqa: N812 - the name everybody knows
 from tests.conformance.cases_math import SIGNED, SPECIAL
 from tests.conformance.operator_case import OpCase, case, r, whole
 
+EFFECT = {"with_effects": "no_converter"}  # Dynamo keeps the check of the result in order by a token
+CHECK = {"aten._linalg_check_errors.default": "side_effect"}
+
 REDUCTIONS: dict[str, OpCase] = {
     "sum_mean_prod": case(lambda x: (x.sum(), x.sum(1), x.mean((0, 1), keepdim=True), x.prod(0), x.prod()), r(4, 6), then=(r(5, 3),)),
     "sum_of_kinds": case(lambda x: (x.sum(dtype=torch.float64), (x > 0).sum(), x.int().sum(0)), r(4, 6), then=(r(5, 3),)),
@@ -72,9 +75,18 @@ PRODUCTS: dict[str, OpCase] = {
     "linear": case(lambda x, w, b: (F.linear(x, w, b), F.linear(x, w)), r(4, 6), r(3, 6), r(3), then=(r(5, 6), r(2, 6), r(2))),
     "bilinear": case(F.bilinear, r(4, 6), r(4, 6), r(2, 6, 6), stays={"aten._trilinear.default": "no_converter"}),
     "determinant": case(torch.linalg.det, r(3, 3)),
-    "inverse": case(torch.linalg.inv, r(3, 3), stays={"aten.linalg_inv_ex.default": "no_converter", "with_effects": "no_converter"}),
+    "inverse": case(
+        torch.linalg.inv,
+        r(3, 3),
+        stays={"aten.linalg_inv_ex.default": "no_converter", **EFFECT},
+        exported_stays={"aten.linalg_inv_ex.default": "no_converter", **CHECK},
+    ),
     "solve": case(
-        torch.linalg.solve, r(3, 3), r(3), stays={"aten._linalg_solve_ex.default": "no_converter", "with_effects": "no_converter"}
+        torch.linalg.solve,
+        r(3, 3),
+        r(3),
+        stays={"aten._linalg_solve_ex.default": "no_converter", **EFFECT},
+        exported_stays={"aten._linalg_solve_ex.default": "no_converter", **CHECK},
     ),
 }
 
@@ -106,7 +118,13 @@ INDEXING: dict[str, OpCase] = {
         torch.tensor([0, 0, 3]),
         r(3),
     ),
-    "scatter_reduce_mean": case(lambda x, i, v: x.scatter_reduce(0, i, v, "mean"), r(6), torch.tensor([0, 0, 3]), r(3)),
+    "scatter_reduce_mean": case(
+        lambda x, i, v: x.scatter_reduce(0, i, v, "mean"),
+        r(6),
+        torch.tensor([0, 0, 3]),
+        r(3),
+        stays={"aten.scatter_reduce.two": "no_converter"},
+    ),
     "scatter_reduce_without_self": case(
         lambda x, i, v: x.scatter_reduce(0, i, v, "amax", include_self=False), r(6), torch.tensor([0, 0, 3]), r(3)
     ),
