@@ -286,7 +286,7 @@ class CompiledGraph:
             self._exclude_part(runner.part, "session_refused", reason)
 
     def _session_made(self, runner: PartitionRunner, info: SessionInfo) -> RunLog | None:
-        path = self._dumped(runner) if not runner.sessions else None
+        path = None if runner.ran_before else self._dumped(runner)
         if self.job.reporter is None:
             return None
         missing = [name for name in info.wanted_providers if name not in info.providers]

@@ -77,6 +77,7 @@ class PartitionRunner:
         run: The function to call now, with the partition's inputs; it changes as sessions come and go.
         model: The ONNX model, with weights as inputs.
         permutations: Memory order of each output, see `convert.memory_order`.
+        ran_before: Whether it has had a session already: a model is dumped with its first one only.
     """
 
     def __init__(  # noqa: PLR0913 - one call site
@@ -96,6 +97,7 @@ class PartitionRunner:
             part: The partition.
             model: Its ONNX model, with weights as inputs.
             permutations: Memory order of each output, see `convert.memory_order`.
+        ran_before: Whether it has had a session already: a model is dumped with its first one only.
             options: The user's.
             weight_inputs: Positions of inputs that are parameters or buffers.
             freeze: Whether these may become constants.
@@ -115,6 +117,7 @@ class PartitionRunner:
         symbolic = any(_is_symbolic(node.meta["val"]) for node in part.inputs)
         self._fixed_sizes = symbolic and chosen is not None and chosen.dynamic_shapes is False
         self._by_sizes: dict[tuple[Any, ...], Callable[..., tuple[Any, ...]]] = {}
+        self.ran_before = False
         self._refreezes = 0
         self._counter = itertools.count()
         self._lock = threading.Lock()
@@ -135,6 +138,7 @@ class PartitionRunner:
         info = self._create(list(frozen.values()), self._dimensions(args) if self._fixed_sizes else {})
         self._frozen = frozen
         log = self._hooks.session_made(self, info)
+        self.ran_before = True
         if self._fixed_sizes:
             self.sessions.append(info)
         else:

@@ -92,9 +92,7 @@ def test_an_optimiser_that_raises_costs_the_optimisation(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(onnxscript.optimizer, "optimize_ir", broken)
     lens = Lens()
-    (said,) = calls_of(torch.compile(function, backend=lens))
-    assert "optimiser" in said
-    assert "the optimiser tripped" in said
+    assert calls_of(torch.compile(function, backend=lens)) == []  # the model runs in ONNX Runtime all the same
     (finding,) = lens.captured().findings
     assert finding.rule == "optimiser_failed"
     assert "the optimiser tripped" in finding.evidence
