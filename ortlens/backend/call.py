@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import threading
 import time
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens.backend import _ort, _torch, dtypes
+from ortlens.backend.convert import inverse_order, memory_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -278,7 +280,7 @@ class _Writer:
             if self._by_run(output):
                 lines.append(f"r{index} = tensor_over(values[{index}], {self._constant('y', index, output.meta.dtype)})")
             if output.permutation is not None:
-                lines.append(f"r{index} = r{index}.permute({_inverse(output.permutation)!r})")
+                lines.append(f"r{index} = r{index}.permute({inverse_order(output.permutation)!r})")
             elif has_odd_strides(output.meta) and (strides := self._sizes_text(output.meta.stride())) is not None:
                 lines.append(f"r{index} = restride(r{index}, {strides})")
         return lines
@@ -300,13 +302,7 @@ def _symbol_sources(inputs: Sequence[Input]) -> dict[str, str]:
 
 
 def _substitute(expression: str, sources: dict[str, str]) -> str:
-    import re
-
     return re.sub(r"[A-Za-z_]\w*", lambda match: sources.get(match[0], match[0]), expression)
-
-
-def _inverse(permutation: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted(range(len(permutation)), key=permutation.__getitem__))
 
 
 def has_odd_strides(meta: torch.Tensor) -> bool:
@@ -318,8 +314,6 @@ def has_odd_strides(meta: torch.Tensor) -> bool:
     Returns:
         True when the output of a session has to be laid out anew.
     """
-    from ortlens.backend.convert import memory_order
-
     sizes, strides = [_torch.size_hint(d) for d in meta.shape], [_torch.size_hint(s) for s in meta.stride()]
     expected, plain = 1, True
     for size, stride in zip(reversed(sizes), reversed(strides), strict=True):

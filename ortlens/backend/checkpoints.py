@@ -62,7 +62,7 @@ def open_weights(source: object) -> dict[str, StoredWeight]:
         OptionalDependencyError: safetensors is not installed and a `.safetensors` file is given.
     """
     if isinstance(source, Mapping):
-        return {str(name): _of_tensor(tensor, f"the mapping given for {name}") for name, tensor in source.items()}
+        return {str(name): stored_tensor(tensor, f"the mapping given for {name}") for name, tensor in source.items()}
     if isinstance(source, (list, tuple)):
         merged: dict[str, StoredWeight] = {}
         for part in source:
@@ -134,10 +134,22 @@ def _read_torch(path: pathlib.Path) -> Iterator[tuple[str, StoredWeight]]:
         raise TypeError(f"it holds a {type(content).__name__}, not a mapping of names to tensors")
     for name, tensor in content.items():
         if isinstance(tensor, torch.Tensor):
-            yield str(name), _of_tensor(tensor, path.name)
+            yield str(name), stored_tensor(tensor, path.name)
 
 
-def _of_tensor(tensor: Any, origin: str) -> StoredWeight:
+def stored_tensor(tensor: Any, origin: str) -> StoredWeight:
+    """A weight that is at hand already.
+
+    Args:
+        tensor: The tensor.
+        origin: Where it is from, for messages.
+
+    Returns:
+        The weight.
+
+    Raises:
+        UsageError: It is no tensor.
+    """
     if not isinstance(tensor, torch.Tensor):
         raise UsageError(f"{origin} is a {type(tensor).__name__}, not a tensor")
     return StoredWeight(shape=tuple(tensor.shape), dtype=tensor.dtype, load=lambda: tensor, origin=origin)

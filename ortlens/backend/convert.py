@@ -266,6 +266,18 @@ def memory_order(meta: Any) -> tuple[int, ...] | None:
     return None if order == tuple(range(len(order))) else order
 
 
+def inverse_order(permutation: Sequence[int]) -> tuple[int, ...]:
+    """The permutation that undoes another.
+
+    Args:
+        permutation: An order of dimensions.
+
+    Returns:
+        The order that leads back.
+    """
+    return tuple(sorted(range(len(permutation)), key=permutation.__getitem__))
+
+
 def _returns_several(node: torch.fx.Node) -> bool:
     return len(getattr(getattr(node.target, "_schema", None), "returns", ())) > 1
 

@@ -15,7 +15,7 @@ import torch
 import torch.fx
 
 from ortlens.backend import _torch, convert, dtypes
-from ortlens.backend.checkpoints import StoredWeight, open_weights
+from ortlens.backend.checkpoints import StoredWeight, open_weights, stored_tensor
 from ortlens.errors import ConversionError, UsageError
 
 if TYPE_CHECKING:
@@ -82,9 +82,7 @@ def _stored_weights(graph: CompiledGraph, weights: object, aliases: Sequence[fro
         missing = [outer for outer, tensor in wanted.values() if _torch.is_fake(tensor) or tensor is None]
         if missing:
             raise UsageError(f"the model has no data for {_listed(missing)}; name a checkpoint with weights=")
-        return {
-            name: StoredWeight(shape=tuple(t.shape), dtype=t.dtype, load=_loader(t), origin="the model") for name, (_, t) in wanted.items()
-        }
+        return {name: stored_tensor(tensor, "the model") for name, (_, tensor) in wanted.items()}
     given = open_weights(weights)
     found = {name: _look_up(outer, given, aliases) for name, (outer, _) in wanted.items()}
     problems = [*_misfits(wanted, found), *_extras(wanted, given, aliases)]
@@ -93,13 +91,14 @@ def _stored_weights(graph: CompiledGraph, weights: object, aliases: Sequence[fro
     return {name: weight for name, weight in found.items() if weight is not None}
 
 
-def _loader(tensor: torch.Tensor) -> Any:
-    return lambda: tensor.detach().cpu().contiguous()
-
-
 def _look_up(outer: str, given: Mapping[str, StoredWeight], aliases: Sequence[frozenset[str]]) -> StoredWeight | None:
-    names = [outer, *sorted(next((group for group in aliases if outer in group), frozenset()))]
+    names = [outer, *sorted(_names_of(outer, aliases))]
     return next((given[name] for name in names if name in given), None)
+
+
+def _names_of(outer: str, aliases: Sequence[frozenset[str]]) -> frozenset[str]:
+    """All names of a weight, its own among them."""
+    return next((names for names in aliases if outer in names), frozenset({outer}))
 
 
 def _misfits(wanted: Mapping[str, tuple[str, Any]], found: Mapping[str, StoredWeight | None]) -> list[str]:
@@ -135,7 +134,7 @@ def _place_weights(graph: CompiledGraph, model: ir.Model, stored: Mapping[str, S
             continue
         model.graph.inputs.remove(value)
         outer = outer_names[str(value.name)]
-        group = next((names for names in aliases if outer in names), frozenset({outer}))
+        group = _names_of(outer, aliases)
         if group in placed:
             ir.convenience.replace_all_uses_with(value, placed[group])
             continue
@@ -221,7 +220,7 @@ def _unlike(names: Sequence[str], taken: Iterable[str]) -> list[str]:
 
 
 def _handed_out(model: ir.Model, value: ir.Value, name: str, permutation: tuple[int, ...] | None, meta: Any) -> ir.Value:
-    inverse = None if permutation is None else sorted(range(len(permutation)), key=permutation.__getitem__)
+    inverse = None if permutation is None else convert.inverse_order(permutation)
     attributes = [] if inverse is None else [ir.AttrInt64s("perm", inverse)]
     node = ir.Node("", "Identity" if inverse is None else "Transpose", [value], attributes, num_outputs=1, name=f"{name}/out")
     node.outputs[0].name = name

@@ -9,6 +9,7 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
 from ortlens.backend import _torch
+from ortlens.backend.compiler import count_ops
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class CompiledProgram:
             static_inputs=static,
             recorder=recorder,
             compile_id=None,
-            op_count=_op_count(program),
+            op_count=count_ops(program.graph_module),
             aot_ns=aot_ns,
             input_names=[_input_name(spec) for spec in inputs],
             output_names=[_output_name(spec, place) for place, spec in enumerate(self._program.graph_signature.output_specs)],
@@ -95,10 +96,6 @@ class CompiledProgram:
 
 def _placeholders(program: ExportedProgram) -> list[torch.fx.Node]:
     return [node for node in program.graph.nodes if node.op == "placeholder"]
-
-
-def _op_count(program: ExportedProgram) -> int:
-    return sum(1 for node in program.graph.nodes if node.op == "call_function")
 
 
 def _input_name(spec: Any) -> str:

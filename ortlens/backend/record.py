@@ -254,12 +254,7 @@ class GraphReporter:
         """
         self._recorder.forget_graph(self.graph_id)
         compute = [node for node in module.graph.nodes if kind_of(node) is NodeKind.COMPUTE]
-        for node in compute:
-            self._recorder.add(_fallback(self.graph_id, node, "converter_raised", reason))
-        coverage = 0.0 if compute else None
-        self._recorder.amend(
-            r.Graph, self.graph_id, node_count=len(compute), partition_count=0, fallback_count=len(compute), coverage=coverage
-        )
+        self._all_stay(compute, "converter_raised", reason)
 
     def left_alone(self, module: torch.fx.GraphModule, reason: str) -> None:
         """Record that a graph was left to PyTorch by choice, before it was lowered.
@@ -269,9 +264,12 @@ class GraphReporter:
             reason: Why, in words.
         """
         ops = [node for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
-        self._recorder.add(*(_fallback(self.graph_id, node, "policy", reason) for node in ops))
-        coverage = 0.0 if ops else None
-        self._recorder.amend(r.Graph, self.graph_id, node_count=len(ops), partition_count=0, fallback_count=len(ops), coverage=coverage)
+        self._all_stay(ops, "policy", reason)
+
+    def _all_stay(self, nodes: list[torch.fx.Node], code: r.ReasonCode, reason: str) -> None:
+        self._recorder.add(*(_fallback(self.graph_id, node, code, reason) for node in nodes))
+        coverage = 0.0 if nodes else None
+        self._recorder.amend(r.Graph, self.graph_id, node_count=len(nodes), partition_count=0, fallback_count=len(nodes), coverage=coverage)
 
     def provider_missing(self, wanted: list[str], got: tuple[str, ...]) -> None:
         """Record that a session runs on other providers than were asked for.
@@ -299,16 +297,32 @@ class GraphReporter:
             title: What happened, in one line.
             error: What was raised.
         """
+        hazard, mitigation = _CONSEQUENCES.get(rule, _WENT_BACK)
         self._recorder.add(
             r.Finding(
                 rule=rule,
                 severity="warning",
                 title=title,
                 evidence=f"{type(error).__name__}: {error}"[:2000],
-                hazard="The answer is right, PyTorch gives it; the model is slower than it could be.",
-                mitigation='Set on_error="raise" to see the whole traceback where it happens.',
+                hazard=hazard,
+                mitigation=mitigation,
             )
         )
+
+
+_WENT_BACK = (
+    "The answer is right, PyTorch gives it; the model is slower than it could be.",
+    'Set on_error="raise" to see the whole traceback where it happens.',
+)
+_CONSEQUENCES = {
+    "optimiser_failed": (
+        "The model runs in ONNX Runtime as it was converted; it may be larger and slower than it could be.",
+        "Nothing needs to be done. A newer onnxscript may optimise it.",
+    ),
+    "dump_failed": ("The model runs; the file is not there.", "Check that dump_path names a place that can be written."),
+    "provider_unavailable": ("The model does not run.", "Name a provider that is installed; `ortlens doctor` lists them."),
+}
+"""What a survived failure means for the user and what to do: hazard and mitigation, by rule; `_WENT_BACK` for the others."""
 
 
 def _fallback(graph_id: str, node: torch.fx.Node, code: r.ReasonCode | None, reason: str | None) -> r.Fallback:

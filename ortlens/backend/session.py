@@ -97,7 +97,6 @@ class PartitionRunner:
             part: The partition.
             model: Its ONNX model, with weights as inputs.
             permutations: Memory order of each output, see `convert.memory_order`.
-        ran_before: Whether it has had a session already: a model is dumped with its first one only.
             options: The user's.
             weight_inputs: Positions of inputs that are parameters or buffers.
             freeze: Whether these may become constants.
@@ -170,11 +169,13 @@ class PartitionRunner:
         made = self._by_sizes.get(self._sizes_of(args))
         if made is None:
             with self._lock:
+                self._forget_changed(args)  # a session made for one size must not make those of the others look current
                 try:
-                    self.prepare(args)
+                    if self._sizes_of(args) not in self._by_sizes:  # else another thread made it meanwhile
+                        self.prepare(args)
                 except Exception as error:  # noqa: BLE001 - whatever the reason, PyTorch has the right answer
                     return self._failed(args, error)
-            made = self._by_sizes[self._sizes_of(args)]
+                made = self._by_sizes[self._sizes_of(args)]
         return made(*args)
 
     def _check_boundary(self) -> None:
@@ -190,7 +191,7 @@ class PartitionRunner:
 
     def calls(self) -> int:
         """How often a session of this partition ran."""
-        return int(self._counter.__reduce__()[1][0])
+        return int(repr(self._counter).removeprefix("count(").removesuffix(")"))  # Python 3.14 drops the pickling that told it
 
     def weight_nodes(self) -> frozenset[torch.fx.Node]:
         """The inputs that are parameters or buffers."""
@@ -274,18 +275,27 @@ class PartitionRunner:
     def _refreeze(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """A frozen weight changed: make a session with the weights of now, or stop freezing."""
         with self._lock:
-            if all(note.is_still(args[place]) for place, note in self._frozen.items()):
-                return self.run(*args)  # another thread noticed first
-            self._refreezes += 1
-            self._by_sizes.clear()
-            self.sessions = []
-            if self._refreezes > _MAX_REFREEZES:
-                self._freezable = frozenset()
-            try:
-                self.prepare(args)
-            except Exception as error:  # noqa: BLE001 - whatever the reason, PyTorch has the right answer
-                return self._failed(args, error)
-        return self.run(*args)
+            if self._forget_changed(args):  # else another thread noticed first
+                try:
+                    self.prepare(args)
+                except Exception as error:  # noqa: BLE001 - whatever the reason, PyTorch has the right answer
+                    return self._failed(args, error)
+        return self.run(*args)  # outside the lock: the run may come back here when a weight changes once more
+
+    def _forget_changed(self, args: Sequence[Any]) -> bool:
+        """Drop the sessions whose weights are not those passed now; called with the lock held.
+
+        Returns:
+            True when there were such.
+        """
+        if all(note.is_still(args[place]) for place, note in self._frozen.items()):
+            return False
+        self._refreezes += 1
+        self._by_sizes.clear()
+        self.sessions = []
+        if self._refreezes > _MAX_REFREEZES:
+            self._freezable = frozenset()
+        return True
 
     def _failed(self, args: tuple[Any, ...], error: Exception) -> tuple[Any, ...]:
         """ONNX Runtime failed while running: PyTorch answers, from now on, unless the user wants to know."""
