@@ -59,7 +59,10 @@ class BreakText:
         """Text of the user line, when the file can be read."""
         if self.file is None or self.line is None:
             return None
-        return linecache.getline(self.file, self.line).strip() or None
+        try:
+            return linecache.getline(self.file, self.line).strip() or None
+        except ValueError:  # a damaged name, as one with a NUL in it, names no file
+            return None
 
 
 def is_break(text: str) -> bool:
