@@ -107,11 +107,11 @@ def test_a_text_that_says_nothing_still_has_a_reason(empty: str) -> None:
     assert break_from_text(empty).reason
 
 
-@settings(max_examples=300)
 def test_a_name_that_no_file_can_have_has_no_source() -> None:
     assert break_from_text("Graph break in user code at a\x00b.py:3\nGraph Break Reason: broken").source() is None
 
 
+@settings(max_examples=300)
 @given(st.data())
 def test_damaged_texts_never_raise(data: st.DataObject) -> None:
     name, number = data.draw(st.sampled_from(ALL))
