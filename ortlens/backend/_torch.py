@@ -112,8 +112,12 @@ def decomposition_table(registry: Any, distrusted: frozenset[Any] = frozenset())
         A table for AOTAutograd that stops at the ops the registry has functions for.
     """
     import torch
+    from torch.fx.node import has_side_effect
     from torch.onnx._internal.exporter import _decomp
 
+    # `linalg.inv` and others raise for a singular matrix, in a node without outputs. torch 2.9 takes it for dead code and
+    # answers with NaN instead; later versions know its effect (`torch/_higher_order_ops/effects.py`).
+    has_side_effect(torch.ops.aten._linalg_check_errors.default)
     implemented = set(_decomp.get_onnx_implemented_overloads(registry)) - distrusted
     table = dict(_decomp.create_onnx_friendly_decomposition_table(implemented))
     for overload in (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default):

@@ -1,13 +1,4 @@
-"""Decompositions of our own, where torch has none or one that ONNX cannot use, and functions that are not to be trusted.
-
-Attention on the CPU reaches the backend as one fused operator. torch's exporter has a function for it, which makes up its
-second output (`logsumexp`): harmless in inference, wrong in training, where the backward reads it. And for the backward
-there is neither a function nor a decomposition. Both are written out here with matrix products and a softmax, which ONNX
-Runtime fuses again.
-
-Source: the definitions in torch's `aten/src/ATen/native/transformers/attention.cpp` and the gradients of softmax
-attention, Dao et al., "FlashAttention", 2022, appendix B.
-"""
+"""Decompositions of our own, where torch has none or one that ONNX cannot use, and functions that are not to be trusted."""
 
 from __future__ import annotations
 
@@ -16,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
+
+from ortlens.backend import attention
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +19,7 @@ _STAYS: Any = NotImplemented  # what a decomposition answers to leave the operat
 
 @functools.cache
 def own() -> dict[Any, Callable[..., Any]]:
-    """Decompositions of our own: attention, as exported programs hold it and in the CPU's fused form, and `as_strided`.
+    """Decompositions of our own, among them attention, as exported programs hold it and in the CPU's fused form.
 
     Returns:
         Op overload -> function, for AOTAutograd's table.
@@ -35,9 +28,13 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.as_strided.default: _as_strided,
         _aten.squeeze.dim: _squeeze_dim,
         _aten.squeeze.dims: _squeeze_dims,
-        _aten.scaled_dot_product_attention.default: _attention,
-        _aten._scaled_dot_product_flash_attention_for_cpu.default: _attention_forward,  # noqa: SLF001 - an operator's name
-        _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,  # noqa: SLF001 - same
+        _aten.split.Tensor: _split,
+        _aten.div.Tensor: _div,
+        _aten.adaptive_max_pool2d.default: _adaptive_max_pool,
+        _aten.adaptive_max_pool3d.default: _adaptive_max_pool,
+        _aten.scaled_dot_product_attention.default: attention.whole,
+        _aten._scaled_dot_product_flash_attention_for_cpu.default: attention.forward,  # noqa: SLF001 - an operator's name
+        _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention.backward,  # noqa: SLF001 - same
     }
 
 
@@ -128,128 +125,50 @@ def _as_strided(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int]
     return windows.permute(order).contiguous().permute([order.index(dim) for dim in range(len(size))])
 
 
-def _attention(  # noqa: PLR0913, PLR0917 - the operator's schema
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,  # noqa: FBT001, FBT002 - the operator's schema
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> torch.Tensor:
-    """Softmax attention as exported programs hold it; query is [..., head, row, feature], a mask may be boolean."""
-    groups = query.shape[-3] // key.shape[-3] if enable_gqa else 1
-    if attn_mask is not None and attn_mask.dtype is torch.bool:
-        attn_mask = torch.where(attn_mask, _number(0.0, query), _number(-torch.inf, query))
-    scores = _scores(query, _repeated(key, groups), attn_mask, scale, is_causal=is_causal)
-    weights = _weights(scores, masked=attn_mask is not None)
-    if dropout_p > 0.0:
-        weights = torch.dropout(weights, dropout_p, train=True)
-    return torch.matmul(weights, _repeated(value, groups).to(weights.dtype)).to(query.dtype)
+def _split(tensor: torch.Tensor, split_size: int, dim: int = 0) -> Sequence[torch.Tensor]:
+    """Parts of a size that is only known while running: ONNX would make a sequence of unknown length of it.
+
+    How many parts there are is known all the same, since the graph has a node for each.
+    """
+    whole: Any = tensor.shape[dim]
+    stays: Sequence[torch.Tensor] = _STAYS
+    if isinstance(split_size, int) and isinstance(whole, int):
+        return stays
+    count = int((whole + split_size - 1) // split_size)  # fixes the count; the size stays symbolic
+    sizes = [split_size] * (count - 1) + [whole - split_size * (count - 1)]
+    parts: Sequence[torch.Tensor] = _aten.split_with_sizes.default(tensor, sizes, dim)
+    return parts
 
 
-def _attention_forward(  # noqa: PLR0913 - the operator's schema
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,  # noqa: FBT001, FBT002 - the operator's schema
-    *,
-    attn_mask: torch.Tensor | None = None,
-    scale: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Softmax attention and the logarithm of each row's sum of exponentials; query is [batch, head, row, feature]."""
-    if dropout_p != 0.0:
-        raise NotImplementedError(f"the fused attention of the CPU has no dropout, but dropout_p is {dropout_p}")
-    groups = query.shape[1] // key.shape[1]
-    scores = _scores(query, _repeated(key, groups), attn_mask, scale, is_causal=is_causal)
-    weights = _weights(scores, masked=attn_mask is not None)
-    output = torch.matmul(weights, _repeated(value, groups).to(weights.dtype)).to(query.dtype)
-    return _laid_out_like(output, query), torch.logsumexp(scores, -1)
+def _div(tensor: torch.Tensor, other: Any) -> torch.Tensor:
+    """True division of whole numbers, which gives floats: converted here, where torch still knows that.
+
+    torch 2.9 says of the result that it holds whole numbers when the sizes are symbolic, and what is traced after it
+    believes that. Source: `make_fast_binary_impl` in `torch/_subclasses/fake_impls.py`.
+    """
+    if not (_is_whole(tensor) and _is_whole(other)):
+        stays: torch.Tensor = _STAYS
+        return stays
+    wide = torch.get_default_dtype()
+    quotient: torch.Tensor = _aten.div.Tensor(tensor.to(wide), other.to(wide) if isinstance(other, torch.Tensor) else other)
+    return quotient
 
 
-def _weights(scores: torch.Tensor, *, masked: bool) -> torch.Tensor:
-    """Softmax over the last dimension; a row with nothing to look at gives zeros, as PyTorch's operators do, not NaN."""
-    weights = torch.softmax(scores, -1)
-    if not masked:
-        return weights
-    return torch.where((scores == -torch.inf).all(-1, keepdim=True), _number(0.0, weights), weights)
+def _is_whole(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return not (value.dtype.is_floating_point or value.dtype.is_complex)
+    return isinstance(value, (int, torch.SymInt))
 
 
-def _attention_backward(  # noqa: PLR0913, PLR0917 - the operator's schema
-    grad_out: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    out: torch.Tensor,
-    logsumexp: torch.Tensor,
-    dropout_p: float,
-    is_causal: bool,  # noqa: FBT001 - the operator's schema
-    *,
-    attn_mask: torch.Tensor | None = None,
-    scale: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of query, key and value; probabilities are computed anew from `logsumexp`."""
-    del dropout_p
-    groups = query.shape[1] // key.shape[1]
-    keys, values = _repeated(key, groups), _repeated(value, groups)
-    scores = _scores(query, keys, attn_mask, scale, is_causal=is_causal)
-    weights = torch.exp(scores - logsumexp.unsqueeze(-1))
-    if attn_mask is not None:
-        weights = torch.where((logsumexp == -torch.inf).unsqueeze(-1), _number(0.0, weights), weights)
-    gradient = grad_out.to(weights.dtype)
-    grad_value = torch.matmul(weights.transpose(-2, -1), gradient)
-    grad_weights = torch.matmul(gradient, values.to(weights.dtype).transpose(-2, -1))
-    row_sum = (gradient * out.to(weights.dtype)).sum(-1, keepdim=True)
-    grad_scores = weights * (grad_weights - row_sum) * _scale(query, scale)
-    grad_query = torch.matmul(grad_scores, keys.to(weights.dtype))
-    grad_key = torch.matmul(grad_scores.transpose(-2, -1), query.to(weights.dtype))
-    return (
-        _like_operator(grad_query, query),
-        _like_operator(_summed(grad_key, groups), key),
-        _like_operator(_summed(grad_value, groups), value),
-    )
-
-
-def _laid_out_like(output: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-    """In the layout of the query, as the fused operator gives it: code after it may view it without a copy."""
-    if query.transpose(1, 2).is_contiguous() and not query.is_contiguous():
-        return output.transpose(1, 2).contiguous().transpose(1, 2)
-    return output.contiguous()
-
-
-def _like_operator(gradient: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """In the layout that the fused operator gives its gradients: [batch, row, head, feature] in memory."""
-    return gradient.to(like.dtype).transpose(1, 2).contiguous().transpose(1, 2)
-
-
-def _scale(query: torch.Tensor, scale: float | None) -> float:
-    return float(query.shape[-1]) ** -0.5 if scale is None else scale
-
-
-def _scores(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, scale: float | None, *, is_causal: bool) -> torch.Tensor:
-    """Scaled, masked scores, in float32 for the 16-bit types, as the fused operator accumulates."""
-    wide = torch.float32 if query.dtype in (torch.float16, torch.bfloat16) else query.dtype
-    scores = torch.matmul(query.to(wide), key.to(wide).transpose(-2, -1)) * _scale(query, scale)
-    if is_causal:
-        rows, columns = torch.arange(query.shape[-2], device=query.device).unsqueeze(-1), torch.arange(key.shape[-2], device=query.device)
-        scores = torch.where(columns <= rows, scores, _number(-torch.inf, scores))
-    return scores if mask is None else scores + mask.to(wide)
-
-
-def _number(value: float, like: torch.Tensor) -> torch.Tensor:
-    return torch.full((), value, dtype=like.dtype, device=like.device)
-
-
-def _repeated(tensor: torch.Tensor, groups: int) -> torch.Tensor:
-    """Heads of key or value once per query head that shares them."""
-    return tensor if groups == 1 else tensor.repeat_interleave(groups, -3)
-
-
-def _summed(gradient: torch.Tensor, groups: int) -> torch.Tensor:
-    if groups == 1:
-        return gradient
-    batch, heads, rows, features = gradient.shape
-    return gradient.reshape(batch, heads // groups, groups, rows, features).sum(2)
+def _adaptive_max_pool(tensor: torch.Tensor, output_size: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Windows that are all of one size, as an ordinary pool; others stay. torch has this itself from 2.10 or later on."""
+    sizes: Sequence[Any] = tensor.shape[-len(output_size) :]
+    stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
+    if any(wanted == 0 or size == 0 or size % wanted for size, wanted in zip(sizes, output_size, strict=True)):
+        return stays
+    if all(wanted == 1 for wanted in output_size):
+        lowered = torch.argmax(tensor.flatten(-len(output_size)), -1)
+        return tensor.amax(tuple(range(-len(output_size), 0)), keepdim=True), lowered.reshape([*lowered.shape, *output_size])
+    pool = _aten.max_pool2d_with_indices if len(output_size) == 2 else _aten.max_pool3d_with_indices  # noqa: PLR2004 - dimensions
+    pooled: tuple[torch.Tensor, torch.Tensor] = pool(tensor, [size // wanted for size, wanted in zip(sizes, output_size, strict=True)])
+    return pooled

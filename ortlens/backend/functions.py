@@ -62,6 +62,14 @@ def grouped_mm(tokens: Any, weight: Any, offs: Any) -> Any:
     return op.Pad(op.Concat(*parts, axis=0), op.Concat(zero, zero, left, zero, axis=0))
 
 
+def split_with_sizes(x: Any, split_sizes: Sequence[Any], dim: int = 0) -> Sequence[Any]:
+    """`aten.split_with_sizes` without the detour over an ONNX sequence, which the optimiser fails on for symbolic sizes."""
+    parts = _opset().Split(x, split_sizes, axis=dim, num_outputs=len(split_sizes))  # the recorder wants to be told how many
+    parts = parts if isinstance(parts, list | tuple) else [parts]
+    parts[0].producer().attributes.pop("num_outputs")  # ONNX takes the sizes or their number, not both
+    return list(parts)
+
+
 def _is_float(x: Any) -> bool:
     return x.dtype is not None and int(x.dtype) in _FLOATS
 
@@ -194,4 +202,5 @@ _OWN: dict[Any, Callable[..., Any]] = {
     _aten.topk.default: topk,
     _aten.signbit.default: signbit,
     _aten.atan2.default: atan2,
+    _aten.split_with_sizes.default: split_with_sizes,
 }

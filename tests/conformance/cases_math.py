@@ -60,6 +60,12 @@ ELEMENTWISE: dict[str, OpCase] = {
         SIGNED,
         SIGNED * 2 + 1,
     ),
+    "division_of_whole_numbers": case(
+        lambda x, y: (x / y * y, (x / 3).mean(), x / x.shape[0], (x > 2) / (y > 4), x.sum() / y),
+        whole(1, 9, 7),
+        whole(1, 9, 7),
+        then=(whole(1, 9, 4), whole(1, 9, 4)),
+    ),
     "division_modes_floats": case(
         lambda x: (torch.div(x, 0.7, rounding_mode="floor"), torch.div(x, -0.7, rounding_mode="trunc")), r(9) * 3, then=(r(12),)
     ),

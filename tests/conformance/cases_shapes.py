@@ -74,6 +74,8 @@ JOINS: dict[str, OpCase] = {
     "split": case(lambda x: [part * 2 for part in x.split(2)], r(6, 2)),
     "split_sizes": case(lambda x: [part * 2 for part in x.split([1, 3, 2], 1)], r(4, 6), then=(r(5, 6),)),
     "chunk": case(lambda x: [part + 1 for part in x.chunk(3, 1)], r(4, 7), then=(r(5, 7),)),
+    "split_by_size": case(lambda x: [part + 1 for part in x.split(x.shape[1] // 2, 1)], r(4, 7), then=(r(5, 9),)),
+    "split_by_sizes": case(lambda x: [part + 1 for part in x.split([x.shape[1] - 2, 2, 0], -1)], r(4, 7), then=(r(5, 9),)),
     "tensor_split": case(lambda x: [part + 1 for part in x.tensor_split(3, 1)], r(4, 7), then=(r(5, 7),)),
     "unbind": case(lambda x: [part + 1 for part in x.unbind(1)], r(4, 3), then=(r(5, 3),)),
     "repeat": case(lambda x: x.repeat(2, 1, 3), r(4, 6), then=(r(5, 3),)),

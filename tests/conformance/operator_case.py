@@ -18,8 +18,42 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Capture
 
+# Of values and sizes that depend on data. torch 2.9 exports the second beside the first, newer ones the first alone
+# (`insert_deferred_runtime_asserts` in `torch/fx/passes/runtime_assert.py`).
+_CHECKS = ("aten._assert_", "aten.sym_constrain_range_for_size")
+
 Stays = dict[str, str]
 """What must stay in PyTorch: operator -> reason code."""
+
+
+class Elsewhere(NamedTuple):
+    """What a case gives on other versions of torch, where torch itself does something else before ortlens sees the graph.
+
+    Attributes:
+        why: What torch does there.
+        before: The first version that does not; empty: no upper bound.
+        since: The first version that does; empty: no lower bound.
+        roads: Which roads it touches.
+        stays: Operator -> reason code, in place of the case's; None: as there.
+        graphs: How many graphs, in place of the case's; None: as there.
+    """
+
+    why: str
+    before: str = ""
+    since: str = ""
+    roads: tuple[str, ...] = ("static", "dynamic")
+    stays: Stays | None = None
+    graphs: int | None = None
+
+    def holds(self, road: str) -> bool:
+        """Whether the installed torch is one of these versions, and the road is touched."""
+        installed = _version(torch.__version__)
+        early = not self.before or installed < _version(self.before)
+        return road in self.roads and early and (not self.since or installed >= _version(self.since))
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("+", maxsplit=1)[0].split(".")[:2])
 
 
 class OpCase(NamedTuple):
@@ -36,6 +70,7 @@ class OpCase(NamedTuple):
         not_exported: What `torch.export` says when it does not take the function; empty when it does.
         atol: Absolute tolerance.
         config: Settings of Dynamo.
+        elsewhere: What other versions of torch make of it, if not the same.
     """
 
     function: Callable[..., Any]
@@ -48,6 +83,20 @@ class OpCase(NamedTuple):
     not_exported: str
     atol: float
     config: dict[str, Any]
+    elsewhere: Elsewhere | None
+
+    def expected_stays(self, road: str) -> Stays:
+        """What stays in PyTorch with the installed torch."""
+        special = {"dynamic": self.dynamic_stays, "exported": self.exported_stays}.get(road)
+        if self.elsewhere is not None and self.elsewhere.holds(road) and self.elsewhere.stays is not None:
+            special = self.elsewhere.stays
+        return self.stays if special is None else special
+
+    def expected_graphs(self, road: str) -> int | None:
+        """How many graphs there are with the installed torch."""
+        if self.elsewhere is not None and self.elsewhere.holds(road) and self.elsewhere.graphs is not None:
+            return self.elsewhere.graphs
+        return self.graphs
 
 
 def case(  # noqa: PLR0913 - the columns of the tables
@@ -61,8 +110,9 @@ def case(  # noqa: PLR0913 - the columns of the tables
     not_exported: str = "",
     atol: float = 1e-5,
     config: dict[str, Any] | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> OpCase:
-    return OpCase(function, args, then, stays or {}, dynamic_stays, exported_stays, graphs, not_exported, atol, config or {})
+    return OpCase(function, args, then, stays or {}, dynamic_stays, exported_stays, graphs, not_exported, atol, config or {}, elsewhere)
 
 
 def r(*shape: int) -> torch.Tensor:
@@ -106,12 +156,23 @@ def compiled_like_eager(given: OpCase, *, dynamic: bool) -> Capture:
         What the lens recorded.
     """
     lens = Lens()
-    compiled = torch.compile(given.function, backend=lens, dynamic=dynamic)
+    compiled = torch.compile(_of_users(given.function), backend=lens, dynamic=dynamic)
     calls = [given.args] + ([given.then] if dynamic and given.then is not None else [])
     with torch.no_grad(), torch._dynamo.config.patch(**given.config):
         for args in calls:
             _compare(compiled, given.function, args, given.atol)
     return lens.captured()
+
+
+def _of_users(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As a user's code calls it: up to torch 2.9, Dynamo compiles a function of torch's own only where other code calls it."""
+    if isinstance(function, nn.Module) or not str(getattr(function, "__module__", "")).startswith("torch"):
+        return function
+
+    def called(*args: Any) -> Any:
+        return function(*args)
+
+    return called
 
 
 def exported_like_eager(given: OpCase) -> Capture:
@@ -148,4 +209,4 @@ def _compare(ours: Callable[..., Any], theirs: Callable[..., Any], args: tuple[A
 
 def stays_of(capture: Capture) -> Stays:
     """What stayed in PyTorch, as the tables say it; the checks that PyTorch makes while running are no operators of a case."""
-    return {fallback.target: fallback.reason_code for fallback in capture.fallbacks if not fallback.target.startswith("aten._assert_")}
+    return {fallback.target: fallback.reason_code for fallback in capture.fallbacks if not fallback.target.startswith(_CHECKS)}

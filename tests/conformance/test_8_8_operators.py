@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.conformance import cases_layers, cases_math, cases_reductions, cases_shapes
-from tests.conformance.operator_case import OpCase, compiled_like_eager, exported_like_eager, stays_of
+from tests.conformance.operator_case import compiled_like_eager, exported_like_eager, stays_of
 
 ROADS = ("static", "dynamic", "exported")
 TABLES = (cases_shapes.CASES, cases_math.CASES, cases_reductions.CASES, cases_layers.CASES)
@@ -19,11 +19,6 @@ EVERY_ROAD = bool(os.environ.get("ORTLENS_EVERY_ROAD"))
 CHOSEN = [
     (name, road) for place, name in enumerate(CASES) for turn, road in enumerate(ROADS) if EVERY_ROAD or (place + turn) % len(ROADS) == 0
 ]
-
-
-def expected_stays(given: OpCase, road: str) -> dict[str, str]:
-    special = {"dynamic": given.dynamic_stays, "exported": given.exported_stays}.get(road)
-    return given.stays if special is None else special
 
 
 def test_8_8_no_case_is_written_twice() -> None:
@@ -42,9 +37,10 @@ def test_8_8_operators(name: str, road: str) -> None:
             exported_like_eager(given)
         return
     capture = exported_like_eager(given) if road == "exported" else compiled_like_eager(given, dynamic=road == "dynamic")
-    assert stays_of(capture) == expected_stays(given, road)
+    assert stays_of(capture) == given.expected_stays(road)
     assert all(fallback.reason for fallback in capture.fallbacks)
     assert not capture.findings
-    assert len(capture.graphs) == (1 if road == "exported" else given.graphs) or given.graphs is None
+    graphs = 1 if road == "exported" else given.expected_graphs(road)
+    assert graphs is None or len(capture.graphs) == graphs
     for graph in capture.graphs:
         assert graph.coverage is None or graph.fallback_count or graph.coverage == 1.0
