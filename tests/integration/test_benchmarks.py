@@ -1,0 +1,96 @@
+"""Every benchmark runs and prints the figures that it names. What the figures are depends on the machine and fails nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ortlens import OrtBackendOptions
+
+pytestmark = pytest.mark.slow
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+MODELS = ("BERT", "GPT-2", "LLaMA", "ResNet")
+FEW = ("geometric mean", "worst")
+
+# By script and start of a table's title: the names of its rows.
+EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
+    "call_overhead": {
+        "Per call": ("ortlens above the floor", "ortlens under a Lens, against off"),
+        "Every way": ("eager", "torch.compile, eager", "torch.compile, aot_eager", "ortlens", "ortlens under a Lens", "floor"),
+        "inductor is not measured": (),
+    },
+    "models": {
+        "ortlens to the exported model": (*MODELS, *FEW),
+        "ortlens to eager": (*MODELS, *FEW),
+        "inductor is not measured": (),
+    },
+    "compile": {
+        "First call": ("BERT, warmed", "geometric mean, warmed"),
+        "Compiling under a Lens": ("BERT",),
+        "Where the time goes": ("BERT",),
+        "Backend time with a filled cache_dir": ("BERT, first",),
+    },
+    "mixed": {"Two partitions and a fallback": ("custom operator, a product of matrices", "linalg.inv_ex, a factorisation")},
+    "training": {"A training step": ("ortlens to eager",)},
+    "growth": {
+        "Layers: compile time": ("1 layers", "2 layers"),
+        "Layers: what a call costs": ("1 layers", "2 layers"),
+        "Weights: memory": ("4 MB",),
+        "Weights: the same at its peak": ("4 MB",),
+        "Calls under a Lens": ("100 calls", "1,000 calls"),
+    },
+}
+
+
+def bench(name: str, folder: Path, *options: str) -> tuple[str, dict[str, Any]]:
+    """Run a benchmark for show: what it printed, and what it wrote."""
+    file = folder / "made" / f"{name}.json"
+    command = [sys.executable, str(FOLDER / f"bench_{name}.py"), "--quick", "--json", str(file), *options]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    made: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return done.stdout, made
+
+
+def verdict_of(row: dict[str, Any]) -> str:
+    if row["goal"] is None:
+        return ""
+    return "met" if row["value"] <= row["goal"] else "missed"
+
+
+def test_every_benchmark_is_tested() -> None:
+    assert {path.stem.removeprefix("bench_") for path in FOLDER.glob("bench_*.py")} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_tables_hold_the_rows_that_they_name(name: str, tmp_path: Path) -> None:
+    printed, made = bench(name, tmp_path, "--no-inductor")
+    assert "torch " in made["versions"]
+    assert "onnxruntime " in made["versions"]
+    for table, (start, names) in zip(made["tables"], EXPECTED[name].items(), strict=True):
+        assert table["title"].startswith(start)
+        if start.endswith("cache_dir") and "cache_dir" not in {field.name for field in dataclasses.fields(OrtBackendOptions)}:
+            assert "no option cache_dir" in table["remarks"][0]
+            continue
+        assert tuple(row["name"] for row in table["rows"]) == names
+        for row in table["rows"]:
+            assert math.isfinite(row["value"])
+            assert row["value"] > 0 or row["unit"] == "us", row  # what a Lens adds, in us, may drown in noise
+            assert row["verdict"] == verdict_of(row)
+            assert any(line.startswith(row["name"]) and row["verdict"] in line for line in printed.split("\n"))
+
+
+@pytest.mark.inductor
+@pytest.mark.parametrize("name", ["call_overhead", "training"])
+def test_inductor_has_its_row(name: str, tmp_path: Path) -> None:
+    _, made = bench(name, tmp_path)
+    assert "ortlens to inductor" in [row["name"] for row in made["tables"][0]["rows"]]
+    assert not [table for table in made["tables"] if "not measured" in table["title"]]
