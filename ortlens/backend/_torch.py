@@ -7,9 +7,10 @@ changes are looked for here and nowhere else. Everything is imported on first us
 | --- | --- | --- |
 | ONNX functions and their dispatcher | `torch/onnx/_internal/exporter/_registration.py`, `_dispatching.py` | no public per-node entry |
 | the recorder of ONNX Script calls | `torch/onnx/_internal/exporter/_building.py` | same |
-| the type promotion pass | `torch/onnx/_internal/exporter/_fx_passes.py` | same |
+| the type promotion pass | `torch/onnx/_internal/fx/passes/type_promotion.py` | same |
 | AOTAutograd for backends | `torch/_dynamo/backends/common.py` | the documented way for custom backends, underscore and all |
-| compile ids, static inputs | `torch/_guards.py` | Dynamo publishes them nowhere else |
+| compile ids, static inputs, fake mode | `torch/_guards.py` | Dynamo publishes them nowhere else |
+| counts of what could not be traced | `torch/_dynamo/utils.py` | all that torch 2.9 keeps of some breaks |
 | the structured trace | `torch/_logging/_internal.py` | the log that tlparse reads |
 """
 
@@ -155,16 +156,36 @@ def is_custom(target: Any, registry: Any) -> bool:
     return any(meta.is_custom for meta in registry.get_decomps(target))
 
 
-def insert_type_promotion(graph_module: torch.fx.GraphModule) -> None:
+def insert_type_promotion(graph_module: torch.fx.GraphModule, may_promote: Callable[[torch.fx.Node], bool]) -> None:
     """Make PyTorch's implicit type promotion explicit, in place: ONNX operators do not promote.
 
     Args:
         graph_module: An ATen graph whose placeholders carry fake values.
+        may_promote: Whether a node is worth asking about; the others are not run again under fake tensors, which is what
+            costs time.
     """
-    from torch.onnx._internal.exporter import _fx_passes
+    from torch.onnx._internal.fx.passes import type_promotion
 
+    table = _promotion_table()
+
+    class Interpreter(type_promotion._TypePromotionInterpreter):
+        def run_node(self, node: torch.fx.Node) -> Any:
+            known = node.op == "call_function" and "val" in node.meta
+            if known and not (type_promotion.get_type_promotion_rule(node, table) and may_promote(node)):
+                return node.meta["val"]
+            return super().run_node(node)
+
+    inserting = type_promotion.InsertTypePromotion(graph_module, table)
+    inserting.interpreter = Interpreter(graph_module, table)
     with quiet():
-        _fx_passes.insert_type_promotion_nodes(graph_module)
+        inserting.run()
+
+
+@functools.cache
+def _promotion_table() -> Any:
+    from torch.onnx._internal.fx.passes import type_promotion
+
+    return type_promotion.TypePromotionTable()
 
 
 class NodeRecorder:
@@ -259,7 +280,31 @@ def aot_backend(
         decompositions=dict(decompositions),
         partition_fn=min_cut_rematerialization_partition,
     )
-    return backend
+    return lambda module, inputs: backend(module, _of_the_compilation(inputs))
+
+
+def _of_the_compilation(inputs: Sequence[Any]) -> list[Any]:
+    """A Dynamo graph's inputs, fake tensors of other modes made anew in the mode of the running compilation.
+
+    A dry run's tensors are the caller's fakes. AOTAutograd works in a mode that Dynamo makes for it, keeping the sizes'
+    symbols (`compile_and_call_fx_graph` in `torch/_dynamo/output_graph.py`). torch 2.9 refuses fakes of another mode
+    (`detect_fake_mode` in `torch/_guards.py`); 2.13 takes them, by the same conversion without what Dynamo noted of their
+    sizes (`process_inputs` in `torch/_functorch/_aot_autograd/frontend_utils.py`). Converted here, all versions see the same.
+    """
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    mode = getattr(context, "fake_mode", None)
+    if context is None or mode is None:
+        return list(inputs)
+    return [_fake_again(value, mode, context) if is_fake(value) and not is_fake_of(value, mode) else value for value in inputs]
+
+
+def _fake_again(value: torch.Tensor, mode: Any, context: Any) -> Any:
+    """A fake tensor's twin in another mode, its dynamic sizes the symbols that Dynamo gave them."""
+    noted = context.tensor_to_context.get(value)
+    source = getattr(noted, "tensor_source", None)
+    return mode.from_tensor(value, symbolic_context=noted, source=source, trace=noted is None)
 
 
 def static_input_indices() -> frozenset[int]:
@@ -435,6 +480,22 @@ def graph_break_registry() -> dict[str, str]:
     except (OSError, ValueError):
         return {}
     return {str(item["Gb_type"]): gb_id for gb_id, items in entries.items() for item in items if "Gb_type" in item}
+
+
+def untold_failures() -> dict[str, int]:
+    """What Dynamo could not trace in functions that it inlined, where the log may not have told it.
+
+    torch 2.9 gives up a frame that takes from a generator it cannot trace, and tells the reason nobody: it raises a
+    `SkipFrame` of no text (`LocalGeneratorObjectVariable.next_variable` in `torch/_dynamo/variables/functions.py`, which
+    2.13 does not import `SkipFrame` into). The text remains in `counters` of `torch/_dynamo/utils.py`.
+
+    Returns:
+        Dynamo's message -> how often; empty on a torch that tells.
+    """
+    from torch._dynamo import utils
+    from torch._dynamo.variables import functions
+
+    return dict(utils.counters.get("inline_call", {})) if hasattr(functions, "SkipFrame") else {}
 
 
 def version_of(tensor: torch.Tensor) -> int:

@@ -75,6 +75,7 @@ class OrtBackend:
             A callable of the same inputs.
         """
         from ortlens.backend import _torch
+        from ortlens.backend.undisturbed import undisturbed
 
         if not self.options.use_aot_autograd and needs_gradient(example_inputs):
             return _left_alone(graph_module)
@@ -87,14 +88,15 @@ class OrtBackend:
             decompositions=decompositions,
         )
         with entry.recorded():
-            compiled: Callable[..., Any] = backend(graph_module, example_inputs)
+            compiled: Callable[..., Any] = undisturbed(backend, graph_module, example_inputs)
         return compiled
 
     def tables(self) -> tuple[Any, dict[Any, Callable[..., Any]]]:
         """The registry of ONNX functions and the decompositions that lead to it; made anew when `register_op` adds to them."""
         from ortlens.backend.functions import own_functions
+        from ortlens.backend.shapes import shape_functions
 
-        custom = {**own_functions(), **registered_ops(), **(self.options.custom_translation_table or {})}
+        custom = {**shape_functions(), **own_functions(), **registered_ops(), **(self.options.custom_translation_table or {})}
         if self._tables is None or self._custom != custom:
             from ortlens.backend import _torch, decompositions
 

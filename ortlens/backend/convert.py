@@ -288,18 +288,6 @@ def _ir_function(function: Any) -> ir.Function:
     return ir.serde.deserialize_function(function.to_function_proto())
 
 
-def optimize(model: ir.Model) -> None:
-    """Inline local functions, fold constants, drop what is not used; in place.
-
-    Args:
-        model: As made by `onnx_from_partition`; an exception leaves it in an undefined state.
-    """
-    import onnxscript.optimizer
-
-    with _torch.quiet():
-        onnxscript.optimizer.optimize_ir(model, onnx_shape_inference=False)
-
-
 def _label(node: ir.Node, neighbours: Sequence[ir.Node]) -> None:
     if FX_NODE_KEY not in node.metadata_props:
         origin = next((other.metadata_props[FX_NODE_KEY] for other in neighbours if FX_NODE_KEY in other.metadata_props), None)

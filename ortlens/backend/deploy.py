@@ -16,6 +16,7 @@ import torch.fx
 
 from ortlens.backend import _torch, convert, dtypes
 from ortlens.backend.checkpoints import StoredWeight, open_weights, stored_tensor
+from ortlens.backend.simplify import simplify
 from ortlens.errors import ConversionError, UsageError
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def export_graph(
     model = ir.from_proto(graph.runners[0].model)
     _derive_sizes(graph, model)
     with _torch.quiet():
-        convert.optimize(model)  # before the weights are in: it would read and rewrite every one of them
+        simplify(model)  # before the weights are in: it would read and rewrite every one of them
     _place_weights(graph, model, stored, aliases)
     _name_boundary(graph, model, arguments)
     _keep_pads(model)

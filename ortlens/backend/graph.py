@@ -19,7 +19,9 @@ from ortlens.backend import _torch, convert, program, promotion, split
 from ortlens.backend.partition import Plan, plan_partitions
 from ortlens.backend.record import GraphReporter, Phases
 from ortlens.backend.session import ModelRefused, PartitionRunner, RunnerHooks, SessionInfo
+from ortlens.backend.simplify import simplify
 from ortlens.backend.support import Support, Verdict, storage_readers
+from ortlens.backend.undisturbed import undisturbed
 from ortlens.errors import ConversionError, OrtLensError, SessionError, UsageError
 
 if TYPE_CHECKING:
@@ -154,7 +156,7 @@ class CompiledGraph:
         if self.job.dry_run:
             return model
         try:
-            convert.optimize(model)
+            simplify(model)
         except Exception as error:  # noqa: BLE001 - the optimiser is an extra; the model before it is complete
             if self.job.reporter is not None:
                 self.job.reporter.finding("optimiser_failed", f"the ONNX optimiser failed on {name}; the model runs unoptimised", error)
@@ -183,7 +185,7 @@ class CompiledGraph:
         with self._lock:
             if self.run == self._first_run:
                 try:
-                    self._prepare(args)
+                    undisturbed(self._prepare, args)
                 except Exception as error:  # noqa: BLE001 - whatever went wrong, PyTorch has the right answer
                     self._give_up(error)
         return self.run(args)

@@ -21,7 +21,37 @@ def promote(module: torch.fx.GraphModule) -> None:
     for node in list(module.graph.nodes):
         if node.op == "call_function" and _outgrows_half(node):
             _compute_wide(node)
-    _torch.insert_type_promotion(module)
+    _torch.insert_type_promotion(module, may_promote)
+
+
+def may_promote(node: torch.fx.Node) -> bool:
+    """Whether PyTorch could convert something inside an operator: not when everything has one type already.
+
+    Args:
+        node: A call of an elementwise operator or reduction.
+
+    Returns:
+        False when all tensors have the result's dtype (or the result is a truth value), and no number is of a wider kind.
+    """
+    dtypes = {source.meta["val"].dtype for source in node.all_input_nodes if isinstance(source.meta.get("val"), torch.Tensor)}
+    result = node.meta["val"]
+    if len(dtypes) != 1 or not isinstance(result, torch.Tensor) or result.dtype not in (*dtypes, torch.bool):
+        return True
+    (dtype,) = dtypes
+    return any(_widens(arg, dtype) for arg in (*node.args, *node.kwargs.values()))
+
+
+def _widens(arg: Any, dtype: torch.dtype) -> bool:
+    """Whether a number among the arguments may be of a wider kind than a tensor; that of a symbolic one is left open."""
+    if isinstance(arg, torch.fx.Node):
+        return not _is_tensor(arg)
+    if dtype.is_floating_point:
+        return isinstance(arg, complex)
+    return isinstance(arg, (float, complex)) or (dtype is torch.bool and isinstance(arg, (bool, int)))
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.fx.Node) and isinstance(value.meta.get("val"), torch.Tensor)
 
 
 def _outgrows_half(node: torch.fx.Node) -> bool:

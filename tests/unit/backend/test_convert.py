@@ -16,7 +16,8 @@ import torch.nn.functional as F  # noqa: N812 - the name everybody knows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortlens.backend import _torch, convert
+from ortlens.backend import _torch, convert, promotion
+from ortlens.backend.simplify import simplify
 from tests.unit.backend.graphs import aten, traced
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def as_partition(function: Callable[..., Any], *args: Any, symbolic: bool = Fals
     """A graph as `split` leaves it: decomposed, types promoted, a tuple of nodes as output."""
     table = _torch.decomposition_table(_torch.shared_registry())
     module = traced(function, *args, symbolic=symbolic, decomposition_table=table)
-    _torch.insert_type_promotion(module)
+    promotion.promote(module)
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     if not isinstance(output.args[0], (tuple, list)):
         output.args = ((output.args[0],),)
@@ -39,7 +40,7 @@ def as_partition(function: Callable[..., Any], *args: Any, symbolic: bool = Fals
 def converted(module: torch.fx.GraphModule, *, optimize: bool = True) -> tuple[onnx.ModelProto, convert.Converted]:
     made = convert.onnx_from_partition(module, _torch.shared_registry(), "part")
     if optimize:
-        convert.optimize(made.model)
+        simplify(made.model)
     proto = convert.proto_from_model(made.model, made.output_types)
     onnx.checker.check_model(proto, full_check=True)
     return proto, made
@@ -171,7 +172,7 @@ def test_what_is_not_dense_or_no_tensor_has_no_memory_order() -> None:
 
 def test_a_newer_operator_set_or_a_clear_refusal() -> None:
     made = convert.onnx_from_partition(as_partition(lambda x: x.sin() + 1, torch.rand(3)), _torch.shared_registry(), "part")
-    convert.optimize(made.model)
+    simplify(made.model)
     model = convert.to_opset(made.model, 21)
     proto = convert.proto_from_model(model, made.output_types)
     assert {entry.version for entry in proto.opset_import if entry.domain == ""} == {21}
