@@ -70,8 +70,9 @@ class OrtBackendOptions:
             model in place, or return another one.
         freeze_weights: `"auto"` or True: in inference, parameters and buffers become constants of the session, so that
             ONNX Runtime folds and prepacks them; a changed weight is noticed before it is used, by its identity, torch's
-            count of in-place writes, and its address. In-place writes through `param.data` or a numpy view pass all three
-            unseen: write under `torch.no_grad()` instead, or say False. False: weights stay inputs.
+            count of in-place writes, its address, and one of its elements. Writes that torch does not count (through
+            `param.data` or a numpy view) are noticed by the element, that is when they change the whole tensor; to write a few
+            elements, use `torch.no_grad()` instead, or say False. False: weights stay inputs.
         min_partition_nodes: Partitions with fewer compute nodes stay in PyTorch, with reason `too_small`.
         on_error: `"fallback"` sends a partition that cannot be converted, loaded or run back to PyTorch, with the reason
             recorded; `"raise"` raises.

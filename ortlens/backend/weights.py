@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ class FrozenWeight:
         version: torch's count of in-place writes.
         pointer: Address of its data; `param.data = other` changes it and leaves the version alone.
         contiguous: The tensor whose bytes the session uses; the same memory unless the weight is not contiguous.
+        sample: One element of its memory, read anew with every `sample.value`; None for a weight without elements.
+        sampled: What the sample was.
     """
 
     name: str
@@ -33,6 +36,8 @@ class FrozenWeight:
     version: int
     pointer: int
     contiguous: torch.Tensor
+    sample: Any
+    sampled: int
 
     def is_still(self, tensor: Any) -> bool:
         """Whether a value is this weight, unchanged.
@@ -41,10 +46,12 @@ class FrozenWeight:
             tensor: What is passed for the weight now.
 
         Returns:
-            True when it is the same tensor, with the same count of writes, at the same address. Writes past torch's count
-            (`param.data.add_(...)`, a numpy view) cannot be seen this way.
+            True when it is the same tensor, with the same count of writes, at the same address, and its sample is what it was.
+            The sample is there for writes past torch's count (`param.data.add_(...)`, a numpy view): it shows those that
+            change the whole tensor, not those that change a few elements only.
         """
-        return tensor is self.tensor and _torch.version_of(tensor) == self.version and tensor.data_ptr() == self.pointer
+        unmoved = tensor is self.tensor and _torch.version_of(tensor) == self.version and tensor.data_ptr() == self.pointer
+        return unmoved and (self.sample is None or self.sample.value == self.sampled)
 
 
 def freeze(name: str, tensor: Any) -> FrozenWeight | None:
@@ -61,7 +68,45 @@ def freeze(name: str, tensor: Any) -> FrozenWeight | None:
         return None
     detached = tensor.detach()
     plain = detached if detached.is_contiguous() else detached.contiguous()
-    return FrozenWeight(name=name, tensor=tensor, version=_torch.version_of(tensor), pointer=tensor.data_ptr(), contiguous=plain)
+    sample = _sample_of(detached)
+    return FrozenWeight(
+        name=name,
+        tensor=tensor,
+        version=_torch.version_of(tensor),
+        pointer=tensor.data_ptr(),
+        contiguous=plain,
+        sample=sample,
+        sampled=0 if sample is None else sample.value,
+    )
+
+
+_WORDS = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}
+_LOOKED_AT = 8
+"""How many places per dimension are looked at for the element to watch."""
+
+
+def _sample_of(tensor: torch.Tensor) -> Any:
+    """A window on the element of a weight that a write to all of it is surest to change: the largest of a few hundred.
+
+    Zeros stay zeros when a tensor is scaled, and ones when it is clamped to them; the largest does not.
+
+    Args:
+        tensor: Strided, in the memory of the CPU; kept alive by who keeps the window.
+
+    Returns:
+        An unsigned integer of `ctypes` over its memory; None when there is no element, or none of a size that has one.
+    """
+    word = _WORDS.get(tensor.element_size())
+    if word is None or not tensor.numel():
+        return None
+    steps = [max(size // _LOOKED_AT, 1) for size in tensor.shape]
+    seen = tensor[tuple(slice(None, None, step) for step in steps)]
+    place = int(seen.to(torch.float64).nan_to_num().abs().argmax()) if not seen.is_complex() else 0
+    offset = 0
+    for size, step, stride in zip(reversed(seen.shape), reversed(steps), reversed(tensor.stride()), strict=True):
+        place, index = divmod(place, size)
+        offset += index * step * stride
+    return word.from_address(tensor.data_ptr() + offset * tensor.element_size())
 
 
 def ort_values(weights: list[FrozenWeight]) -> tuple[list[str], list[Any]]:
