@@ -149,6 +149,7 @@ class CompiledGraph:
             options=self.job.options,
             weight_inputs=self._weight_inputs(part),
             freeze=self.job.phase == "inference" and self.job.options.freeze_weights is not False,
+            alternates=self.job.phase != "inference" or self._plan.partition_count > 1 or bool(program.eager_nodes(self._plan)),
             hooks=RunnerHooks(session_made=self._session_made, run_failed=self._run_failed),
         )
 

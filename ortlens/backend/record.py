@@ -203,6 +203,9 @@ class GraphReporter:
                 providers=info.providers,
                 input_signature=signature_text(info, runner.part),
                 create_ns=info.create_ns,
+                threads=info.threads.count,
+                spinning=info.threads.spinning,
+                threads_reason=info.threads.reason,
             )
         )
         return self._recorder.run_log(session_id, self.graph_id)

@@ -12,7 +12,7 @@ import onnxruntime
 import torch
 import torch.fx
 
-from ortlens.backend import _torch, call, convert, dtypes, providers, weights
+from ortlens.backend import _torch, call, convert, dtypes, providers, threads, weights
 from ortlens.errors import SessionError
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class SessionInfo:
         session: The session.
         create_ns: How long it took to create.
         frozen: The weights it holds as constants.
+        threads: The threads it works with, and why.
     """
 
     input_names: tuple[str, ...]
@@ -62,6 +63,7 @@ class SessionInfo:
     session: onnxruntime.InferenceSession
     create_ns: int
     frozen: tuple[weights.FrozenWeight, ...]
+    threads: threads.ThreadChoice
 
 
 class ModelRefused(Exception):  # noqa: N818 - said of a model, caught where it is planned anew
@@ -89,6 +91,7 @@ class PartitionRunner:
         options: OrtBackendOptions,
         weight_inputs: frozenset[int],
         freeze: bool,
+        alternates: bool,
         hooks: RunnerHooks,
     ) -> None:
         """Take what a session will be made from.
@@ -100,6 +103,7 @@ class PartitionRunner:
             options: The user's.
             weight_inputs: Positions of inputs that are parameters or buffers.
             freeze: Whether these may become constants.
+            alternates: Whether PyTorch computes something before or after it in every call.
             hooks: What to tell, and whom to ask for a log.
         """
         self.part = part
@@ -109,6 +113,7 @@ class PartitionRunner:
         self.permutations = permutations
         self._options = options
         self._weights = frozenset(part.inputs[i] for i in weight_inputs)
+        self._alternates = alternates
         self._freezable = weight_inputs if freeze else frozenset()
         self._hooks = hooks
         self._frozen: dict[int, weights.FrozenWeight] = {}
@@ -216,7 +221,8 @@ class PartitionRunner:
         own = self._options.ort_session_options
         model = weights.with_frozen(self.model, frozen, inline=own is not None) if frozen else self.model
         chosen = providers.providers_for(self._devices(), self._options)
-        options = own or default_session_options()
+        chosen_threads = threads.choose(self.part.nodes, alternates=self._alternates) if own is None else threads.of_the_user(own)
+        options = own or default_session_options(chosen_threads)
         for name, size in dimensions.items() if own is None else ():
             options.add_free_dimension_override_by_name(name, size)
         if frozen and own is None:
@@ -241,6 +247,7 @@ class PartitionRunner:
             session=session,
             create_ns=elapsed,
             frozen=tuple(frozen),
+            threads=chosen_threads,
         )
 
     def _dimensions(self, args: Sequence[Any]) -> dict[str, int]:
@@ -324,17 +331,18 @@ class RunnerHooks:
     run_failed: Callable[[PartitionRunner, Exception], None]
 
 
-def default_session_options() -> onnxruntime.SessionOptions:
+def default_session_options(choice: threads.ThreadChoice) -> onnxruntime.SessionOptions:
     """Options for sessions of which the user said nothing.
 
+    Args:
+        choice: The threads.
+
     Returns:
-        As many threads as torch uses, and no spinning: a thread of ONNX Runtime that spins after its run takes a core
-        from torch's next operator.
+        Options of one session.
     """
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = _QUIET
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    choice.apply(options)
     return options
 
 

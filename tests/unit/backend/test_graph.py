@@ -161,12 +161,6 @@ def test_signatures() -> None:
     assert "[1]" in text
 
 
-def test_default_options_use_torchs_threads_and_do_not_spin() -> None:
-    options = session.default_session_options()
-    assert options.intra_op_num_threads == torch.get_num_threads()
-    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
-
-
 @pytest.mark.parametrize(
     ("error", "said"),
     [(ValueError("a\n  b"), "ValueError: a b"), (KeyError(), "KeyError"), (RuntimeError("x" * 999), None)],

@@ -1,0 +1,103 @@
+"""How many threads a session gets, and whether they spin while they wait.
+
+ONNX Runtime and PyTorch each have a pool of threads for the same cores. A thread that spins after its work takes a core from
+whoever comes next, so what is right depends on who that is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.fx
+
+from ortlens.backend import _torch, provenance
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import onnxruntime
+
+_SMALL = 1_000_000
+"""Operations that one thread has done in about 0.1 ms; waking another takes a fifth of that, and ONNX Runtime splits single
+operators only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadChoice:
+    """The threads of a session.
+
+    Attributes:
+        count: Threads that work on one operator; 0 when the user's `SessionOptions` leave it to ONNX Runtime.
+        spinning: Whether they wait actively while a run goes on.
+        reason: Why, in words.
+    """
+
+    count: int
+    spinning: bool
+    reason: str
+
+    def apply(self, options: onnxruntime.SessionOptions) -> None:
+        """Write the choice into options for a session.
+
+        Args:
+            options: Changed in place.
+        """
+        options.intra_op_num_threads = self.count
+        options.add_session_config_entry("session.intra_op.allow_spinning", "1" if self.spinning else "0")
+        if self.spinning:  # between runs the cores belong to whoever else wants them
+            options.add_session_config_entry("session.force_spinning_stop", "1")
+
+
+def choose(nodes: Iterable[torch.fx.Node], *, alternates: bool) -> ThreadChoice:
+    """The threads for a partition.
+
+    Args:
+        nodes: Its FX nodes, with `meta["val"]`; symbolic sizes count as they were while tracing.
+        alternates: Whether PyTorch computes something before or after it in every call.
+
+    Returns:
+        The choice, made anew for every session: torch's number of threads may have changed.
+    """
+    count = torch.get_num_threads()
+    if count == 1:
+        return ThreadChoice(count=1, spinning=False, reason="one, as PyTorch has")
+    work = _work(nodes)
+    if work is not None and work < _SMALL:
+        return ThreadChoice(count=1, spinning=False, reason=f"one: {work:,} operations are done before a second thread wakes")
+    if alternates:
+        return ThreadChoice(
+            count=count, spinning=False, reason=f"{count}, as PyTorch has; they sleep while they wait, since PyTorch computes too"
+        )
+    return ThreadChoice(
+        count=count, spinning=True, reason=f"{count}, as PyTorch has; they spin within a run, since all of the graph runs here"
+    )
+
+
+def _work(nodes: Iterable[torch.fx.Node]) -> int | None:
+    """Floating-point operations of matrix products and elements of everything else; None when sizes are symbolic."""
+    total = 0
+    for node in nodes:
+        for tensor in provenance.tensors_in(node.meta.get("val")):
+            if any(_torch.is_symbolic(size) for size in tensor.shape):
+                return None
+            total += tensor.numel()
+        total += provenance.node_flops(node)
+    return total
+
+
+def of_the_user(options: onnxruntime.SessionOptions) -> ThreadChoice:
+    """What the user's own options say.
+
+    Args:
+        options: As given for `ort_session_options`.
+
+    Returns:
+        The choice.
+    """
+    try:
+        spinning = options.get_session_config_entry("session.intra_op.allow_spinning") != "0"
+    except RuntimeError:  # not said: ONNX Runtime spins
+        spinning = True
+    return ThreadChoice(count=options.intra_op_num_threads, spinning=spinning, reason="as the given ort_session_options say")
