@@ -21,6 +21,7 @@ import functools
 import json
 import logging
 import pathlib
+import re
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 TRACE_LOGGER = "torch.__trace"  # torch/_logging/_internal.py: trace_log; it never propagates and is always at DEBUG
 
+
+_STARRED = re.compile(r"L\['([^']+)'\]\[(\d+)\]")
 
 _CHATTY = ("torch.onnx", "onnxscript", "onnx_ir")
 
@@ -645,6 +648,36 @@ def composite_decompositions() -> dict[Any, Callable[..., Any]]:
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     named: Any = table
     return {op: function for op, function in named.items() if has_kernel(op.name(), "CompositeImplicitAutograd")}
+
+
+def with_guards_of_its_own_names(program: Any) -> Any:
+    """A program whose guards name its inputs as its graph does.
+
+    Tracing a `forward(*args)` notes guards on `L['args'][0]`, but the graph's signature has `args_0`. torch 2.13 reconciles the
+    two (`_force_gm_signature_match` in `torch/export/_unlift.py`); 2.9 does not, and both the program's module and its
+    decomposition then raise a NameError.
+
+    Args:
+        program: A `torch.export.ExportedProgram`; it stays as it is.
+
+    Returns:
+        The program, or a shallow copy with other guards.
+    """
+    import copy
+    import inspect
+
+    from torch.export import _unlift
+
+    starred = {match for guard in getattr(program, "_guards_code", ()) for match in _STARRED.findall(guard)}
+    if hasattr(_unlift, "_force_gm_signature_match") or not starred:
+        return program
+    names = inspect.signature(program.module(check_guards=False).forward).parameters
+    named = copy.copy(program)
+    for name, place in starred:
+        if f"{name}_{place}" in names:
+            written, meant = f"L['{name}'][{place}]", f"L['{name}_{place}']"
+            named._guards_code = [guard.replace(written, meant) for guard in named._guards_code]
+    return named
 
 
 def exported_guards(program: Any) -> Callable[..., Any] | None:

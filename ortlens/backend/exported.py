@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ortlens.trace.recorder import Recorder
 
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+_ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
+_FUSED_DIMS = 4  # [batch, head, row, feature]
 _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
 
@@ -43,7 +45,8 @@ class CompiledProgram:
             UsageError: The program takes something that is neither a tensor nor a plain value.
         """
         _refuse_objects(program)
-        table = {**_torch.composite_decompositions(), **backend.tables()[1]}
+        program = _torch.with_guards_of_its_own_names(program)
+        table = _decompositions(backend)
         for target in backend.custom_targets():
             table.pop(target, None)  # the user's function converts it whole
         started = time.perf_counter_ns()
@@ -92,6 +95,30 @@ class CompiledProgram:
                 else:
                     effect(positions, value)
         return _torch.unflatten(user, self._program.call_spec.out_spec)
+
+
+def _decompositions(backend: OrtBackend) -> dict[Any, Callable[..., Any]]:
+    """The backend's, under them those that PyTorch makes composite operators of."""
+    composite, own = _torch.composite_decompositions(), backend.tables()[1]
+    table = {**composite, **own}
+    if _ATTENTION in own and _ATTENTION in composite:
+        table[_ATTENTION] = _attention_laid_out_as_traced(composite[_ATTENTION], own[_ATTENTION])
+    return table
+
+
+def _attention_laid_out_as_traced(torchs: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
+    """Attention whose result lies in memory as it did when the program was traced: the program may view it without a copy.
+
+    On the CPU PyTorch chooses: the fused operator lays its result out like the query, plain matrix products give a contiguous
+    one. Both are decomposed further, as on the way through Dynamo. What is not fused for its dimensions, and what other
+    devices fuse to operators without a decomposition, ours writes out.
+    """
+
+    def attention(query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        written_out = query.device.type != "cpu" or query.dim() != _FUSED_DIMS
+        return (own if written_out else torchs)(query, *args, **kwargs)
+
+    return attention
 
 
 def _placeholders(program: ExportedProgram) -> list[torch.fx.Node]:

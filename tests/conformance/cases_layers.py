@@ -22,7 +22,7 @@ def heads_joined(qkv: torch.Tensor) -> torch.Tensor:
 
 # torch 2.9 takes an LSTM's own list of its weights for attributes that were assigned, and refuses; 2.13 warns of them
 # (`_detect_attribute_assignment` in `torch/_functorch/_aot_autograd/frontend_utils.py`).
-ASSIGNED = "were assigned during export" if torch.__version__ < (2, 13) else ""
+ASSIGNED = "were assigned during export" if Elsewhere("refuses", before="2.13", roads=("exported",)).holds("exported") else ""
 
 CONVOLUTIONS: dict[str, OpCase] = {
     "conv1d": case(steady(nn.Conv1d(4, 6, 3, stride=2, padding=1)), r(2, 4, 9), then=(r(3, 4, 12),)),

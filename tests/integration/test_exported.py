@@ -38,6 +38,13 @@ class Of(nn.Module):
         return self._function(*args)
 
 
+class OfTwo(Of):
+    """A function of two arguments as a module whose arguments have names."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        return self._function(x, y)
+
+
 class Block(nn.Module):
     """Optional and keyword arguments, and a nest of outputs."""
 
@@ -114,11 +121,11 @@ def test_sizes_that_depend_on_each_other() -> None:
         return torch.cat([x, y]).reshape(x.shape[0] * 2, -1) + x.shape[1], x.shape[0] + 1
 
     rows, columns = Dim("rows"), Dim("columns")
-    shapes = (({0: rows, 1: columns}, {0: rows, 1: columns}),)
-    program = export(Of(function), (torch.randn(3, 4), torch.randn(3, 4)), dynamic_shapes=shapes)
+    shapes = ({0: rows, 1: columns}, {0: rows, 1: columns})
+    program = export(OfTwo(function), (torch.randn(3, 4), torch.randn(3, 4)), dynamic_shapes=shapes)
     lens = same_as_module(program, *(((torch.randn(n, m), torch.randn(n, m)), {}) for n, m in ((3, 4), (7, 2), (2, 9))))
     assert whole(lens)
-    with pytest.raises((RuntimeError, AssertionError), match="shape"):
+    with pytest.raises((RuntimeError, AssertionError), match=r"shape|size"):
         ortlens.explain(program, calls=1)(torch.randn(3, 4), torch.randn(2, 4))
 
 
@@ -140,7 +147,7 @@ def test_a_size_outside_the_constraint_raises_torchs_own_error(size: int) -> Non
 def test_a_size_that_would_take_another_branch_is_refused(
     branch: Callable[..., Any], traced: tuple[int, int], called: tuple[int, int]
 ) -> None:
-    program = export(Of(branch), tuple(torch.randn(n) for n in traced), dynamic_shapes=(({0: Dim.AUTO}, {0: Dim.AUTO}),))
+    program = export(OfTwo(branch), tuple(torch.randn(n) for n in traced), dynamic_shapes=({0: Dim.AUTO}, {0: Dim.AUTO}))
     x, y = (torch.randn(n) for n in called)
     with pytest.raises((RuntimeError, AssertionError)):
         program.module()(x, y)
@@ -148,11 +155,28 @@ def test_a_size_that_would_take_another_branch_is_refused(
         ortlens.explain(program, calls=1)(x, y)
 
 
+def test_starred_arguments_are_guarded_too() -> None:
+    """Not compared with `program.module()`, which torch 2.9 cannot call for such a program."""
+    program = export(
+        Of(lambda x, y: (x * 2, y + 1) if x.shape[0] < y.shape[0] else (x, y)),
+        (torch.randn(4), torch.randn(6)),
+        dynamic_shapes=(({0: Dim.AUTO}, {0: Dim.AUTO}),),
+    )
+    guards = list(program._guards_code)
+    x, y = torch.randn(2), torch.randn(9)
+    torch.testing.assert_close(ortlens.explain(program, calls=1)(x, y).result, (x * 2, y + 1))
+    with pytest.raises((RuntimeError, AssertionError)):
+        ortlens.explain(program, calls=1)(y, x)
+    assert program._guards_code == guards
+
+
 def test_another_structure_is_refused_as_torch_refuses_it() -> None:
     with pytest.raises((ValueError, TypeError)):
         ortlens.explain(export(Block(), (torch.randn(2, 4),)))(torch.randn(2, 4), nonsense=torch.randn(2))
 
 
+# torch 2.9's own reading of the archive: `_create_flat_tensor_from_bytes` in `torch/export/pt2_archive/_package.py`.
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable:UserWarning")
 def test_a_program_from_a_file() -> None:
     file = io.BytesIO()
     torch.export.save(export(Counting(), (torch.randn(2),), dynamic_shapes={"x": {0: Dim("n")}}), file)
@@ -271,6 +295,37 @@ def test_attention_with_a_mask_that_hides_a_whole_row() -> None:
     args = (torch.randn(1, 2, 4, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8), mask)
     lens = same_as_module(export(Of(function), args), (args, {}))
     assert whole(lens)
+
+
+def split_heads(x: torch.Tensor) -> Any:
+    return x.unflatten(-1, (2, -1)).transpose(1, 2)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_attention_is_laid_out_as_it_was_traced(masked: bool, dynamic: bool) -> None:  # noqa: FBT001 - parameters of the test
+    """A view of the result without a copy, which only the layout of PyTorch's fused operator allows."""
+
+    def function(x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        heads = split_heads(x)
+        mixed = nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask)
+        return mixed.transpose(1, 2).view(x.shape)
+
+    mask = torch.ones(3, 3, dtype=torch.bool).tril() if masked else None
+    program = export(Of(function), (torch.randn(2, 3, 8), mask), dynamic_shapes=(({0: Dim("n")}, None),) if dynamic else None)
+    calls: list[Call] = [((torch.randn(n, 3, 8), mask), {}) for n in ((2, 5) if dynamic else (2,))]
+    assert whole(same_as_module(program, *calls))
+
+
+def test_attention_that_was_not_fused_is_contiguous() -> None:
+    """Its values have fewer features than its keys, which PyTorch's fused operator does not take."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        heads = split_heads(x)
+        return nn.functional.scaled_dot_product_attention(heads, heads, heads[..., :3]).view(-1, 3)
+
+    x = torch.randn(2, 5, 8)
+    assert whole(same_as_module(export(Of(function), (x,)), ((x,), {})))
 
 
 def test_scalar_tensors_and_empty_ones() -> None:
