@@ -44,8 +44,17 @@ class DynamoWatch:
         self._entries: dict[object, int] = {}  # entry -> graphs so far, recompiles apart
         self._recompiles: dict[str, str | None] = {}
         self._backend_ns: dict[str, int] = {}
+        self._failures: dict[str, dict[str, int]] = {}  # compile id -> what had failed untold before it began
         _LISTENER.add(self)
         weakref.finalize(self, _LISTENER.leave_when_alone)
+
+    def heard_start(self, compile_id: str) -> None:
+        """Note what Dynamo had failed at before a compilation, to know what it fails at during it.
+
+        Args:
+            compile_id: The compilation that begins.
+        """
+        self._failures[compile_id] = _torch.untold_failures()
 
     def heard_break(self, compile_id: str, text: str) -> None:
         """Record a graph break.
@@ -101,6 +110,7 @@ class DynamoWatch:
             metrics: The fields of `torch._dynamo.utils.CompilationMetrics` that this uses.
         """
         self._heard_skip(compile_id, metrics)
+        self._heard_nothing(compile_id, metrics)
         place = {
             "name": plain_function(str(metrics.get("co_name") or "")) or None,
             "file": metrics.get("co_filename"),
@@ -129,6 +139,18 @@ class DynamoWatch:
             return
         file, line = metrics.get("fail_user_frame_filename"), metrics.get("fail_user_frame_lineno")
         self.heard_break(compile_id, f"Graph break in user code at {file}:{line}\n{reason}" if file and line else str(reason))
+
+    def _heard_nothing(self, compile_id: str, metrics: dict[str, Any]) -> None:
+        """Record a frame that Dynamo gave up without a word as a break, for the reason that remains in its counters."""
+        before = self._failures.pop(compile_id, {})
+        compiled = metrics.get("guard_count") is not None
+        if compiled or metrics.get("fail_type") or any(compile_id in known.compile_ids for known in self._breaks.values()):
+            return
+        failed = [text for text, count in _torch.untold_failures().items() if count > before.get(text, 0)]
+        if failed:
+            file, line, name = (metrics.get(key) for key in ("co_filename", "co_firstlineno", "co_name"))
+            frame = f'User code traceback:\n  File "{file}", line {line}, in {name}'
+            self.heard_break(compile_id, f"Graph break in user code at {file}:{line}\n{failed[-1]}\n\n{frame}")
 
     @contextlib.contextmanager
     def backend_at_work(self) -> Iterator[str | None]:
@@ -221,7 +243,9 @@ class _TraceListener(logging.Handler):
     @staticmethod
     def _tell(watch: DynamoWatch, event: str, metadata: dict[str, Any], payload: str) -> None:
         compile_id = f"{metadata.get('frame_id')}/{metadata.get('frame_compile_id')}"
-        if event == "dynamo_graph_break_reason":
+        if event == "dynamo_start":
+            watch.heard_start(compile_id)
+        elif event == "dynamo_graph_break_reason":
             watch.heard_break(compile_id, payload)
         elif event == "recompile_reasons":
             watch.heard_recompile(compile_id, payload)
@@ -234,8 +258,9 @@ class _TraceListener(logging.Handler):
 def _event_of(metadata: object) -> str | None:
     if not isinstance(metadata, dict):
         return None
-    if "compilation_metrics" in metadata:
-        return "compilation_metrics"
+    for event in ("compilation_metrics", "dynamo_start"):
+        if event in metadata:
+            return event
     artifact = metadata.get("artifact")
     name = artifact.get("name") if isinstance(artifact, dict) else None
     return name if name in ("dynamo_graph_break_reason", "recompile_reasons") else None

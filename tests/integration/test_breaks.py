@@ -11,7 +11,7 @@ import torch
 from ortlens import Lens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 HERE = Path(__file__)
 BACKENDS = [pytest.param("inductor", marks=pytest.mark.inductor), "eager", "ortlens"]
@@ -178,6 +178,38 @@ def test_a_break_without_graphs_around_it_is_still_told() -> None:
 
     lens = watch(prints, (X,))
     assert lens.breaks.line.tolist() == [line_of("nothing before it")]
+    assert lens.graphs.empty
+
+
+def signs(x: torch.Tensor) -> Iterator[torch.Tensor]:
+    for row in x:
+        yield row + 1 if row.sum() > 0 else row - 1  # decides in a generator
+
+
+def takes_from_signs(x: torch.Tensor) -> torch.Tensor:  # takes from a generator
+    total = torch.zeros(1)
+    for row in signs(x):
+        total = total + row
+    return total
+
+
+def test_a_frame_given_up_for_its_generator_is_a_break_with_the_reason() -> None:
+    """Nothing is logged of it by torch 2.9; the line is then the function's, since that of the break is lost."""
+    lens = watch(takes_from_signs, (X.view(5, 1),), (-X.view(5, 1),))
+    (told,) = lens.breaks.itertuples()
+    assert (told.reason, told.gb_id) == ("Data-dependent branching", "GB0170")
+    assert told.file == __file__
+    assert told.line in (line_of("decides in a generator"), line_of("takes from a generator"))
+    assert lens.findings.empty
+
+
+def test_a_frame_with_nothing_to_compile_is_no_break() -> None:
+    def nothing(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    torch.compile(takes_from_signs, backend="eager")(X.view(5, 1))  # leaves its reason in Dynamo's counters
+    lens = watch(nothing, (X,))
+    assert lens.breaks.empty
     assert lens.graphs.empty
 
 
