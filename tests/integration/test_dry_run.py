@@ -146,6 +146,22 @@ def test_what_the_model_would_change_stays_as_it_is(road: str, grad: bool) -> No
         torch.testing.assert_close(after[name], values, atol=0, rtol=0)
 
 
+@pytest.mark.parametrize("given", ARGUMENTS)
+def test_dynamic_sizes_are_dynamos(given: str) -> None:
+    """Two inputs with one size that Dynamo takes for one symbol, and one that it takes for another."""
+    with torch.no_grad():
+        lens = ortlens.explain(lambda x, y, z: (x + y) @ z, dry_run=True, dynamic=True)(
+            *(ARGUMENTS[given](torch.ones(*shape)) for shape in ((3, 4), (3, 4), (4, 5)))
+        )
+    assert lens.graphs.dynamic_shapes.tolist() == [True]
+    assert lens.graphs.coverage.tolist() == [1.0]
+    (rows, shared), (again, columns) = lens.nodes["shape"]
+    assert rows == again
+    assert len({rows, shared, columns}) == 3
+    assert all(isinstance(size, str) for size in (rows, shared, columns))
+    assert tuple(lens.result.shape) == (3, 5)
+
+
 def test_fake_arguments_of_two_modes() -> None:
     lens = ortlens.explain(lambda x, y: torch.cummax(x + y, 0).values, dry_run=True)(fake_twin(torch.ones(2)), fake_twin(torch.ones(2)))
     assert tuple(lens.result.shape) == (2,)
