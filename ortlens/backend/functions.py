@@ -161,6 +161,64 @@ def topk(x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = Tru
     return _opset().GatherElements(x, indices, axis=dim), indices
 
 
+def argmax(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
+    """`aten.argmax`; the first NaN is the largest."""
+    return _registered(_aten.argmax.default)(_nan_last(x) if _is_float(x) else x, dim, keepdim)
+
+
+def argmin(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
+    """`aten.argmin`; the first NaN is the smallest too."""
+    if not _is_float(x):
+        return _registered(_aten.argmin.default)(x, dim, keepdim)
+    negative = _opset().Neg(x)
+    negative.dtype, negative.shape = x.dtype, x.shape
+    return argmax(negative, dim, keepdim)
+
+
+def _pool_of(target: Any, dims: int) -> Callable[..., Any]:
+    """A maximum pool whose windows are NaN where something in them is; ONNX Runtime's loses it, depending on the place."""
+
+    def max_pool(x: Any, *window: Any, **more: Any) -> Any:
+        registered = _registered(target)
+        pooled = registered(x, *window, **more)
+        if not _is_float(x):
+            return pooled
+        op = _opset()
+        marks = _typed_float(op.Cast(op.IsNaN(x), to=_FLOAT), x)
+        nan = op.CastLike(op.Constant(value_float=float("nan")), x)
+        if not isinstance(pooled, (list, tuple)):
+            return op.Where(op.Cast(registered(marks, *window, **more), to=_BOOL), nan, pooled)
+        found = op.Cast(registered(marks, *window, **more)[0], to=_BOOL)
+        last, _ = registered(_typed_float(op.Mul(marks, _places(x, dims)), x), *window, **more)  # PyTorch takes the last NaN
+        place = op.Sub(op.Cast(last, to=_INT64), op.Constant(value_int=1))
+        return op.Where(found, nan, pooled[0]), op.Where(found, place, pooled[1])
+
+    return max_pool
+
+
+def _typed_float(made: Any, x: Any) -> Any:
+    """With the type that the registry's function asks for: that of `x`, but float32."""
+    made.dtype, made.shape = type(x.dtype)(_FLOAT), x.shape
+    return made
+
+
+def _places(x: Any, dims: int) -> Any:
+    """1, 2, 3 ... over the last dimensions, as float32."""
+    op = _opset()
+    plane, one = op.Shape(x, start=-dims), op.Constant(value_int=1)
+    end = op.Add(op.ReduceProd(plane, keepdims=0), one)
+    return op.Reshape(op.Cast(op.Range(one, end, one), to=_FLOAT), plane)
+
+
+def sign(x: Any) -> Any:
+    """`aten.sign`; that of NaN is zero in PyTorch."""
+    op = _opset()
+    if int(x.dtype) == _BOOL:
+        return op.Identity(x)
+    found = op.Sign(x)
+    return op.Where(op.IsNaN(x), op.CastLike(op.Constant(value_float=0.0), x), found) if _is_float(x) else found
+
+
 def _below_zero(x: Any) -> Any:
     """Whether the sign bit is set, that of -0.0 too."""
     op = _opset()
@@ -191,6 +249,14 @@ def atan2(y: Any, x: Any) -> Any:
     return op.Where(op.Or(op.IsNaN(x), op.IsNaN(y)), op.Add(x, y), op.Where(negative_y, op.Neg(turned), turned))
 
 
+def clamp(x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - the operator's names
+    """`aten.clamp`; without a bound, ONNX Runtime's Clip stops at the largest finite number, PyTorch's at infinity."""
+    if not _is_float(x) or (min is not None and max is not None):
+        return _registered(_aten.clamp.default)(x, min, max)
+    infinity = float("inf")
+    return _registered(_aten.clamp.default)(x, -infinity if min is None else min, infinity if max is None else max)
+
+
 _OWN: dict[Any, Callable[..., Any]] = {
     _aten.amax.default: amax,
     _aten.amin.default: amin,
@@ -200,7 +266,16 @@ _OWN: dict[Any, Callable[..., Any]] = {
     _aten.min.dim: min_dim,
     _aten.sort.default: sort,
     _aten.topk.default: topk,
+    _aten.argmax.default: argmax,
+    _aten.clamp.default: clamp,
+    _aten.argmin.default: argmin,
+    _aten.sign.default: sign,
     _aten.signbit.default: signbit,
     _aten.atan2.default: atan2,
     _aten.split_with_sizes.default: split_with_sizes,
+    _aten.max_pool1d.default: _pool_of(_aten.max_pool1d.default, 1),
+    _aten.max_pool2d.default: _pool_of(_aten.max_pool2d.default, 2),
+    _aten.max_pool3d.default: _pool_of(_aten.max_pool3d.default, 3),
+    _aten.max_pool2d_with_indices.default: _pool_of(_aten.max_pool2d_with_indices.default, 2),
+    _aten.max_pool3d_with_indices.default: _pool_of(_aten.max_pool3d_with_indices.default, 3),
 }

@@ -9,6 +9,7 @@ from torch import nn
 from tests.conformance.operator_case import Elsewhere, OpCase, case, r, steady, whole
 
 SYMBOLIC_SCALE = {"aten.mul.Tensor": "dtype"}  # a Python float that follows from sizes
+WITH_NAN = torch.where(whole(0, 9, 2, 3, 8, 8) == 0, torch.nan, r(2, 3, 8, 8))
 ODD_OR_EVEN = Elsewhere("guards on whether the stride divides a size", before="2.13", roads=("dynamic",), graphs=2)
 CAPTURED = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
 
@@ -70,6 +71,12 @@ POOLS: dict[str, OpCase] = {
     "avg_pool3d": case(lambda x: F.avg_pool3d(x, 2), r(1, 2, 4, 4, 4)),
     "adaptive_avg_pool": case(lambda x: (F.adaptive_avg_pool2d(x, 1), F.adaptive_avg_pool2d(x, (2, 4))), r(1, 3, 8, 8)),
     "adaptive_avg_pool_uneven": case(lambda x: F.adaptive_avg_pool2d(x, (3, 5)), r(1, 3, 8, 7)),
+    "max_pool_of_nan": case(lambda x: (F.max_pool2d(x, 3, 2, 1), F.max_pool1d(x[0], 4), F.max_pool3d(x, 2)), WITH_NAN),
+    "max_pool_of_nan_indices": case(
+        lambda x: (F.max_pool2d(x, (4, 2), return_indices=True), F.max_pool3d(x, 2, return_indices=True)),
+        WITH_NAN,
+        then=(WITH_NAN.repeat(2, 1, 1, 1),),
+    ),
     "adaptive_max_pool": case(lambda x: F.adaptive_max_pool2d(x, (2, 4)), r(1, 3, 8, 8)),
     "adaptive_max_pool_whole": case(lambda x: F.adaptive_max_pool2d(x, 1, return_indices=True), r(2, 3, 4, 5)),
     "adaptive_max_pool_others": case(

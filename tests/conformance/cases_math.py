@@ -72,7 +72,7 @@ ELEMENTWISE: dict[str, OpCase] = {
     "division_by_zero": case(lambda x: (x / 0, 0 / x, x % 0.0), SPECIAL),
     "rounding": case(lambda x: (x.round(), x.floor(), x.ceil(), x.trunc(), x.frac(), x.sign(), x.sgn()), HALVES),
     "rounding_decimals": case(lambda x: (x.round(decimals=2), x.round(decimals=-1)), r(9) * 33, then=(r(12),)),
-    "special_values": case(lambda x: (x.isnan(), x.isinf(), x.isfinite(), x.signbit(), x.nan_to_num(1.0, 2.0, 3.0)), SPECIAL),
+    "special_values": case(lambda x: (x.sign(), x.isnan(), x.isinf(), x.isfinite(), x.signbit(), x.nan_to_num(1.0, 2.0, 3.0)), SPECIAL),
     "isneginf_isposinf": case(lambda x: (torch.isneginf(x), torch.isposinf(x)), SPECIAL),
     "comparisons": case(lambda x, y: (x < y, x <= y, x == y, x != y, x > 0, x >= 0.5), SPECIAL, r(8)),
     "isclose": case(lambda x: torch.isclose(x, x + 1e-9), r(4), then=(r(6),)),
@@ -143,9 +143,7 @@ CASTS: dict[str, OpCase] = {
     "complex_parts": case(
         lambda x: torch.view_as_real(torch.view_as_complex(x) * 2) + 1,
         r(4, 2),
-        stays=dict.fromkeys(
-            ("aten.view_as_complex.default", "aten.scalar_tensor.default", "aten.mul.Tensor", "aten.view_as_real.default"), "dtype"
-        ),
+        stays=dict.fromkeys(("aten.view_as_complex.default", "aten.mul.Tensor", "aten.view_as_real.default"), "dtype"),
     ),
     "fft": case(lambda x: torch.fft.rfft(x).abs() + 1, r(8), stays=dict.fromkeys(("aten._fft_r2c.default", "aten.abs.default"), "dtype")),
 }

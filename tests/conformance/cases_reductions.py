@@ -10,6 +10,7 @@ from tests.conformance.operator_case import Elsewhere, OpCase, case, r, whole
 
 EFFECT = {"with_effects": "no_converter"}  # Dynamo keeps the check of the result in order by a token
 CHECK = {"aten._linalg_check_errors.default": "side_effect"}
+WITH_NAN = torch.where(whole(0, 4, 6, 5) == 0, torch.nan, r(6, 5))
 
 
 def without_tokens(operator: str) -> Elsewhere:
@@ -27,6 +28,7 @@ REDUCTIONS: dict[str, OpCase] = {
     "reductions_of_nan": case(
         lambda x: (x.max(), x.min(), x.amax(), x.amin(), x.sum(), x.argmax(), x.argmin(), x.max(0), x.min(0)), SPECIAL
     ),
+    "argmax_of_nan": case(lambda x: (x.argmax(1), x.argmin(1), x.argmax(), x.argmin(0, keepdim=True)), WITH_NAN),
     "argmax_of_ties": case(lambda x: (x.argmax(), x.argmin(), x.max(0)), torch.tensor([1.0, 3.0, 3.0, 1.0])),
     "any_all": case(lambda x: ((x > 0).any(), (x > 0).all(1), (x > 9).any(0), (x > -9).all()), r(4, 6), then=(r(5, 3),)),
     "any_of_numbers": case(lambda x: (x.any(), x.all(), x.count_nonzero()), SIGNED),
