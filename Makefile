@@ -18,7 +18,7 @@ SAY := @printf '\n==> %s\n'
 
 export PYTHONDONTWRITEBYTECODE = 1
 
-.PHONY: help venv demo test lint format-check ruff types contracts dead-code deps docs pytest coverage bench zoo conformance clean
+.PHONY: help venv demo test lint format-check ruff types contracts dead-code deps docs pytest coverage bench zoo conformance soak clean
 
 help: ## Show this list
 	@printf 'ortlens: PyTorch through ONNX Runtime, recorded and shown\n\n'
@@ -71,6 +71,10 @@ zoo: $(VENV)/.dev ## Run every architecture of the model zoo and write docs/zoo.
 conformance: $(VENV)/.dev ## Run every promise down every road and write docs/conformance.md: a few minutes
 	$(SAY) 'Running the conformance suite'
 	@$(BIN)/python -m tests.conformance.report
+
+soak: $(VENV)/.dev ## Live long random lives of models and look for leaks: ten minutes
+	$(SAY) 'Soaking'
+	@$(BIN)/python -m pytest tests/soak -m soak -p no:logging --durations=15
 
 # ----------------------------------------------------------------------------------------------------------- the gates
 

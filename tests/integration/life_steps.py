@@ -185,6 +185,7 @@ def step_of_optimizer(life: Life, draw: Draw) -> None:
     optimizer = kind(params, lr=0.05, foreach=bool(draw.below(2)))
     with torch.enable_grad():
         pair.compiled(pair.module.inputs(draw, 3)).float().square().mean().backward()
+    nn.utils.clip_grad_norm_(params, 1.0)  # where weights explode, PyTorch's own gradients are off by more than they are large
     optimizer.step()
     optimizer.zero_grad()
 
