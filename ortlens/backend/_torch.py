@@ -540,6 +540,18 @@ def input_sources(graph_module: torch.fx.GraphModule) -> list[str | None]:
     return sources
 
 
+def example_of(node: torch.fx.Node) -> Any:
+    """The fake value that Dynamo traced with.
+
+    Args:
+        node: A placeholder of its graph.
+
+    Returns:
+        The value; None when there is none.
+    """
+    return node.meta.get("example_value")
+
+
 def is_fake(value: object) -> bool:
     """Whether a tensor has no data behind it.
 
@@ -565,6 +577,75 @@ def is_fake_of(value: object, mode: object) -> bool:
         True for its fake tensors.
     """
     return getattr(value, "fake_mode", None) is mode
+
+
+def qualified_name(target: object) -> str | None:
+    """A name by which the next process finds the same function.
+
+    Args:
+        target: Target of a `call_function` node.
+
+    Returns:
+        Text such as `torch.nn.functional.gelu`; None for what has none.
+    """
+    from torch.fx.node import _get_qualified_name
+
+    try:
+        return str(_get_qualified_name(target))  # type: ignore[arg-type]  # what has no name raises
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return None
+
+
+def returns_plainly() -> bool:
+    """Whether the graph being compiled gives its outputs as they are: none is written back, a view of an input, or a subclass.
+
+    AOTAutograd wraps other graphs in code that does the rest (`torch/_functorch/_aot_autograd/runtime_wrappers.py`).
+
+    Returns:
+        False also when nothing is known.
+    """
+    from torch._functorch._aot_autograd.schemas import OutputType, SubclassCreationMeta
+    from torch._guards import TracingContext
+
+    metadata = getattr(TracingContext.try_get(), "fw_metadata", None)
+    if metadata is None or metadata.tokens or metadata.traced_tangents or metadata.num_intermediate_bases:
+        return False
+    touched = any(info.mutates_data or info.mutates_metadata for info in metadata.input_info)
+    plain = all(info.output_type is OutputType.non_alias for info in metadata.output_info)
+    kinds = (*(metadata.subclass_inp_meta or ()), *(metadata.subclass_fw_graph_out_meta or ()))
+    return plain and not touched and not any(isinstance(kind, SubclassCreationMeta) for kind in kinds)
+
+
+def is_wrapper(value: torch.Tensor) -> bool:
+    """Whether a tensor is a subclass that holds others, which AOTAutograd takes apart.
+
+    Args:
+        value: A tensor.
+
+    Returns:
+        True for such subclasses.
+    """
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    return bool(is_traceable_wrapper_subclass(value))
+
+
+def fake_tensor(dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
+    """A tensor without data.
+
+    Args:
+        dtype: Its dtype.
+        shape: Its sizes.
+        strides: Its strides.
+
+    Returns:
+        A fake tensor of the CPU.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with real_tensors(), FakeTensorMode():
+        return torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype)
 
 
 def fake_mode_of(values: Iterable[object]) -> Any:

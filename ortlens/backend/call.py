@@ -204,7 +204,7 @@ class _Writer:
                     f"a{index} is {weight} and a{index}._version == {item.frozen.version} and a{index}.data_ptr() == {item.frozen.pointer}"
                 )
                 if item.frozen.sample is not None:
-                    same += f" and {self._constant('s', index, item.frozen.sample)}.value == {item.frozen.sampled}"
+                    same += f" and {self._constant('s', index, item.frozen.sample)} == {self._constant('q', index, item.frozen.sampled)}"
                 checks.append(f"if not ({same}): return on_stale(({params}))")
         return checks
 

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     import onnx
     import torch.fx
 
+    from ortlens.backend.cache import ModelCache
     from ortlens.backend.graph import CompiledGraph
+    from ortlens.backend.ready import ReadyGraph
     from ortlens.backend.session import SessionInfo
     from ortlens.trace.recorder import Recorder
     from ortlens.trace.records import Phase
@@ -59,7 +61,7 @@ class OrtBackend:
         """
         check_supported("torch", "onnxruntime", "onnx", "onnxscript")
         self.options = OrtBackendOptions.from_any(options)
-        self._graphs: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
+        self._graphs: weakref.WeakSet[CompiledGraph | ReadyGraph] = weakref.WeakSet()
         self._custom: dict[Any, Callable[..., Any]] = {}
         self._tables: tuple[Any, dict[Any, Callable[..., Any]]] | None = None
 
@@ -79,8 +81,11 @@ class OrtBackend:
 
         if not self.options.use_aot_autograd and needs_gradient(example_inputs):
             return _left_alone(graph_module)
+        whole = None if dry_run or needs_gradient(example_inputs) else self._whole_key(graph_module, example_inputs)
+        if whole is not None and CURRENT.get() is None and (ready := self._of_earlier_process(whole, graph_module, example_inputs)):
+            return ready
         decompositions = self.tables()[1]  # first, so that building the tables is not taken for AOTAutograd's work
-        entry = _Entry(backend=self, recorder=CURRENT.get(), module=graph_module, dry_run=dry_run)
+        entry = _Entry(backend=self, recorder=CURRENT.get(), module=graph_module, whole=whole, dry_run=dry_run)
         backend = _torch.aot_backend(
             forward=entry.compiler_for("forward"),
             backward=entry.compiler_for("backward"),
@@ -106,6 +111,49 @@ class OrtBackend:
             self._custom, self._tables = custom, (registry, {**table, **own})
         return self._tables
 
+    def _whole_key(self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> str | None:
+        """The name of a graph in the cache, if there is a cache."""
+        if self._cache() is None:
+            return None
+        from ortlens.backend import ready
+
+        return ready.key_of(graph_module, example_inputs, self.options)
+
+    def _of_earlier_process(self, key: str, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> ReadyGraph | None:
+        """A graph that needs no AOTAutograd; under a lens there is none, since the nodes that a lens shows are AOTAutograd's."""
+        from ortlens.backend import _torch, ready
+
+        cache = self._cache()
+        if cache is None:
+            return None
+        with _torch.real_tensors():
+            found = ready.load(
+                cache,
+                key,
+                module=graph_module,
+                inputs=example_inputs,
+                options=self.options,
+                transforms=lambda model: _transformed(model, self.options),
+            )
+        if found:
+            self._graphs.add(found)
+        return found
+
+    def _keep(self, key: str, compiled: CompiledGraph) -> None:
+        from ortlens.backend import ready
+
+        cache = self._cache()
+        if cache:
+            with contextlib.suppress(OSError):  # said already, when its model could not be kept
+                ready.keep(cache, key, compiled)
+
+    def _cache(self) -> ModelCache | None:
+        """The folder of converted models; none for conversion functions of the user's, whose names say nothing of what they do."""
+        from ortlens.backend.cache import ModelCache
+
+        folder = self.options.cache_dir
+        return None if folder is None or self.custom_targets() else ModelCache(folder)
+
     def custom_targets(self) -> frozenset[Any]:
         """Operators that the user gave functions for, here or for the whole process."""
         return frozenset({**registered_ops(), **(self.options.custom_translation_table or {})})
@@ -123,6 +171,7 @@ class OrtBackend:
         input_names: Sequence[str] = (),
         output_names: Sequence[str] = (),
         dry_run: bool = False,
+        whole: str | None = None,
     ) -> Callable[[list[Any]], list[Any]]:
         """Compile one ATen graph.
 
@@ -137,6 +186,7 @@ class OrtBackend:
             input_names: What to call its inputs outside; none: as its nodes are called.
             output_names: What to call its outputs outside; none: numbered.
             dry_run: Plan and convert only.
+            whole: Name to keep the graph under in the cache, when its inputs and outputs are those of Dynamo's graph.
 
         Returns:
             A boxed function: it takes a list, empties it, and returns a list.
@@ -158,7 +208,9 @@ class OrtBackend:
             input_names=tuple(input_names),
             output_names=tuple(output_names),
             dry_run=dry_run,
+            cache=None if dry_run else self._cache(),
             reporter=reporter,
+            prepared=None if whole is None else lambda compiled: self._keep(whole, compiled),
             transforms=lambda model: _transformed(model, self.options),
             dump=lambda model, part: _dump(model, part, self.options),
         )
@@ -215,12 +267,15 @@ class OrtBackend:
 class _Entry:
     """One Dynamo graph on its way through AOTAutograd."""
 
-    def __init__(self, *, backend: OrtBackend, recorder: Recorder | None, module: torch.fx.GraphModule, dry_run: bool) -> None:
+    def __init__(
+        self, *, backend: OrtBackend, recorder: Recorder | None, module: torch.fx.GraphModule, whole: str | None, dry_run: bool
+    ) -> None:
         from ortlens.backend import _torch
 
         self._backend = backend
         self._recorder = recorder
         self._module = module
+        self._whole = whole
         self._dry_run = dry_run
         self._op_count = count_ops(module)
         self._input_names = [input_name(source, place) for place, source in enumerate(_torch.input_sources(module))]
@@ -256,11 +311,21 @@ class _Entry:
                     input_names=() if phase == "backward" else self._input_names,
                     output_names=self._output_names(module, mutated) if phase == "inference" else (),
                     dry_run=self._dry_run,
+                    whole=self._whole if phase == "inference" and self._is_plain(module) else None,
                 )
             self._spent += time.perf_counter_ns() - entered
             return run
 
         return compile_graph
+
+    def _is_plain(self, module: torch.fx.GraphModule) -> bool:
+        """Whether a graph of AOTAutograd's takes and gives what Dynamo's does, so that nothing is left to do around it."""
+        from ortlens.backend import _torch
+
+        outer = [_torch.example_of(node) for node in self._module.graph.find_nodes(op="placeholder")]
+        inner = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
+        same = len(outer) == len(inner) and all(_alike(first, second) for first, second in zip(outer, inner, strict=True))
+        return same and _torch.returns_plainly()
 
     def _output_names(self, module: torch.fx.GraphModule, mutated: Sequence[int]) -> list[str]:
         """New values of what the program writes to come first, then what it returns."""
@@ -269,6 +334,14 @@ class _Entry:
         known = len(self._input_names)
         updated = [f"{self._input_names[place] if place < known else f'input_{place}'}.updated" for place in mutated]
         return [*updated, *(f"output_{place}" for place in range(count))]
+
+
+def _alike(first: Any, second: Any) -> bool:
+    """Whether two example values stand for the same input."""
+    import torch
+
+    both = isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)
+    return both and (first.dtype, first.shape, first.stride()) == (second.dtype, second.shape, second.stride())
 
 
 def needs_gradient(inputs: Sequence[Any]) -> bool:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch.fx
 
-from ortlens.backend import _torch, convert, program, promotion, split
+from ortlens.backend import _torch, convert, program, promotion, split, threads
+from ortlens.backend.cache import Entry, ModelCache, key_of
 from ortlens.backend.partition import Plan, plan_partitions
 from ortlens.backend.record import GraphReporter, Phases
 from ortlens.backend.session import ModelRefused, PartitionRunner, RunnerHooks, SessionInfo
@@ -52,7 +53,9 @@ class Job:
         input_names: What to call the inputs outside, in a deployed model.
         output_names: What to call the outputs.
         dry_run: Plan and convert only; a call gives fake tensors for fake tensors.
+        cache: Models of earlier processes; None: all are converted.
         reporter: Turns what happens into records; None when nobody watches.
+        prepared: Called with the graph once its sessions are there.
         transforms: Applied to each ONNX model before its session is made.
         dump: Called with each ONNX model and its partition when the session is made.
     """
@@ -66,7 +69,9 @@ class Job:
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
     dry_run: bool
+    cache: ModelCache | None
     reporter: GraphReporter | None
+    prepared: Callable[[CompiledGraph], None] | None
     transforms: Callable[[onnx.ModelProto], onnx.ModelProto]
     dump: Callable[[onnx.ModelProto, torch.fx.GraphModule], str | None]
 
@@ -126,43 +131,71 @@ class CompiledGraph:
 
     def _convert(self, part: split.Part, *, whole: bool) -> PartitionRunner | None:
         """A runner for a partition, or None when nodes had to be excluded."""
-        name = f"partition_{part.index}"
+        cache = self.job.cache
+        key = cache and self.model_key(part)
+        entry = cache.load(key) if cache and key else None
+        made = self._made(part, whole=whole) if entry is None else entry
+        if made is None:
+            return None
+        if cache and key and entry is None and made.facts["optimized"]:
+            self._keep(cache, key, made)
+        started = time.perf_counter_ns()
+        proto = self.job.transforms(made.model)
+        self.phases.optimize_ns += time.perf_counter_ns() - started
+        return PartitionRunner(
+            part,
+            proto,
+            [None if order is None else tuple(order) for order in made.facts["permutations"]],
+            options=self.job.options,
+            weight_inputs=self._weight_inputs(part),
+            freeze=self.job.phase == "inference" and self.job.options.freeze_weights is not False,
+            alternates=self.job.phase != "inference" or self._plan.partition_count > 1 or bool(program.eager_nodes(self._plan)),
+            hooks=RunnerHooks(session_made=self._session_made, run_failed=self._run_failed),
+            work=threads.work_of(part.nodes),
+            cached=entry is not None,
+        )
+
+    def model_key(self, part: split.Part) -> str | None:
+        """The name of a partition's model in the cache; None for one that has no lasting name."""
+        return key_of(part.module, part.index, self.job.options.export_options)
+
+    def _made(self, part: split.Part, *, whole: bool) -> Entry | None:
+        """The ONNX model of a partition and what else is known of it, or None when nodes had to be excluded."""
         started = time.perf_counter_ns()
         try:
-            converted = convert.onnx_from_partition(part.module, self.job.registry, name)
+            converted = convert.onnx_from_partition(part.module, self.job.registry, f"partition_{part.index}")
         except convert.NodeFailures as failures:
             self._exclude_failures(part, failures, whole=whole)
             return None
         finally:
             self.phases.convert_ns += time.perf_counter_ns() - started
         started = time.perf_counter_ns()
-        model = self._optimized(part, converted.model, name)
+        model, optimized = self._optimized(part, converted.model)
         wanted = self.job.options.export_options and self.job.options.export_options.opset_version
         if wanted:
             model = convert.to_opset(model, wanted)
-        proto = self.job.transforms(convert.proto_from_model(model, converted.output_types))
+        proto = convert.proto_from_model(model, converted.output_types)
         self.phases.optimize_ns += time.perf_counter_ns() - started
-        return PartitionRunner(
-            part,
-            proto,
-            converted.output_permutations,
-            options=self.job.options,
-            weight_inputs=self._weight_inputs(part),
-            freeze=self.job.phase == "inference" and self.job.options.freeze_weights is not False,
-            alternates=self.job.phase != "inference" or self._plan.partition_count > 1 or bool(program.eager_nodes(self._plan)),
-            hooks=RunnerHooks(session_made=self._session_made, run_failed=self._run_failed),
-        )
+        return Entry(model=proto, facts={"permutations": converted.output_permutations, "optimized": optimized})
 
-    def _optimized(self, part: split.Part, model: ir.Model, name: str) -> ir.Model:
+    def _keep(self, cache: ModelCache, key: str, made: Entry) -> None:
+        try:
+            cache.store(key, made)
+        except OSError as error:
+            self._tell("cache_failed", "a converted model could not be kept in cache_dir; it runs all the same", error)
+
+    def _optimized(self, part: split.Part, model: ir.Model) -> tuple[ir.Model, bool]:
+        """The model made smaller, and whether that worked."""
         if self.job.dry_run:
-            return model
+            return model, False
         try:
             simplify(model)
         except Exception as error:  # noqa: BLE001 - the optimiser is an extra; the model before it is complete
+            name = f"partition_{part.index}"
             if self.job.reporter is not None:
                 self.job.reporter.finding("optimiser_failed", f"the ONNX optimiser failed on {name}; the model runs unoptimised", error)
-            model = convert.onnx_from_partition(part.module, self.job.registry, name).model
-        return model
+            return convert.onnx_from_partition(part.module, self.job.registry, name).model, False
+        return model, True
 
     def _weight_inputs(self, part: split.Part) -> frozenset[int]:
         placeholders = self.placeholders()
@@ -215,6 +248,8 @@ class CompiledGraph:
             self.job.reporter.amend_phases(self.phases)
         self._weights = {node.name: args[place] for place, node in enumerate(self.placeholders()) if place in self.job.static_inputs}
         self.run = program.make_program(self._plan, self._promoted, self.runners, log)
+        if self.job.prepared is not None:
+            self.job.prepared(self)
 
     def _prepare_runner(self, runner: PartitionRunner, args: list[Any]) -> bool:
         placeholders = dict(zip(self.placeholders(), args, strict=True))
@@ -268,6 +303,14 @@ class CompiledGraph:
             FX name -> the reason in words.
         """
         return {node.name: self._plan.verdicts[node].reason or "" for node in program.eager_nodes(self._plan)}
+
+    def whole(self) -> PartitionRunner | None:
+        """The partition that makes every output of the graph from its inputs, if there is one; then nothing is left to PyTorch."""
+        if len(self.runners) != 1 or program.eager_nodes(self._plan):
+            return None
+        (runner,) = self.runners
+        made = set(runner.part.outputs)
+        return runner if all(isinstance(node, torch.fx.Node) and node in made for node in self.output_nodes()) else None
 
     def placeholders(self) -> list[torch.fx.Node]:
         """The inputs of the graph, in order."""

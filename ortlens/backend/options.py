@@ -70,13 +70,16 @@ class OrtBackendOptions:
             model in place, or return another one.
         freeze_weights: `"auto"` or True: in inference, parameters and buffers become constants of the session, so that
             ONNX Runtime folds and prepacks them; a changed weight is noticed before it is used, by its identity, torch's
-            count of in-place writes, its address, and one of its elements. Writes that torch does not count (through
-            `param.data` or a numpy view) are noticed by the element, that is when they change the whole tensor; to write a few
-            elements, use `torch.no_grad()` instead, or say False. False: weights stay inputs.
+            count of in-place writes, its address, and 32 of its elements. Writes that torch does not count (through
+            `param.data` or a numpy view) are noticed by the elements, that is when they change a good part of the tensor; to
+            write a few elements, use `torch.no_grad()` instead, or say False. False: weights stay inputs.
         min_partition_nodes: Partitions with fewer compute nodes stay in PyTorch, with reason `too_small`.
         on_error: `"fallback"` sends a partition that cannot be converted, loaded or run back to PyTorch, with the reason
             recorded; `"raise"` raises.
         custom_translation_table: Op overload -> ONNX Script function, used before the built-in ones.
+        cache_dir: Folder where converted models are kept, for other processes to use. An entry is found by the graph, the options,
+            the versions of all packages and this code; whatever does not fit is passed over and written anew, and the folder may
+            be shared and emptied at any time. Models with conversion functions of your own are not kept.
         dump_path: Prefix of dumped files: `{prefix}{n}.onnx` and `{prefix}{n}.txt`, n counting up from 0 per prefix.
             The environment variable `ONNXRT_DUMP_PATH` is used when this is None.
     """
@@ -93,6 +96,7 @@ class OrtBackendOptions:
     min_partition_nodes: int = 1
     on_error: Literal["fallback", "raise"] = "fallback"
     custom_translation_table: Mapping[Any, Callable[..., Any]] | None = None
+    cache_dir: str | os.PathLike[str] | None = None
     dump_path: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
@@ -107,7 +111,8 @@ class OrtBackendOptions:
         _require(self.on_error in ("fallback", "raise"), "on_error", self.on_error, '"fallback" or "raise"')
         whole = isinstance(self.min_partition_nodes, int) and not isinstance(self.min_partition_nodes, bool)
         _require(whole and self.min_partition_nodes >= 1, "min_partition_nodes", self.min_partition_nodes, "a whole number from 1")
-        _require(isinstance(self.dump_path, str | os.PathLike | None), "dump_path", self.dump_path, "a text or path, or None")
+        for name in ("cache_dir", "dump_path"):
+            _require(isinstance(getattr(self, name), str | os.PathLike | None), name, getattr(self, name), "a text or path, or None")
         self._check_objects()
         self._keep_copies()
 

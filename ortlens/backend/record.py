@@ -142,6 +142,7 @@ class GraphReporter:
                 initializer_bytes=sum(tensor.ByteSize() for tensor in runner.model.graph.initializer),
                 size_bytes=len(data),
                 sha256=hashlib.sha256(data).hexdigest(),
+                cached=runner.cached,
             )
         )
 

@@ -79,6 +79,7 @@ class PartitionRunner:
         run: The function to call now, with the partition's inputs; it changes as sessions come and go.
         model: The ONNX model, with weights as inputs.
         permutations: Memory order of each output, see `convert.memory_order`.
+        cached: Whether the model was converted by an earlier process.
         ran_before: Whether it has had a session already: a model is dumped with its first one only.
     """
 
@@ -93,6 +94,8 @@ class PartitionRunner:
         freeze: bool,
         alternates: bool,
         hooks: RunnerHooks,
+        work: int | None,
+        cached: bool = False,
     ) -> None:
         """Take what a session will be made from.
 
@@ -105,15 +108,19 @@ class PartitionRunner:
             freeze: Whether these may become constants.
             alternates: Whether PyTorch computes something before or after it in every call.
             hooks: What to tell, and whom to ask for a log.
+            work: How much it computes, see `threads.work_of`.
+            cached: Whether the model was converted by an earlier process.
         """
         self.part = part
         self.sessions: list[SessionInfo] = []
         self.run: Callable[..., tuple[Any, ...]] = self._run_torch
         self.model = model
         self.permutations = permutations
+        self.cached = cached
         self._options = options
         self._weights = frozenset(part.inputs[i] for i in weight_inputs)
         self._alternates = alternates
+        self._work = work
         self._freezable = weight_inputs if freeze else frozenset()
         self._hooks = hooks
         self._frozen: dict[int, weights.FrozenWeight] = {}
@@ -221,7 +228,7 @@ class PartitionRunner:
         own = self._options.ort_session_options
         model = weights.with_frozen(self.model, frozen, inline=own is not None) if frozen else self.model
         chosen = providers.providers_for(self._devices(), self._options)
-        chosen_threads = threads.choose(self.part.nodes, alternates=self._alternates) if own is None else threads.of_the_user(own)
+        chosen_threads = threads.choose(self._work, alternates=self._alternates) if own is None else threads.of_the_user(own)
         options = own or default_session_options(chosen_threads)
         for name, size in dimensions.items() if own is None else ():
             options.add_free_dimension_override_by_name(name, size)

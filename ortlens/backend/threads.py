@@ -50,11 +50,11 @@ class ThreadChoice:
             options.add_session_config_entry("session.force_spinning_stop", "1")
 
 
-def choose(nodes: Iterable[torch.fx.Node], *, alternates: bool) -> ThreadChoice:
+def choose(work: int | None, *, alternates: bool) -> ThreadChoice:
     """The threads for a partition.
 
     Args:
-        nodes: Its FX nodes, with `meta["val"]`; symbolic sizes count as they were while tracing.
+        work: As counted by `work_of`.
         alternates: Whether PyTorch computes something before or after it in every call.
 
     Returns:
@@ -63,7 +63,6 @@ def choose(nodes: Iterable[torch.fx.Node], *, alternates: bool) -> ThreadChoice:
     count = torch.get_num_threads()
     if count == 1:
         return ThreadChoice(count=1, spinning=False, reason="one, as PyTorch has")
-    work = _work(nodes)
     if work is not None and work < _SMALL:
         return ThreadChoice(count=1, spinning=False, reason=f"one: {work:,} operations are done before a second thread wakes")
     if alternates:
@@ -75,8 +74,15 @@ def choose(nodes: Iterable[torch.fx.Node], *, alternates: bool) -> ThreadChoice:
     )
 
 
-def _work(nodes: Iterable[torch.fx.Node]) -> int | None:
-    """Floating-point operations of matrix products and elements of everything else; None when sizes are symbolic."""
+def work_of(nodes: Iterable[torch.fx.Node]) -> int | None:
+    """How much a partition computes.
+
+    Args:
+        nodes: Its FX nodes, with `meta["val"]`.
+
+    Returns:
+        Floating-point operations of matrix products plus the elements of everything; None when sizes are symbolic.
+    """
     total = 0
     for node in nodes:
         for tensor in provenance.tensors_in(node.meta.get("val")):

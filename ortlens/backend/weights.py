@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -27,8 +27,8 @@ class FrozenWeight:
         version: torch's count of in-place writes.
         pointer: Address of its data; `param.data = other` changes it and leaves the version alone.
         contiguous: The tensor whose bytes the session uses; the same memory unless the weight is not contiguous.
-        sample: One element of its memory, read anew with every `sample.value`; None for a weight without elements.
-        sampled: What the sample was.
+        sample: A window on some of its elements; None for a weight without elements.
+        sampled: What was in it.
     """
 
     name: str
@@ -36,8 +36,8 @@ class FrozenWeight:
     version: int
     pointer: int
     contiguous: torch.Tensor
-    sample: Any
-    sampled: int
+    sample: memoryview | None
+    sampled: memoryview | None
 
     def is_still(self, tensor: Any) -> bool:
         """Whether a value is this weight, unchanged.
@@ -51,7 +51,7 @@ class FrozenWeight:
             change the whole tensor, not those that change a few elements only.
         """
         unmoved = tensor is self.tensor and _torch.version_of(tensor) == self.version and tensor.data_ptr() == self.pointer
-        return unmoved and (self.sample is None or self.sample.value == self.sampled)
+        return unmoved and self.sample == self.sampled
 
 
 def freeze(name: str, tensor: Any) -> FrozenWeight | None:
@@ -76,37 +76,33 @@ def freeze(name: str, tensor: Any) -> FrozenWeight | None:
         pointer=tensor.data_ptr(),
         contiguous=plain,
         sample=sample,
-        sampled=0 if sample is None else sample.value,
+        sampled=None if sample is None else memoryview(sample.tobytes()).cast(cast("Any", sample.format)),
     )
 
 
-_WORDS = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}
-_LOOKED_AT = 8
-"""How many places per dimension are looked at for the element to watch."""
+_WORDS = {1: (ctypes.c_uint8, "B"), 2: (ctypes.c_uint16, "H"), 4: (ctypes.c_uint32, "I"), 8: (ctypes.c_uint64, "Q")}
+_SAMPLES = 32
 
 
-def _sample_of(tensor: torch.Tensor) -> Any:
-    """A window on the element of a weight that a write to all of it is surest to change: the largest of a few hundred.
-
-    Zeros stay zeros when a tensor is scaled, and ones when it is clamped to them; the largest does not.
+def _sample_of(tensor: torch.Tensor) -> memoryview | None:
+    """A window on some elements of a weight, evenly spread over its memory, which compares in less than 0.1 us.
 
     Args:
-        tensor: Strided, in the memory of the CPU; kept alive by who keeps the window.
+        tensor: Strided, in the memory of the CPU; to be kept alive by who keeps the window.
 
     Returns:
-        An unsigned integer of `ctypes` over its memory; None when there is no element, or none of a size that has one.
+        Their bits, as they are whenever one looks; None when there is no element, or none of a size that has a name.
     """
-    word = _WORDS.get(tensor.element_size())
-    if word is None or not tensor.numel():
+    if tensor.element_size() not in _WORDS or not tensor.numel():
         return None
-    steps = [max(size // _LOOKED_AT, 1) for size in tensor.shape]
-    seen = tensor[tuple(slice(None, None, step) for step in steps)]
-    place = int(seen.to(torch.float64).nan_to_num().abs().argmax()) if not seen.is_complex() else 0
-    offset = 0
-    for size, step, stride in zip(reversed(seen.shape), reversed(steps), reversed(tensor.stride()), strict=True):
-        place, index = divmod(place, size)
-        offset += index * step * stride
-    return word.from_address(tensor.data_ptr() + offset * tensor.element_size())
+    word, name = _WORDS[tensor.element_size()]
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    memory: memoryview = memoryview((word * span).from_address(tensor.data_ptr())).cast("B").cast(cast("Any", name))
+    row = max((stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1), default=1)
+    step = span // _SAMPLES
+    if step > row:  # a whole number of rows and the golden ratio of one, or else it is every second row and a few columns only
+        step = step // row * row + int(0.618 * row)
+    return memory[:: step | 1]
 
 
 def ort_values(weights: list[FrozenWeight]) -> tuple[list[str], list[Any]]:

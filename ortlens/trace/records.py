@@ -173,6 +173,7 @@ class Model:
     initializer_bytes: int = column("Bytes of the constants inside the model, frozen weights included.", unit="bytes", default=0)
     size_bytes: int = column("Bytes of the serialised model without frozen weights.", unit="bytes", default=0)
     sha256: str | None = column("Digest of the serialised model without frozen weights.", default=None)
+    cached: bool = column("Whether it was converted by an earlier process and came from `cache_dir`.", default=False)
     optimized_node_count: int | None = column("Nodes left after ONNX Runtime's own fusions; empty where not asked for.", default=None)
 
 

@@ -48,7 +48,7 @@ LINES = (
     _option("min_partition_nodes", "Smaller partitions stay in PyTorch, with reason too_small."),
     _option("on_error", "A failing partition goes back to PyTorch with a reason, or raises."),
     _option("custom_translation_table", "Op overload -> ONNX Script function, before the built-in ones."),
-    Line(name="3.1 cache_dir", claim="Converted models are kept on disk and reused by another process.", tests=()),
+    _option("cache_dir", "Converted models are kept on disk and reused by another process."),
     _option("dump_path", "Numbered .onnx and .txt files per prefix; the environment variable too."),
     _option("mapping_or_dataclass", "A plain mapping is accepted wherever the frozen dataclass is."),
     _option("defaults", "Every option has the stated default."),

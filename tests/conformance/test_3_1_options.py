@@ -7,6 +7,8 @@ from __future__ import annotations
 import dataclasses
 import gc
 import re
+import subprocess
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -248,6 +250,25 @@ def test_3_1_dump_path(by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m_0.onnx", "m_0.txt", "m_1.onnx", "m_1.txt"]
     onnx.checker.check_model(onnx.load(f"{prefix}0.onnx"))
     assert "aten.sin" in (tmp_path / "m_0.txt").read_text(encoding="utf-8")
+
+
+OTHER_PROCESS = """
+import sys, torch, ortlens
+lens = ortlens.Lens(options={"cache_dir": sys.argv[1]})
+x = torch.rand(3, 4)
+assert torch.allclose(torch.compile(lambda x: (x @ x.T).relu() + 1, backend=lens)(x), (x @ x.T).relu() + 1)
+print(lens.models.cached.tolist(), int(lens.graphs.convert_ns.sum()))
+"""
+
+
+def test_3_1_cache_dir(tmp_path: Path) -> None:
+    said = []
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", OTHER_PROCESS, str(tmp_path)], capture_output=True, text=True, check=True)
+        said.append(done.stdout.split())
+    (first, converting), (second, reading) = said
+    assert (first, second, reading) == ("[False]", "[True]", "0")
+    assert int(converting) > 0
 
 
 @pytest.mark.parametrize("given", [{"min_partition_nodes": 2}, OrtBackendOptions(min_partition_nodes=2)], ids=["mapping", "dataclass"])

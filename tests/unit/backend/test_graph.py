@@ -30,6 +30,7 @@ def job(
         input_names=(),
         output_names=(),
         dry_run=False,
+        cache=None,
         module=traced(function, *args, symbolic=symbolic, decomposition_table=table),
         phase="inference",
         options=OrtBackendOptions(**options),
@@ -37,6 +38,7 @@ def job(
         can_run_on=reason_against,
         static_inputs=static,
         reporter=None,
+        prepared=None,
         transforms=lambda model: model,
         dump=lambda _model, _part: None,
     )

@@ -24,29 +24,33 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def nodes(size: int, *, symbolic: bool = False) -> list[torch.fx.Node]:
+def work(size: int, *, symbolic: bool = False) -> int | None:
     module = traced(lambda x: (x @ x + 1,), torch.rand(size, size), symbolic=symbolic)
-    return [node for node in module.graph.nodes if node.op == "call_function"]
+    return threads.work_of(node for node in module.graph.nodes if node.op == "call_function")
+
+
+def test_work_is_flops_and_elements() -> None:
+    assert work(8) == 2 * 8**3 + 2 * 8**2
 
 
 @pytest.mark.parametrize(("alternates", "spinning", "said"), [(False, True, "all of the graph"), (True, False, "PyTorch computes too")])
 def test_who_else_computes_decides_on_spinning(alternates: bool, spinning: bool, said: str) -> None:  # noqa: FBT001
-    choice = threads.choose(nodes(256), alternates=alternates)
+    choice = threads.choose(work(256), alternates=alternates)
     assert (choice.count, choice.spinning) == (2, spinning)
     assert said in choice.reason
 
 
 def test_little_work_gets_one_thread() -> None:
-    assert threads.choose(nodes(8), alternates=False).count == 1
+    assert threads.choose(work(8), alternates=False).count == 1
 
 
 def test_sizes_that_may_grow_are_not_taken_for_little_work() -> None:
-    assert threads.choose(nodes(8, symbolic=True), alternates=False).count == 2
+    assert threads.choose(work(8, symbolic=True), alternates=False).count == 2
 
 
 def test_never_more_than_pytorch() -> None:
     torch.set_num_threads(1)
-    assert threads.choose(nodes(256), alternates=False) == threads.ThreadChoice(count=1, spinning=False, reason="one, as PyTorch has")
+    assert threads.choose(work(256), alternates=False) == threads.ThreadChoice(count=1, spinning=False, reason="one, as PyTorch has")
 
 
 @pytest.mark.parametrize("spinning", [True, False])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -8,6 +10,9 @@ import torch
 from onnx import TensorProto, helper
 
 from ortlens.backend import weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def scaling_model(kind: int = TensorProto.FLOAT, size: int = 3) -> onnx.ModelProto:
@@ -78,3 +83,42 @@ def test_what_cannot_be_watched_is_not_frozen() -> None:
     assert [
         weights.freeze("w", value) for value in (unversioned, 3, None, torch.rand(2, 2).to_sparse(), torch.empty(2, device="meta"))
     ] == [None] * 5
+
+
+PAST_THE_COUNTER: dict[str, Callable[[torch.Tensor], object]] = {
+    "added": lambda data: data.add_(1),
+    "scaled": lambda data: data.mul_(1.01),
+    "pruned": lambda data: data.mul_(data.abs() > data.abs().median()),
+    "clamped_below": lambda data: data.clamp_(min=0),
+    "clamped_above": lambda data: data.clamp_(max=0),
+    "even_rows": lambda data: data[::2].zero_(),
+    "odd_rows": lambda data: data[1::2].zero_(),
+    "some_columns": lambda data: data[:, ::4].zero_(),
+    "half": lambda data: data[: data.shape[0] // 2].mul_(2),
+    "numpy": lambda data: np.multiply(data.numpy(), 2, out=data.numpy()),
+}
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+@pytest.mark.parametrize("name", PAST_THE_COUNTER)
+def test_writes_past_the_counter_show_in_the_sample(name: str, layout: str) -> None:
+    for seed in range(10):
+        torch.manual_seed(seed)
+        made = torch.randn(64, 48) if layout == "rows" else torch.randn(48, 64).t()
+        parameter = torch.nn.Parameter(made)
+        note = weights.freeze("w", parameter)
+        assert note is not None
+        assert note.is_still(parameter)
+        PAST_THE_COUNTER[name](parameter.data)
+        assert not note.is_still(parameter)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int8, torch.bool, torch.int64])
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5), (0, 4), (7, 1, 2)])
+def test_every_size_of_element_and_tensor(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    tensor = torch.zeros(shape, dtype=dtype)
+    note = weights.freeze("w", tensor)
+    assert note is not None
+    assert note.is_still(tensor)
+    tensor.data.fill_(1)
+    assert note.is_still(tensor) == (tensor.numel() == 0)

@@ -1,0 +1,226 @@
+"""Graphs of an earlier process, without AOTAutograd: only where nothing is left to do around them, and never a stale answer."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import ortlens
+from ortlens.backend import _torch, session
+from tests.integration.against_eager import assert_same
+
+if TYPE_CHECKING:
+    import pathlib
+    from collections.abc import Callable
+
+
+class Watched:
+    """Counts how often AOTAutograd was asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        real = _torch.aot_backend
+
+        def counted(**compilers: Any) -> Any:  # noqa: ANN401
+            self.count += 1
+            return real(**compilers)
+
+        monkeypatch.setattr(_torch, "aot_backend", counted)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return Watched(monkeypatch)
+
+
+def compiled(function: Callable[..., Any], folder: pathlib.Path, *, dynamic: bool | None = None, **options: object) -> Callable[..., Any]:
+    torch.compiler.reset()
+    ortlens.OrtBackend.clear_cached_instances()
+    given: dict[str, Any] = {"cache_dir": folder, **options}
+    fast: Callable[..., Any] = torch.compile(function, backend="ortlens", options=given, dynamic=dynamic)
+    return fast
+
+
+def model() -> torch.nn.Sequential:
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16), torch.nn.Linear(16, 4)).eval()
+
+
+@torch.no_grad()
+def test_the_second_process_asks_no_aot_autograd(tmp_path: pathlib.Path, asked: Watched) -> None:
+    layers, x = model(), torch.rand(3, 8)
+    for expected in (1, 1):
+        fast = compiled(layers, tmp_path)
+        for _ in range(3):
+            assert_same(fast(x), layers(x))
+        assert asked.count == expected
+
+
+@torch.no_grad()
+def test_weights_are_those_of_now(tmp_path: pathlib.Path, asked: Watched) -> None:
+    x = torch.rand(3, 8)
+    compiled(model(), tmp_path)(x)
+    layers = model()
+    fast = compiled(layers, tmp_path)
+    assert_same(fast(x), layers(x))
+    next(layers.parameters()).add_(1)
+    assert_same(fast(x), layers(x))
+    layers.load_state_dict(model().state_dict())
+    assert_same(fast(x), layers(x))
+    next(layers.parameters()).data = torch.rand(16, 8)
+    assert_same(fast(x), layers(x))
+    assert asked.count == 1
+
+
+@torch.no_grad()
+def test_sessions_are_counted_and_found(tmp_path: pathlib.Path) -> None:
+    layers, x = model(), torch.rand(3, 8)
+    compiled(layers, tmp_path)(x)
+    fast = compiled(layers, tmp_path)
+    fast(x)
+    fast(x)
+    (backend,) = ortlens.OrtBackend.get_cached_instances()
+    assert backend.execution_count == 2
+    ((info,),) = backend.sessions_by_graph.values()
+    assert len(info.frozen) == 6
+
+
+def several(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    total = x + y
+    return total.t().contiguous(), total.sum(), total.t()
+
+
+def test_several_outputs_in_their_order_and_layout(tmp_path: pathlib.Path, asked: Watched) -> None:
+    x, y = torch.rand(3, 8), torch.rand(8)
+    for _ in range(2):
+        found = compiled(several, tmp_path)(x, y)
+        assert asked.count == 1
+        assert_same(found, several(x, y))
+        assert [value.stride() for value in found] == [value.stride() for value in several(x, y)]
+
+
+def writes(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.add_(y)
+    return x * 2
+
+
+NOT_PLAIN: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "writes_to_an_input": (writes, (torch.rand(3), torch.rand(3))),
+    "returns_a_view_of_an_input": (lambda x, y: (x.view(-1), x + y), (torch.rand(3), torch.rand(3))),
+    "leaves_an_operator_to_pytorch": (lambda x, y: torch.special.bessel_j0(x + 1) + y, (torch.rand(3), torch.rand(3))),
+    "draws": (lambda x, y: torch.nn.functional.dropout(x, 0.5) * 0 + y, (torch.rand(3), torch.rand(3))),
+}
+
+
+@pytest.mark.parametrize("name", NOT_PLAIN)
+def test_graphs_that_need_more_take_the_long_way(tmp_path: pathlib.Path, asked: Watched, name: str) -> None:
+    function, args = NOT_PLAIN[name]
+    for _ in range(2):
+        mine, its = [arg.clone() for arg in args], [arg.clone() for arg in args]
+        assert_same(compiled(function, tmp_path)(*mine), function(*its))
+        assert_same(mine, its)
+    assert asked.count == 2
+
+
+def test_symbolic_sizes_take_the_long_way(tmp_path: pathlib.Path, asked: Watched) -> None:
+    for _ in range(2):
+        fast = compiled(lambda x: torch.nn.functional.gelu(x) + x.shape[0], tmp_path, dynamic=True)
+        for rows in (3, 5):
+            x = torch.rand(rows, 4)
+            assert_same(fast(x), torch.nn.functional.gelu(x) + rows)
+    assert asked.count == 2
+
+
+def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.linear(x, y) * 1.5
+
+
+def test_the_switches_of_the_process_count(tmp_path: pathlib.Path, asked: Watched) -> None:
+    x, y = torch.rand(3, 8), torch.rand(4, 8)
+    assert_same(compiled(product, tmp_path)(x, y), product(x, y))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = compiled(product, tmp_path)(x, y)
+        assert found.dtype is torch.bfloat16
+    with torch.no_grad():
+        compiled(product, tmp_path)(x, y)
+    assert asked.count == 3
+
+
+def test_gradients_take_the_long_way(tmp_path: pathlib.Path, asked: Watched) -> None:
+    x, y = torch.rand(3, 8), torch.rand(4, 8)
+    compiled(product, tmp_path)(x, y)
+    weight = torch.rand(4, 8, requires_grad=True)
+    compiled(product, tmp_path)(x, weight).sum().backward()
+    assert_same(weight.grad, (torch.ones(3, 4) * 1.5).t() @ x)
+    assert asked.count == 2
+
+
+def plus(number: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    constant = torch.full((4,), number)
+
+    def add(x: torch.Tensor) -> torch.Tensor:
+        return x + constant + torch.tensor([number] * 4)
+
+    return add
+
+
+def test_constants_of_the_program_count(tmp_path: pathlib.Path, asked: Watched) -> None:
+    x = torch.rand(4)
+    for number in (1.0, 2.0):
+        assert_same(compiled(plus(number), tmp_path)(x), plus(number)(x))
+    assert asked.count == 2
+
+
+@torch.no_grad()
+def test_a_lens_sees_the_nodes_all_the_same(tmp_path: pathlib.Path) -> None:
+    layers, x = model(), torch.rand(3, 8)
+    compiled(layers, tmp_path)(x)
+    torch.compiler.reset()
+    lens = ortlens.Lens(options={"cache_dir": tmp_path})
+    torch.compile(layers, backend=lens)(x)
+    assert lens.models.cached.all()
+    assert len(lens.nodes)
+
+
+@torch.no_grad()
+def test_a_model_that_is_gone_takes_the_long_way(tmp_path: pathlib.Path, asked: Watched) -> None:
+    layers, x = model(), torch.rand(3, 8)
+    compiled(layers, tmp_path)(x)
+    largest = max(tmp_path.iterdir(), key=lambda path: path.stat().st_size)
+    largest.unlink()
+    assert_same(compiled(layers, tmp_path)(x), layers(x))
+    assert asked.count == 2
+    assert largest.exists()
+
+
+@torch.no_grad()
+def test_a_session_that_cannot_be_made_leaves_it_to_pytorch(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layers, x = model(), torch.rand(3, 8)
+    compiled(layers, tmp_path)(x)
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("no session today")
+
+    monkeypatch.setattr(session.PartitionRunner, "prepare", refuse)
+    fast = compiled(layers, tmp_path)
+    with pytest.warns(RuntimeWarning, match="no session today"):
+        assert_same(fast(x), layers(x))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_same(fast(x), layers(x))
+
+
+@torch.no_grad()
+def test_transforms_see_the_model_here_too(tmp_path: pathlib.Path) -> None:
+    seen: list[int] = []
+
+    def note(proto: Any) -> None:  # noqa: ANN401
+        seen.append(len(proto.graph.node))
+
+    layers, x = model(), torch.rand(3, 8)
+    for _ in range(2):
+        assert_same(compiled(layers, tmp_path, pre_ort_model_transforms=[note])(x), layers(x))
+    assert len(seen) == 2
+    assert seen[0] == seen[1]
