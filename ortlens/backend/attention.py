@@ -31,10 +31,10 @@ def whole(  # noqa: PLR0913, PLR0917 - the operator's schema
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         attn_mask = torch.where(attn_mask, _number(0.0, query), _number(-torch.inf, query))
     scores = _scores(query, _repeated(key, groups), attn_mask, scale, is_causal=is_causal)
-    weights = _weights(scores, masked=attn_mask is not None)
+    weights = torch.softmax(scores, -1)
     if dropout_p > 0.0:
         weights = torch.dropout(weights, dropout_p, train=True)
-    output = torch.matmul(weights, _repeated(value, groups).to(weights.dtype)).to(query.dtype)
+    output = _attended(weights, _repeated(value, groups), attn_mask).to(query.dtype)
     return _laid_out_like(output, query) if query.dim() == 4 else output  # noqa: PLR2004 - what the fused operator takes
 
 
@@ -53,17 +53,20 @@ def forward(  # noqa: PLR0913 - the operator's schema
         raise NotImplementedError(f"the fused attention of the CPU has no dropout, but dropout_p is {dropout_p}")
     groups = query.shape[1] // key.shape[1]
     scores = _scores(query, _repeated(key, groups), attn_mask, scale, is_causal=is_causal)
-    weights = _weights(scores, masked=attn_mask is not None)
-    output = torch.matmul(weights, _repeated(value, groups).to(weights.dtype)).to(query.dtype)
+    output = _attended(torch.softmax(scores, -1), _repeated(value, groups), attn_mask).to(query.dtype)
     return _laid_out_like(output, query), torch.logsumexp(scores, -1)
 
 
-def _weights(scores: torch.Tensor, *, masked: bool) -> torch.Tensor:
-    """Softmax over the last dimension; a row with nothing to look at gives zeros, as PyTorch's operators do, not NaN."""
-    weights = torch.softmax(scores, -1)
-    if not masked:
-        return weights
-    return torch.where((scores == -torch.inf).all(-1, keepdim=True), _number(0.0, weights), weights)
+def _attended(weights: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """Weights times values; a row with nothing to look at gives zeros, as PyTorch's operators do, where softmax gives NaN.
+
+    Such rows are found in the mask, which all heads and mostly all layers share, and zeroed in the output: to look for them in
+    the scores costs as much as the softmax.
+    """
+    output = torch.matmul(weights, value.to(weights.dtype))
+    if mask is None:
+        return output
+    return torch.where((mask == -torch.inf).all(-1, keepdim=True), _number(0.0, output), output)
 
 
 def backward(  # noqa: PLR0913, PLR0917 - the operator's schema

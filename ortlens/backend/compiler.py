@@ -94,7 +94,7 @@ class OrtBackend:
         )
         with entry.recorded():
             compiled: Callable[..., Any] = undisturbed(backend, graph_module, example_inputs)
-        return compiled
+        return entry.direct or compiled
 
     def tables(self) -> tuple[Any, dict[Any, Callable[..., Any]]]:
         """The registry of ONNX functions and the decompositions that lead to it; made anew when `register_op` adds to them."""
@@ -276,6 +276,8 @@ class _Entry:
         self._recorder = recorder
         self._module = module
         self._whole = whole
+        self._autocasts = _torch.autocasts()  # asked here: AOTAutograd switches it off while it compiles
+        self.direct: Callable[..., Any] | None = None
         self._dry_run = dry_run
         self._op_count = count_ops(module)
         self._input_names = [input_name(source, place) for place, source in enumerate(_torch.input_sources(module))]
@@ -299,6 +301,7 @@ class _Entry:
             # The backward graph is compiled inside the forward's window or much later, at the first backward call:
             # its share of AOTAutograd's time cannot be told apart and stays with the forward graph.
             aot_ns = 0 if phase == "backward" else entered - self._started - self._spent
+            plain = phase == "inference" and self._is_plain(module)
             with _torch.real_tensors():
                 run = self._backend.compile_graph(
                     module,
@@ -311,9 +314,11 @@ class _Entry:
                     input_names=() if phase == "backward" else self._input_names,
                     output_names=self._output_names(module, mutated) if phase == "inference" else (),
                     dry_run=self._dry_run,
-                    whole=self._whole if phase == "inference" and self._is_plain(module) else None,
+                    whole=self._whole if plain else None,
                 )
             self._spent += time.perf_counter_ns() - entered
+            if plain and not self._autocasts:  # AOTAutograd's code around a graph would do nothing but cost time with every call
+                self.direct = lambda *args: run(list(args))
             return run
 
         return compile_graph

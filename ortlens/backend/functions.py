@@ -257,6 +257,17 @@ def clamp(x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - the 
     return _registered(_aten.clamp.default)(x, -infinity if min is None else min, infinity if max is None else max)
 
 
+def gelu(x: Any, approximate: str = "none") -> Any:
+    """`aten.gelu`, its products in the order in which ONNX Runtime knows them for one operator."""
+    import onnx_ir as ir
+
+    if approximate != "none" or not _is_float(x):
+        return _registered(_aten.gelu.default)(x, approximate)
+    op = _opset()
+    root, one, half = (ir.tensor(number, dtype=x.dtype) for number in (2**0.5, 1.0, 0.5))
+    return op.Mul(op.Mul(x, op.Add(op.Erf(op.Div(x, root)), one)), half)
+
+
 _OWN: dict[Any, Callable[..., Any]] = {
     _aten.amax.default: amax,
     _aten.amin.default: amin,
@@ -268,6 +279,7 @@ _OWN: dict[Any, Callable[..., Any]] = {
     _aten.topk.default: topk,
     _aten.argmax.default: argmax,
     _aten.clamp.default: clamp,
+    _aten.gelu.default: gelu,
     _aten.argmin.default: argmin,
     _aten.sign.default: sign,
     _aten.signbit.default: signbit,

@@ -70,7 +70,7 @@ class OrtBackendOptions:
             model in place, or return another one.
         freeze_weights: `"auto"` or True: in inference, parameters and buffers become constants of the session, so that
             ONNX Runtime folds and prepacks them; a changed weight is noticed before it is used, by its identity, torch's
-            count of in-place writes, its address, and 32 of its elements. Writes that torch does not count (through
+            count of in-place writes, its address, and eight of its elements. Writes that torch does not count (through
             `param.data` or a numpy view) are noticed by the elements, that is when they change a good part of the tensor; to
             write a few elements, use `torch.no_grad()` instead, or say False. False: weights stay inputs.
         min_partition_nodes: Partitions with fewer compute nodes stay in PyTorch, with reason `too_small`.

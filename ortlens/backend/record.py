@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ortlens.backend import provenance
+from ortlens.backend import _torch, provenance
 from ortlens.backend.session import signature_text
 from ortlens.backend.support import NodeKind, kind_of
 from ortlens.trace import records as r
@@ -209,7 +209,29 @@ class GraphReporter:
                 threads_reason=info.threads.reason,
             )
         )
+        self._layout_copies(runner, partition_id)
         return self._recorder.run_log(session_id, self.graph_id)
+
+    def _layout_copies(self, runner: PartitionRunner, partition_id: str) -> None:
+        """Record inputs that ONNX Runtime cannot take as they lie in memory, when that costs something."""
+        for node in runner.part.inputs:
+            value = node.meta.get("val")
+            size = provenance.tensor_bytes(value)
+            if node in runner.weight_nodes() or size < _WORTH_TELLING or _torch.is_contiguous(value):
+                continue
+            line, strides = provenance.user_line(node), tuple(node.meta["val"].stride())
+            self._recorder.add(
+                r.Finding(
+                    rule="layout_copy",
+                    severity="info",
+                    title=f"{partition_id} copies its input {node.name} with every call: {size:,} bytes",
+                    file=line.file,
+                    line=line.line,
+                    evidence=f"shape {provenance.shape_text(value)}, strides {strides}; the copy is part of bind_ns",
+                    hazard="ONNX Runtime takes dense tensors only; the copy costs about as much as reading and writing the tensor.",
+                    mitigation="Hand the tensor over contiguous, or make it so once where it is made.",
+                )
+            )
 
     def partition_lost(self, runner: PartitionRunner, reason: str) -> None:
         """Record that a partition went back to PyTorch while running.
@@ -314,6 +336,9 @@ class GraphReporter:
         )
 
 
+_WORTH_TELLING = 1 << 16
+"""Bytes; below, a copy costs less than a call."""
+
 _WENT_BACK = (
     "The answer is right, PyTorch gives it; the model is slower than it could be.",
     'Set on_error="raise" to see the whole traceback where it happens.',
@@ -322,6 +347,10 @@ _CONSEQUENCES = {
     "optimiser_failed": (
         "The model runs in ONNX Runtime as it was converted; it may be larger and slower than it could be.",
         "Nothing needs to be done. A newer onnxscript may optimise it.",
+    ),
+    "cache_failed": (
+        "The model runs; the next process converts it anew.",
+        "Check that cache_dir names a folder that can be written.",
     ),
     "dump_failed": ("The model runs; the file is not there.", "Check that dump_path names a place that can be written."),
     "provider_unavailable": ("The model does not run.", "Name a provider that is installed; `ortlens doctor` lists them."),

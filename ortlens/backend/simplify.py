@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir.passes.common as common_passes
 import onnxscript.optimizer
 import onnxscript.rewriter
+import onnxscript.rewriter.pattern
 
 from ortlens.backend import _torch
 
@@ -50,6 +51,17 @@ def simplify(model: ir.Model) -> None:
             tidy(model)
 
 
+def _divided(op: Any, x: Any, v: Any) -> Any:
+    return op.Div(x, op.Sqrt(v))
+
+
+def _own_rules() -> tuple[Any, ...]:
+    """`x * rsqrt(v)` as `x / sqrt(v)`, which ONNX Runtime knows as a part of root mean square normalisation."""
+    rule = functools.partial(onnxscript.rewriter.pattern.RewriteRule, replacement_pattern=_divided, name="DivideBySqrt")
+    orders = (lambda op, x, v: op.Mul(x, op.Reciprocal(op.Sqrt(v))), lambda op, x, v: op.Mul(op.Reciprocal(op.Sqrt(v)), x))
+    return tuple(rule(order) for order in orders)
+
+
 class _RootedRule:
     """A rewrite rule that looks at the operator before anything else; otherwise the rule itself."""
 
@@ -69,7 +81,7 @@ class _RootedRule:
 
 @functools.cache
 def rooted_rules() -> tuple[Any, ...] | None:
-    """The default rules of onnxscript, each with the operators that its pattern can end in.
+    """The default rules of onnxscript and our own, each with the operators that its pattern can end in.
 
     Neither the list nor the patterns are public: `_DEFAULT_REWRITE_RULES` in `onnxscript/rewriter/__init__.py` and
     `_target_pattern` in `_rewrite_rule.py`, version 0.7.
@@ -81,7 +93,7 @@ def rooted_rules() -> tuple[Any, ...] | None:
     if known is None or not hasattr(onnxscript.optimizer, "fold_constants_ir"):
         return None
     try:
-        return tuple(_RootedRule(rule, _roots_of(rule)) for rule in known)
+        return tuple(_RootedRule(rule, _roots_of(rule)) for rule in (*known, *_own_rules()))
     except (AttributeError, TypeError):
         return None
 

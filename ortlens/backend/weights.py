@@ -81,7 +81,8 @@ def freeze(name: str, tensor: Any) -> FrozenWeight | None:
 
 
 _WORDS = {1: (ctypes.c_uint8, "B"), 2: (ctypes.c_uint16, "H"), 4: (ctypes.c_uint32, "I"), 8: (ctypes.c_uint64, "Q")}
-_SAMPLES = 32
+_SAMPLES = 8
+"""Each is a cache line that may have to come from memory with every call, so more of them cost more than they tell."""
 
 
 def _sample_of(tensor: torch.Tensor) -> memoryview | None:
