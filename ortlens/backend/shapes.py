@@ -40,8 +40,9 @@ def view(self: Any, size: Sequence[Any]) -> Any:
     return _opset().Reshape(self, _whole(size), allowzero=int(may_be_empty))
 
 
-def expand(self: Any, size: Sequence[Any], implicit: bool = False) -> Any:  # noqa: ARG001, FBT001, FBT002 - the operator's
+def expand(self: Any, size: Sequence[Any], implicit: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's
     """`aten.expand`; ONNX keeps a size where 1 is asked for, PyTorch where -1 is."""
+    del implicit  # whether a user wrote it or PyTorch's broadcasting did
     return _opset().Expand(self, _whole([1 if isinstance(part, int) and part == -1 else part for part in size]))
 
 

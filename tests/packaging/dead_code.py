@@ -1,6 +1,6 @@
 """Run vulture over the package and the tests, with the names that only look unused taken out.
 
-Three kinds of names are used in ways that no reader of source text can see: fields of dataclasses (a record's field is
+Three kinds of names are used in ways that no reader of source text can see: fields of dataclasses and named tuples (a record's field is
 a column of a frame, read by its name), attributes set on an object of another library for that library to read, and
 the functions that entry points name. All are looked up here rather than kept in a list by hand, so that a list cannot
 hide what has really died.
@@ -52,9 +52,13 @@ def _python_files(path: Path) -> list[Path]:
 
 def _dataclass_fields(tree: ast.Module) -> list[str]:
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    decorated = [node for node in classes if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)]
-    statements = [statement for node in decorated for statement in node.body]
+    records = [node for node in classes if any("dataclass" in ast.unparse(d) or "NamedTuple" in ast.unparse(d) for d in _made_by(node))]
+    statements = [statement for node in records for statement in node.body]
     return [item.target.id for item in statements if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]
+
+
+def _made_by(node: ast.ClassDef) -> list[ast.expr]:
+    return [*node.decorator_list, *node.bases]
 
 
 def _attributes_set_on_others(tree: ast.Module) -> list[str]:
