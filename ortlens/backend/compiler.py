@@ -8,14 +8,12 @@ import importlib.util
 import os
 import pathlib
 import threading
-import time
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ortlens._versions import check_supported
 from ortlens.backend.custom import registered_ops
 from ortlens.backend.options import OrtBackendOptions
-from ortlens.backend.provenance import input_name
 from ortlens.errors import ConversionError, OrtLensError
 from ortlens.trace.recorder import CURRENT
 
@@ -77,15 +75,16 @@ class OrtBackend:
             A callable of the same inputs.
         """
         from ortlens.backend import _torch
+        from ortlens.backend.entry import Entry, left_alone, needs_gradient
         from ortlens.backend.undisturbed import undisturbed
 
         if not self.options.use_aot_autograd and needs_gradient(example_inputs):
-            return _left_alone(graph_module)
+            return left_alone(graph_module)
         whole = None if dry_run or needs_gradient(example_inputs) else self._whole_key(graph_module, example_inputs)
         if whole is not None and CURRENT.get() is None and (ready := self._of_earlier_process(whole, graph_module, example_inputs)):
             return ready
         decompositions = self.tables()[1]  # first, so that building the tables is not taken for AOTAutograd's work
-        entry = _Entry(backend=self, recorder=CURRENT.get(), module=graph_module, whole=whole, dry_run=dry_run)
+        entry = Entry(backend=self, recorder=CURRENT.get(), module=graph_module, whole=whole, dry_run=dry_run)
         backend = _torch.aot_backend(
             forward=entry.compiler_for("forward"),
             backward=entry.compiler_for("backward"),
@@ -264,134 +263,10 @@ class OrtBackend:
             cls._instances.clear()
 
 
-class _Entry:
-    """One Dynamo graph on its way through AOTAutograd."""
-
-    def __init__(
-        self, *, backend: OrtBackend, recorder: Recorder | None, module: torch.fx.GraphModule, whole: str | None, dry_run: bool
-    ) -> None:
-        from ortlens.backend import _torch
-
-        self._backend = backend
-        self._recorder = recorder
-        self._module = module
-        self._whole = whole
-        self._autocasts = _torch.autocasts()  # asked here: AOTAutograd switches it off while it compiles
-        self.direct: Callable[..., Any] | None = None
-        self._dry_run = dry_run
-        self._op_count = count_ops(module)
-        self._input_names = [input_name(source, place) for place, source in enumerate(_torch.input_sources(module))]
-        self._started = time.perf_counter_ns()
-        self._spent = 0  # by this backend's own work, so that what is left is AOTAutograd's
-
-    def recorded(self) -> contextlib.AbstractContextManager[object]:
-        """Around the whole compilation, for a lens that no Dynamo graph passes through."""
-        on_graph = None if self._recorder is None else self._recorder.on_graph
-        return contextlib.nullcontext() if on_graph is None else on_graph(self._module)
-
-    def compiler_for(self, phase: Phase) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
-        """The compiler that AOTAutograd calls for one phase."""
-
-        def compile_graph(module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
-            from ortlens.backend import _torch
-
-            entered = time.perf_counter_ns()
-            mutated = _torch.mutated_input_indices() if phase != "backward" else ()
-            static = _torch.static_input_indices() - set(mutated) if phase != "backward" else frozenset()
-            # The backward graph is compiled inside the forward's window or much later, at the first backward call:
-            # its share of AOTAutograd's time cannot be told apart and stays with the forward graph.
-            aot_ns = 0 if phase == "backward" else entered - self._started - self._spent
-            plain = phase == "inference" and self._is_plain(module)
-            with _torch.real_tensors():
-                run = self._backend.compile_graph(
-                    module,
-                    phase=phase,
-                    static_inputs=static,
-                    recorder=self._recorder,
-                    compile_id=_torch.current_compile_id(),
-                    op_count=0 if phase == "backward" else self._op_count,
-                    aot_ns=aot_ns,
-                    input_names=() if phase == "backward" else self._input_names,
-                    output_names=self._output_names(module, mutated) if phase == "inference" else (),
-                    dry_run=self._dry_run,
-                    whole=self._whole if plain else None,
-                )
-            self._spent += time.perf_counter_ns() - entered
-            if plain and not self._autocasts:  # AOTAutograd's code around a graph would do nothing but cost time with every call
-                self.direct = lambda *args: run(list(args))
-            return run
-
-        return compile_graph
-
-    def _is_plain(self, module: torch.fx.GraphModule) -> bool:
-        """Whether a graph of AOTAutograd's takes and gives what Dynamo's does, so that nothing is left to do around it."""
-        from ortlens.backend import _torch
-
-        outer = [_torch.example_of(node) for node in self._module.graph.find_nodes(op="placeholder")]
-        inner = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
-        same = len(outer) == len(inner) and all(_alike(first, second) for first, second in zip(outer, inner, strict=True))
-        return same and _torch.returns_plainly()
-
-    def _output_names(self, module: torch.fx.GraphModule, mutated: Sequence[int]) -> list[str]:
-        """New values of what the program writes to come first, then what it returns."""
-        output = next(node for node in module.graph.nodes if node.op == "output")
-        count = len(output.args[0]) - len(mutated)
-        known = len(self._input_names)
-        updated = [f"{self._input_names[place] if place < known else f'input_{place}'}.updated" for place in mutated]
-        return [*updated, *(f"output_{place}" for place in range(count))]
-
-
-def _alike(first: Any, second: Any) -> bool:
-    """Whether two example values stand for the same input."""
-    import torch
-
-    both = isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)
-    return both and (first.dtype, first.shape, first.stride()) == (second.dtype, second.shape, second.stride())
-
-
-def needs_gradient(inputs: Sequence[Any]) -> bool:
-    """Whether calls with such inputs are part of a training step.
-
-    Args:
-        inputs: Inputs of a graph.
-
-    Returns:
-        True when gradients are enabled and some input requires one.
-    """
-    import torch
-
-    return torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
-
-
-def _left_alone(module: torch.fx.GraphModule) -> Callable[..., Any]:
-    """A training graph that the user keeps from AOTAutograd: PyTorch runs it, and the reason is recorded."""
-    from ortlens.backend import _torch
-    from ortlens.backend.record import GraphReporter
-
-    recorder = CURRENT.get()
-    if recorder is not None:
-        compile_id = _torch.current_compile_id()
-        reporter = GraphReporter(recorder, phase="forward", compile_id=compile_id, op_count=count_ops(module), aot_ns=0)
-        reporter.left_alone(module, "use_aot_autograd=False leaves graphs that need gradients to PyTorch")
-    return module.forward
-
-
 def _boxed(run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
     """Mark a function as taking its inputs in a list that it may empty."""
     run._boxed_call = True  # type: ignore[attr-defined]  # noqa: SLF001 - the mark AOTAutograd looks for
     return run
-
-
-def count_ops(module: torch.fx.GraphModule) -> int:
-    """Operations in a Dynamo graph.
-
-    Args:
-        module: As Dynamo hands it over.
-
-    Returns:
-        Calls of functions, methods and modules.
-    """
-    return sum(1 for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module"))
 
 
 def _transformed(model: onnx.ModelProto, options: OrtBackendOptions) -> onnx.ModelProto:

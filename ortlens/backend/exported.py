@@ -9,7 +9,7 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
 from ortlens.backend import _torch
-from ortlens.backend.compiler import count_ops
+from ortlens.backend.entry import count_ops
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:

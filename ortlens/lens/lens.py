@@ -12,7 +12,8 @@ import torch
 import torch.fx
 
 from ortlens.backend import _torch
-from ortlens.backend.compiler import OrtBackend, count_ops, needs_gradient, ortlens_backend, torch_compile_backend
+from ortlens.backend.compiler import OrtBackend, ortlens_backend, torch_compile_backend
+from ortlens.backend.entry import count_ops, needs_gradient
 from ortlens.errors import UsageError
 from ortlens.lens import dry_run as fakes
 from ortlens.lens.dynamo import DynamoWatch
