@@ -204,6 +204,7 @@ class GraphReporter:
                 providers=info.providers,
                 input_signature=signature_text(info, runner.part),
                 create_ns=info.create_ns,
+                held_bytes=info.held_bytes,
                 threads=info.threads.count,
                 spinning=info.threads.spinning,
                 threads_reason=info.threads.reason,

@@ -13,6 +13,7 @@ import torch
 import torch.fx
 
 from ortlens.backend import _torch, call, convert, dtypes, providers, threads, weights
+from ortlens.backend.memory import heap_bytes
 from ortlens.errors import SessionError
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class SessionInfo:
         create_ns: How long it took to create.
         frozen: The weights it holds as constants.
         threads: The threads it works with, and why.
+        held_bytes: Heap that it took to make it; None where the C library does not tell.
     """
 
     input_names: tuple[str, ...]
@@ -70,6 +72,7 @@ class SessionInfo:
     create_ns: int
     frozen: tuple[weights.FrozenWeight, ...]
     threads: threads.ThreadChoice
+    held_bytes: int | None
 
 
 class ModelRefused(Exception):  # noqa: N818 - said of a model, caught where it is planned anew
@@ -240,14 +243,16 @@ class PartitionRunner:
             options.add_free_dimension_override_by_name(name, size)
         if frozen and own is None:
             options.add_external_initializers(*weights.ort_values(frozen))
-        started = time.perf_counter_ns()
+        serialized = model.SerializeToString()
+        before, started = heap_bytes(), time.perf_counter_ns()
         try:
             session = onnxruntime.InferenceSession(
-                model.SerializeToString(), options, providers=chosen, enable_fallback=0, disabled_optimizers=_unwanted(model, chosen)
+                serialized, options, providers=chosen, enable_fallback=0, disabled_optimizers=_unwanted(model, chosen)
             )
         except Exception as error:
             raise ModelRefused(str(error)) from error
         elapsed = time.perf_counter_ns() - started
+        after = heap_bytes()
         return SessionInfo(
             input_names=tuple(value.name for value in model.graph.input),
             output_names=tuple(value.name for value in model.graph.output),
@@ -261,6 +266,7 @@ class PartitionRunner:
             create_ns=elapsed,
             frozen=tuple(frozen),
             threads=chosen_threads,
+            held_bytes=None if before is None or after is None else max(after - before, 0),
         )
 
     def _dimensions(self, args: Sequence[Any]) -> dict[str, int]:

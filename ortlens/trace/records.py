@@ -187,6 +187,12 @@ class Session:
     providers: tuple[str, ...] = column("Execution providers that ONNX Runtime registered, in order.", default=())
     input_signature: str = column("dtypes and shapes of the inputs it accepts, as `f32[2,8] i64[s0]`.", default="")
     create_ns: int = column("Creating the session.", unit="ns", default=0)
+    held_bytes: int | None = column(
+        "Heap that making it took: weights that ONNX Runtime packed or folded into copies of its own, and its own structures; "
+        "empty where the C library does not tell.",
+        unit="bytes",
+        default=None,
+    )
     threads: int | None = column("Threads that work on one operator; 0 leaves it to ONNX Runtime.", default=None)
     spinning: bool | None = column("Whether they wait actively while a run goes on; empty when not recorded.", default=None)
     threads_reason: str = column("Why so many threads, and why they spin or not.", default="")

@@ -23,7 +23,7 @@ PROMISED = {
     "partitions": "partition_id graph_id node_count input_count output_count input_bytes output_bytes weight_bytes flops model_id",
     "fallbacks": "graph_id node target reason_code reason file line source calls total_ns",
     "models": "model_id partition_id path opset node_count ops initializer_bytes size_bytes sha256 cached optimized_node_count",
-    "sessions": "session_id partition_id model_id providers input_signature create_ns threads spinning threads_reason "
+    "sessions": "session_id partition_id model_id providers input_signature create_ns held_bytes threads spinning threads_reason "
     "calls total_ns mean_ns p50_ns p90_ns p99_ns max_ns",
     "runs": "session_id call start_ns bind_ns run_ns output_ns total_ns thread",
     "kernels": "session_id kernel op_type provider calls total_ns mean_ns share node module file line confidence",
