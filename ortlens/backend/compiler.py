@@ -121,12 +121,14 @@ class OrtBackend:
     def _of_earlier_process(self, key: str, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> ReadyGraph | None:
         """A graph that needs no AOTAutograd; under a lens there is none, since the nodes that a lens shows are AOTAutograd's."""
         from ortlens.backend import _torch, ready
+        from ortlens.backend.undisturbed import undisturbed
 
         cache = self._cache()
         if cache is None:
             return None
         with _torch.real_tensors():
-            found = ready.load(
+            found: ReadyGraph | None = undisturbed(
+                ready.load,
                 cache,
                 key,
                 module=graph_module,

@@ -69,16 +69,14 @@ def keep(cache: ModelCache, key: str, compiled: CompiledGraph) -> None:
     import onnx
 
     runner = compiled.whole()
-    places = {node: place for place, node in enumerate(compiled.placeholders())}
-    if runner is None or set(runner.part.inputs) != places.keys():
-        return  # an input that nothing reads would have no value when PyTorch must take over
+    if runner is None:
+        return
     model = compiled.model_key(runner.part)
     made = list(runner.part.outputs)
     values = [_described(node.meta["val"]) for node in made]
     facts = {
         "model": model,
-        "inputs": [places[node] for node in runner.part.inputs],
-        "names": [node.name for node in runner.part.inputs],
+        "names": [node.name for node in compiled.placeholders()],
         "weights": sorted(compiled.job.static_inputs),
         "values": values,
         "outputs": [made.index(node) for node in compiled.output_nodes()],
@@ -101,20 +99,15 @@ class ReadyGraph:
         runners: The one partition.
     """
 
-    def __init__(self, module: torch.fx.GraphModule, inputs: Sequence[Any], runner: PartitionRunner, facts: dict[str, Any]) -> None:
+    def __init__(self, runner: PartitionRunner, outputs: list[int]) -> None:
         """Put together what was kept.
 
         Args:
-            module: As Dynamo hands it over; PyTorch runs it when ONNX Runtime cannot.
-            inputs: Its inputs.
             runner: Runs its partition.
-            facts: As written by `keep`.
+            outputs: For each output of the graph, its place among those of the partition.
         """
         self.runners = [runner]
-        self._module = module
-        self._count = len(inputs)
-        self._inputs: list[int] = facts["inputs"]
-        self._outputs: list[int] = facts["outputs"]
+        self._outputs = outputs
         self._lock = threading.Lock()
         self._ready = False
 
@@ -129,7 +122,7 @@ class ReadyGraph:
         """
         if not self._ready:
             self._prepare(args)
-        made = self.runners[0].run(*[args[place] for place in self._inputs])
+        made = self.runners[0].run(*args)
         return [made[place] for place in self._outputs]
 
     def session_calls(self) -> int:
@@ -141,7 +134,7 @@ class ReadyGraph:
             if self._ready:
                 return
             try:
-                undisturbed(self.runners[0].prepare, [args[place] for place in self._inputs])
+                undisturbed(self.runners[0].prepare, args)
             except UsageError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever the reason, PyTorch has the right answer
@@ -176,20 +169,19 @@ def load(  # noqa: PLR0913 - one call site; each by name
     if found is None or entry is None:
         return None
     facts = found.facts
-    weights = set(facts["weights"])
     runner = PartitionRunner(
         _part(module, inputs, facts),
         transforms(entry.model),
         [None if order is None else tuple(order) for order in entry.facts["permutations"]],
         options=options,
-        weight_inputs=frozenset(place for place, source in enumerate(facts["inputs"]) if source in weights),
+        weight_inputs=frozenset(facts["weights"]),
         freeze=options.freeze_weights is not False,
         alternates=False,
         hooks=RunnerHooks(session_made=lambda _runner, _info: None, run_failed=_run_failed),
         work=facts["work"],
         cached=True,
     )
-    return ReadyGraph(module, inputs, runner, facts)
+    return ReadyGraph(runner, facts["outputs"])
 
 
 def _run_failed(_runner: PartitionRunner, error: Exception) -> None:
@@ -199,14 +191,13 @@ def _run_failed(_runner: PartitionRunner, error: Exception) -> None:
 
 
 def _part(module: torch.fx.GraphModule, inputs: Sequence[Any], facts: dict[str, Any]) -> Part:
-    """A partition that PyTorch would run as Dynamo's graph; its inputs and outputs are those of the model."""
+    """A partition that PyTorch would run as Dynamo's graph; it takes all inputs of that, also those that the model does without."""
     graph = torch.fx.Graph()
     sources = []
-    for name, place in zip(facts["names"], facts["inputs"], strict=True):
+    for name, value in zip(facts["names"], inputs, strict=True):
         sources.append(graph.placeholder(name))
-        sources[-1].meta["val"] = inputs[place]
-    by_place = dict(zip(facts["inputs"], sources, strict=True))
-    whole = graph.call_module("whole", tuple(by_place[place] for place in range(len(inputs))))
+        sources[-1].meta["val"] = value
+    whole = graph.call_module("whole", tuple(sources))
     outputs = []
     for number, value in enumerate(facts["values"]):
         outputs.append(graph.call_function(_taken, (whole, facts["outputs"].index(number))))

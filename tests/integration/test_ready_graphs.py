@@ -224,3 +224,30 @@ def test_transforms_see_the_model_here_too(tmp_path: pathlib.Path) -> None:
         assert_same(compiled(layers, tmp_path, pre_ort_model_transforms=[note])(x), layers(x))
     assert len(seen) == 2
     assert seen[0] == seen[1]
+
+
+class Idle(torch.nn.Module):
+    """Holds a layer whose result nobody takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.idle = torch.nn.Linear(8, 4), torch.nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.used(x)
+        return (made, self.idle(made + y))[0]
+
+
+@torch.no_grad()
+def test_inputs_that_nothing_reads(tmp_path: pathlib.Path, asked: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    layers, x, y = Idle().eval(), torch.rand(3, 8), torch.rand(3, 4)
+    for _ in range(2):
+        assert_same(compiled(layers, tmp_path)(x, y), layers(x, y))
+    assert asked.count == 1
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no session today")
+
+    monkeypatch.setattr(session.PartitionRunner, "prepare", fail)
+    with pytest.warns(RuntimeWarning, match="no session today"):
+        assert_same(compiled(layers, tmp_path)(x, y), layers(x, y))
