@@ -468,6 +468,25 @@ def dynamo_entry() -> object | None:
     return next((owner for owner in _callers_on_stack() if type(owner).__name__ == "CatchErrorsWrapper"), None)
 
 
+def compiled_callable() -> tuple[object, Callable[..., Any]] | None:
+    """What the running compilation is for: the callable that the user's call of it went through.
+
+    `compile_wrapper` in `torch/_dynamo/eval_frame.py` has the user's function and the context that compiles it as `fn` and `self`.
+
+    Returns:
+        The user's function (a bound method for a module), and a function that calls it compiled, like the one that
+        `torch.compile` returned; None outside a compilation.
+    """
+    found: tuple[object, Callable[..., Any]] | None = None
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:  # the outermost is the user's own
+        if frame.f_code.co_name == "compile_wrapper" and {"fn", "self"} <= frame.f_locals.keys():
+            function, context = frame.f_locals["fn"], frame.f_locals["self"]
+            found = function, context(function)
+        frame = frame.f_back
+    return found
+
+
 @functools.cache
 def graph_break_registry() -> dict[str, str]:
     """PyTorch's ids of graph breaks by their type.

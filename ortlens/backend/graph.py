@@ -7,6 +7,7 @@ is planned anew; whatever happens, PyTorch can always run what is left.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import warnings
@@ -26,7 +27,7 @@ from ortlens.backend.undisturbed import undisturbed
 from ortlens.errors import ConversionError, OrtLensError, SessionError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import onnx
     import onnx_ir as ir
@@ -207,13 +208,13 @@ class CompiledGraph:
             reason = f"its ONNX function raised {short_text(error)}"
             if self.job.options.on_error == "raise":
                 raise ConversionError(f"node {name} could not be converted: {reason}") from error
-            self._excluded[name] = Verdict(supported=False, code="converter_raised", reason=reason)
+            self._excluded[name] = Verdict(supported=False, code="converter_raised", reason=reason, exception=_whole_text(error))
         if whole:
             self._exclude_part(part, "converter_raised", "its partition could not be converted")
 
-    def _exclude_part(self, part: split.Part, code: Any, reason: str) -> None:
+    def _exclude_part(self, part: split.Part, code: Any, reason: str, exception: str | None = None) -> None:
         for node in part.nodes:
-            self._excluded.setdefault(node.name, Verdict(supported=False, code=code, reason=reason))
+            self._excluded.setdefault(node.name, Verdict(supported=False, code=code, reason=reason, exception=exception))
 
     def _first_run(self, args: list[Any]) -> list[Any]:
         with self._lock:
@@ -230,7 +231,7 @@ class CompiledGraph:
             raise error from error.__cause__
         title = "a graph could not be prepared for ONNX Runtime and stays in PyTorch"
         if self.job.reporter is not None:
-            self.job.reporter.lost_whole(self.job.module, f"preparing the graph raised {short_text(error)}")
+            self.job.reporter.lost_whole(self.job.module, f"preparing the graph raised {short_text(error)}", _whole_text(error))
         self._tell("backend_failed", title, error)
         self.runners = []
         self.run = eager_graph(self.job.module)
@@ -296,6 +297,25 @@ class CompiledGraph:
         returned: Any = output.args[0]
         return list(returned) if isinstance(returned, (list, tuple)) else [returned]
 
+    @contextlib.contextmanager
+    def intercepted(self, around: Callable[[Callable[[list[Any]], list[Any]], list[Any]], list[Any]]) -> Iterator[None]:
+        """Have every call of this graph go through a function.
+
+        Args:
+            around: Called with what runs the graph now, and with the list of its inputs, which is emptied; returns its outputs.
+        """
+        inner = self.run
+
+        def through(args: list[Any]) -> list[Any]:
+            return around(inner, args)
+
+        self.run = through
+        try:
+            yield
+        finally:
+            if self.run is through:
+                self.run = inner
+
     def left_in_torch(self) -> dict[str, str]:
         """The nodes that PyTorch runs.
 
@@ -326,10 +346,11 @@ class CompiledGraph:
         found = False
         for node in runner.part.nodes:
             if node.name in named or (node.target in targets and _output_dtype(node) in dtypes):
-                self._excluded[node.name] = Verdict(supported=False, code="session_refused", reason=reason)
+                refused = Verdict(supported=False, code="session_refused", reason=reason, exception=_whole_text(error))
+                self._excluded[node.name] = refused
                 found = True
         if not found:
-            self._exclude_part(runner.part, "session_refused", reason)
+            self._exclude_part(runner.part, "session_refused", reason, _whole_text(error))
 
     def _session_made(self, runner: PartitionRunner, info: SessionInfo) -> RunLog | None:
         path = None if runner.ran_before else self._dumped(runner)
@@ -351,7 +372,7 @@ class CompiledGraph:
         reason = f"ONNX Runtime failed while running it: {short_text(error)}"
         self._tell("run_failed", f"a partition of {len(runner.part.nodes)} nodes went back to PyTorch", error)
         if self.job.reporter is not None:
-            self.job.reporter.partition_lost(runner, reason)
+            self.job.reporter.partition_lost(runner, reason, _whole_text(error))
 
     def _report_plan(self) -> None:
         if self.job.reporter is not None:
@@ -396,6 +417,16 @@ def short_text(error: BaseException, limit: int = 300) -> str:
     text = " ".join(str(error).split())
     said = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return said if len(said) <= limit else said[: limit - 3] + "..."
+
+
+def _whole_text(error: BaseException, limit: int = 4000) -> str:
+    """Class and message of an error and of what caused it, outermost first, in lines."""
+    lines: list[str] = []
+    seen: BaseException | None = error
+    while seen is not None:
+        lines.append(f"{type(seen).__name__}: {seen}".strip())
+        seen = seen.__cause__
+    return "\n".join(lines)[:limit]
 
 
 def eager_graph(module: torch.fx.GraphModule) -> Callable[[list[Any]], list[Any]]:

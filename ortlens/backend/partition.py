@@ -92,19 +92,26 @@ def _earliest_levels(plan: Plan) -> dict[torch.fx.Node, int]:
     floor = 0  # nothing after a write may run before it
     last_effect = 0  # checks and random draws keep the order the program gave them
     for node in plan.verdicts:
-        sources = level if _writes(node) else (source for source in node.all_input_nodes if source in level)
+        sources = level if writes(node) else (source for source in node.all_input_nodes if source in level)
         own = max((level[s] + (plan.in_partition(s) and not plan.in_partition(node)) for s in sources), default=0)
         own = max(own, floor)
         if plan.verdicts[node].code == "side_effect":
             own = last_effect = max(own, last_effect)
-        if _writes(node):
+        if writes(node):
             floor = own
         level[node] = own
     return level
 
 
-def _writes(node: torch.fx.Node) -> bool:
-    """Whether a node changes one of its arguments; rare, since AOTAutograd makes graphs functional."""
+def writes(node: torch.fx.Node) -> bool:
+    """Whether a node changes one of its arguments; rare, since AOTAutograd makes graphs functional.
+
+    Args:
+        node: Any node of an ATen graph.
+
+    Returns:
+        True for operators whose schema says so.
+    """
     schema = getattr(node.target, "_schema", None)
     return schema is not None and bool(schema.is_mutable)
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ortlens.backend import _torch, provenance
+from ortlens.backend.partition import writes
 from ortlens.backend.session import signature_text
-from ortlens.backend.support import NodeKind, kind_of
+from ortlens.backend.support import NodeKind, Verdict, kind_of
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
@@ -35,6 +36,23 @@ class Phases:
         return self.partition_ns + self.convert_ns + self.optimize_ns + self.session_ns
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """The ids of a partition in the records.
+
+    Attributes:
+        graph_id: Its graph.
+        partition_id: Itself.
+        model_id: Its ONNX model.
+        session_id: Its latest session; None before the first call.
+    """
+
+    graph_id: str
+    partition_id: str
+    model_id: str
+    session_id: str | None
+
+
 class GraphReporter:
     """Records one graph: its nodes, partitions, models and sessions, as they come and when they change."""
 
@@ -51,6 +69,7 @@ class GraphReporter:
         self.graph_id = recorder.next_id("g")
         self._recorder = recorder
         self._ids: dict[PartitionRunner, tuple[str, str]] = {}
+        self._sessions: dict[PartitionRunner, str] = {}
         self._compute: frozenset[str] = frozenset()
         recorder.add(r.Graph(graph_id=self.graph_id, compile_id=compile_id, phase=phase, op_count=op_count, aot_ns=aot_ns))
 
@@ -63,6 +82,7 @@ class GraphReporter:
             phases: Time spent so far.
         """
         self._recorder.forget_graph(self.graph_id)
+        self._sessions = {}
         self._ids = {runner: (self._recorder.next_id("p"), self._recorder.next_id("m")) for runner in runners}
         for runner in runners:
             self._partition(runner)
@@ -72,6 +92,18 @@ class GraphReporter:
                 self._node(plan, runners, node, onnx_names)
         self._counts(plan, runners)
         self.amend_phases(phases)
+
+    def identity(self, runner: PartitionRunner) -> Identity:
+        """Under which ids a partition is recorded.
+
+        Args:
+            runner: A runner of this graph's latest plan.
+
+        Returns:
+            The ids.
+        """
+        partition_id, model_id = self._ids[runner]
+        return Identity(graph_id=self.graph_id, partition_id=partition_id, model_id=model_id, session_id=self._sessions.get(runner))
 
     def _counts(self, plan: Plan, runners: list[PartitionRunner]) -> None:
         compute = [node for node in plan.verdicts if kind_of(node) is NodeKind.COMPUTE]
@@ -156,6 +188,8 @@ class GraphReporter:
                 graph_id=self.graph_id,
                 node=node.name,
                 target=target,
+                kind=_KINDS[kind_of(node)],
+                inputs=_read_by(node),
                 module=module.path,
                 module_type=module.type,
                 file=line.file,
@@ -169,11 +203,14 @@ class GraphReporter:
                 reason=verdict.reason,
                 flops=provenance.node_flops(node) if counted else 0,
                 bytes=provenance.node_bytes(node) if counted else 0,
+                output_bytes=provenance.tensor_bytes(value) if counted else 0,
+                is_output=_is_returned(node),
+                mutates=writes(node),
                 onnx_nodes=tuple(onnx_names.get(node.name, ())) if inside else (),
             )
         )
         if _is_fallback(plan, node):
-            self._recorder.add(_fallback(self.graph_id, node, verdict.code, verdict.reason))
+            self._recorder.add(_fallback(self.graph_id, node, verdict))
 
     def _carrier(self, runners: list[PartitionRunner], node: torch.fx.Node) -> str | None:
         """The first partition that computes a number for itself."""
@@ -191,7 +228,7 @@ class GraphReporter:
             A log for its calls.
         """
         partition_id, model_id = self._ids[runner]
-        session_id = self._recorder.next_id("s")
+        session_id = self._sessions[runner] = self._recorder.next_id("s")
         changes: dict[str, Any] = {"path": dumped} if dumped else {}
         embedded = sum(tensor.ByteSize() for tensor in runner.model.graph.initializer)
         frozen = sum(weight.contiguous.nbytes for weight in info.frozen)
@@ -234,18 +271,20 @@ class GraphReporter:
                 )
             )
 
-    def partition_lost(self, runner: PartitionRunner, reason: str) -> None:
+    def partition_lost(self, runner: PartitionRunner, reason: str, exception: str | None = None) -> None:
         """Record that a partition went back to PyTorch while running.
 
         Args:
             runner: Its runner.
             reason: Why, in words.
+            exception: What was raised, with its class.
         """
+        lost = Verdict(supported=False, code="session_refused", reason=reason, exception=exception)
         for node in runner.part.nodes:
             if kind_of(node) is NodeKind.COMPUTE:
                 change: dict[str, Any] = {"supported": False, "reason_code": "session_refused", "reason": reason, "partition_id": None}
                 self._recorder.amend(r.Node, (self.graph_id, node.name), **change)
-                self._recorder.add(_fallback(self.graph_id, node, "session_refused", reason))
+                self._recorder.add(_fallback(self.graph_id, node, lost))
         self._recount()
 
     def _recount(self) -> None:
@@ -272,16 +311,17 @@ class GraphReporter:
         """
         return self._recorder.eager_log(self.graph_id, tuple(node.name for node in nodes)) if nodes else None
 
-    def lost_whole(self, module: torch.fx.GraphModule, reason: str) -> None:
+    def lost_whole(self, module: torch.fx.GraphModule, reason: str, exception: str | None = None) -> None:
         """Record that PyTorch runs the whole graph, because compiling it failed.
 
         Args:
             module: The ATen graph.
             reason: Why, in words.
+            exception: What was raised, with its class.
         """
         self._recorder.forget_graph(self.graph_id)
         compute = [node for node in module.graph.nodes if kind_of(node) is NodeKind.COMPUTE]
-        self._all_stay(compute, "converter_raised", reason)
+        self._all_stay(compute, Verdict(supported=False, code="converter_raised", reason=reason, exception=exception))
 
     def left_alone(self, module: torch.fx.GraphModule, reason: str) -> None:
         """Record that a graph was left to PyTorch by choice, before it was lowered.
@@ -291,10 +331,10 @@ class GraphReporter:
             reason: Why, in words.
         """
         ops = [node for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
-        self._all_stay(ops, "policy", reason)
+        self._all_stay(ops, Verdict(supported=False, code="policy", reason=reason))
 
-    def _all_stay(self, nodes: list[torch.fx.Node], code: r.ReasonCode, reason: str) -> None:
-        self._recorder.add(*(_fallback(self.graph_id, node, code, reason) for node in nodes))
+    def _all_stay(self, nodes: list[torch.fx.Node], verdict: Verdict) -> None:
+        self._recorder.add(*(_fallback(self.graph_id, node, verdict) for node in nodes))
         coverage = 0.0 if nodes else None
         self._recorder.amend(r.Graph, self.graph_id, node_count=len(nodes), partition_count=0, fallback_count=len(nodes), coverage=coverage)
 
@@ -359,18 +399,38 @@ _CONSEQUENCES = {
 """What a survived failure means for the user and what to do: hazard and mitigation, by rule; `_WENT_BACK` for the others."""
 
 
-def _fallback(graph_id: str, node: torch.fx.Node, code: r.ReasonCode | None, reason: str | None) -> r.Fallback:
+def _fallback(graph_id: str, node: torch.fx.Node, verdict: Verdict) -> r.Fallback:
     line = provenance.user_line(node)
     return r.Fallback(
         graph_id=graph_id,
         node=node.name,
         target=provenance.target_name(node),
-        reason_code=code or "policy",
-        reason=reason or "",
+        reason_code=verdict.code or "policy",
+        reason=verdict.reason or "",
+        exception=verdict.exception,
         file=line.file,
         line=line.line,
         source=line.source,
     )
+
+
+_KINDS: dict[NodeKind, r.NodeKind] = {NodeKind.COMPUTE: "compute", NodeKind.SIZE: "size", NodeKind.EFFECT: "effect"}
+
+
+def _read_by(node: torch.fx.Node) -> tuple[str, ...]:
+    """Names of what a node reads; an item of a tuple counts as the node that made the tuple, constants do not count."""
+    names: dict[str, None] = {}
+    for source in node.all_input_nodes:
+        maker = source
+        while kind_of(maker) is NodeKind.TUPLE and maker.all_input_nodes:
+            maker = maker.all_input_nodes[0]
+        if maker.op != "get_attr":
+            names[maker.name] = None
+    return tuple(names)
+
+
+def _is_returned(node: torch.fx.Node) -> bool:
+    return any(user.op == "output" or (kind_of(user) is NodeKind.TUPLE and _is_returned(user)) for user in node.users)
 
 
 def _is_fallback(plan: Plan, node: torch.fx.Node) -> bool:

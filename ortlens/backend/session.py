@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnxruntime
 import torch
@@ -17,13 +19,16 @@ from ortlens.backend.memory import heap_bytes
 from ortlens.errors import SessionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import onnx
 
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.split import Part
     from ortlens.trace.runlog import RunLog
+
+Around: TypeAlias = Callable[[Callable[..., tuple[Any, ...]], tuple[Any, ...]], tuple[Any, ...]]
+"""Goes around a run of a partition: takes what runs it and the inputs, returns the outputs."""
 
 _MAX_REFREEZES = 2
 """How often changed weights are frozen anew before they become inputs: weights that change often are being trained."""
@@ -178,6 +183,26 @@ class PartitionRunner:
             self.run = self._run_for_sizes
         else:
             self.run = made
+
+    @contextlib.contextmanager
+    def intercepted(self, around: Around) -> Iterator[None]:
+        """Have every run of this partition go through a function.
+
+        Args:
+            around: Called with what runs the partition now, and with its inputs; returns its outputs. When a weight changes
+                meanwhile, the runs after that go past it: what is right comes before what is watched.
+        """
+        inner = self.run
+
+        def through(*args: Any) -> tuple[Any, ...]:
+            return around(inner, args)
+
+        self.run = through
+        try:
+            yield
+        finally:
+            if self.run is through:
+                self.run = inner
 
     def _sizes_of(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """What tells one combination of sizes from another: every shape and number but the weights'."""

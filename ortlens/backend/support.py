@@ -37,6 +37,7 @@ class Verdict(NamedTuple):
     supported: bool
     code: ReasonCode | None = None
     reason: str | None = None
+    exception: str | None = None  # what was raised, for what was found out by trying
 
 
 YES = Verdict(supported=True)

@@ -33,6 +33,7 @@ class _CaptureLens(Lens):
     @contextlib.contextmanager
     def _entered(self, module: Any) -> Iterator[None]:
         self._modules.append(module)
+        self._note_target()
         with self._watch.backend_at_work():
             yield
 

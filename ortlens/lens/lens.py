@@ -82,6 +82,7 @@ class Lens(CaptureView):
         """What the target of `explain` returned on its last call."""
         self._aliases: tuple[frozenset[str], ...] = ()
         self._arguments: tuple[str, ...] = ()
+        self._targets: list[tuple[object, Callable[..., Any]]] = []
         self._watch = DynamoWatch(self._recorder, self._claims)
 
     def __call__(self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
@@ -96,6 +97,7 @@ class Lens(CaptureView):
             A callable of the same inputs.
         """
         self._modules.append(graph_module)
+        self._note_target()
         token = CURRENT.set(self._recorder)
         try:
             with self._watch.backend_at_work() as compile_id:
@@ -106,6 +108,37 @@ class Lens(CaptureView):
                 return self._observed(graph_module, compiled, compile_id, example_inputs)
         finally:
             CURRENT.reset(token)
+
+    def _note_target(self) -> None:
+        """Note what is being compiled, to be able to call it once more."""
+        found = _torch.compiled_callable()
+        if found is not None and all(known is not found[0] and known != found[0] for known, _ in self._targets):
+            self._targets.append(found)
+
+    def call_target(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Call what was compiled through this lens: the first callable, if there were several.
+
+        Args:
+            args: Its arguments.
+            kwargs: Likewise.
+
+        Returns:
+            What it returns.
+
+        Raises:
+            UsageError: Nothing was compiled through this lens yet, or only a dry run was made.
+        """
+        if self._dry_run:
+            raise UsageError("this lens holds a dry run, which ran nothing; call explain() without dry_run=True first")
+        if not self._targets:
+            raise UsageError("nothing was compiled through this lens yet; call the compiled function once, then ask again")
+        return self._targets[0][1](*args, **kwargs)
+
+    def live_graphs(self) -> tuple[CompiledGraph, ...]:
+        """The graphs of our backend that were compiled through this lens, oldest first; those of earlier guards are among them."""
+        from ortlens.backend.graph import CompiledGraph
+
+        return tuple(graph for graph in self._recorder.live if isinstance(graph, CompiledGraph))
 
     def _claims(self, backend: object) -> bool:
         return backend is self
@@ -131,7 +164,9 @@ class Lens(CaptureView):
         from ortlens.backend.exported import CompiledProgram
 
         self._modules.append(program.graph_module)
-        return CompiledProgram(program, self._backend_for(None), self._recorder, dry_run=self._dry_run)
+        compiled = CompiledProgram(program, self._backend_for(None), self._recorder, dry_run=self._dry_run)
+        self._targets.append((program, compiled))
+        return compiled
 
     def _observed(
         self, module: torch.fx.GraphModule, compiled: Callable[..., Any], compile_id: str | None, inputs: Sequence[Any]
@@ -227,15 +262,14 @@ class Lens(CaptureView):
 
     def _exportable(self) -> CompiledGraph:
         """The one graph there is to export: the newest compilation of the only frame."""
-        graphs: list[Any] = [graph for graph in self._recorder.live if getattr(graph, "runners", None) is not None]
+        graphs = self.live_graphs()
         if not graphs:
             raise UsageError("there is nothing to export: no graph was compiled through this lens by the ortlens backend")
         recompiled = {record.compile_id for record in self._recorder.records(r.Recompile)}
         first = [record for record in self._recorder.records(r.Graph) if record.compile_id not in recompiled and record.phase != "backward"]
         if len(first) > 1:
             raise UsageError(f"the model is split into {len(first)} graphs; one model can be exported from one graph only")
-        exportable: CompiledGraph = [graph for graph in graphs if graph.job.phase != "backward"][-1]
-        return exportable
+        return [graph for graph in graphs if graph.job.phase != "backward"][-1]
 
     def output(self) -> ExplainOutput:
         """What `torch._dynamo.explain` would return, with recompiles told apart from breaks.

@@ -28,6 +28,9 @@ ReasonCode: TypeAlias = Literal[
 ]
 Confidence: TypeAlias = Literal["exact", "fused", "inferred", "none"]
 Severity: TypeAlias = Literal["error", "warning", "info"]
+NodeKind: TypeAlias = Literal["compute", "size", "effect"]
+LedgerPartName: TypeAlias = Literal["guards", "bind", "run", "output", "eager", "residual"]
+NumericScope: TypeAlias = Literal["output", "value", "op"]
 
 
 def column(meaning: str, *, unit: str = "", default: object = MISSING) -> Any:  # noqa: ANN401 - a field() in disguise
@@ -88,6 +91,7 @@ class Break:
     occurrences: int = column("How many graph boundaries this break makes; at least 1.", default=1)
     compile_ids: tuple[str, ...] = column("Compilations that ran into it.", default=())
     cost_ns: int | None = column("What the break costs per call; empty where it was not measured.", unit="ns", default=None)
+    advice: str | None = column("What to change, in one sentence.", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +105,8 @@ class Recompile:
     line: int | None = column("First line of the recompiled function.", default=None)
     guard: str | None = column("The guard that failed, or what it guarded.", default=None)
     reason: str = column("Dynamo's full reason, with expected and actual values.")
+    values: tuple[str, ...] = column("The values seen, the one compiled for first, as far as the reason tells them.", default=())
+    advice: str | None = column("What to change, in one sentence.", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +116,10 @@ class Node:
     graph_id: str = column("Graph the node is in.")
     node: str = column("Name of the node in its graph.")
     target: str = column("Operator, as `aten.add.Tensor`.")
+    kind: NodeKind = column("`compute` makes tensors, `size` makes a number, `effect` makes nothing (a check).", default="compute")
+    inputs: tuple[str, ...] = column(
+        "Nodes and graph inputs that it reads, each once; an item of a tuple stands under the node that made the tuple.", default=()
+    )
     module: str | None = column("Path of the nn.Module that made it, as `layers.0.attn`.", default=None)
     module_type: str | None = column("Class of that module.", default=None)
     file: str | None = column("File of the user line.", default=None)
@@ -125,6 +135,9 @@ class Node:
         "Floating-point operations by PyTorch's flop counter; 0 for ops it does not count.", unit="flops", default=None
     )
     bytes: int | None = column("Bytes of all tensor inputs and outputs; hints stand in for symbolic sizes.", unit="bytes", default=None)
+    output_bytes: int | None = column("Bytes of its tensor outputs alone; likewise.", unit="bytes", default=None)
+    is_output: bool = column("Whether the graph returns what it makes.", default=False)
+    mutates: bool = column("Whether it writes into what it reads; nothing after it may run before it.", default=False)
     onnx_nodes: tuple[str, ...] = column("Names of the ONNX nodes made from it.", default=())
 
 
@@ -153,6 +166,7 @@ class Fallback:
     target: str = column("Operator, as `aten.cumsum.default`.")
     reason_code: ReasonCode = column("Why it stays, as a code.")
     reason: str = column("Why it stays, in words.")
+    exception: str | None = column("What was raised when it was converted or handed to ONNX Runtime, with its class.", default=None)
     file: str | None = column("File of the user line.", default=None)
     line: int | None = column("Number of the user line.", default=None)
     source: str | None = column("Text of the user line.", default=None)
@@ -203,6 +217,12 @@ class Session:
     p90_ns: int | None = column("90th percentile, same source.", unit="ns", default=None)
     p99_ns: int | None = column("99th percentile, same source.", unit="ns", default=None)
     max_ns: int | None = column("Slowest call.", unit="ns", default=None)
+    arena_bytes: int | None = column(
+        "Peak of what ONNX Runtime's allocators held for activations while profiled; empty where not profiled.", unit="bytes", default=None
+    )
+    distortion: float | None = column(
+        "How much longer a run takes under ONNX Runtime's profiler: profiled over unprofiled time; empty where not profiled.", default=None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +252,9 @@ class Kernel:
     total_ns: int = column("Time, rescaled from its profiled share to the unprofiled total.", unit="ns", default=0)
     mean_ns: int | None = column("The same per call.", unit="ns", default=None)
     share: float | None = column("Share of the session's kernel time, 0 to 1.", default=None)
-    node: str | None = column("FX node it came from.", default=None)
+    bytes: int | None = column("Bytes of what it reads and writes, as ONNX Runtime's profile tells them.", unit="bytes", default=None)
+    node: str | None = column("FX node it came from; of several, the one that makes its output.", default=None)
+    nodes: tuple[str, ...] = column("Every FX node that it computes.", default=())
     module: str | None = column("nn.Module path it came from.", default=None)
     file: str | None = column("File of the user line.", default=None)
     line: int | None = column("Number of the user line.", default=None)
@@ -245,12 +267,24 @@ class Numeric:
 
     partition_id: str = column("Partition the value is in.")
     node: str = column("FX node that makes the value.")
+    scope: NumericScope = column(
+        "What was compared: an `output` of the session that runs, a `value` inside it, or one `op` converted on its own.", default="value"
+    )
     onnx_value: str | None = column("Name of the value in the ONNX model.", default=None)
     max_abs: float | None = column("Largest absolute difference.", default=None)
     max_rel: float | None = column("Largest relative difference.", default=None)
     ok: bool | None = column("True when within tolerance; empty when not checked.", default=None)
+    atol: float | None = column("Largest absolute difference that was let pass.", default=None)
+    rtol: float | None = column("The same, relative to the value.", default=None)
     first_divergence: bool = column("True for the first value, in graph order, that is out of tolerance.", default=False)
     closer_to_fp64: str | None = column("Which side is closer to a double-precision run: `ort`, `eager`, `equal`.", default=None)
+    nonfinite: str | None = column(
+        "Which sides hold NaN or Inf: `ort`, `eager`, `both`; `origin` where this node is the first to make one of finite inputs.",
+        default=None,
+    )
+    file: str | None = column("File of the user line.", default=None)
+    line: int | None = column("Number of the user line.", default=None)
+    note: str = column("Why it was not checked, or what was found out about a divergence, as which rewrite made it.", default="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +292,7 @@ class Finding:
     """Something the user should know, with its evidence."""
 
     rule: str = column("Name of the rule that found it.")
+    subject: str | None = column("Id or name of what it is about: a graph, node, partition, session, break or operator.", default=None)
     severity: Severity = column("`error`, `warning` or `info`.")
     title: str = column("What was found, in one line.")
     file: str | None = column("File of the user line.", default=None)
@@ -274,9 +309,12 @@ class LedgerPart:
     """One part of the wall time of a call."""
 
     graph_id: str = column("Graph that was called.")
-    part: str = column("`guards`, `bind`, `run`, `output`, `eager` or `residual`.")
-    ns: int = column("Time of the part per call.", unit="ns")
-    share: float = column("Share of the call, 0 to 1.")
+    part: LedgerPartName = column(
+        "`guards` before the graph: Dynamo's guards and wrappers; `bind`, `run` and `output` of its sessions; `eager` its nodes that "
+        "PyTorch ran, and Python between graphs; `residual` what is left."
+    )
+    ns: int = column("Time of the part per call of the model, over all entries of the graph.", unit="ns")
+    share: float = column("Share of the wall time of the call, 0 to 1; over all graphs and parts they add to 1.")
 
 
 Record: TypeAlias = (
