@@ -22,6 +22,7 @@ import torch
 
 from ortlens.backend import _ort, _torch, dtypes
 from ortlens.backend.convert import inverse_order, memory_order
+from ortlens.backend.layout import permuted_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,12 +44,14 @@ class Input:
         meta: A fake tensor or a number: dtype, device and (symbolic) shape.
         frozen: The weight that stands for it in the session, when it is frozen; then it is checked and not bound.
         bound: False when the session does not take it (ONNX Runtime drops no inputs, but the optimiser may).
+        permutation: Order of dimensions in which the session takes it, see `layout.with_permuted_inputs`.
     """
 
     name: str
     meta: Any
     frozen: FrozenWeight | None = None
     bound: bool = True
+    permutation: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,17 +214,18 @@ class _Writer:
     def _bind_input(self, index: int, item: Input) -> list[str]:
         if item.frozen is not None or not item.bound:
             return []
-        name = self._constant("n", index, item.name)
+        name = self._constant("n", index, item.name if item.permutation is None else permuted_name(item.name))
         if not isinstance(item.meta, torch.Tensor):
             return [f"b.numbers[{name}].fill_(a{index})"]
         device = self._constant("d", index, _ort.device_of(item.meta.device))
         element = dtypes.element_types()[item.meta.dtype].onnx
         # PyTorch's own operators do not always give the dtype they promise while tracing (statistics of norms under autocast).
         dtype = self._constant("k", index, item.meta.dtype)
+        turn = "" if item.permutation is None else f".permute({item.permutation!r})"
         return [
-            f"if a{index}.dtype is not {dtype}: a{index} = a{index}.to({dtype})",
-            f"if not a{index}.is_contiguous(): a{index} = a{index}.contiguous()",
-            f"bind_input({name}, {device}, {element}, a{index}.shape, a{index}.data_ptr(){self._or_scratch(item.meta)})",
+            f"i{index} = (a{index} if a{index}.dtype is {dtype} else a{index}.to({dtype})){turn}",
+            f"if not i{index}.is_contiguous(): i{index} = i{index}.contiguous()",
+            f"bind_input({name}, {device}, {element}, i{index}.shape, i{index}.data_ptr(){self._or_scratch(item.meta)})",
         ]
 
     def _bind_output(self, index: int, output: Output) -> list[str]:

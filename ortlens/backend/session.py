@@ -14,7 +14,7 @@ import onnxruntime
 import torch
 import torch.fx
 
-from ortlens.backend import _torch, call, convert, dtypes, providers, threads, weights
+from ortlens.backend import _torch, call, convert, dtypes, layout, providers, threads, weights
 from ortlens.backend.memory import heap_bytes
 from ortlens.errors import SessionError
 
@@ -261,6 +261,7 @@ class PartitionRunner:
         # A user's SessionOptions serve many sessions and must not collect their weights: there the bytes go into the model.
         own = self._options.ort_session_options
         model = weights.with_frozen(self.model, frozen, inline=own is not None) if frozen else self.model
+        model = layout.with_permuted_inputs(model, self._orders([weight.name for weight in frozen]))
         chosen = providers.providers_for(self._devices(), self._options)
         chosen_threads = threads.choose(self._work, alternates=self._alternates) if own is None else threads.of_the_user(own)
         options = own or default_session_options(chosen_threads)
@@ -311,10 +312,19 @@ class PartitionRunner:
     def _inputs(self, frozen: dict[int, weights.FrozenWeight]) -> list[call.Input]:
         names = self._names()
         taken = {value.name for value in self.model.graph.input}
+        orders = self._orders([weight.name for weight in frozen.values()])
         return [
-            call.Input(name=names[i], meta=node.meta["val"], frozen=frozen.get(i), bound=names[i] in taken)
+            call.Input(
+                name=names[i], meta=node.meta["val"], frozen=frozen.get(i), bound=names[i] in taken, permutation=orders.get(names[i])
+            )
             for i, node in enumerate(self.part.inputs)
         ]
+
+    def _orders(self, frozen: Sequence[str]) -> dict[str, tuple[int, ...]]:
+        """The inputs that lie permuted in memory, and how; of frozen weights the session has contiguous copies."""
+        taken = {value.name for value in self.model.graph.input}
+        orders = {name: convert.memory_order(node.meta["val"]) for name, node in zip(self._names(), self.part.inputs, strict=True)}
+        return {name: order for name, order in orders.items() if order is not None and name in taken and name not in frozen}
 
     def _outputs(self) -> list[call.Output]:
         names = [value.name for value in self.model.graph.output]

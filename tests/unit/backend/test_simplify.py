@@ -86,3 +86,25 @@ def test_an_onnxscript_of_another_make_takes_the_long_way(monkeypatch: pytest.Mo
         np.testing.assert_allclose(answers(model), attention(*INPUTS)[0].numpy(), rtol=1e-5)
     finally:
         simplify.rooted_rules.cache_clear()
+
+
+def linear(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor]:
+    return (x.reshape(8, 16) @ w.t(),)
+
+
+def linear_with_bias(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor]:
+    return (torch.addmm(w[:, 0], x.reshape(8, 16), w.t(), beta=0.5, alpha=2),)
+
+
+@pytest.mark.parametrize("function", [linear, linear_with_bias])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_weights_are_read_as_they_lie(function: Callable[..., Any], dtype: torch.dtype) -> None:
+    inputs = (torch.rand(2, 4, 16, dtype=dtype), torch.rand(24, 16, dtype=dtype))
+    module = traced(function, *inputs)
+    model = convert.onnx_from_partition(module, _torch.shared_registry(), "model").model
+    simplify.simplify(model)
+    ops = [node.op_type for node in model.graph]
+    assert ("Transpose" in ops) == (function is linear and dtype is torch.float16)  # not every provider has that Gemm
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    (result,) = session.run(None, {value.name: tensor.numpy() for value, tensor in zip(session.get_inputs(), inputs, strict=True)})
+    np.testing.assert_allclose(result, function(*inputs)[0].numpy(), rtol=1e-2 if dtype is torch.float16 else 1e-5)
