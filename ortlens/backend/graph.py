@@ -198,9 +198,12 @@ class CompiledGraph:
             return convert.onnx_from_partition(part.module, self.job.registry, name).model, False
         return model, True
 
-    def _weight_inputs(self, part: split.Part) -> frozenset[int]:
+    def _static_inputs(self) -> frozenset[torch.fx.Node]:
         placeholders = self.placeholders()
-        static = {placeholders[i] for i in self.job.static_inputs if i < len(placeholders)}
+        return frozenset(placeholders[i] for i in self.job.static_inputs if i < len(placeholders))
+
+    def _weight_inputs(self, part: split.Part) -> frozenset[int]:
+        static = self._static_inputs()
         return frozenset(i for i, node in enumerate(part.inputs) if node in static)
 
     def _exclude_failures(self, part: split.Part, failures: convert.NodeFailures, *, whole: bool) -> None:
@@ -376,7 +379,8 @@ class CompiledGraph:
 
     def _report_plan(self) -> None:
         if self.job.reporter is not None:
-            self.job.reporter.planned(self._plan, self.runners, self.phases)
+            least = self.job.options.min_partition_nodes
+            self.job.reporter.planned(self._plan, self.runners, self.phases, weights=self._static_inputs(), min_nodes=least)
 
     def _tell(self, rule: str, title: str, error: Exception) -> None:
         if self.job.reporter is not None:

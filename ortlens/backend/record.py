@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ortlens.backend import _torch, provenance
+from ortlens.backend.convert import memory_order
 from ortlens.backend.partition import writes
 from ortlens.backend.session import signature_text
 from ortlens.backend.support import NodeKind, Verdict, kind_of
@@ -73,13 +74,17 @@ class GraphReporter:
         self._compute: frozenset[str] = frozenset()
         recorder.add(r.Graph(graph_id=self.graph_id, compile_id=compile_id, phase=phase, op_count=op_count, aot_ns=aot_ns))
 
-    def planned(self, plan: Plan, runners: list[PartitionRunner], phases: Phases) -> None:
+    def planned(
+        self, plan: Plan, runners: list[PartitionRunner], phases: Phases, *, weights: frozenset[torch.fx.Node], min_nodes: int
+    ) -> None:
         """Record a plan; an earlier plan of this graph is forgotten.
 
         Args:
             plan: Where each node runs.
             runners: One per partition.
             phases: Time spent so far.
+            weights: Inputs of the graph that are parameters or buffers.
+            min_nodes: Compute nodes that a partition had to have.
         """
         self._recorder.forget_graph(self.graph_id)
         self._sessions = {}
@@ -91,6 +96,7 @@ class GraphReporter:
             if kind_of(node) is not NodeKind.TUPLE:
                 self._node(plan, runners, node, onnx_names)
         self._counts(plan, runners)
+        self._boundary(plan, weights, min_nodes)
         self.amend_phases(phases)
 
     def identity(self, runner: PartitionRunner) -> Identity:
@@ -119,6 +125,18 @@ class GraphReporter:
             fallback_count=fallbacks,
             coverage=covered / len(compute) if compute else None,
             dynamic_shapes=any(_is_dynamic(value) for value in placeholders),
+        )
+
+    def _boundary(self, plan: Plan, weights: frozenset[torch.fx.Node], min_nodes: int) -> None:
+        """What the graph takes, and what else has to be known to cut it anew."""
+        inputs = [node for node in plan.graph.nodes if node.op == "placeholder"]
+        self._recorder.amend(
+            r.Graph,
+            self.graph_id,
+            inputs=tuple(node.name for node in inputs),
+            input_sizes=tuple(provenance.tensor_bytes(node.meta.get("val")) for node in inputs),
+            weights=tuple(node.name for node in inputs if node in weights),
+            min_partition_nodes=min_nodes,
         )
 
     def amend_phases(self, phases: Phases) -> None:
@@ -181,6 +199,7 @@ class GraphReporter:
     def _node(self, plan: Plan, runners: list[PartitionRunner], node: torch.fx.Node, onnx_names: dict[str, list[str]]) -> None:
         line, module = provenance.user_line(node), provenance.module_path(node)
         verdict, inside, value = plan.verdicts[node], plan.in_partition(node), node.meta.get("val")
+        items = _items_of(node)
         target = provenance.target_name(node)
         counted = kind_of(node) is NodeKind.COMPUTE
         self._recorder.add(
@@ -207,6 +226,11 @@ class GraphReporter:
                 is_output=_is_returned(node),
                 mutates=writes(node),
                 onnx_nodes=tuple(onnx_names.get(node.name, ())) if inside else (),
+                items=tuple(item.name for item in items),
+                item_sizes=tuple(provenance.tensor_bytes(item.meta.get("val")) for item in items),
+                item_outputs=tuple(item.name for item in items if any(user.op == "output" for user in item.users)),
+                item_inputs=tuple(source.name for source in node.all_input_nodes if kind_of(source) is NodeKind.TUPLE),
+                roaming=node in plan.roaming,
             )
         )
         if _is_fallback(plan, node):
@@ -255,7 +279,8 @@ class GraphReporter:
         for node in runner.part.inputs:
             value = node.meta.get("val")
             size = provenance.tensor_bytes(value)
-            if node in runner.weight_nodes() or size < _WORTH_TELLING or _torch.is_contiguous(value):
+            as_it_lies = _torch.is_contiguous(value) or memory_order(value) is not None
+            if node in runner.weight_nodes() or size < _WORTH_TELLING or as_it_lies:
                 continue
             line, strides = provenance.user_line(node), tuple(node.meta["val"].stride())
             self._recorder.add(
@@ -427,6 +452,12 @@ def _read_by(node: torch.fx.Node) -> tuple[str, ...]:
         if maker.op != "get_attr":
             names[maker.name] = None
     return tuple(names)
+
+
+def _items_of(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """What is taken of the tuple that a node makes, and of tuples within it."""
+    items = [user for user in node.users if kind_of(user) is NodeKind.TUPLE]
+    return [found for item in items for found in (item, *_items_of(item))]
 
 
 def _is_returned(node: torch.fx.Node) -> bool:

@@ -166,7 +166,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a recorder was given
 def _checked_item(column: Column, value: Any) -> int | str:  # noqa: ANN401 - parsed JSON
     if isinstance(value, int) and not isinstance(value, bool) and int in column.items:
         return _checked_int(column, value)
-    if not isinstance(value, str):
+    if not isinstance(value, str) or str not in column.items:
         _refuse(value, " or ".join(item.__name__ for item in column.items))
     return value
 

@@ -72,6 +72,10 @@ class Graph:
     optimize_ns: int | None = column("Optimising the ONNX models.", unit="ns", default=None)
     session_ns: int | None = column("Creating ONNX Runtime sessions.", unit="ns", default=None)
     compile_ns: int | None = column("All of the above together.", unit="ns", default=None)
+    inputs: tuple[str, ...] = column("Names of the graph's inputs, weights among them.", default=())
+    input_sizes: tuple[int, ...] = column("Bytes of each of these inputs; hints stand in for symbolic sizes.", default=())
+    weights: tuple[str, ...] = column("Those of these inputs that are parameters or buffers.", default=())
+    min_partition_nodes: int = column("Partitions with fewer compute nodes were left to PyTorch.", default=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +143,11 @@ class Node:
     is_output: bool = column("Whether the graph returns what it makes.", default=False)
     mutates: bool = column("Whether it writes into what it reads; nothing after it may run before it.", default=False)
     onnx_nodes: tuple[str, ...] = column("Names of the ONNX nodes made from it.", default=())
+    items: tuple[str, ...] = column("Names of the items that are taken of the tuple it makes; empty where it makes none.", default=())
+    item_sizes: tuple[int, ...] = column("Bytes of each of these items.", default=())
+    item_outputs: tuple[str, ...] = column("Those of these items that the graph returns.", default=())
+    item_inputs: tuple[str, ...] = column("Items of tuples among what it reads; `inputs` names their makers.", default=())
+    roaming: bool = column("Whether it is a number made of input sizes alone, which is computed wherever it is needed.", default=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 
-from ortlens.backend import partition, provenance
 from ortlens.backend.partition import Plan, plan_partitions
 from ortlens.backend.support import NodeKind, Verdict, kind_of
 from tests.unit.backend.graphs import (
@@ -75,38 +74,6 @@ def test_no_labelling_at_all_does_with_fewer(dag: Dag) -> None:
     if plan.partition_count > 1:
         fewer = itertools.product(range(plan.partition_count - 1), repeat=supported)
         assert not any(can_be_scheduled(dag, labels) for labels in fewer)
-
-
-def crossing_bytes(plan: Plan) -> int:
-    """Bytes of the values that leave the partition they are made in."""
-    leaving = (
-        node
-        for node in plan.verdicts
-        if plan.in_partition(node) and any(not plan.in_partition(user) or plan.level[user] != plan.level[node] for user in node.users)
-    )
-    return sum(provenance.tensor_bytes(node.meta["val"]) for node in leaving)
-
-
-# A value used in two later partitions crosses a boundary wherever it is made; its input must not cross one as well.
-USED_TWICE = Dag(
-    inputs=2,
-    sources=((0,), (2,), (3,), (2,), (5,), (6, 4), (7,), (8, 4)),
-    supported=(True, True, True, True, False, True, False, True),
-    sizes=(50, 5, 5, 1, 1, 1, 1, 1),
-)
-
-
-@settings(max_examples=400)
-@example(USED_TWICE)
-@given(dags(most=10))
-def test_sinking_brings_no_more_bytes_over_the_boundary(dag: Dag) -> None:
-    graph, nodes = graph_of(dag, sized=True)
-    flags = dict(zip(nodes, dag.supported, strict=True))
-    plan = Plan(graph=graph, verdicts={node: YES if flags[node] else NO for node in nodes})
-    plan.level = partition._earliest_levels(plan)
-    before = crossing_bytes(plan)
-    partition._sink(plan)
-    assert crossing_bytes(plan) <= before
 
 
 def test_a_constant_is_made_where_it_is_used() -> None:

@@ -28,7 +28,7 @@ def _values(column: Column) -> SearchStrategy[Any]:
         "int": INT64,
         "float": st.floats(),
         "bool": st.booleans(),
-        "tuple": st.lists(TEXT | INT64 if int in column.items else TEXT, max_size=3).map(tuple),
+        "tuple": st.lists(st.one_of(*({int: INT64, str: TEXT}[item] for item in column.items)), max_size=3).map(tuple),
     }
     value = kinds[column.kind]
     return st.none() | value if column.nullable else value

@@ -1,0 +1,168 @@
+"""The cut of a graph into partitions, on plain data: fewest partitions, one pass.
+
+The backend cuts by it what it compiles, and `whatif` cuts by it what a capture recorded, so that a prediction and what
+comes true are made by the same lines.
+
+The graph is cut into alternating waves: what PyTorch must run before, then one partition, then the next wave of
+PyTorch, and so on. A node goes into the earliest wave its inputs allow, so a chain of operations is cut only where an
+unsupported node really lies on it. A path with k runs of supported nodes needs k partitions whatever one does, and this
+assignment uses no more than the longest such path needs: the number of partitions is minimal. It takes one pass, so
+graphs of any size are cheap; torch's `CapabilityBasedPartitioner` keeps the set of descendants of every node and
+is quadratic.
+
+A second pass moves supported nodes to a later partition where that brings fewer bytes over the boundary, so that a
+mask made of constants is made where it is used. The first number of a partition is 0.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dag:
+    """A graph as numbers: what is at place k of a sequence is said of node k, and nodes come in the order they run.
+
+    Attributes:
+        sources: Nodes that it reads, each once; inputs of the graph and constants are none.
+        readers: Nodes that read it.
+        returned: Whether the graph returns it.
+        counted: Whether it is a compute node.
+        anchored: Makes a tuple, or is an item of one: it stays where its inputs put it.
+        roaming: A number made of sizes of the graph's inputs alone: computed wherever it is needed, part of no partition.
+        writes: Changes what it reads; nothing after it may run before it.
+        size_of: Bytes of what a node makes. Asked for few nodes, since sizes are dear where they are symbolic.
+    """
+
+    sources: Sequence[Sequence[int]]
+    readers: Sequence[Sequence[int]]
+    returned: Sequence[bool]
+    counted: Sequence[bool]
+    anchored: Sequence[bool]
+    roaming: Sequence[bool]
+    writes: Sequence[bool]
+    size_of: Callable[[int], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Where each node runs.
+
+    Attributes:
+        count: Number of partitions.
+        level: By node: what is in a partition runs in the one of that number, the others before it.
+        inside: By node: whether it is in a partition.
+        too_small: Supported nodes that are in none because their partition would have been too small, with the number of
+            compute nodes that it would have had.
+    """
+
+    count: int
+    level: list[int]
+    inside: list[bool]
+    too_small: dict[int, int] = field(default_factory=dict)
+
+
+def cut(dag: Dag, supported: Sequence[bool], ordered: Sequence[bool], *, min_nodes: int = 1) -> Cut:
+    """Cut a graph.
+
+    Args:
+        dag: The graph.
+        supported: By node: whether ONNX Runtime takes it.
+        ordered: By node: whether it has to keep its place among others of the kind (checks, random draws).
+        min_nodes: Partitions with fewer compute nodes are given back to PyTorch; those of numbers alone always are.
+
+    Returns:
+        The cut; `count` is 0 when nothing is supported.
+    """
+    inside = [takes and not roams for takes, roams in zip(supported, dag.roaming, strict=True)]
+    too_small: dict[int, int] = {}
+    while True:
+        level = earliest_levels(dag, inside, ordered)
+        sink(dag, inside, level)
+        small = _small(dag, inside, level, max(min_nodes, 1))
+        if not small:
+            return _renumbered(inside, level, too_small)
+        too_small.update(small)
+        for node in small:
+            inside[node] = False
+
+
+def earliest_levels(dag: Dag, inside: Sequence[bool], ordered: Sequence[bool]) -> list[int]:
+    """The earliest wave that the inputs of each node allow.
+
+    Args:
+        dag: The graph.
+        inside: By node: whether it is to be in a partition.
+        ordered: As for `cut`.
+
+    Returns:
+        A level by node.
+    """
+    level: list[int] = []
+    floor = 0  # nothing after a write may run before it
+    last_ordered = 0  # checks and random draws keep the order the program gave them
+    for node, sources in enumerate(dag.sources):
+        own, writes = floor, dag.writes[node]
+        own_inside = inside[node]
+        for source in range(node) if writes else sources:
+            earliest = level[source] + (inside[source] and not own_inside)
+            own = max(own, earliest)
+        if ordered[node]:
+            own = last_ordered = max(own, last_ordered)
+        if writes:
+            floor = own
+        level.append(own)
+    return level
+
+
+def sink(dag: Dag, inside: Sequence[bool], level: list[int]) -> None:
+    """Move supported nodes later where fewer bytes cross a boundary for it.
+
+    Args:
+        dag: The graph.
+        inside: By node: whether it is in a partition.
+        level: As made by `earliest_levels`; changed in place.
+    """
+    for node in range(len(level) - 1, -1, -1):
+        readers = dag.readers[node]
+        if not inside[node] or not readers or dag.returned[node] or dag.anchored[node]:
+            continue
+        latest = level[readers[0]]
+        if latest <= level[node] or not all(inside[reader] and level[reader] == latest for reader in readers):
+            continue  # nowhere to go to, or it crosses a boundary wherever it is made
+        if _newly_crossing(dag, inside, level, node, latest) <= dag.size_of(node):
+            level[node] = latest
+
+
+def _newly_crossing(dag: Dag, inside: Sequence[bool], level: Sequence[int], node: int, latest: int) -> int:
+    """Bytes of inputs that would have to leave their partition only because of this move."""
+    total = 0
+    for source in dag.sources[node]:
+        own = level[source]
+        if not inside[source] or own >= latest or dag.returned[source]:
+            continue
+        if not any(reader != node and not (inside[reader] and level[reader] == own) for reader in dag.readers[source]):
+            total += dag.size_of(source)
+    return total
+
+
+def _small(dag: Dag, inside: Sequence[bool], level: Sequence[int], least: int) -> dict[int, int]:
+    """The nodes of partitions under the limit, with the number of compute nodes there."""
+    counts = [0] * (max(level, default=-1) + 1)
+    for node, own in enumerate(level):
+        counts[own] += inside[node] and dag.counted[node]
+    if all(count >= least for count in counts):
+        return {}
+    return {node: counts[own] for node, own in enumerate(level) if inside[node] and counts[own] < least}
+
+
+def _renumbered(inside: list[bool], level: list[int], too_small: dict[int, int]) -> Cut:
+    """Close the gaps between the waves that have a partition, keeping their order."""
+    used = sorted({own for node, own in enumerate(level) if inside[node]})
+    closed = [bisect_left(used, own) for own in range(max(level, default=-1) + 1)]
+    return Cut(count=len(used), level=[closed[own] for own in level], inside=inside, too_small=too_small)
