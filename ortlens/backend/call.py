@@ -114,6 +114,7 @@ def make_call(  # noqa: PLR0913 - one call site; each says what one line of the 
     count: Callable[[], object],
     log: RunLog | None,
     preallocate: bool,
+    rest: Callable[[], object] | None = None,
 ) -> Callable[..., tuple[Any, ...]]:
     """Write the function that calls a session.
 
@@ -126,12 +127,13 @@ def make_call(  # noqa: PLR0913 - one call site; each says what one line of the 
         count: Called once per finished run.
         log: Where calls are recorded, if anywhere.
         preallocate: Allocate outputs of symbolic size too, where their sizes follow from the inputs.
+        rest: Called before each run, if there is something to do.
 
     Returns:
         A function of the partition's inputs that returns a tuple of its outputs.
     """
     writer = _Writer(inputs, outputs, preallocate=preallocate)
-    source = writer.source(recording=log is not None)
+    source = writer.source(recording=log is not None, resting=rest is not None)
     free: list[Binding] = []
     scope: dict[str, Any] = {
         **writer.constants,
@@ -140,6 +142,7 @@ def make_call(  # noqa: PLR0913 - one call site; each says what one line of the 
         "on_stale": on_stale,
         "on_failure": on_failure,
         "count": count,
+        "rest": rest,
         "clock": time.perf_counter_ns,
         "thread": threading.get_ident,
         "log": None if log is None else log.record,
@@ -165,7 +168,7 @@ class _Writer:
         self._symbols = _symbol_sources(inputs)
         self.constants: dict[str, Any] = {}
 
-    def source(self, *, recording: bool) -> str:
+    def source(self, *, recording: bool, resting: bool = False) -> str:
         params = "".join(f"a{i}, " for i in range(len(self._inputs)))
         head = ["t0 = clock()"] if recording else []
         head += self._staleness(params)
@@ -173,6 +176,7 @@ class _Writer:
         binding = [line for index, item in enumerate(self._inputs) for line in self._bind_input(index, item)]
         binding += [line for index, output in enumerate(self._outputs) for line in self._bind_output(index, output)]
         body += self._ranged("bind", binding)
+        body += ["rest()"] if resting else []  # after what binding may have copied with PyTorch's threads
         if self._on_cuda:
             self.constants["synchronize"] = _synchronize_cuda
             body.append("synchronize()")

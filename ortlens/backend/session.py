@@ -20,6 +20,7 @@ from ortlens.errors import SessionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     import onnx
 
@@ -80,6 +81,45 @@ class SessionInfo:
     held_bytes: int | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recipe:
+    """What a session is made of."""
+
+    model: onnx.ModelProto
+    options: onnxruntime.SessionOptions
+    providers: list[tuple[str, dict[str, Any]]]
+    threads: threads.ThreadChoice
+
+    def session(self, serialized: bytes) -> onnxruntime.InferenceSession:
+        try:
+            return onnxruntime.InferenceSession(
+                serialized,
+                self.options,
+                providers=self.providers,
+                enable_fallback=0,
+                disabled_optimizers=_unwanted(self.model, self.providers),
+            )
+        except Exception as error:
+            raise ModelRefused(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Twin:
+    """A session like the one that runs a partition, made beside it to be watched more closely.
+
+    Attributes:
+        session: Made from the same model, with the same weights (shared, not copied), providers, threads and rewrites.
+        model: That model.
+        session_id: Under which id the session that runs is recorded; None when it is not.
+        info: The session that runs.
+    """
+
+    session: onnxruntime.InferenceSession
+    model: onnx.ModelProto
+    session_id: str | None
+    info: SessionInfo
+
+
 class ModelRefused(Exception):  # noqa: N818 - said of a model, caught where it is planned anew
     """ONNX Runtime does not take a model; the cause is what it raised."""
 
@@ -127,6 +167,7 @@ class PartitionRunner:
         """
         self.part = part
         self.sessions: list[SessionInfo] = []
+        self._session_ids: list[str | None] = []  # of `sessions`, in its order
         self.run: Callable[..., tuple[Any, ...]] = self._run_torch
         self.model = model
         self.permutations = permutations
@@ -166,7 +207,9 @@ class PartitionRunner:
         self.ran_before = True
         if self._fixed_sizes:
             self.sessions.append(info)
+            self._session_ids.append(log and log.session_id)
         else:
+            self._session_ids = [log and log.session_id]
             self.sessions = [info]  # the one before it, if any, holds weights that are no more
         made = call.make_call(
             info.session,
@@ -177,6 +220,7 @@ class PartitionRunner:
             count=self._counter.__next__,
             log=log,
             preallocate=self._options.preallocate_output,
+            rest=info.threads.rest(),
         )
         if self._fixed_sizes:
             self._by_sizes[self._sizes_of(args)] = made
@@ -203,6 +247,60 @@ class PartitionRunner:
         finally:
             if self.run is through:
                 self.run = inner
+
+    def _caller(  # noqa: PLR0913 - two call sites, which differ in nearly all of it
+        self,
+        session: onnxruntime.InferenceSession,
+        frozen: dict[int, weights.FrozenWeight],
+        on_stale: Callable[[tuple[Any, ...]], tuple[Any, ...]],
+        on_failure: Callable[[tuple[Any, ...], Exception], tuple[Any, ...]],
+        count: Callable[[], object],
+        log: RunLog | None,
+    ) -> Callable[..., tuple[Any, ...]]:
+        return call.make_call(
+            session,
+            self._inputs(frozen),
+            self._outputs(),
+            on_stale=on_stale,
+            on_failure=on_failure,
+            count=count,
+            log=log,
+            preallocate=self._options.preallocate_output,
+        )
+
+    def twin(self, args: Sequence[Any], arranged: Callable[[onnxruntime.SessionOptions], AbstractContextManager[object]]) -> Twin | None:
+        """Make a second session like the one that runs these arguments.
+
+        Args:
+            args: Values of the partition's inputs.
+            arranged: Called with the options of the session; inside the context they are as wanted, after it as they were.
+
+        Returns:
+            The session; None while PyTorch runs the partition.
+
+        Raises:
+            ModelRefused: ONNX Runtime does not make it so.
+        """
+        if not self.sessions:
+            return None
+        place = list(self._by_sizes).index(self._sizes_of(args)) if self._fixed_sizes else 0
+        recipe = self._recipe(list(self._frozen.values()), self._dimensions(args) if self._fixed_sizes else {})
+        with arranged(recipe.options):
+            session = recipe.session(recipe.model.SerializeToString())
+        return Twin(session=session, model=recipe.model, session_id=self._session_ids[place], info=self.sessions[place])
+
+    def uncounted(self, session: onnxruntime.InferenceSession, log: RunLog) -> Callable[..., tuple[Any, ...]]:
+        """A function that runs a session of this partition without being counted among its calls.
+
+        Args:
+            session: One that runs the partition, or its twin.
+            log: Where its calls are recorded.
+
+        Returns:
+            A function of the partition's inputs that returns its outputs; it raises `WeightChanged` when a frozen weight is not what it
+            was, and what ONNX Runtime raises.
+        """
+        return self._caller(session, self._frozen, _changed, _raised, lambda: None, log)
 
     def _sizes_of(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """What tells one combination of sizes from another: every shape and number but the weights'."""
@@ -257,7 +355,7 @@ class PartitionRunner:
     def _names(self) -> list[str]:
         return [node.name for node in self.part.module.graph.nodes if node.op == "placeholder"]
 
-    def _create(self, frozen: list[weights.FrozenWeight], dimensions: Mapping[str, int]) -> SessionInfo:
+    def _recipe(self, frozen: list[weights.FrozenWeight], dimensions: Mapping[str, int]) -> _Recipe:
         # A user's SessionOptions serve many sessions and must not collect their weights: there the bytes go into the model.
         own = self._options.ort_session_options
         model = weights.with_frozen(self.model, frozen, inline=own is not None) if frozen else self.model
@@ -269,14 +367,13 @@ class PartitionRunner:
             options.add_free_dimension_override_by_name(name, size)
         if frozen and own is None:
             options.add_external_initializers(*weights.ort_values(frozen))
-        serialized = model.SerializeToString()
+        return _Recipe(model=model, options=options, providers=chosen, threads=chosen_threads)
+
+    def _create(self, frozen: list[weights.FrozenWeight], dimensions: Mapping[str, int]) -> SessionInfo:
+        recipe = self._recipe(frozen, dimensions)
+        model, serialized = recipe.model, recipe.model.SerializeToString()
         before, started = heap_bytes(), time.perf_counter_ns()
-        try:
-            session = onnxruntime.InferenceSession(
-                serialized, options, providers=chosen, enable_fallback=0, disabled_optimizers=_unwanted(model, chosen)
-            )
-        except Exception as error:
-            raise ModelRefused(str(error)) from error
+        session = recipe.session(serialized)
         elapsed = time.perf_counter_ns() - started
         after = heap_bytes()
         return SessionInfo(
@@ -287,11 +384,11 @@ class PartitionRunner:
             input_devices=tuple(_device(node.meta["val"]) for node in self.part.inputs),
             output_devices=tuple(_device(node.meta["val"]) for node in self.part.outputs),
             providers=tuple(session.get_providers()),
-            wanted_providers=tuple(name for name, _ in chosen),
+            wanted_providers=tuple(name for name, _ in recipe.providers),
             session=session,
             create_ns=elapsed,
             frozen=tuple(frozen),
-            threads=chosen_threads,
+            threads=recipe.threads,
             held_bytes=None if before is None or after is None else max(after - before, 0),
         )
 
@@ -353,7 +450,7 @@ class PartitionRunner:
             return False
         self._refreezes += 1
         self._by_sizes.clear()
-        self.sessions = []
+        self.sessions, self._session_ids = [], []
         if self._refreezes > _MAX_REFREEZES:
             self._freezable = frozenset()
         return True
@@ -370,6 +467,18 @@ class PartitionRunner:
     def _run_torch(self, *args: Any) -> tuple[Any, ...]:
         outputs: tuple[Any, ...] = self.part.module(*args)
         return outputs
+
+
+class WeightChanged(Exception):  # noqa: N818 - as `ModelRefused`
+    """A frozen weight is not what it was when the session was made."""
+
+
+def _changed(_args: tuple[Any, ...]) -> tuple[Any, ...]:
+    raise WeightChanged
+
+
+def _raised(_args: tuple[Any, ...], error: Exception) -> tuple[Any, ...]:
+    raise error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

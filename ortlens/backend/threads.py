@@ -7,7 +7,7 @@ whoever comes next, so what is right depends on who that is.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
@@ -15,13 +15,17 @@ import torch.fx
 from ortlens.backend import _torch, provenance
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     import onnxruntime
 
 _SMALL = 1_000_000
 """Operations that one thread has done in about 0.1 ms; waking another takes a fifth of that, and ONNX Runtime splits single
 operators only."""
+
+_LARGE = 200_000_000
+"""Operations that take about a millisecond. PyTorch's threads spin for about as long after their work; ending them and starting
+them anew takes 0.2 ms where a core is free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +36,17 @@ class ThreadChoice:
         count: Threads that work on one operator; 0 when the user's `SessionOptions` leave it to ONNX Runtime.
         spinning: Whether they wait actively while a run goes on.
         reason: Why, in words.
+        rests_torch: Whether PyTorch's threads are ended before each run: they would spin on while the session wants their cores.
     """
 
     count: int
     spinning: bool
     reason: str
+    rests_torch: bool = False
+
+    def rest(self) -> Callable[[], Any] | None:
+        """What to call before each run; None when there is nothing to do."""
+        return _torch.thread_rester() if self.rests_torch else None
 
     def apply(self, options: onnxruntime.SessionOptions) -> None:
         """Write the choice into options for a session.
@@ -66,8 +76,13 @@ def choose(work: int | None, *, alternates: bool) -> ThreadChoice:
     if work is not None and work < _SMALL:
         return ThreadChoice(count=1, spinning=False, reason=f"one: {work:,} operations are done before a second thread wakes")
     if alternates:
+        rests = work is not None and work >= _LARGE and _torch.thread_rester() is not None
         return ThreadChoice(
-            count=count, spinning=False, reason=f"{count}, as PyTorch has; they sleep while they wait, since PyTorch computes too"
+            count=count,
+            spinning=False,
+            reason=f"{count}, as PyTorch has; they sleep while they wait, since PyTorch computes too"
+            + (", and PyTorch's are ended before each run, for they would spin" if rests else ""),
+            rests_torch=rests,
         )
     return ThreadChoice(
         count=count, spinning=True, reason=f"{count}, as PyTorch has; they spin within a run, since all of the graph runs here"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import TYPE_CHECKING
 
 import onnxruntime
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 import ortlens
-from ortlens.backend import session, threads
+from ortlens.backend import _torch, session, threads
 from tests.unit.backend.graphs import traced
 
 if TYPE_CHECKING:
@@ -81,3 +82,39 @@ def test_recorded_with_the_session() -> None:
     assert set(lens.sessions.threads) == {2}
     assert not lens.sessions.spinning.any()
     assert all("PyTorch computes too" in reason for reason in lens.sessions.threads_reason)
+
+
+def tasks() -> int:
+    return len(list(pathlib.Path("/proc/self/task").iterdir()))
+
+
+@pytest.mark.skipif(_torch.thread_rester() is None, reason="torch does not use GNU's OpenMP here")
+def test_torchs_threads_end_before_a_large_run_and_come_back() -> None:
+    rest = threads.choose(work(1024), alternates=True).rest()
+    assert rest is not None
+    x = torch.rand(1024, 1024)
+    expected = x + 1
+    rest()
+    alone = tasks()
+    assert torch.equal(x + 1, expected)
+    assert tasks() == alone + 1
+    rest()
+    assert tasks() == alone
+    assert torch.equal(x + 1, expected)
+
+
+@pytest.mark.parametrize(("size", "alternates"), [(256, True), (1024, False)])
+def test_torchs_threads_are_left_alone_where_little_is_to_be_gained(size: int, alternates: bool) -> None:  # noqa: FBT001
+    assert threads.choose(work(size), alternates=alternates).rest() is None
+
+
+def test_a_graph_that_alternates_gives_the_same_with_threads_put_to_rest() -> None:
+    def alternating(x: torch.Tensor) -> torch.Tensor:
+        return torch.complex(x @ x, x).real @ x
+
+    lens, x = ortlens.Lens(), torch.rand(1024, 1024)
+    fast = torch.compile(alternating, backend=lens)
+    for _ in range(3):
+        torch.testing.assert_close(fast(x), alternating(x))
+    resting = ["are ended before each run" in reason for reason in lens.sessions.threads_reason]
+    assert any(resting) == (_torch.thread_rester() is not None)
