@@ -184,6 +184,7 @@ class PartitionRunner:
         self._fixed_sizes = symbolic and chosen is not None and chosen.dynamic_shapes is False
         self._by_sizes: dict[tuple[Any, ...], Callable[..., tuple[Any, ...]]] = {}
         self.ran_before = False
+        self._failed_once = False
         self._refreezes = 0
         self._counter = itertools.count()
         self._lock = threading.Lock()
@@ -252,6 +253,7 @@ class PartitionRunner:
         self,
         session: onnxruntime.InferenceSession,
         frozen: dict[int, weights.FrozenWeight],
+        *,
         on_stale: Callable[[tuple[Any, ...]], tuple[Any, ...]],
         on_failure: Callable[[tuple[Any, ...], Exception], tuple[Any, ...]],
         count: Callable[[], object],
@@ -281,7 +283,7 @@ class PartitionRunner:
         Raises:
             ModelRefused: ONNX Runtime does not make it so.
         """
-        if not self.sessions:
+        if self._failed_once or not self.sessions:
             return None
         place = list(self._by_sizes).index(self._sizes_of(args)) if self._fixed_sizes else 0
         recipe = self._recipe(list(self._frozen.values()), self._dimensions(args) if self._fixed_sizes else {})
@@ -300,7 +302,7 @@ class PartitionRunner:
             A function of the partition's inputs that returns its outputs; it raises `WeightChanged` when a frozen weight is not what it
             was, and what ONNX Runtime raises.
         """
-        return self._caller(session, self._frozen, _changed, _raised, lambda: None, log)
+        return self._caller(session, self._frozen, on_stale=_changed, on_failure=_raised, count=lambda: None, log=log)
 
     def _sizes_of(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """What tells one combination of sizes from another: every shape and number but the weights'."""
@@ -461,6 +463,7 @@ class PartitionRunner:
         if self._options.on_error == "raise":
             raise SessionError(f"ONNX Runtime failed while running a {where}: {error}") from error
         self.run = self._run_torch
+        self._failed_once = True
         self._hooks.run_failed(self, error)
         return self._run_torch(*args)
 
