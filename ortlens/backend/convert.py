@@ -18,9 +18,7 @@ import torch
 import torch.fx
 
 from ortlens.backend import _torch, dtypes
-
-FX_NODE_KEY = "ortlens.node"
-"""Key in an ONNX node's metadata: name of the FX node it was made from."""
+from ortlens.backend.labels import FX_NODE_KEY, label_graph
 
 
 class NodeFailures(Exception):  # noqa: N818 - carries several failures
@@ -288,13 +286,6 @@ def _ir_function(function: Any) -> ir.Function:
     return ir.serde.deserialize_function(function.to_function_proto())
 
 
-def _label(node: ir.Node, neighbours: Sequence[ir.Node]) -> None:
-    if FX_NODE_KEY not in node.metadata_props:
-        origin = next((other.metadata_props[FX_NODE_KEY] for other in neighbours if FX_NODE_KEY in other.metadata_props), None)
-        if origin is not None:
-            node.metadata_props[FX_NODE_KEY] = origin
-
-
 def to_opset(model: ir.Model, version: int) -> ir.Model:
     """Convert a model to a newer version of the default operator set.
 
@@ -321,9 +312,6 @@ def to_opset(model: ir.Model, version: int) -> ir.Model:
 def proto_from_model(model: ir.Model, output_types: Sequence[Any]) -> Any:
     """Serialise a model, after making sure that every node has a name of its own and a way back.
 
-    The optimiser and the inliner make nodes without either; such a node takes the FX node of the value it feeds, or of
-    the one it reads.
-
     Args:
         model: As left by `optimize`; changed in place.
         output_types: As in `Converted`; the optimiser may put another value in an output's place, without a type.
@@ -333,25 +321,7 @@ def proto_from_model(model: ir.Model, output_types: Sequence[Any]) -> Any:
     """
     # An input that nothing reads makes some execution providers mix up the others (OpenVINO: wrong answers).
     model.graph.inputs[:] = [value for value in model.graph.inputs if value.uses() or value.is_graph_output()]
-    _label_nodes(model.graph)
+    label_graph(model.graph)
     for output, meta in zip(model.graph.outputs, output_types, strict=True):
         set_type(output, meta)
     return ir.to_proto(model)
-
-
-def _label_nodes(graph: ir.Graph) -> None:
-    nodes = list(graph)
-    for node in reversed(nodes):  # users first, so that a chain of unlabelled nodes takes the label at its end
-        _label(node, [user for output in node.outputs for user, _ in output.uses()])
-    for node in nodes:
-        _label(node, [source for value in node.inputs if value is not None and (source := value.producer()) is not None])
-        if FX_NODE_KEY not in node.metadata_props:  # it reads inputs and makes outputs only: those have FX names
-            node.metadata_props[FX_NODE_KEY] = str(node.outputs[0].name).removesuffix(".out")
-    taken: set[str] = set()
-    for node in nodes:
-        base = node.name or f"{node.metadata_props.get(FX_NODE_KEY, 'node')}/{node.op_type}"
-        name, number = base, 1
-        while name in taken:
-            name, number = f"{base}_{number}", number + 1
-        node.name = name
-        taken.add(name)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ortlens.backend.convert import FX_NODE_KEY, inverse_order
+from ortlens.backend.convert import inverse_order
+from ortlens.backend.labels import FX_NODE_KEY, INFERRED_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,8 +51,9 @@ def _turned(value: onnx.ValueInfoProto, order: tuple[int, ...]) -> onnx.NodeProt
     del value.type.tensor_type.shape.dim[:]
     value.type.tensor_type.shape.dim.extend(sizes[dim] for dim in order)
     node = onnx.helper.make_node("Transpose", [value.name], [plain], name=f"{plain}/Transpose_in", perm=inverse_order(order))
-    entry = node.metadata_props.add()
-    entry.key, entry.value = FX_NODE_KEY, plain
+    for key, text in ((FX_NODE_KEY, plain), (INFERRED_KEY, "input")):
+        entry = node.metadata_props.add()
+        entry.key, entry.value = key, text
     return node
 
 

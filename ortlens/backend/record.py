@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ortlens.backend import _torch, provenance
+from ortlens.backend import _torch, labels, provenance
 from ortlens.backend.convert import memory_order
 from ortlens.backend.partition import writes
 from ortlens.backend.session import signature_text
@@ -91,10 +91,10 @@ class GraphReporter:
         self._ids = {runner: (self._recorder.next_id("p"), self._recorder.next_id("m")) for runner in runners}
         for runner in runners:
             self._partition(runner)
-        onnx_names = _onnx_names(runners)
+        origins = _onnx_names(runners)
         for node in plan.verdicts:
             if kind_of(node) is not NodeKind.TUPLE:
-                self._node(plan, runners, node, onnx_names)
+                self._node(plan, runners, node, origins)
         self._counts(plan, runners)
         self._boundary(plan, weights, min_nodes)
         self.amend_phases(phases)
@@ -196,7 +196,7 @@ class GraphReporter:
             )
         )
 
-    def _node(self, plan: Plan, runners: list[PartitionRunner], node: torch.fx.Node, onnx_names: dict[str, list[str]]) -> None:
+    def _node(self, plan: Plan, runners: list[PartitionRunner], node: torch.fx.Node, origins: dict[str, dict[str, r.Confidence]]) -> None:
         line, module = provenance.user_line(node), provenance.module_path(node)
         verdict, inside, value = plan.verdicts[node], plan.in_partition(node), node.meta.get("val")
         items = _items_of(node)
@@ -225,7 +225,8 @@ class GraphReporter:
                 output_bytes=provenance.tensor_bytes(value) if counted else 0,
                 is_output=_is_returned(node),
                 mutates=writes(node),
-                onnx_nodes=tuple(onnx_names.get(node.name, ())) if inside else (),
+                onnx_nodes=tuple(origins.get(node.name, ())) if inside else (),
+                onnx_confidences=tuple(origins.get(node.name, {}).values()) if inside else (),
                 items=tuple(item.name for item in items),
                 item_sizes=tuple(provenance.tensor_bytes(item.meta.get("val")) for item in items),
                 item_outputs=tuple(item.name for item in items if any(user.op == "output" for user in item.users)),
@@ -266,6 +267,8 @@ class GraphReporter:
                 input_signature=signature_text(info, runner.part),
                 create_ns=info.create_ns,
                 held_bytes=info.held_bytes,
+                cause=info.cause,
+                frozen_bytes=frozen,
                 threads=info.threads.count,
                 spinning=info.threads.spinning,
                 threads_reason=info.threads.reason,
@@ -286,6 +289,7 @@ class GraphReporter:
             self._recorder.add(
                 r.Finding(
                     rule="layout_copy",
+                    subject=f"{partition_id}:{node.name}",
                     severity="info",
                     title=f"{partition_id} copies its input {node.name} with every call: {size:,} bytes",
                     file=line.file,
@@ -477,9 +481,12 @@ def _is_dynamic(value: Any) -> bool:
     return any(not isinstance(size, int) for tensor in provenance.tensors_in(value) for size in tensor.shape)
 
 
-def _onnx_names(runners: list[PartitionRunner]) -> dict[str, list[str]]:
-    names: dict[str, list[str]] = {}
+def _onnx_names(runners: list[PartitionRunner]) -> dict[str, dict[str, r.Confidence]]:
+    """FX node -> the ONNX nodes made from it, those in the bodies of control flow included, and how sure that is."""
+    names: dict[str, dict[str, r.Confidence]] = {}
     for runner in runners:
-        for onnx_name, fx_name in runner.node_names().items():
-            names.setdefault(fx_name, []).append(onnx_name)
+        for node in labels.nodes_of(runner.model.graph):
+            label = labels.label_of(node)
+            for fx_name in label.nodes:
+                names.setdefault(fx_name, {})[node.name] = label.confidence
     return names

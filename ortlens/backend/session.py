@@ -7,7 +7,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnxruntime
@@ -15,6 +15,7 @@ import torch
 import torch.fx
 
 from ortlens.backend import _torch, call, convert, dtypes, layout, providers, threads, weights
+from ortlens.backend.labels import label_of
 from ortlens.backend.memory import heap_bytes
 from ortlens.errors import SessionError
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.split import Part
+    from ortlens.trace.records import SessionCause
     from ortlens.trace.runlog import RunLog
 
 Around: TypeAlias = Callable[[Callable[..., tuple[Any, ...]], tuple[Any, ...]], tuple[Any, ...]]
@@ -64,6 +66,7 @@ class SessionInfo:
         frozen: The weights it holds as constants.
         threads: The threads it works with, and why.
         held_bytes: Heap that it took to make it; None where the C library does not tell.
+        cause: Why it was made, as in the column `cause` of the sessions.
     """
 
     input_names: tuple[str, ...]
@@ -79,6 +82,7 @@ class SessionInfo:
     frozen: tuple[weights.FrozenWeight, ...]
     threads: threads.ThreadChoice
     held_bytes: int | None
+    cause: SessionCause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +177,7 @@ class PartitionRunner:
         self.permutations = permutations
         self.cached = cached
         self._options = options
+        self._choice: threads.ThreadChoice | None = None
         self._weights = frozenset(part.inputs[i] for i in weight_inputs)
         self._alternates = alternates
         self._work = work
@@ -304,6 +309,41 @@ class PartitionRunner:
         """
         return self._caller(session, self._frozen, on_stale=_changed, on_failure=_raised, count=lambda: None, log=log)
 
+    def variant(
+        self, *, choice: threads.ThreadChoice | None = None, freeze: bool | None = None, preallocate: bool | None = None
+    ) -> PartitionRunner:
+        """A runner of the same model with another setting, for measuring what it would bring. It tells nobody, and raises where it fails.
+
+        Args:
+            choice: Threads; None: as this runner has them.
+            freeze: Whether weights are constants; None: likewise.
+            preallocate: Whether PyTorch allocates outputs of symbolic size; None: likewise.
+
+        Returns:
+            The runner; it has no session yet, see `prepare`.
+        """
+        given = self._options
+        options = replace(
+            given,
+            on_error="raise",
+            ort_session_options=None if choice is not None else given.ort_session_options,
+            preallocate_output=given.preallocate_output if preallocate is None else preallocate,
+        )
+        weight_inputs = frozenset(place for place, node in enumerate(self.part.inputs) if node in self._weights)
+        made = PartitionRunner(
+            self.part,
+            self.model,
+            self.permutations,
+            options=options,
+            weight_inputs=weight_inputs,
+            freeze=bool(self._freezable) if freeze is None else freeze,
+            alternates=self._alternates,
+            hooks=RunnerHooks(session_made=lambda _runner, _info: None, run_failed=lambda _runner, _error: None),
+            work=self._work,
+        )
+        made._choice = choice
+        return made
+
     def _sizes_of(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """What tells one combination of sizes from another: every shape and number but the weights'."""
         return tuple(
@@ -349,10 +389,7 @@ class PartitionRunner:
         Returns:
             ONNX node name -> FX node name, in the order of the model.
         """
-        return {
-            node.name: next((prop.value for prop in node.metadata_props if prop.key == convert.FX_NODE_KEY), "")
-            for node in self.model.graph.node
-        }
+        return {node.name: label_of(node).node for node in self.model.graph.node}
 
     def _names(self) -> list[str]:
         return [node.name for node in self.part.module.graph.nodes if node.op == "placeholder"]
@@ -364,6 +401,7 @@ class PartitionRunner:
         model = layout.with_permuted_inputs(model, self._orders([weight.name for weight in frozen]))
         chosen = providers.providers_for(self._devices(), self._options)
         chosen_threads = threads.choose(self._work, alternates=self._alternates) if own is None else threads.of_the_user(own)
+        chosen_threads = self._choice or chosen_threads
         options = own or default_session_options(chosen_threads)
         for name, size in dimensions.items() if own is None else ():
             options.add_free_dimension_override_by_name(name, size)
@@ -392,6 +430,7 @@ class PartitionRunner:
             frozen=tuple(frozen),
             threads=recipe.threads,
             held_bytes=None if before is None or after is None else max(after - before, 0),
+            cause="first" if not self.ran_before else "sizes" if self.sessions else "weights",  # changed weights end all earlier sessions
         )
 
     def _dimensions(self, args: Sequence[Any]) -> dict[str, int]:

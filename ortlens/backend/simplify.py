@@ -17,6 +17,7 @@ import onnxscript.rewriter
 import onnxscript.rewriter.pattern
 
 from ortlens.backend import _torch
+from ortlens.backend.labels import FX_NODE_KEY, merged
 
 
 def simplify(model: ir.Model) -> None:
@@ -25,6 +26,7 @@ def simplify(model: ir.Model) -> None:
     Args:
         model: As made by `convert.onnx_from_partition`; an exception leaves it in an undefined state.
     """
+    keep_labels()
     with _torch.quiet():
         rules = rooted_rules()
         if rules is None:
@@ -47,6 +49,19 @@ def simplify(model: ir.Model) -> None:
             common_passes.NameFixPass(),
         ):
             tidy(model)
+
+
+@functools.cache
+def keep_labels() -> None:
+    """Have a rewrite label what it makes with every FX node that it takes away; onnxscript keeps the first label alone.
+
+    How labels are merged is not public: `_default_metadata_merger` in `onnxscript/rewriter/_rewrite_rule.py`, version 0.7. Where
+    it is absent, a rewritten node has one label, or takes its neighbour's.
+    """
+    rule = getattr(onnxscript.rewriter, "_rewrite_rule", None)
+    mergers = getattr(getattr(rule, "_default_metadata_merger", None), "mergers", None)
+    if isinstance(mergers, dict):
+        mergers.setdefault(FX_NODE_KEY, merged)
 
 
 def _divided(op: Any, x: Any, v: Any) -> Any:

@@ -30,6 +30,7 @@ Confidence: TypeAlias = Literal["exact", "fused", "inferred", "none"]
 Severity: TypeAlias = Literal["error", "warning", "info"]
 NodeKind: TypeAlias = Literal["compute", "size", "effect"]
 LedgerPartName: TypeAlias = Literal["guards", "bind", "run", "output", "eager", "residual"]
+SessionCause: TypeAlias = Literal["first", "sizes", "weights"]
 NumericScope: TypeAlias = Literal["output", "value", "op"]
 
 
@@ -94,7 +95,12 @@ class Break:
     user_stack: tuple[str, ...] = column("User frames at the break, outermost first, as `file:line function`.", default=())
     occurrences: int = column("How many graph boundaries this break makes; at least 1.", default=1)
     compile_ids: tuple[str, ...] = column("Compilations that ran into it.", default=())
-    cost_ns: int | None = column("What the break costs per call; empty where it was not measured.", unit="ns", default=None)
+    cost_ns: int | None = column(
+        "What the break costs per call: the time between the graphs that it parts, guards and Python included; what a larger graph would "
+        "save is not in it. Empty where it was not measured.",
+        unit="ns",
+        default=None,
+    )
     advice: str | None = column("What to change, in one sentence.", default=None)
 
 
@@ -143,6 +149,11 @@ class Node:
     is_output: bool = column("Whether the graph returns what it makes.", default=False)
     mutates: bool = column("Whether it writes into what it reads; nothing after it may run before it.", default=False)
     onnx_nodes: tuple[str, ...] = column("Names of the ONNX nodes made from it.", default=())
+    onnx_confidences: tuple[str, ...] = column(
+        "How sure that is, for each: `exact`, `fused` where a rewrite made it from several, `inferred` where a rewrite left it without "
+        "an origin and it has that of a neighbour.",
+        default=(),
+    )
     items: tuple[str, ...] = column("Names of the items that are taken of the tuple it makes; empty where it makes none.", default=())
     item_sizes: tuple[int, ...] = column("Bytes of each of these items.", default=())
     item_outputs: tuple[str, ...] = column("Those of these items that the graph returns.", default=())
@@ -216,6 +227,11 @@ class Session:
         unit="bytes",
         default=None,
     )
+    cause: SessionCause | None = column(
+        "Why it was made: the `first` of its partition, for `sizes` that no other serves, or because frozen `weights` had changed.",
+        default=None,
+    )
+    frozen_bytes: int | None = column("Bytes of weights that it holds as constants.", unit="bytes", default=None)
     threads: int | None = column("Threads that work on one operator; 0 leaves it to ONNX Runtime.", default=None)
     spinning: bool | None = column("Whether they wait actively while a run goes on; empty when not recorded.", default=None)
     threads_reason: str = column("Why so many threads, and why they spin or not.", default="")
@@ -261,13 +277,14 @@ class Kernel:
     total_ns: int = column("Time, rescaled from its profiled share to the unprofiled total.", unit="ns", default=0)
     mean_ns: int | None = column("The same per call.", unit="ns", default=None)
     share: float | None = column("Share of the session's kernel time, 0 to 1.", default=None)
-    bytes: int | None = column("Bytes of what it reads and writes, as ONNX Runtime's profile tells them.", unit="bytes", default=None)
     node: str | None = column("FX node it came from; of several, the one that makes its output.", default=None)
-    nodes: tuple[str, ...] = column("Every FX node that it computes.", default=())
     module: str | None = column("nn.Module path it came from.", default=None)
     file: str | None = column("File of the user line.", default=None)
     line: int | None = column("Number of the user line.", default=None)
     confidence: Confidence = column("How sure the way back is: `exact`, `fused`, `inferred`, `none`.", default="none")
+    bytes: int | None = column("Bytes of what it reads and writes, as ONNX Runtime's profile tells them.", unit="bytes", default=None)
+    nodes: tuple[str, ...] = column("Every FX node that it computes.", default=())
+    onnx_nodes: tuple[str, ...] = column("Nodes of the ONNX model, as it was before ONNX Runtime's rewrites, that it computes.", default=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,11 +336,14 @@ class LedgerPart:
 
     graph_id: str = column("Graph that was called.")
     part: LedgerPartName = column(
-        "`guards` before the graph: Dynamo's guards and wrappers; `bind`, `run` and `output` of its sessions; `eager` its nodes that "
-        "PyTorch ran, and Python between graphs; `residual` what is left."
+        "`guards` Dynamo's look-up, guards and wrappers; `bind`, `run` and `output` of its sessions, `run` the whole graph under another "
+        "backend; `eager` its nodes that PyTorch ran, and Python between graphs; `residual` what is left. Where no call was measured, "
+        "`guards` and `residual` are absent."
     )
     ns: int = column("Time of the part per call of the model, over all entries of the graph.", unit="ns")
-    share: float = column("Share of the wall time of the call, 0 to 1; over all graphs and parts they add to 1.")
+    share: float = column(
+        "Share of the wall time of the call, 0 to 1; over all graphs and parts they add to 1. Where no call was measured, of the sum of the rows."
+    )
 
 
 Record: TypeAlias = (

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ortlens.backend import _torch, convert, promotion
+from ortlens.backend.labels import FX_NODE_KEY
 from ortlens.backend.simplify import simplify
 from tests.unit.backend.graphs import aten, traced
 
@@ -85,7 +86,7 @@ def test_every_node_has_a_name_of_its_own_and_a_way_back(name: str, optimize: bo
     assert all(names)
     known = {node.name for node in module.graph.nodes}
     for node in proto.graph.node:
-        origins = [prop.value for prop in node.metadata_props if prop.key == convert.FX_NODE_KEY]
+        origins = [prop.value for prop in node.metadata_props if prop.key == FX_NODE_KEY]
         assert len(origins) == 1, f"{node.name} ({node.op_type}) has no way back"
         assert origins[0] in known
     values = [output for node in proto.graph.node for output in node.output]
