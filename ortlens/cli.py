@@ -201,11 +201,12 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _table(capture: Capture, options: argparse.Namespace) -> str:
+    from ortlens.analysis.findings.registry import findings_of
     from ortlens.trace.codec import row_from_record
     from ortlens.trace.schema import TABLES
     from ortlens.views.table import table
 
-    records = getattr(capture, options.table)
+    records = findings_of(capture) if options.table == "findings" else getattr(capture, options.table)
     if not options.json and not options.csv:
         return table(records, width=_width(), limit=options.rows or None)
     rows = [row_from_record(TABLES[options.table], record) for record in records]

@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from ortlens.analysis.findings.registry import RULE_NAMES
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ortlens.analysis.overview import Overview
     from ortlens.trace.records import ReasonCode
 
-Subject: TypeAlias = Literal["finding", "nothing_runs", "break", "fallback", "recompile"]
+Subject: TypeAlias = Literal["finding", "nothing_runs", "break", "fallback", "recompile", "rule"]
 
-_SUBJECTS: tuple[Subject, ...] = ("finding", "nothing_runs", "break", "fallback", "recompile")
+_SUBJECTS: tuple[Subject, ...] = ("finding", "nothing_runs", "break", "fallback", "recompile", "rule")
 _MAX_LOOKS = 3
+_TOLD_OTHERWISE = ("hot_break", "hot_fallback", "recompile_storm")
+"""Rules about breaks, fallbacks and recompiles, which come by themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +50,7 @@ def looks_of(overview: Overview) -> tuple[Look, ...]:
     """What to look at first.
 
     What the lens itself reports comes first, since the rest may be incomplete; then the reason why nothing runs; then
-    breaks, fallbacks and recompiles, the most expensive of each kind before the second of any.
+    breaks, fallbacks, recompiles and what the rules found, the most expensive of each kind before the second of any.
 
     Args:
         overview: The overview of a capture.
@@ -66,8 +70,9 @@ def looks_of(overview: Overview) -> tuple[Look, ...]:
 
 def _findings(overview: Overview) -> Iterator[Look]:
     for finding in overview.findings:
-        if finding.severity != "info":
-            yield Look(subject="finding", what=finding.title, file=finding.file, line=finding.line, count=1, ns_per_call=finding.gain_ns)
+        if finding.severity != "info" and finding.rule not in _TOLD_OTHERWISE:
+            subject: Subject = "rule" if finding.rule in RULE_NAMES else "finding"
+            yield Look(subject=subject, what=finding.title, file=finding.file, line=finding.line, count=1, ns_per_call=finding.gain_ns)
 
 
 def _nothing_runs(overview: Overview) -> Iterator[Look]:

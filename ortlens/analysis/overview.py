@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import Coverage, code_key, coverage_of, current_graphs, ort_node_count, partitioned_nodes
+from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.timing import (
     CallTime,
     GraphTime,
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ortlens.trace.records import Break, Capture, Fallback, Finding, Graph, Node, ReasonCode, Recompile
-
-_SEVERITIES = ("error", "warning", "info")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +91,7 @@ class Overview:
         call: What one call costs.
         compile_ns: Time of all compilations together.
         phases: The same by phase.
-        findings: What the lens itself reported, errors first.
+        findings: What was recorded and what the rules find, errors first, then the most expensive.
     """
 
     name: str
@@ -136,7 +135,7 @@ def overview_of(capture: Capture) -> Overview:
         call=call_time(capture),
         compile_ns=compile_total_ns(capture),
         phases=compile_phases(capture),
-        findings=tuple(sorted(capture.findings, key=lambda finding: _SEVERITIES.index(finding.severity))),
+        findings=findings_of(capture),
     )
 
 

@@ -6,6 +6,7 @@ whoever comes next, so what is right depends on who that is.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +88,12 @@ def choose(work: int | None, *, alternates: bool) -> ThreadChoice:
     return ThreadChoice(
         count=count, spinning=True, reason=f"{count}, as PyTorch has; they spin within a run, since all of the graph runs here"
     )
+
+
+def usable_cores() -> int:
+    """Cores that this process may use, which a container or an affinity mask may have made fewer than there are."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def work_of(nodes: Iterable[torch.fx.Node]) -> int | None:

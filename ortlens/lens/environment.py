@@ -8,6 +8,8 @@ import platform
 import torch
 
 from ortlens import _versions
+from ortlens.backend import peak
+from ortlens.backend.threads import usable_cores
 
 
 def environment() -> dict[str, str]:
@@ -21,6 +23,8 @@ def environment() -> dict[str, str]:
         "platform": platform.platform(),
         "machine": platform.machine(),
         "cpu_count": str(os.cpu_count() or 0),
+        "cpu_usable": str(usable_cores()),
         "torch_threads": str(torch.get_num_threads()),
         **{f"version_{package}": version for package, version in _versions.installed().items()},
+        **peak.measured(),
     }

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.overview import overview_of
+from ortlens.analysis.whatif import Candidate, PlannedPartition, partitions_if, ranking
 from ortlens.trace import store
-from ortlens.trace.frames import frame_from_capture
+from ortlens.trace.frames import frame_from_capture, frame_from_records
+from ortlens.trace.schema import table_from_record
 from ortlens.views.html import failure_html, summary_html
 from ortlens.views.text import summary
 from ortlens.views.wording import clipped, counted, percent
@@ -89,8 +93,9 @@ class CaptureView(ABC):
 
     @property
     def findings(self) -> pd.DataFrame:
-        """What ortlens reports, with evidence."""
-        return frame_from_capture(self.captured(), "findings")
+        """What ortlens reports, with evidence: what was recorded, and what the rules find in the records; the most expensive first."""
+        capture = self.captured()
+        return frame_from_capture(replace(capture, findings=findings_of(capture)), "findings")
 
     @property
     def ledger(self) -> pd.DataFrame:
@@ -104,6 +109,25 @@ class CaptureView(ABC):
             The text; see `ortlens.views.text.summary` for its options.
         """
         return summary(self.captured())
+
+    def what_if(self, *ops: object) -> pd.DataFrame:
+        """Tell what supporting operators would change; nothing is run.
+
+        Args:
+            *ops: Operators that stay in PyTorch, as in `fallbacks.target`; `aten.median` stands for all its overloads.
+
+        Returns:
+            With operators, the partitions as they would be if these were supported, a row each. Without, the operators that stay and
+            pairs of them, ranked by what supporting them would save; empty when none stays. Cut by the lines that cut what is
+            compiled; what is estimated says how.
+
+        Raises:
+            UsageError: No node of such an operator stays in PyTorch; the message lists those that do.
+        """
+        capture = self.captured()
+        if ops:
+            return frame_from_records(table_from_record("what_if", PlannedPartition), partitions_if(capture, ops))
+        return frame_from_records(table_from_record("what_if", Candidate), ranking(capture))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the capture to a file that `ortlens.load` reads back, without torch or ONNX Runtime.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import overview_of
-from ortlens.views.sentences import coverage_sentence, look_sentence, pieces_sentence, reason_words, title
+from ortlens.views.sentences import coverage_sentence, gain_words, look_sentence, pieces_sentence, reason_words, title
 from ortlens.views.style import CSS
 from ortlens.views.wording import PHASE_WORDS, clipped, counted, first_sentence, function, guard, percent, place, time_from_ns
 
@@ -259,13 +259,13 @@ def _sessions(overview: Overview) -> _Table:
 
 def _findings(overview: Overview) -> _Table:
     return _Table(
-        title="Lens reports",
-        help="What ortlens noticed or could not record. Errors mean that the tables above may be incomplete.",
+        title="Findings",
+        help="What ortlens noticed, the most expensive first; errors mean that the tables above may be incomplete.",
         source="findings",
         total=len(overview.findings),
-        head=("severity", "what", "where", "what to do"),
+        head=("severity", "what", "where", "gain per call", "what to do"),
         rows=tuple(
-            (item.severity, item.title, place(item.file, item.line) if item.file else "", item.mitigation)
+            (item.severity, item.title, place(item.file, item.line) if item.file else "", gain_words(item), item.mitigation)
             for item in overview.findings[:_MAX_ROWS]
         ),
     )

@@ -9,6 +9,7 @@ from ortlens.views.wording import REASON_WORDS, REMEDY_WORDS, counted, guard, pe
 if TYPE_CHECKING:
     from ortlens.analysis.first_look import Look
     from ortlens.analysis.overview import FallbackGroup, Overview
+    from ortlens.trace.records import Finding
 
 
 def title(overview: Overview) -> str:
@@ -96,6 +97,34 @@ def reason_words(group: FallbackGroup) -> str:
     return visible(group.reason) or REASON_WORDS[group.reason_code]
 
 
+def finding_sentence(finding: Finding) -> str:
+    """What was found, and what mending it would save.
+
+    Args:
+        finding: A finding.
+
+    Returns:
+        One sentence without a full stop.
+    """
+    said = visible(finding.title)
+    return f"{said} ({gain_words(finding)} per call)" if finding.gain_ns else said
+
+
+def gain_words(finding: Finding) -> str:
+    """What mending something would save.
+
+    Args:
+        finding: A finding.
+
+    Returns:
+        `saves 1.20 ms, measured`, or `about 1.20 ms, estimated`; empty when nothing is known to be saved.
+    """
+    if not finding.gain_ns:
+        return ""
+    gain = time_from_ns(finding.gain_ns)
+    return f"saves {gain}, measured" if finding.measured else f"about {gain}, estimated"
+
+
 def look_sentence(look: Look) -> str:
     """What to look at, and what it would change.
 
@@ -107,7 +136,7 @@ def look_sentence(look: Look) -> str:
     """
     where = place(look.file, look.line, look.module)
     cost = "" if look.ns_per_call is None else f" ({time_from_ns(look.ns_per_call)} per call)"
-    if look.subject == "finding":
+    if look.subject in ("finding", "rule"):
         return (f"{where}: " if look.file else "") + visible(look.what)
     if look.subject == "break":
         return f"{where}: remove the graph break, or write the line as its reason asks{cost}"

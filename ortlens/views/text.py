@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import overview_of
-from ortlens.views.sentences import coverage_sentence, look_sentence, pieces_sentence, reason_words, title
+from ortlens.views.sentences import coverage_sentence, finding_sentence, look_sentence, pieces_sentence, reason_words, title
 from ortlens.views.wording import (
     PHASE_WORDS,
     ascii_from_text,
@@ -34,7 +34,7 @@ _BAR = 20
 _MAX_FALLBACKS = 3
 _MAX_BREAKS = 2
 _MAX_RECOMPILES = 2
-_MAX_FINDINGS = 2
+_MAX_FINDINGS = 3
 _MAX_PHASES = 4
 _UNIT = re.compile(r"(\d) ([nµm]?s|%)(?!\w)")
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
@@ -84,7 +84,7 @@ def _sections(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
         yield "Recompiles", list(_recompiles(overview, room))
         yield from _times(overview, room)
     if overview.findings:
-        yield "Lens reports", [clipped(finding.title, room) for finding in overview.findings[:_MAX_FINDINGS]]
+        yield "Findings", list(_findings(overview, room))
     yield "Look first at", list(_looks(overview, room))
 
 
@@ -172,6 +172,13 @@ def _times(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
         ranked = sorted(overview.phases, key=lambda phase: -phase.total_ns)[:_MAX_PHASES]
         phases = ", ".join(f"{PHASE_WORDS[phase.phase]} {time_from_ns(phase.total_ns)}" for phase in ranked if phase.total_ns)
         yield "Time to compile", _prose(f"{time_from_ns(overview.compile_ns)}: {phases}", room)
+
+
+def _findings(overview: Overview, room: int) -> Iterator[str]:
+    for finding in overview.findings[:_MAX_FINDINGS]:
+        yield from _prose(finding_sentence(finding), room, hang="  ")
+    if len(overview.findings) > _MAX_FINDINGS:
+        yield f"and {len(overview.findings) - _MAX_FINDINGS:,} more: see table findings"
 
 
 def _looks(overview: Overview, room: int) -> Iterator[str]:

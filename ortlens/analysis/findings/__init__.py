@@ -1,0 +1,1 @@
+"""Rules over a capture: what should be changed, why, and what it would save."""

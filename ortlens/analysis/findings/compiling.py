@@ -1,0 +1,199 @@
+"""Rules about compiling and guarding: recompiles, breaks, cold starts, guards, graphs compiled for training."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from ortlens.analysis.findings.facts import ENOUGH_CALLS, current, time_text
+from ortlens.analysis.findings.rule import rule
+from ortlens.analysis.timing import PHASES, call_time, compile_total_ns, graph_times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ortlens.trace.records import Break, Capture, Finding, Graph, Recompile
+
+_STORM = 4
+_OFTEN = 3
+_COLD_NS = 1_000_000_000
+_COLD_SHARE = 0.25
+_GUARD_SHARE = 0.25
+_GUARD_NS = 20_000
+_LIMIT = re.compile(r"recompile_limit|cache_size_limit", re.IGNORECASE)
+
+GUARDS = "guards"
+"""Subject of the finding about guards: they are evaluated for the call as a whole."""
+
+
+@rule(
+    name="recompile_storm",
+    looks_for="A function that is compiled again and again, or until PyTorch gives it up.",
+    fires="At 4 recompiles of one function, half of PyTorch's limit of 8, or when the limit was reached.",
+    hazard="Each recompile stops the program for as long as the first compilation took; past the limit the function runs in plain Python.",
+)
+def recompile_storm(capture: Capture) -> Iterator[Finding]:
+    """Functions with many recompiles."""
+    groups: dict[tuple[str | None, str | None, int | None], list[Recompile]] = defaultdict(list)
+    for item in capture.recompiles:
+        groups[item.function, item.file, item.line].append(item)
+    spent = {graph.compile_id: graph.compile_ns or 0 for graph in capture.graphs if graph.phase != "backward"}
+    for (function, file, line), rows in groups.items():
+        if len(rows) < _STORM:
+            continue
+        guards = _distinct([row.guard or row.reason for row in rows])
+        values = _distinct([value for row in rows for value in row.values])
+        compile_ns = sum(spent.get(row.compile_id, 0) for row in rows)
+        yield recompile_storm.finding(
+            subject=f"{function or 'unnamed function'} {file or ''}:{line or ''}".strip(" :"),
+            title=f"{function or 'a function'} was compiled again {len(rows)} times" + (f", {time_text(compile_ns)}" if compile_ns else ""),
+            evidence=f"no longer true: {'; '.join(guards[:3])}" + (f"; values seen: {', '.join(values[:8])}" if values else ""),
+            mitigation=next((row.advice for row in rows if row.advice), None)
+            or "Mark what changes as dynamic (torch._dynamo.mark_dynamic, dynamic=True), or pass changing Python numbers as tensors.",
+            file=file,
+            line=line,
+        )
+    yield from _given_up(capture)
+
+
+def _given_up(capture: Capture) -> Iterator[Finding]:
+    for item in capture.breaks:
+        if _LIMIT.search(item.reason) or _LIMIT.search(item.explanation or ""):
+            yield recompile_storm.finding(
+                subject=item.break_id,
+                title=f"PyTorch reached its recompile limit and runs {item.function or 'a function'} in plain Python from now on",
+                evidence=item.reason,
+                mitigation="Find in `recompiles` which guard fails each time; mark what changes as dynamic, or pass changing numbers as "
+                "tensors.",
+                file=item.file,
+                line=item.line,
+            )
+
+
+def _distinct(texts: list[str]) -> list[str]:
+    return list(dict.fromkeys(text.partition("  #")[0].strip() for text in texts))
+
+
+@rule(
+    name="cold_start",
+    looks_for="A start that is dominated by work that can be kept on disk.",
+    fires="At 1 s and 25 % of all compiling for converting and optimising ONNX models that came from no cache.",
+    hazard="Every new process waits for it before its first answer.",
+    probed="What the backend's part of compiling takes with a filled `cache_dir`.",
+)
+def cold_start(capture: Capture) -> Iterator[Finding]:
+    """Compilations that a cache would shorten."""
+    total = compile_total_ns(capture)
+    spent = {phase: sum(getattr(graph, f"{phase}_ns") or 0 for graph in capture.graphs) for phase in PHASES}
+    saved = spent["convert"] + spent["optimize"]
+    if saved < _COLD_NS or saved < _COLD_SHARE * total or any(model.cached for model in capture.models):
+        return
+    call = call_time(capture)
+    as_calls = f", as long as {total // call.total_ns:,} calls" if call.total_ns else ""
+    yield cold_start.finding(
+        subject="compile",
+        severity="info",
+        title=f"compiling took {time_text(total)}{as_calls}; {time_text(saved)} of it can be kept on disk",
+        evidence="; ".join(f"{phase} {time_text(ns)}" for phase, ns in spent.items() if ns)
+        + f". Dynamo's {time_text(spent['dynamo'])} and the making of sessions are spent in every process all the same",
+        mitigation='Say cache_dir="..." in the options: the next process reads the converted models. For a process without tracing, export '
+        "the model (`lens.export_onnx`) where one partition covers it.",
+    )
+
+
+@rule(
+    name="hot_break",
+    looks_for="A graph break that a call runs into several times, as one inside a layer that is used repeatedly.",
+    fires="At 3 times per call, or at 3 places between graphs that it makes: a single break costs a few tens of microseconds.",
+    hazard="Each time the compiled code is left, guards are checked and the next graph is entered, and nothing is fused across it.",
+)
+def hot_break(capture: Capture) -> Iterator[Finding]:
+    """Breaks that happen several times per call."""
+    entered = _entered_per_call(capture)
+    for item in capture.breaks:
+        times = max((entered.get(_frame(compile_id), 0) for compile_id in item.compile_ids), default=0)
+        if times < _OFTEN and item.occurrences < _OFTEN:
+            continue
+        often = f"{times:.3g} times per call" if times >= _OFTEN else f"at {item.occurrences} places between graphs"
+        yield hot_break.finding(
+            subject=item.break_id,
+            title=f"a graph break in {item.function or 'a function'} is run into {often}",
+            evidence=f"{item.reason}; {_break_evidence(item, times)}",
+            mitigation=item.advice or (item.hints[0] if item.hints else "Rewrite the line so that it needs no value from a tensor."),
+            file=item.file,
+            line=item.line,
+            gain_ns=item.cost_ns,
+        )
+
+
+def _break_evidence(item: Break, times: float) -> str:
+    seen = f"the compilations that ran into it ({', '.join(item.compile_ids[:4])}) are entered {times:.3g} times per call"
+    cost = "; the gain is the break's recorded cost" if item.cost_ns is not None else ""
+    return f"{seen}; {item.occurrences} graph boundaries{cost}"
+
+
+def _frame(compile_id: str) -> str:
+    return compile_id.rpartition("/")[0]
+
+
+def _entered_per_call(capture: Capture) -> dict[str, float]:
+    """How often the graphs of each of Dynamo's frames are entered per call of what was compiled first."""
+    times, calls = graph_times(capture), call_time(capture).calls
+    found: dict[str, float] = defaultdict(float)
+    for graph in capture.graphs:
+        if graph.compile_id is not None and graph.phase != "backward" and calls:
+            found[_frame(graph.compile_id)] += times[graph.graph_id].calls / calls
+    return found
+
+
+@rule(
+    name="heavy_guards",
+    looks_for="Guards that take a large part of a call.",
+    fires="At 25 % of the wall time of a call and 20 µs, as the ledger tells.",
+    hazard="Before each compiled graph PyTorch checks whether its assumptions still hold, for every module and tensor that it saw.",
+    probed="A call with all guards skipped (torch.compiler.set_stance(skip_guard_eval_unsafe=True)) against a call as it is.",
+)
+def heavy_guards(capture: Capture) -> Iterator[Finding]:
+    """Calls in which guards weigh."""
+    guards = sum(part.ns for part in capture.ledger if part.part == "guards")
+    whole = sum(part.ns for part in capture.ledger)
+    if guards < _GUARD_NS or guards < _GUARD_SHARE * whole:
+        return
+    graph = next(iter(capture.graphs), None)
+    yield heavy_guards.finding(
+        subject=GUARDS,
+        title=f"guards take {time_text(guards)} of {time_text(whole)} per call",
+        evidence=f"ledger: guards {guards / whole:.0%} of the wall time, over {len({part.graph_id for part in capture.ledger})} graph(s)",
+        mitigation="Merge graphs, so that guards run once. Where modules do not change after the first call: "
+        'torch.compile(..., options={"guard_filter_fn": torch.compiler.skip_guard_on_inbuilt_nn_modules_unsafe}) leaves out those on '
+        "PyTorch's own modules; after a warm-up with every kind of input, torch.compiler.set_stance(skip_guard_eval_unsafe=True) leaves "
+        "out nearly all. Both give wrong answers silently when what they leave out does change.",
+        file=graph.file if graph else None,
+        line=graph.line if graph else None,
+    )
+
+
+@rule(
+    name="training_forward",
+    looks_for="Graphs that were compiled for training although nothing calls their backward.",
+    fires="At 3 calls of forward graphs without a single call of a backward graph in the capture.",
+    hazard="A training graph keeps its activations and takes weights as inputs: neither freezing nor ONNX Runtime's folding applies.",
+)
+def training_forward(capture: Capture) -> Iterator[Finding]:
+    """Forward graphs whose backward never runs."""
+    times = graph_times(capture)
+    forward = [graph for graph in current(capture) if graph.phase == "forward"]
+    called = sum(times[graph.graph_id].calls for graph in forward)
+    backward = sum(times[graph.graph_id].calls for graph in capture.graphs if graph.phase == "backward")
+    if called < ENOUGH_CALLS or backward:
+        return
+    most: Graph = max(forward, key=lambda graph: times[graph.graph_id].calls)
+    yield training_forward.finding(
+        subject=most.graph_id,
+        title=f"{most.name or most.graph_id} was compiled for training and called {times[most.graph_id].calls:,} times; no backward ran",
+        evidence=f"{len(forward)} forward graph(s), {called:,} calls; 0 calls of backward graphs",
+        mitigation="For inference call it under torch.no_grad() (or torch.inference_mode()), or model.requires_grad_(False).",
+        file=most.file,
+        line=most.line,
+    )

@@ -1,0 +1,216 @@
+"""Rules about what ONNX Runtime really executed: providers, copies between them, kernels against the machine, element types."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ortlens.analysis.findings.facts import current, most_common, size_text, time_text, usable_cores
+from ortlens.analysis.findings.rule import rule
+from ortlens.analysis.timing import call_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ortlens.trace.records import Capture, Finding, Kernel, Node, Session
+
+_CPU = "CPUExecutionProvider"
+_STRAY_SHARE = 0.05
+_COPY_SHARE = 0.02
+_KERNEL_SHARE = 0.05
+_KERNEL_NS = 50_000
+_ACHIEVED = 0.25
+_ACHIEVED_BYTES = 0.1
+_REACHABLE = 0.5
+_WIDE_SHARE = 0.1
+_PRODUCTS = re.compile(r"MatMul|Gemm|Conv|Attention|Einsum", re.IGNORECASE)
+
+
+def _shares(kernels: list[Kernel]) -> tuple[int, float]:
+    return sum(kernel.total_ns for kernel in kernels), sum(kernel.share or 0.0 for kernel in kernels)
+
+
+def _by_session(capture: Capture) -> Iterator[tuple[Session, list[Kernel]]]:
+    kernels: dict[str, list[Kernel]] = defaultdict(list)
+    for kernel in capture.kernels:
+        kernels[kernel.session_id].append(kernel)
+    for session in capture.sessions:
+        if session.session_id in kernels:
+            yield session, kernels[session.session_id]
+
+
+@rule(
+    name="kernels_on_cpu",
+    looks_for="Kernels that run on the CPU in a session of another execution provider.",
+    fires="At 5 % of the session's kernel time: shapes and small constants are put on the CPU on purpose.",
+    hazard="ONNX Runtime puts what a provider does not take on the CPU without a word, and copies to and fro around it.",
+)
+def kernels_on_cpu(capture: Capture) -> Iterator[Finding]:
+    """Sessions with stray kernels on the CPU."""
+    for session, kernels in _by_session(capture):
+        wanted = session.providers[0] if session.providers else _CPU
+        stray = [kernel for kernel in kernels if kernel.provider == _CPU and not kernel.op_type.startswith("Memcpy")]
+        spent, share = _shares(stray)
+        if wanted == _CPU or share < _STRAY_SHARE:
+            continue
+        worst = max(stray, key=lambda kernel: kernel.total_ns)
+        yield kernels_on_cpu.finding(
+            subject=session.session_id,
+            title=f"{len(stray)} kernels of {session.session_id} run on the CPU instead of {wanted}: {share:.0%} of its kernel time",
+            evidence=f"{most_common([kernel.op_type for kernel in stray])}; {time_text(spent)} while profiled, shares of the profiled run",
+            mitigation=f"Write {worst.op_type} with operators and element types that {wanted} has, or leave it to PyTorch on the device.",
+            file=worst.file,
+            line=worst.line,
+        )
+
+
+@rule(
+    name="provider_copies",
+    looks_for="Copies between devices that ONNX Runtime put into a model (MemcpyToHost, MemcpyFromHost).",
+    fires="At 2 % of the session's kernel time as a warning, below as information: each copy also waits for the device.",
+    hazard="Each copy waits until the device has finished and stops the kernels after it from being queued.",
+)
+def provider_copies(capture: Capture) -> Iterator[Finding]:
+    """Sessions with copies between providers."""
+    for session, kernels in _by_session(capture):
+        copies = [kernel for kernel in kernels if kernel.op_type.startswith("Memcpy")]
+        if not copies:
+            continue
+        spent, share = _shares(copies)
+        moved = sum(kernel.bytes or 0 for kernel in copies)
+        stray = [kernel.op_type for kernel in kernels if kernel.provider == _CPU and kernel not in copies]
+        yield provider_copies.finding(
+            subject=session.session_id,
+            severity="warning" if share >= _COPY_SHARE else "info",
+            title=f"{session.session_id} copies between devices {len(copies)} times per run: {share:.1%} of its kernel time",
+            evidence=f"{most_common([kernel.op_type for kernel in copies])}; {time_text(spent)} while profiled"
+            + (f", {size_text(moved)}" if moved else "")
+            + (f"; on the CPU run {most_common(stray)}" if stray else ""),
+            mitigation="Replace or remove the operators on the CPU that the copies serve; see kernels.provider.",
+            file=copies[0].file,
+            line=copies[0].line,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bound:
+    """How fast the machine could run a kernel.
+
+    Attributes:
+        ns: Shortest time by its measured peaks.
+        by: Which peak bounds it, with the figures.
+        enough: Share of the peak below which the kernel is slow.
+    """
+
+    ns: float
+    by: str
+    enough: float
+
+
+@rule(
+    name="slow_kernel",
+    looks_for="A kernel that reaches little of what the machine can do: floating-point operations and bytes against its measured peaks.",
+    fires="At 5 % of the session's kernel time and 50 µs per run, where less than 25 % of the peak is reached; 10 % for kernels without "
+    "counted operations, since functions such as exp take time that bytes do not show. CPU only, after profile(), once peaks are measured.",
+    hazard="The time goes into something other than computing: a bad layout, a shape the kernel was not made for, too little work.",
+)
+def slow_kernel(capture: Capture) -> Iterator[Finding]:
+    """Kernels far from their roofline."""
+    nodes = {(node.graph_id, node.node): node for node in capture.nodes}
+    graph_of = {part.partition_id: part.graph_id for part in capture.partitions}
+    calls = call_time(capture).calls
+    for session, kernels in _by_session(capture):
+        graph_id = graph_of.get(session.partition_id, "")
+        sharing = Counter(node for kernel in kernels if _PRODUCTS.search(kernel.op_type) for node in _nodes_of(kernel))
+        for kernel in kernels:
+            if kernel.provider != _CPU or (kernel.share or 0) < _KERNEL_SHARE or (kernel.mean_ns or 0) < _KERNEL_NS:
+                continue
+            made_from = [nodes[graph_id, name] for name in _nodes_of(kernel) if (graph_id, name) in nodes]
+            bound = _bound(capture, session, kernel, made_from, sharing)
+            if bound is not None and kernel.mean_ns and bound.ns < bound.enough * kernel.mean_ns:
+                yield _slow(session, kernel, bound, session.calls / calls if calls else 1.0)
+
+
+def _slow(session: Session, kernel: Kernel, bound: _Bound, runs_per_call: float) -> Finding:
+    mean = kernel.mean_ns or 0
+    gain = round(max(mean - bound.ns / _REACHABLE, 0) * runs_per_call)
+    return slow_kernel.finding(
+        subject=f"{session.session_id}:{kernel.kernel}",
+        title=f"{kernel.op_type} from {kernel.node or 'an unknown node'} takes {time_text(mean)} per run and reaches {bound.ns / mean:.0%} "
+        "of the machine's peak",
+        evidence=f"{bound.by}; at that peak it would take {time_text(bound.ns)}. Peaks were measured on that machine, by products and by "
+        "reading and writing in ONNX Runtime; the time is the profiled share of the unprofiled run. The gain is estimated as if "
+        f"{_REACHABLE:.0%} were reached",
+        mitigation="Look at its shapes and layout: rows of one, odd strides and tiny inner dimensions are slow. Batch more rows per call, "
+        "or write the line with another operator.",
+        file=kernel.file,
+        line=kernel.line,
+        gain_ns=gain,
+    )
+
+
+def _nodes_of(kernel: Kernel) -> tuple[str, ...]:
+    return kernel.nodes or ((kernel.node,) if kernel.node else ())
+
+
+def _bound(capture: Capture, session: Session, kernel: Kernel, made_from: list[Node], sharing: Counter[str]) -> _Bound | None:
+    """The roofline of a kernel; None where too little is known."""
+    threads = session.threads or usable_cores(capture) or 1
+    is_product = bool(_PRODUCTS.search(kernel.op_type))
+    flops = sum((node.flops or 0) / sharing[node.node] for node in made_from) if is_product else 0.0
+    dtype = next((node.dtype for node in made_from if node.dtype), "float32")
+    flop_peak = _peak(capture, f"peak_flops_{dtype}_threads_{threads}")
+    byte_peak = _peak(capture, f"peak_bytes_threads_{threads}")
+    if is_product and (not flops or flop_peak is None):
+        return None
+    by_flops = flops * 1e9 / flop_peak if flop_peak else 0.0
+    by_bytes = (kernel.bytes or 0) * 1e9 / byte_peak if byte_peak else 0.0
+    if not by_flops and not by_bytes:
+        return None
+    if by_flops >= by_bytes:
+        return _Bound(
+            ns=by_flops, by=f"{flops:,.0f} floating-point operations, peak {(flop_peak or 0) / 1e9:.3g} GFLOP/s", enough=_ACHIEVED
+        )
+    text = f"{size_text(kernel.bytes or 0)}, peak {(byte_peak or 0) / 1e9:.3g} GB/s"
+    return _Bound(ns=by_bytes, by=text, enough=_ACHIEVED if is_product else _ACHIEVED_BYTES)
+
+
+def _peak(capture: Capture, name: str) -> float | None:
+    """A measured peak, as the environment of the capture holds it; None for one that is missing or no number."""
+    try:
+        value = float(capture.environment.get(name, ""))
+    except ValueError:
+        return None
+    return value if 0 < value < float("inf") else None
+
+
+@rule(
+    name="float64_nodes",
+    looks_for="Work in double precision.",
+    fires="At 10 % of a graph's floating-point operations or, where none are counted, of its bytes: a few numbers in float64 cost nothing.",
+    hazard="A core does half as many operations and moves twice the bytes, and ONNX Runtime has fewer kernels for float64.",
+)
+def float64_nodes(capture: Capture) -> Iterator[Finding]:
+    """Graphs that compute in double precision."""
+    members: dict[str, list[Node]] = defaultdict(list)
+    for node in capture.nodes:
+        members[node.graph_id].append(node)
+    for graph in current(capture):
+        nodes = members.get(graph.graph_id, [])
+        wide = [node for node in nodes if node.dtype == "float64" and node.kind == "compute"]
+        counted = "flops" if any(node.flops for node in nodes) else "bytes"
+        whole, part = (sum(getattr(node, counted) or 0 for node in some) for some in (nodes, wide))
+        if not wide or not whole or part < _WIDE_SHARE * whole:
+            continue
+        what = "floating-point operations" if counted == "flops" else "bytes"
+        first = next((node for node in wide if node.file), wide[0])
+        yield float64_nodes.finding(
+            subject=graph.graph_id,
+            title=f"{part / whole:.0%} of the {what} of {graph.graph_id} are in float64, at {len(wide)} nodes",
+            evidence=f"{most_common([node.target for node in wide])}; first at {first.node}",
+            mitigation="Make the model and its inputs float32 (model.float(), x.float()); numpy arrays come as float64 unless told.",
+            file=first.file,
+            line=first.line,
+        )

@@ -1,0 +1,108 @@
+"""All rules, and the one list of findings that every view shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ortlens.analysis.findings import compiling, kernels, sessions, splitting
+from ortlens.trace.records import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ortlens.analysis.findings.rule import Rule
+    from ortlens.trace.records import Capture
+
+RULES: tuple[Rule, ...] = (
+    splitting.small_partitions,
+    splitting.hot_fallback,
+    splitting.boundary_copies,
+    splitting.random_splits,
+    sessions.session_churn,
+    sessions.weights_changed,
+    sessions.unfrozen_weights,
+    sessions.too_many_threads,
+    sessions.spinning_threads,
+    sessions.tiny_graph,
+    sessions.output_allocations,
+    compiling.recompile_storm,
+    compiling.cold_start,
+    compiling.hot_break,
+    compiling.heavy_guards,
+    compiling.training_forward,
+    kernels.kernels_on_cpu,
+    kernels.provider_copies,
+    kernels.slow_kernel,
+    kernels.float64_nodes,
+)
+"""Every rule, in the order in which they are asked."""
+
+RULE_NAMES = frozenset(rule.name for rule in RULES)
+
+RECORDED: Mapping[str, str] = {
+    "provider_fallback": "An execution provider that was asked for is not in use.",
+    "provider_unavailable": "A provider that the options name is not installed.",
+    "layout_copy": "An input of at least 64 KiB is copied with every call, because ONNX Runtime cannot take it as it lies in memory. "
+    "Probed: a run with the inputs made dense beforehand against a run as it is.",
+    "thread_count": "Only by `lens.probe()`: another number of threads was measured to be faster, or not to be.",
+    "run_failed": "A partition failed while running; PyTorch runs it from then on.",
+    "backend_failed": "A graph could not be prepared for ONNX Runtime and stays in PyTorch.",
+    "optimiser_failed": "The ONNX optimiser failed on a model, which runs unoptimised.",
+    "cache_failed": "A converted model could not be kept in `cache_dir`.",
+    "dump_failed": "A model could not be written to `dump_path`.",
+    "dry_run_ended": "A dry run ended where the model asks a tensor for its values.",
+    "lens_failed": "The lens itself failed; parts of the capture are missing.",
+    "rule_failed": "A rule failed; the other findings hold.",
+}
+"""Findings that are recorded while the model is compiled, runs, or is probed, by name."""
+
+_SEVERITIES = ("error", "warning", "info")
+
+
+def findings_of(capture: Capture) -> tuple[Finding, ...]:
+    """Everything there is to report: what was recorded, and what the rules find in the records.
+
+    A recorded finding stands for that of a rule of the same name and subject: a probe knows more than an estimate. Of two
+    recorded ones the later stands. A saved capture holds the recorded ones alone, and the rules look at it anew.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        Errors first, then warnings, then information; within each the most expensive first. Empty when there is nothing.
+    """
+    recorded = _latest(capture.findings)
+    told = {(finding.rule, finding.subject) for finding in recorded}
+    found = [finding for rule in RULES for finding in _applied(rule, capture) if (finding.rule, finding.subject) not in told]
+    return tuple(sorted([*recorded, *found], key=_rank))
+
+
+def _latest(findings: tuple[Finding, ...]) -> list[Finding]:
+    """Without those that a later one about the same subject replaced; those without a subject are all kept."""
+    kept: dict[object, Finding] = {}
+    for place, finding in enumerate(findings):
+        key: object = place if finding.subject is None else (finding.rule, finding.subject)
+        kept.pop(key, None)
+        kept[key] = finding
+    return list(kept.values())
+
+
+def _applied(rule: Rule, capture: Capture) -> list[Finding]:
+    try:
+        return list(rule.check(capture))
+    except Exception as error:  # noqa: BLE001 - a guard of the lens: a rule that fails must not take the view with it
+        return [
+            Finding(
+                rule="rule_failed",
+                subject=rule.name,
+                severity="warning",
+                title=f"the rule {rule.name} failed; the other findings hold",
+                evidence=f"{type(error).__name__}: {error}"[:2000],
+                hazard="What this rule looks for was not looked for.",
+                mitigation="Report it with the evidence and, if you can, the saved capture.",
+            )
+        ]
+
+
+def _rank(finding: Finding) -> tuple[int, int]:
+    return _SEVERITIES.index(finding.severity), -(finding.gain_ns or 0)

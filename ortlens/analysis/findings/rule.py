@@ -1,0 +1,99 @@
+"""What a rule is: a name, the words that explain it, and a pure function of a capture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ortlens.trace.records import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ortlens.trace.records import Capture, Severity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One rule.
+
+    Attributes:
+        name: As in the column `rule`.
+        looks_for: What it looks for, in one sentence.
+        fires: From where on it reports, and why from there.
+        hazard: Why it matters.
+        probed: What `lens.probe()` measures about it; empty when its gain is estimated or unknown.
+        check: Yields what it finds in a capture; pure.
+    """
+
+    name: str
+    looks_for: str
+    fires: str
+    hazard: str
+    probed: str
+    check: Callable[[Capture], Iterator[Finding]]
+
+    def finding(  # noqa: PLR0913 - the fields of the record, but for those that the rule knows
+        self,
+        *,
+        subject: str | None,
+        title: str,
+        evidence: str,
+        mitigation: str,
+        severity: Severity = "warning",
+        file: str | None = None,
+        line: int | None = None,
+        gain_ns: int | None = None,
+        measured: bool = False,
+    ) -> Finding:
+        """A finding of this rule.
+
+        Args:
+            subject: Id of what it is about.
+            title: What was found, with figures and names.
+            evidence: The recorded facts behind it; of an estimate, how it was made.
+            mitigation: What to change.
+            severity: `error`, `warning` or `info`.
+            file: File of the user line, where known.
+            line: Its number.
+            gain_ns: What it would save per call, in ns; None where unknown.
+            measured: Whether the gain was measured.
+
+        Returns:
+            The record.
+        """
+        return Finding(
+            rule=self.name,
+            subject=subject,
+            severity=severity,
+            title=title,
+            file=file,
+            line=line,
+            evidence=evidence,
+            hazard=self.hazard,
+            mitigation=mitigation,
+            gain_ns=gain_ns,
+            measured=measured,
+        )
+
+
+def rule(
+    *, name: str, looks_for: str, fires: str, hazard: str, probed: str = ""
+) -> Callable[[Callable[[Capture], Iterator[Finding]]], Rule]:
+    """Make a rule of a function of a capture.
+
+    Args:
+        name: As in the column `rule`.
+        looks_for: What it looks for, in one sentence.
+        fires: From where on it reports, and why from there.
+        hazard: Why it matters.
+        probed: What `lens.probe()` measures about it.
+
+    Returns:
+        A decorator that turns the function into a `Rule`.
+    """
+
+    def made(check: Callable[[Capture], Iterator[Finding]]) -> Rule:
+        return Rule(name=name, looks_for=looks_for, fires=fires, hazard=hazard, probed=probed, check=check)
+
+    return made

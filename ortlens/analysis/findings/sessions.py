@@ -1,0 +1,237 @@
+"""Rules about sessions: how many there are, with which weights and threads, and what surrounds their runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ortlens.analysis.findings.facts import (
+    ENOUGH_CALLS,
+    crossings,
+    current,
+    partitions_by_graph,
+    run_times,
+    sessions_by_partition,
+    size_text,
+    time_text,
+    usable_cores,
+)
+from ortlens.analysis.findings.rule import rule
+from ortlens.analysis.timing import call_time, graph_times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ortlens.trace.records import Capture, Finding, Graph, Partition, Session
+
+SESSIONS = "sessions"
+"""Subject of findings about the settings that all sessions share."""
+
+_MANY_SIZES = 4
+_WORTH_FREEZING = 1 << 16
+_TINY_NS = 100_000
+_TINY_SHARE = 0.4
+_TINY_CALLS = 10
+_HANDED_SHARE = 0.1
+_HANDED_NS = 5_000
+
+
+@rule(
+    name="session_churn",
+    looks_for="A partition with a session for each combination of sizes that it met.",
+    fires="At 4 sessions made for sizes: more than a few fixed batch sizes, so the next size is likely to come too.",
+    hazard="Each new size waits for a session to be made, and each session holds its own copies of packed weights.",
+)
+def session_churn(capture: Capture) -> Iterator[Finding]:
+    """Partitions that get a session per size."""
+    parts = {partition.partition_id: partition for partition in capture.partitions}
+    graphs = {graph.graph_id: graph for graph in capture.graphs}
+    for partition_id, sessions in sessions_by_partition(capture).items():
+        made = [session for session in sessions if session.cause in ("first", "sizes")]
+        if len(made) < _MANY_SIZES or not any(session.cause == "sizes" for session in made):
+            continue
+        graph = graphs.get(parts[partition_id].graph_id) if partition_id in parts else None
+        held = sum(session.held_bytes or 0 for session in made)
+        yield session_churn.finding(
+            subject=partition_id,
+            title=f"{partition_id} has {len(made)} sessions, one per combination of input sizes",
+            evidence=f"making them took {time_text(sum(session.create_ns for session in made))}"
+            + (f" and {size_text(held)} of heap" if held else "")
+            + f"; inputs {made[-1].input_signature or 'unknown'}",
+            mitigation="Leave out ExportOptions(dynamic_shapes=False): one session then serves all sizes. Or pad inputs to a few sizes.",
+            file=graph.file if graph else None,
+            line=graph.line if graph else None,
+        )
+
+
+@rule(
+    name="weights_changed",
+    looks_for="Sessions made anew because a frozen weight had changed.",
+    fires="At the first one: a model that is loaded and then called changes no weight.",
+    hazard="Each change costs the making of a session; at the third in a partition its weights are no longer frozen.",
+)
+def weights_changed(capture: Capture) -> Iterator[Finding]:
+    """Partitions whose weights change between calls."""
+    parts = {partition.partition_id: partition for partition in capture.partitions}
+    for partition_id, sessions in sessions_by_partition(capture).items():
+        anew = [session for session in sessions if session.cause == "weights"]
+        if not anew:
+            continue
+        spent = sum(session.create_ns for session in anew)
+        given_up = sessions[-1].frozen_bytes == 0 and bool(partition_id in parts and parts[partition_id].weight_bytes)
+        yield weights_changed.finding(
+            subject=partition_id,
+            title=f"the weights of {partition_id} changed {len(anew)} time{'s' if len(anew) > 1 else ''} between calls"
+            + ("; they are no longer frozen" if given_up else ""),
+            evidence=f"making its sessions anew took {time_text(spent)}; before it ran {sum(s.calls for s in sessions):,} times in all",
+            mitigation="Change weights before the first compiled call, or keep what changes out of parameters and buffers; for a model "
+            "whose weights change with every call say freeze_weights=False.",
+        )
+
+
+@rule(
+    name="unfrozen_weights",
+    looks_for="Weights that go into a session with every call instead of being constants in it, in inference.",
+    fires="At 64 KiB of weights of which less than half are constants: smaller ones are bound in a microsecond and fold into little.",
+    hazard="ONNX Runtime can neither pack nor fold them: transformers of four layers ran 1.5 to 1.8 times slower (measured on two cores).",
+    probed="A session with the weights as constants against the one in use, on the same inputs.",
+)
+def unfrozen_weights(capture: Capture) -> Iterator[Finding]:
+    """Inference partitions whose weights are inputs."""
+    sessions, pieces = sessions_by_partition(capture), partitions_by_graph(capture)
+    for graph in current(capture):
+        if graph.phase != "inference":
+            continue
+        for part in pieces.get(graph.graph_id, []):
+            latest = sessions.get(part.partition_id, [])[-1:]
+            weights = part.weight_bytes or 0
+            frozen = latest[0].frozen_bytes if latest else None
+            if frozen is None or weights < _WORTH_FREEZING or 2 * frozen >= weights:
+                continue
+            yield _unfrozen(graph, part, sessions[part.partition_id], frozen)
+
+
+def _unfrozen(graph: Graph, part: Partition, sessions: list[Session], frozen: int) -> Finding:
+    changes = sum(session.cause == "weights" for session in sessions)
+    why = f"they changed {changes} times" if changes else "freezing is off, or they could not be watched (made in inference mode, on a GPU)"
+    return unfrozen_weights.finding(
+        subject=part.partition_id,
+        title=f"{size_text((part.weight_bytes or 0) - frozen)} of weights are inputs of {part.partition_id}, not constants",
+        evidence=f"{size_text(frozen)} of {size_text(part.weight_bytes or 0)} are frozen in {sessions[-1].session_id}; {why}",
+        mitigation='Say freeze_weights="auto", and change weights before the first compiled call only.',
+        file=graph.file,
+        line=graph.line,
+    )
+
+
+@rule(
+    name="too_many_threads",
+    looks_for="Sessions with more threads than the process has cores.",
+    fires="At one thread more than the cores that the process may use: two threads on one core take turns.",
+    hazard="Threads that have to wait for a core hold up the whole operator, and spinning ones take the core from those with work.",
+    probed="A call with one thread less than or as many threads as there are cores, against a call as it is.",
+)
+def too_many_threads(capture: Capture) -> Iterator[Finding]:
+    """Sessions that ask for more threads than there are cores."""
+    cores = usable_cores(capture)
+    crowded = [session for session in capture.sessions if cores and (session.threads or 0) > cores]
+    if crowded and cores:
+        most = max(session.threads or 0 for session in crowded)
+        yield too_many_threads.finding(
+            subject=SESSIONS,
+            title=f"{len(crowded)} session{'s' if len(crowded) > 1 else ''} work with up to {most} threads on {cores} cores",
+            evidence=f"{_ids(crowded)}: {crowded[0].threads_reason or 'reason not recorded'}; the process may use {cores} cores",
+            mitigation=f"torch.set_num_threads({cores}), or intra_op_num_threads={cores} in ort_session_options.",
+        )
+
+
+@rule(
+    name="spinning_threads",
+    looks_for="Sessions whose threads wait actively while PyTorch computes in the same call.",
+    fires="At the first such session with more than one thread in a graph that alternates with PyTorch; by default sessions sleep there.",
+    hazard="A spinning thread takes a core from PyTorch's next operator: a matrix product right after a run took 16.0 ms alone and "
+    "19.6 to 23.6 ms with spinning (measured on two cores).",
+    probed="A call with sleeping threads against a call as it is.",
+)
+def spinning_threads(capture: Capture) -> Iterator[Finding]:
+    """Sessions that spin while PyTorch wants the cores."""
+    alternating = {graph.graph_id for graph in current(capture) if graph.fallback_count or (graph.partition_count or 0) > 1}
+    inside = {part.partition_id for part in capture.partitions if part.graph_id in alternating}
+    spinning = [s for s in capture.sessions if s.spinning and s.threads != 1 and s.partition_id in inside]
+    if spinning:
+        yield spinning_threads.finding(
+            subject=SESSIONS,
+            title=f"the threads of {len(spinning)} session{'s' if len(spinning) > 1 else ''} spin while PyTorch computes between the runs",
+            evidence=f"{_ids(spinning)}: {spinning[0].threads_reason or 'reason not recorded'}; {len(alternating)} graph(s) alternate",
+            mitigation='Leave ort_session_options out, or add the entry "session.intra_op.allow_spinning" = "0" to it.',
+        )
+
+
+def _ids(sessions: list[Session], limit: int = 6) -> str:
+    shown = ", ".join(session.session_id for session in sessions[:limit])
+    return shown + (f" and {len(sessions) - limit} more" if len(sessions) > limit else "")
+
+
+@rule(
+    name="tiny_graph",
+    looks_for="A graph so small that handing it to ONNX Runtime costs about as much as running it.",
+    fires="At 40 % of a graph's session time for binding and handing over, where all of it is at most 100 µs and 10 calls were seen.",
+    hazard="The call waits for its frame, not for the computation; a faster kernel would change nothing.",
+    probed="A call with the partitions of these graphs left to PyTorch against a call as it is.",
+)
+def tiny_graph(capture: Capture) -> Iterator[Finding]:
+    """Graphs in which crossing dominates."""
+    times, sessions, pieces = run_times(capture), sessions_by_partition(capture), partitions_by_graph(capture)
+    costs, per_graph = crossings(capture), graph_times(capture)
+    for graph in current(capture):
+        latest = [sessions[part.partition_id][-1] for part in pieces.get(graph.graph_id, []) if part.partition_id in sessions]
+        timed = [times[session.session_id] for session in latest if session.session_id in times]
+        crossing, running = sum(time.crossing_ns for time in timed), sum(time.run_ns for time in timed)
+        if not timed or per_graph[graph.graph_id].calls < _TINY_CALLS or crossing + running > _TINY_NS:
+            continue
+        if crossing < _TINY_SHARE * (crossing + running):
+            continue
+        flops = sum(part.flops or 0 for part in pieces[graph.graph_id])
+        yield tiny_graph.finding(
+            subject=graph.graph_id,
+            severity="info",
+            title=f"{graph.graph_id} runs for {time_text(running)} and takes {time_text(crossing)} to hand over and back",
+            evidence=f"medians of bind plus output and of run; {graph.node_count} compute nodes, {flops:,} floating-point operations; "
+            f"crossing adds {time_text(sum(costs.get(part.partition_id, 0) for part in pieces[graph.graph_id]))} to a call of the model",
+            mitigation="Give the model more rows per call, compile a larger part of the program as one function, or leave such graphs to "
+            f"PyTorch: min_partition_nodes={(graph.node_count or 0) + 1}.",
+            file=graph.file,
+            line=graph.line,
+        )
+
+
+@rule(
+    name="output_allocations",
+    looks_for="Sessions of symbolic sizes whose outputs ONNX Runtime allocates anew with every call.",
+    fires="At 10 % of the session's time and 5 µs per run for handing over the outputs.",
+    hazard="Outputs whose size only the run tells are allocated by ONNX Runtime and wrapped for PyTorch one by one.",
+    probed="A session whose outputs PyTorch allocates before the run, against the one in use, on the same inputs.",
+)
+def output_allocations(capture: Capture) -> Iterator[Finding]:
+    """Sessions that spend their time handing over outputs of symbolic size."""
+    dynamic = {graph.graph_id: graph for graph in current(capture) if graph.dynamic_shapes}
+    parts = {part.partition_id: part for part in capture.partitions}
+    times, calls = run_times(capture), call_time(capture).calls
+    for session in capture.sessions:
+        part, time = parts.get(session.partition_id), times.get(session.session_id)
+        if part is None or time is None or part.graph_id not in dynamic or session.calls < ENOUGH_CALLS:
+            continue
+        whole = time.crossing_ns + time.run_ns
+        if time.output_ns < _HANDED_NS or time.output_ns < _HANDED_SHARE * whole:
+            continue
+        graph = dynamic[part.graph_id]
+        yield output_allocations.finding(
+            subject=session.session_id,
+            severity="info",
+            title=f"{session.session_id} spends {time_text(time.output_ns)} of {time_text(whole)} per run on handing over "
+            f"{part.output_count} output{'s' if part.output_count > 1 else ''}",
+            evidence=f"median of output_ns over the kept runs of {session.calls:,} calls ({calls:,} of the model); sizes are symbolic: "
+            f"{session.input_signature or 'signature not recorded'}",
+            mitigation="Try preallocate_output=True, and let the graph return no more than is used.",
+            file=graph.file,
+            line=graph.line,
+        )

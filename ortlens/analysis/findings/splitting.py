@@ -1,0 +1,209 @@
+"""Rules about where a graph is cut: small pieces, operators that stay behind, what crosses the boundaries."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from ortlens.analysis.findings.facts import (
+    ENOUGH_CALLS,
+    crossings,
+    current,
+    fallbacks_by_graph,
+    most_common,
+    partitions_by_graph,
+    size_text,
+    time_text,
+)
+from ortlens.analysis.findings.rule import rule
+from ortlens.analysis.timing import call_time, graph_times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ortlens.trace.records import Capture, Fallback, Finding, Graph, Node
+
+_FEW_NODES = 5
+_MANY_SMALL = 4
+_HOT_SHARE = 0.1
+_HOT_NS = 20_000
+_MANY_NODES = 4
+_CHOSEN = ("side_effect", "too_small", "policy")
+_CROSSING_SHARE = 0.2
+_CROSSING_NS = 50_000
+_CROSSING_BYTES = 8 << 20
+_BYTES_SHARE = 0.25
+_RANDOM = "draws random numbers"
+
+
+@rule(
+    name="small_partitions",
+    looks_for="A graph cut into many small partitions.",
+    fires="At 4 partitions of at most 5 compute nodes that are half of the graph's partitions or more: crossing into ONNX Runtime and "
+    "back costs about what PyTorch needs for a handful of small operators.",
+    hazard="Each partition is bound, run and handed back on its own, and ONNX Runtime can fuse nothing across its ends.",
+    probed="A call with the small partitions left to PyTorch against a call as it is.",
+)
+def small_partitions(capture: Capture) -> Iterator[Finding]:
+    """Graphs with many small partitions."""
+    costs, left = crossings(capture), fallbacks_by_graph(capture)
+    pieces = partitions_by_graph(capture)
+    for graph in current(capture):
+        parts = pieces.get(graph.graph_id, [])
+        small = [part for part in parts if part.node_count <= _FEW_NODES]
+        if len(small) < _MANY_SMALL or 2 * len(small) < len(parts):
+            continue
+        between = left.get(graph.graph_id, [])
+        known = [costs[part.partition_id] for part in small if part.partition_id in costs]
+        cut = most_common([fallback.target for fallback in between]) or "nothing that was recorded"
+        yield small_partitions.finding(
+            subject=graph.graph_id,
+            title=f"{graph.graph_id} is cut into {len(parts)} partitions, {len(small)} of them with at most {_FEW_NODES} compute nodes",
+            evidence=f"between them stay in PyTorch: {cut}"
+            + (f"; their bind and output take {time_text(sum(known))} per call (medians), which is the estimated gain" if known else ""),
+            mitigation="Bring these operators into ONNX Runtime (custom_translation_table, or another spelling; `what_if()` ranks them), "
+            f"or leave the small partitions to PyTorch: min_partition_nodes={_FEW_NODES + 1}.",
+            file=between[0].file if between else graph.file,
+            line=between[0].line if between else graph.line,
+            gain_ns=sum(known) if known else None,
+        )
+
+
+@rule(
+    name="hot_fallback",
+    looks_for="An operator that stays in PyTorch and takes much of the time, or that stays in many places.",
+    fires="At 10 % of the recorded time of a call and 20 µs, or at 4 nodes of one operator: below, the rest of the call decides.",
+    hazard="It cuts the graph wherever it stands, and PyTorch runs it unfused.",
+)
+def hot_fallback(capture: Capture) -> Iterator[Finding]:
+    """Operators that stay in PyTorch and matter."""
+    call = call_time(capture)
+    currently = {graph.graph_id for graph in current(capture)}
+    for (target, code), rows in _by_operator(capture).items():
+        here = [row for row in rows if row.graph_id in currently]
+        per_call = sum(row.total_ns for row in rows) / call.calls if call.calls >= ENOUGH_CALLS else 0.0
+        share = per_call / call.total_ns if call.total_ns else 0.0
+        is_hot = share >= _HOT_SHARE and per_call >= _HOT_NS
+        if not here or not (is_hot or (len(here) >= _MANY_NODES and code not in _CHOSEN)):
+            continue
+        worst = max(here, key=lambda row: row.total_ns)
+        spent = f", {time_text(per_call)} or {share:.0%} of the recorded time of a call" if per_call else ""
+        yield hot_fallback.finding(
+            subject=target,
+            title=f"{target} stays in PyTorch at {len(here)} node{'s' if len(here) > 1 else ''}{spent}",
+            evidence=f"{code}: {worst.reason}; {sum(row.calls for row in rows):,} calls were observed, the clock read around each",
+            mitigation=_REMEDIES.get(code, "Give a conversion function for it (custom_translation_table), or write the line another way.")
+            + " `what_if` tells what supporting it would join.",
+            file=worst.file,
+            line=worst.line,
+        )
+
+
+_REMEDIES = {
+    "dtype": "Give it another data type: the reason names the one that ONNX Runtime does not take.",
+    "layout": "Give it plain dense tensors.",
+    "device": "Move its tensors to a device that ONNX Runtime serves here.",
+    "dynamic_shape": "Write it so that the size of its result is known beforehand.",
+    "side_effect": "See whether the model needs it; checks and writes in place stay in PyTorch.",
+    "too_small": "Lower min_partition_nodes, so that it goes to ONNX Runtime too.",
+    "policy": "See the reason: a rule of the backend or an option keeps it there.",
+    "session_refused": "See the recorded exception; a newer onnxruntime may take it.",
+}
+
+
+def _by_operator(capture: Capture) -> dict[tuple[str, str], list[Fallback]]:
+    found: dict[tuple[str, str], list[Fallback]] = defaultdict(list)
+    for fallback in capture.fallbacks:
+        if _RANDOM not in fallback.reason:  # `random_splits` tells of those
+            found[fallback.target, fallback.reason_code].append(fallback)
+    return found
+
+
+@rule(
+    name="boundary_copies",
+    looks_for="Time or bytes that go over the boundaries between ONNX Runtime and PyTorch.",
+    fires="At 20 % of the graph's session time and 50 µs per call for binding and handing over, or at 8 MiB and 25 % of all bytes that "
+    "the graph's nodes touch: below, the boundaries are not what the call waits for.",
+    hazard="What crosses has to be written to memory and read again, is copied where its layout does not fit, and cannot be fused.",
+)
+def boundary_copies(capture: Capture) -> Iterator[Finding]:
+    """Graphs whose boundaries cost."""
+    costs, times, calls = crossings(capture), graph_times(capture), call_time(capture).calls
+    pieces = partitions_by_graph(capture)
+    crossing = _crossing_bytes(capture)
+    for graph in current(capture):
+        parts = pieces.get(graph.graph_id, [])
+        if not parts or (len(parts) == 1 and not graph.fallback_count):
+            continue
+        spent = sum(costs.get(part.partition_id, 0) for part in parts)
+        session_ns = times[graph.graph_id].ort_ns / calls if calls else 0
+        over, touched = crossing.get(graph.graph_id, (0, 0))
+        slow = spent >= _CROSSING_NS and spent >= _CROSSING_SHARE * session_ns
+        large = over >= _CROSSING_BYTES and over >= _BYTES_SHARE * touched
+        if slow or large:
+            yield _boundary(graph, spent, session_ns, (over, touched), slow=slow)
+
+
+def _boundary(graph: Graph, spent: int, session_ns: float, crossing: tuple[int, int], *, slow: bool) -> Finding:
+    (over, touched), parts = crossing, graph.partition_count or 0
+    share = f", {spent / session_ns:.0%} of the time of its sessions" if session_ns else ""
+    avoidable = round(spent * (parts - 1) / parts) if parts > 1 else None
+    return boundary_copies.finding(
+        subject=graph.graph_id,
+        severity="warning" if slow else "info",
+        title=f"{size_text(over)} cross the ends of the partitions of {graph.graph_id} with every call; there are {parts}"
+        + (f"; binding and handing over take {time_text(spent)}" if spent else ""),
+        evidence=f"bind and output per call: {time_text(spent)}{share} (medians of the kept runs); of {size_text(touched)} that the "
+        f"nodes read and write, {over / touched if touched else 0:.0%} cross"
+        + ("; the gain is estimated as if one partition were left" if avoidable else ""),
+        mitigation="Join the partitions: bring into ONNX Runtime what stands between them (`what_if()` ranks it).",
+        file=graph.file,
+        line=graph.line,
+        gain_ns=avoidable if slow else None,
+    )
+
+
+def _crossing_bytes(capture: Capture) -> dict[str, tuple[int, int]]:
+    """Per graph: bytes made in one place and read in another, once per reading place; and bytes of all nodes."""
+    nodes: dict[str, dict[str, Node]] = defaultdict(dict)
+    for node in capture.nodes:
+        nodes[node.graph_id][node.node] = node
+    return {graph_id: _crossing_in(named) for graph_id, named in nodes.items()}
+
+
+def _crossing_in(named: dict[str, Node]) -> tuple[int, int]:
+    readers: dict[str, set[str | None]] = defaultdict(set)
+    for node in named.values():
+        for source in node.inputs:
+            if source in named and named[source].partition_id != node.partition_id:
+                readers[source].add(node.partition_id)
+    over = sum((named[source].output_bytes or 0) * len(places) for source, places in readers.items())
+    return over, sum(node.bytes or 0 for node in named.values())
+
+
+@rule(
+    name="random_splits",
+    looks_for="Operators that draw random numbers, as dropout in training mode, and cut a graph.",
+    fires="In inference at the first one, since inference seldom wants any; in training at 3, as information: there they belong.",
+    hazard="Only PyTorch's generator gives the numbers that the seed promises, so these operators stay there and cut the graph.",
+)
+def random_splits(capture: Capture) -> Iterator[Finding]:
+    """Graphs that are cut by random numbers."""
+    left = fallbacks_by_graph(capture)
+    for graph in current(capture):
+        drawing = [row for row in left.get(graph.graph_id, []) if row.reason_code == "side_effect" and _RANDOM in row.reason]
+        is_inference = graph.phase == "inference"
+        if len(drawing) < (1 if is_inference else _MANY_SMALL - 1):
+            continue
+        yield random_splits.finding(
+            subject=graph.graph_id,
+            severity="warning" if is_inference else "info",
+            title=f"{len(drawing)} operator{'s' if len(drawing) > 1 else ''} with random numbers cut {graph.graph_id} into "
+            f"{graph.partition_count} partitions: {most_common([row.target for row in drawing])}",
+            evidence=f"phase {graph.phase}; {drawing[0].reason}",
+            mitigation="Call model.eval() before inference: dropout goes away with it."
+            if is_inference
+            else "They belong to training; set the dropout rates to 0 where training does without.",
+            file=drawing[0].file,
+            line=drawing[0].line,
+        )

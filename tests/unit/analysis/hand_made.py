@@ -1,0 +1,109 @@
+"""Captures made by hand for the rules: a whole model in ONNX Runtime with nothing to complain of, to be spoilt one fact at a time."""
+
+# ruff: noqa: ANN401 - fields of records have types of their own
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ortlens.analysis.findings.registry import RULES
+from ortlens.trace.records import Capture, Fallback, Graph, Model, Node, Partition, Run, Session
+
+if TYPE_CHECKING:
+    from ortlens.trace.records import Finding
+
+FILE = "/home/ada/model.py"
+MICRO, MILLI = 1_000, 1_000_000
+
+
+def graph(graph_id: str = "g0", **changes: Any) -> Graph:
+    made = Graph(
+        graph_id=graph_id,
+        compile_id=f"{graph_id.removeprefix('g')}/0",
+        phase="inference",
+        name="forward",
+        file=FILE,
+        line=10,
+        node_count=20,
+        op_count=12,
+        partition_count=1,
+        fallback_count=0,
+        coverage=1.0,
+        compile_ns=500 * MILLI,
+    )
+    return replace(made, **changes)
+
+
+def partition(number: int = 0, graph_id: str = "g0", **changes: Any) -> Partition:
+    made = Partition(
+        partition_id=f"p{number}",
+        graph_id=graph_id,
+        node_count=20,
+        input_count=3,
+        output_count=1,
+        weight_bytes=1 << 20,
+        model_id=f"m{number}",
+    )
+    return replace(made, **changes)
+
+
+def session(number: int = 0, partition_id: str | None = None, **changes: Any) -> Session:
+    made = Session(
+        session_id=f"s{number}",
+        partition_id=partition_id or f"p{number}",
+        model_id=f"m{number}",
+        providers=("CPUExecutionProvider",),
+        input_signature="f32[2,8]",
+        create_ns=5 * MILLI,
+        cause="first",
+        frozen_bytes=1 << 20,
+        threads=2,
+        spinning=True,
+        threads_reason="2, as PyTorch has",
+        calls=100,
+        total_ns=100 * MILLI,
+    )
+    return replace(made, **changes)
+
+
+def runs(number: int = 0, count: int = 10, *, bind: int = 10 * MICRO, run: int = 980 * MICRO, output: int = 10 * MICRO) -> tuple[Run, ...]:
+    return tuple(
+        Run(session_id=f"s{number}", call=call, start_ns=call, bind_ns=bind, run_ns=run, output_ns=output, total_ns=bind + run + output)
+        for call in range(count)
+    )
+
+
+def fallback(node: str = "n", **changes: Any) -> Fallback:
+    made = Fallback(
+        graph_id="g0",
+        node=node,
+        target="aten.median.dim",
+        reason_code="no_converter",
+        reason="aten.median.dim has no ONNX function",
+        file=FILE,
+        line=48,
+    )
+    return replace(made, **changes)
+
+
+def node(name: str, **changes: Any) -> Node:
+    return replace(Node(graph_id="g0", node=name, target="aten.add.Tensor", supported=True, dtype="float32", partition_id="p0"), **changes)
+
+
+def clean(**changes: Any) -> Capture:
+    """One graph, one partition, one session of 1 ms per call, 100 calls."""
+    made = Capture(
+        environment={"cpu_count": "4", "cpu_usable": "2"},
+        graphs=(graph(),),
+        partitions=(partition(),),
+        models=(Model(model_id="m0", partition_id="p0", node_count=9, initializer_bytes=1 << 20),),
+        sessions=(session(),),
+        runs=runs(),
+    )
+    return replace(made, **changes)
+
+
+def found(capture: Capture, rule: str) -> list[Finding]:
+    """What one rule finds."""
+    return list(next(item for item in RULES if item.name == rule).check(capture))
