@@ -106,17 +106,18 @@ def earliest_levels(dag: Dag, inside: Sequence[bool], ordered: Sequence[bool]) -
     level: list[int] = []
     floor = 0  # nothing after a write may run before it
     last_ordered = 0  # checks and random draws keep the order the program gave them
+    highest = [0, 0]  # what a write must not come before: when it is in a partition, and when it is not
     for node, sources in enumerate(dag.sources):
-        own, writes = floor, dag.writes[node]
-        own_inside = inside[node]
-        for source in range(node) if writes else sources:
-            earliest = level[source] + (inside[source] and not own_inside)
-            own = max(own, earliest)
+        own_inside, writes = inside[node], dag.writes[node]
+        own = max(floor, highest[not own_inside]) if writes else floor
+        for source in sources:
+            own = max(own, level[source] + (inside[source] and not own_inside))
         if ordered[node]:
             own = last_ordered = max(own, last_ordered)
         if writes:
             floor = own
         level.append(own)
+        highest = [max(highest[0], own), max(highest[1], own + own_inside)]
     return level
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ortlens.errors import CaptureError, OptionalDependencyError
-from ortlens.trace.schema import Column, table_by_name
+from ortlens.trace.schema import Column, Table, table_by_name
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import ModuleType
 
     import pandas as pd
@@ -33,8 +34,24 @@ def frame_from_capture(capture: Capture, table_name: str) -> pd.DataFrame:
         CaptureError: A record holds a value that its column cannot, such as an integer beyond 64 bits.
     """
     table = table_by_name(table_name)
+    return frame_from_records(table, getattr(capture, table.name))
+
+
+def frame_from_records(table: Table, records: Sequence[Any]) -> pd.DataFrame:
+    """Records of one kind as a frame.
+
+    Args:
+        table: The table that they belong to.
+        records: The records.
+
+    Returns:
+        A row per record; columns and dtypes are those of the table, also when there are none.
+
+    Raises:
+        OptionalDependencyError: pandas is not installed.
+        CaptureError: A record holds a value that its column cannot, such as an integer beyond 64 bits.
+    """
     pandas = _pandas()
-    records = getattr(capture, table.name)
     arrays = {column.name: _array(pandas, column, [getattr(record, column.name) for record in records]) for column in table.columns}
     frame: pd.DataFrame = pandas.DataFrame(arrays)
     return frame

@@ -109,7 +109,16 @@ def _column_from_field(spec: Field[Any], annotation: object) -> Column:
     )
 
 
-def _table_from_record(name: str, record: type[r.Record]) -> Table:
+def table_from_record(name: str, record: type[Any]) -> Table:
+    """The table whose columns are the fields of a dataclass.
+
+    Args:
+        name: Name of the table.
+        record: A dataclass whose fields are declared with `records.column`.
+
+    Returns:
+        The table.
+    """
     hints = get_type_hints(record)
     columns = tuple(_column_from_field(spec, hints[spec.name]) for spec in fields(record))
     return Table(name=name, record=record, meaning=(record.__doc__ or "").splitlines()[0], columns=columns)
@@ -119,7 +128,7 @@ def _tables_from_capture() -> Mapping[str, Table]:
     # A table is whatever field of a capture is a tuple: a new one needs no second list.
     hints = get_type_hints(r.Capture)
     kinds = {spec.name: get_args(hints[spec.name])[0] for spec in fields(r.Capture) if get_origin(hints[spec.name]) is tuple}
-    return types.MappingProxyType({name: _table_from_record(name, record) for name, record in kinds.items()})
+    return types.MappingProxyType({name: table_from_record(name, record) for name, record in kinds.items()})
 
 
 TABLES: Mapping[str, Table] = _tables_from_capture()

@@ -39,6 +39,10 @@ EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
         "Backend time with a filled cache_dir": ("BERT, first",),
     },
     "mixed": {"Two partitions and a fallback": ("custom operator, a product of matrices", "linalg.inv_ex, a factorisation")},
+    "large_capture": {
+        "Made up of records": ("all frames", "what_if()", "what_if(*ops)"),
+        "Compiled in a dry run": ("all frames", "what_if()", "what_if(*ops)"),
+    },
     "training": {"A training step": ("ortlens to eager",)},
     "growth": {
         "Layers: compile time": ("1 layers", "2 layers"),

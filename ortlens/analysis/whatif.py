@@ -1,0 +1,336 @@
+"""What if ONNX Runtime took these operators? The recorded graphs, cut as if it did; nothing is run.
+
+What would be saved per call is put together from what the capture itself tells: a session call fewer saves what binding and
+handing back cost in the recorded calls, a byte fewer over a boundary what a byte cost there. How long ONNX Runtime would need for
+the operators is not known to anyone before it runs them. So there are two figures: `saved_ns` takes it to need as long as
+PyTorch does now, `saved_at_most_ns` to need no time at all.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import statistics
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from ortlens.analysis.coverage import current_graphs
+from ortlens.analysis.lanes import partition_counts
+from ortlens.analysis.recut import RecordedGraph, pieces_of, recorded_graphs
+from ortlens.errors import UsageError
+from ortlens.trace.records import column
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ortlens.analysis.recut import Piece
+    from ortlens.trace.records import Capture, Fallback, ReasonCode
+
+_MAX_PAIRS = 60
+_MAX_NAMES = 20  # in an error message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedPartition:
+    """A partition as it would be."""
+
+    graph_id: str = column("Graph it would be cut from.")
+    partition: int = column("Its number in that graph, in the order of execution, from 0.")
+    node_count: int = column("Compute nodes in it.")
+    input_count: int = column("Tensors and numbers that would enter it, weights included.")
+    output_count: int = column("Tensors and numbers that would leave it.")
+    input_bytes: int = column("Bytes entering per call, weights apart; hints for symbolic sizes.", unit="bytes")
+    output_bytes: int = column("Bytes leaving per call.", unit="bytes")
+    partition_ids: tuple[str, ...] = column("The partitions of now whose nodes it would hold; several are joined.")
+    gained_nodes: tuple[str, ...] = column("Nodes in it that PyTorch runs now.")
+    partitions_now: int = column("Partitions that the graph has now.")
+    partitions_then: int = column("Partitions that it would have.")
+    note: str = column("What else would have to be done, and where the present cut is not the recorded one.", default="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One or two operators that stay in PyTorch, and what supporting them would save; all over the newest version of each graph."""
+
+    ops: tuple[str, ...] = column("The operators; `what_if(*ops)` shows the partitions.")
+    node_count: int = column("Nodes of theirs that PyTorch runs now.")
+    partitions: int = column("Partitions that there would be.")
+    partitions_saved: int = column("Fewer partitions than now; negative where a graph would be cut in more places.")
+    beyond_each: int = column("Partitions that a pair saves beyond what its operators save one by one; 0 for a single one.", default=0)
+    bytes_saved: int = column("Fewer bytes over boundaries per call of each graph, weights apart.", unit="")
+    coverage_gained: float = column("Gain in the share of compute nodes that ONNX Runtime runs, 0 to 1.")
+    eager_ns: int | None = column(
+        "Time that PyTorch spends in these nodes per call, as recorded; empty where nothing was run.", unit="ns", default=None
+    )
+    saved_ns: int | None = column(
+        "Estimated gain per call, if ONNX Runtime needed as long for these nodes as PyTorch does; empty where nothing was run.",
+        unit="ns",
+        default=None,
+    )
+    saved_at_most_ns: int | None = column("The same, if it needed no time at all for them.", unit="ns", default=None)
+    note: str = column("How the gain was estimated, and what else would have to be done.", default="")
+
+
+class Cost(NamedTuple):
+    """What a boundary costs, fitted to the recorded calls.
+
+    Attributes:
+        call_ns: Per session call: binding and handing back.
+        byte_ns: Per byte over the boundary.
+        basis: How the two were obtained, in words.
+    """
+
+    call_ns: float
+    byte_ns: float
+    basis: str
+
+
+# ------------------------------------------------------------------------------------------------------ some operators
+
+
+def partitions_if(capture: Capture, asked: Sequence[object]) -> tuple[PlannedPartition, ...]:
+    """The partitions as they would be if some operators were supported.
+
+    Args:
+        capture: Any capture of the ortlens backend.
+        asked: Operators as in `fallbacks.target`; `aten.median` stands for all its overloads.
+
+    Returns:
+        A row per partition, by graph and in the order of execution; graphs that would have none have no row.
+
+    Raises:
+        UsageError: No node of such an operator stays in PyTorch; the message lists those that do.
+    """
+    ops = _resolved(capture, asked)
+    rows: list[PlannedPartition] = []
+    for graph in recorded_graphs(capture):
+        now, then = graph.cut().count, graph.cut(ops)
+        note = "; ".join(filter(None, (_needs(_fallbacks_of(capture, ops, graph.graph.graph_id)), _drift(graph, now))))
+        for number, piece in enumerate(pieces_of(graph, then)):
+            rows.append(_planned(graph, number, piece, counts=(now, then.count), note=note))
+    return tuple(rows)
+
+
+def _planned(graph: RecordedGraph, number: int, piece: Piece, *, counts: tuple[int, int], note: str) -> PlannedPartition:
+    nodes = [graph.records[place] for place in piece.places if graph.dag.counted[place]]
+    return PlannedPartition(
+        graph_id=graph.graph.graph_id,
+        partition=number,
+        node_count=len(nodes),
+        input_count=len(piece.sources) + len(piece.inputs),
+        output_count=len(piece.outputs),
+        input_bytes=_bytes_in(graph, piece),
+        output_bytes=sum(map(graph.dag.size_of, piece.outputs)),
+        partition_ids=tuple(dict.fromkeys(node.partition_id for node in nodes if node.partition_id is not None)),
+        gained_nodes=tuple(node.node for node in nodes if node.partition_id is None),
+        partitions_now=counts[0],
+        partitions_then=counts[1],
+        note=note,
+    )
+
+
+def _bytes_in(graph: RecordedGraph, piece: Piece) -> int:
+    return sum(map(graph.dag.size_of, piece.sources)) + sum(graph.input_sizes.get(name, 0) for name in piece.inputs)
+
+
+def _drift(graph: RecordedGraph, now: int) -> str:
+    """Said where partitions went back to PyTorch while running: the compiled graph stays cut where they were."""
+    recorded = graph.graph.partition_count
+    if recorded is None or recorded == now:
+        return ""
+    return f"{recorded} partitions are recorded; planned anew without what failed while running there would be {now}"
+
+
+def _resolved(capture: Capture, asked: Sequence[object]) -> frozenset[str]:
+    """The operators that are meant, by the names they have in the capture."""
+    known = _candidates(fallback for fallback in capture.fallbacks)
+    found: set[str] = set()
+    for op in map(str, asked):
+        meant = {name for name in known if name == op or name.rpartition(".")[0] == op}
+        if not meant:
+            raise UsageError(_unknown(op, known, {node.target for node in capture.nodes}))
+        found |= meant
+    recorded = {node.target for node in capture.nodes}
+    for name in sorted(found - recorded):
+        reason = next(fallback.reason for fallback in capture.fallbacks if fallback.target == name)
+        raise UsageError(f"{name} is in a graph that was left to PyTorch whole, so there is no cut to change: {reason}")
+    return frozenset(found)
+
+
+def _candidates(fallbacks: Iterable[Fallback]) -> dict[str, int]:
+    """Operators that stay for want of support, with their nodes; those that stay in too small a partition are supported."""
+    return dict(Counter(fallback.target for fallback in fallbacks if fallback.reason_code != "too_small").most_common())
+
+
+def _unknown(op: str, known: Mapping[str, int], present: set[str]) -> str:
+    if not known:
+        return f"no node of {op} stays in PyTorch for want of support: no node of this capture does"
+    close = difflib.get_close_matches(op, known, n=3, cutoff=0.3)
+    names = [*close, *(name for name in known if name not in close)]
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    runs = " (it runs in ONNX Runtime)" if any(op in (name, name.rpartition(".")[0]) for name in present) else ""
+    return f"no node of {op} stays in PyTorch for want of support{runs}; those that do: {', '.join(names[:_MAX_NAMES])}{more}"
+
+
+def _fallbacks_of(capture: Capture, ops: frozenset[str], graph_id: str) -> list[Fallback]:
+    return [fallback for fallback in capture.fallbacks if fallback.graph_id == graph_id and fallback.target in ops]
+
+
+_REMEDIES: Mapping[ReasonCode, str] = {
+    "converter_raised": "it has an ONNX function, which raised",
+    "session_refused": "it has an ONNX function, and ONNX Runtime refused what that made",
+    "policy": "it stays by choice",
+}
+
+
+def _needs(fallbacks: Iterable[Fallback]) -> str:
+    """What an ONNX function alone would not change."""
+    found = {(f.target, f.reason_code): f.reason for f in fallbacks if f.reason_code not in ("no_converter", "too_small")}
+    texts = []
+    for (target, code), reason in found.items():
+        said = _REMEDIES.get(code, f"an ONNX function alone does not suffice ({code})")
+        texts.append(f"{target}: {said}: {reason}")
+    return "; ".join(texts)
+
+
+# ------------------------------------------------------------------------------------------------------------- ranking
+
+
+@dataclass(frozen=True, slots=True)
+class _Totals:
+    """Sums over graphs."""
+
+    partitions: int
+    bytes: int
+    nodes: int
+
+
+def ranking(capture: Capture) -> tuple[Candidate, ...]:
+    """The operators that stay in PyTorch, and pairs of them, ranked by what supporting them would save.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        A row per operator, and one for each of the pairs that save more partitions than either of their operators alone, at
+        most 60 of those, the most saving first. Ranked by `saved_ns` where calls were recorded, else by partitions, then by bytes,
+        then by coverage. Empty when nothing stays for want of support.
+    """
+    return _Ranking(capture).rows()
+
+
+class _Ranking:
+    """Cuts per candidate only the graphs in which it occurs, and keeps what the others come to."""
+
+    def __init__(self, capture: Capture) -> None:
+        current = {graph.graph_id for graph in current_graphs(capture.graphs)}
+        self._graphs = [graph for graph in recorded_graphs(capture) if graph.graph.graph_id in current]
+        cut_anew = {graph.graph.graph_id for graph in self._graphs}
+        self._fallbacks = [fallback for fallback in capture.fallbacks if fallback.graph_id in cut_anew]
+        self._known = _candidates(self._fallbacks)
+        self._present = [{record.target for record in graph.records} & set(self._known) for graph in self._graphs]
+        self._now = [_totals(graph, frozenset()) for graph in self._graphs]
+        self._compute = sum(sum(graph.dag.counted) for graph in self._graphs)
+        self._cost = boundary_cost(capture)
+
+    def rows(self) -> tuple[Candidate, ...]:
+        singles = {op: self._row((op,), 0) for op in self._known}
+        saved = {op: row.partitions_saved for op, row in singles.items()}
+        pairs = [self._row(pair, saved[pair[0]] + saved[pair[1]]) for pair in self._pairs(saved)]
+        kept = [row for row in pairs if row.partitions_saved > max(saved[op] for op in row.ops)]
+        return tuple(sorted((*singles.values(), *kept), key=_rank))
+
+    def _pairs(self, saved: Mapping[str, int]) -> list[tuple[str, str]]:
+        """The pairs worth a cut: those that save more than either alone, those that add up to more than the two first."""
+        pairs = list(itertools.combinations(self._known, 2))
+        counts = [0] * len(pairs)
+        for graph, present, now in zip(self._graphs, self._present, self._now, strict=True):
+            lanes = [frozenset(pair) & present for pair in pairs]
+            for number, count in enumerate(partition_counts(graph, lanes, otherwise=now.partitions)):
+                counts[number] += count
+        total = sum(now.partitions for now in self._now)
+        gains = [(total - count, total - count - saved[a] - saved[b]) for count, (a, b) in zip(counts, pairs, strict=True)]
+        worth = [n for n, (a, b) in enumerate(pairs) if gains[n][0] > max(saved[a], saved[b])]
+        worth.sort(key=lambda n: (gains[n][1] <= 0, -gains[n][0]))
+        return [pairs[n] for n in worth[:_MAX_PAIRS]]
+
+    def _row(self, ops: tuple[str, ...], apart: int) -> Candidate:
+        asked = frozenset(ops)
+        then = [
+            _totals(graph, asked) if asked & present else now
+            for graph, present, now in zip(self._graphs, self._present, self._now, strict=True)
+        ]
+        fallbacks = [fallback for fallback in self._fallbacks if fallback.target in asked]
+        partitions = sum(total.partitions for total in then)
+        partitions_saved = sum(total.partitions for total in self._now) - partitions
+        bytes_saved = sum(total.bytes for total in self._now) - sum(total.bytes for total in then)
+        gained = sum(total.nodes for total in then) - sum(total.nodes for total in self._now)
+        eager_ns, cost = _eager_ns(fallbacks), self._cost
+        saved_ns = None if cost is None else round(partitions_saved * cost.call_ns + bytes_saved * cost.byte_ns)
+        return Candidate(
+            ops=ops,
+            node_count=len(fallbacks),
+            partitions=partitions,
+            partitions_saved=partitions_saved,
+            beyond_each=partitions_saved - apart if len(ops) > 1 else 0,
+            bytes_saved=bytes_saved,
+            coverage_gained=gained / self._compute if self._compute else 0.0,
+            eager_ns=eager_ns,
+            saved_ns=saved_ns,
+            saved_at_most_ns=None if saved_ns is None or eager_ns is None else saved_ns + eager_ns,
+            note="; ".join(filter(None, (_needs(fallbacks), "" if cost is None else f"estimate: {cost.basis}"))),
+        )
+
+
+def _totals(graph: RecordedGraph, ops: frozenset[str]) -> _Totals:
+    made = graph.cut(ops)
+    pieces = pieces_of(graph, made)
+    moved = sum(_bytes_in(graph, piece) + sum(map(graph.dag.size_of, piece.outputs)) for piece in pieces)
+    return _Totals(made.count, moved, sum(itertools.compress(graph.dag.counted, made.inside)))
+
+
+def _rank(row: Candidate) -> tuple[object, ...]:
+    known = row.saved_ns is not None
+    return (-(row.saved_ns or 0) if known else 0, -row.partitions_saved, -row.bytes_saved, -row.coverage_gained, len(row.ops), row.ops)
+
+
+def _eager_ns(fallbacks: Iterable[Fallback]) -> int | None:
+    """Time per call of nodes that PyTorch runs; None when one of them was never called."""
+    fallbacks = list(fallbacks)
+    if not all(fallback.calls for fallback in fallbacks):
+        return None
+    return round(sum(fallback.total_ns / fallback.calls for fallback in fallbacks))
+
+
+def boundary_cost(capture: Capture) -> Cost | None:
+    """What a session call costs beside the run, and what a byte over its boundary.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        A line through the sessions (bytes over their boundary, median of binding and handing back), by least squares and with
+        no slope below zero; None when no call was recorded.
+    """
+    points = _boundary_points(capture)
+    if not points:
+        return None
+    sizes, times = [size for size, _ in points], [ns for _, ns in points]
+    calls = f"median bind_ns + output_ns of {len(points)} session{'' if len(points) == 1 else 's'}"
+    if len(set(sizes)) > 1:
+        slope, intercept = statistics.linear_regression(sizes, times)
+        if slope > 0 and intercept >= 0:
+            return Cost(intercept, slope, f"{calls}: {intercept / 1000:.1f} us per session call and {slope * 1e6:.3g} ns per MB")
+    mean = statistics.fmean(times)
+    return Cost(mean, 0.0, f"{calls}: {mean / 1000:.1f} us per session call, bytes not told apart from calls")
+
+
+def _boundary_points(capture: Capture) -> list[tuple[int, float]]:
+    moved = {p.partition_id: (p.input_bytes or 0) + (p.output_bytes or 0) for p in capture.partitions}
+    partition = {session.session_id: session.partition_id for session in capture.sessions}
+    times: dict[str, list[int]] = {}
+    for run in capture.runs:
+        if run.session_id is not None and partition.get(run.session_id) in moved:
+            times.setdefault(run.session_id, []).append(run.bind_ns + run.output_ns)
+    return [(moved[partition[session_id]], statistics.median(ns)) for session_id, ns in times.items()]
