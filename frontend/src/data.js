@@ -1,0 +1,155 @@
+// The capture as column stores. Python packs it (ortlens/views/payload.py says how); nothing here knows a table by name,
+// so a new column needs no change.
+
+/**
+ * @typedef {object} Column
+ * @property {string} name
+ * @property {"str"|"int"|"float"|"bool"|"list"} kind Type of a present value.
+ * @property {string} unit `ns`, `bytes`, `flops`, or empty.
+ * @property {string} meaning One sentence.
+ * @property {ArrayLike<any>} values A value per row; null where there is none. Lists are shared: never change one.
+ *
+ * @typedef {object} Table
+ * @property {string} name
+ * @property {string} meaning One sentence.
+ * @property {number} rows Rows that are here.
+ * @property {number} total Rows that were recorded; more than `rows` where the oldest were left out.
+ * @property {Map<string, Column>} columns
+ * @property {(name: string) => ArrayLike<any>} column Values of a column; nulls for one that the capture does not have.
+ * @property {(row: number, name: string) => any} get One value; null where there is none.
+ * @property {(row: number) => Record<string, any>} row All values of a row.
+ *
+ * @typedef {object} Data
+ * @property {number} version
+ * @property {Record<string, any>} meta Name, backend, environment, what was left out.
+ * @property {Record<string, any>} overview Facts and sentences; see `overview_facts` in Python.
+ * @property {{path: string, type: string|null}[]} modules Paths in order of first use.
+ * @property {(name: string) => Table} table Every table exists, also when the capture has none of it.
+ * @property {string[]} tableNames In the order in which they are shown.
+ * @property {(name: string, column: string) => Map<any, number[]>} index Rows by value, built once and kept.
+ */
+
+const NOT_FINITE = { NaN: NaN, Infinity: Infinity, "-Infinity": -Infinity };
+const VERSION = 1;
+
+/** @returns {Promise<object>} The payload inside base64 text of gzip'd JSON. */
+export async function payloadFromBase64(text) {
+  const binary = atob(text.trim());
+  const bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
+  return payloadFromBytes(bytes);
+}
+
+/**
+ * @param {Uint8Array|ArrayBuffer|DataView} bytes Gzip'd JSON. A DataView's own window is honoured: notebooks hand out
+ *   views into larger buffers.
+ * @returns {Promise<object>} The payload.
+ */
+export async function payloadFromBytes(bytes) {
+  const window = ArrayBuffer.isView(bytes) ? new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength) : bytes;
+  const stream = new Blob([window]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+/** @returns {number[]|Array<number|null>} Whole numbers that were packed as such or as differences. */
+function integers(packed) {
+  if (Array.isArray(packed)) return packed;
+  const { base, delta } = packed;
+  const values = new Float64Array(delta.length + 1);
+  let sum = base;
+  values[0] = sum;
+  for (let i = 0; i < delta.length; i++) values[i + 1] = sum += delta[i];
+  return values;
+}
+
+function texts(packed, strings) {
+  const codes = integers(packed);
+  const values = new Array(codes.length);
+  for (let i = 0; i < codes.length; i++) values[i] = codes[i] < 0 ? null : strings[codes[i]];
+  return values;
+}
+
+function lists(packed, strings) {
+  const items = packed.text ? texts(packed.items, strings) : integers(packed.items);
+  const distinct = [];
+  let at = 0;
+  for (const length of packed.lengths) distinct.push(length < 0 ? null : items.slice(at, (at += length)));
+  if (!packed.codes) return distinct;
+  const codes = integers(packed.codes);
+  return Array.from(codes, (code) => distinct[code]);
+}
+
+function decoded(column, rows, strings, sibling) {
+  switch (column.enc) {
+    case "const":
+      return new Array(rows).fill(column.kind === "float" && typeof column.value === "string" ? NOT_FINITE[column.value] : column.value);
+    case "text":
+      return texts(column.codes, strings);
+    case "ints":
+      return integers(column.values);
+    case "floats":
+      return column.values.map((value) => (typeof value === "string" ? NOT_FINITE[value] : value));
+    case "bools":
+      return column.values.map((value) => (value === null ? null : value === 1));
+    case "sum": {
+      const parts = column.of.map(sibling);
+      return Float64Array.from({ length: rows }, (_, i) => parts.reduce((total, part) => total + part[i], 0));
+    }
+    case "lists":
+      return lists(column, strings);
+    default:
+      throw new Error(`column encoding ${column.enc} is not known: the capture was written by a newer ortlens`);
+  }
+}
+
+/** @returns {Table} A table whose columns are unpacked when they are first read. */
+function tableFrom(name, packed, strings) {
+  const rows = packed.rows;
+  const values = new Map();
+  const absent = new Array(rows).fill(null);
+  const column = (wanted) => {
+    if (!(wanted in packed.columns) || !Object.hasOwn(packed.columns, wanted)) return absent;
+    if (!values.has(wanted)) values.set(wanted, decoded(packed.columns[wanted], rows, strings, column));
+    return values.get(wanted);
+  };
+  const columns = new Map(
+    Object.entries(packed.columns).map(([key, about]) => [
+      key,
+      { name: key, kind: about.kind, unit: about.unit ?? "", meaning: about.meaning ?? "", get values() { return column(key); } },
+    ]),
+  );
+  const get = (row, wanted) => column(wanted)[row] ?? null;
+  const row = (number) => Object.fromEntries([...columns.keys()].map((key) => [key, get(number, key)]));
+  return { name, meaning: packed.meaning ?? "", rows, total: packed.total ?? rows, columns, column, get, row };
+}
+
+/**
+ * @param {object} payload What `payload_from_capture` made.
+ * @returns {Data}
+ */
+export function createData(payload) {
+  if (payload.version > VERSION) throw new Error(`this explorer reads version ${VERSION}, the data is of version ${payload.version}`);
+  const tables = new Map(Object.entries(payload.tables).map(([name, packed]) => [name, tableFrom(name, packed, payload.texts)]));
+  const table = (name) => tables.get(name) ?? tableFrom(name, { rows: 0, columns: {} }, []);
+  const indexes = new Map();
+  const index = (name, column) => {
+    const key = `${name}.${column}`;
+    if (!indexes.has(key)) indexes.set(key, rowsByValue(table(name).column(column)));
+    return indexes.get(key);
+  };
+  const { version, meta, overview, modules } = payload;
+  return { version, meta, overview, modules, table, tableNames: [...tables.keys()], index };
+}
+
+/** @returns {Map<any, number[]>} Rows by value; a row with a list stands under each of its items. */
+export function rowsByValue(values) {
+  const rows = new Map();
+  const add = (value, row) => (rows.has(value) ? rows.get(value).push(row) : rows.set(value, [row]));
+  for (let row = 0; row < values.length; row++) {
+    const value = values[row];
+    if (value === null) continue;
+    if (Array.isArray(value)) for (const item of new Set(value)) add(item, row);
+    else add(value, row);
+  }
+  return rows;
+}

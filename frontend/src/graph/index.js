@@ -1,0 +1,8 @@
+/**
+ * @param {HTMLElement} root
+ * @returns {() => void}
+ */
+export function mountGraph(root) {
+  root.textContent = "";
+  return () => {};
+}

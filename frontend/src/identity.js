@@ -1,0 +1,340 @@
+// What belongs together: from a user line to the kernel that ONNX Runtime ran. Everything that can be selected has one
+// id, which Python uses too:
+//   graph:g0  partition:p0  node:g0/addmm  module:g0/layers.0.attn  line:/path/file.py:12  model:m0  onnx:m0/addmm/Gemm
+//   session:s0  kernel:s0/<kernel>  break:b0  recompile:0/1  finding:<row>  run:<row>
+// Names may hold any character, so ids are looked up, never taken apart.
+
+/**
+ * @typedef {object} Link
+ * @property {string} id
+ * @property {"exact"|"fused"|"inferred"|"none"} confidence How sure it is that this belongs to what is selected.
+ *
+ * @typedef {object} Chain
+ * @property {string} id What is selected.
+ * @property {string} kind The part of the id before the colon.
+ * @property {string} label Its name for people.
+ * @property {Link[]} lines @property {Link[]} modules @property {Link[]} nodes @property {Link[]} partitions
+ * @property {Link[]} models @property {Link[]} onnx @property {Link[]} sessions @property {Link[]} kernels
+ * @property {Link[]} graphs @property {Link[]} breaks @property {Link[]} recompiles @property {Link[]} findings
+ *
+ * @typedef {object} Identity
+ * @property {(id: string) => Chain|null} chain Null for an id that names nothing here.
+ * @property {(table: string, row: number) => string|null} idOf Id of a row of a table.
+ * @property {(id: string) => {table: string, row: number}|null} rowOf The row that an id names; null for modules, lines
+ *   and ONNX nodes, which have none.
+ * @property {(id: string) => number[]} nodeRows Rows of `nodes` that an id stands for.
+ * @property {(id: string) => string} label
+ * @property {(id: string) => boolean} has
+ */
+
+/** Links of a chain in reading order: from what the user wrote to what the machine ran. */
+export const STEPS = ["lines", "modules", "graphs", "nodes", "partitions", "models", "onnx", "sessions", "kernels", "breaks", "recompiles", "findings"];
+
+const RANK = { exact: 0, fused: 1, inferred: 2, none: 3 };
+
+/** Columns that make up the id of a row, by table. */
+const KEYS = {
+  graphs: ["graph", "graph_id"],
+  partitions: ["partition", "partition_id"],
+  nodes: ["node", "graph_id", "node"],
+  models: ["model", "model_id"],
+  sessions: ["session", "session_id"],
+  kernels: ["kernel", "session_id", "kernel"],
+  breaks: ["break", "break_id"],
+  recompiles: ["recompile", "compile_id"],
+};
+
+/** Tables whose rows are about something that has an id of its own. */
+const ABOUT = {
+  fallbacks: (get) => `node:${get("graph_id")}/${get("node")}`,
+  findings: (_get, row) => `finding:${row}`,
+  runs: (_get, row) => `run:${row}`,
+  ledger: (get) => `graph:${get("graph_id")}`,
+};
+
+/** @returns {"exact"|"fused"|"inferred"|"none"} A chain is as sure as its least sure link. */
+export const weaker = (a, b) => (RANK[b] > RANK[a] ? b : a);
+const stronger = (a, b) => (RANK[b] < RANK[a] ? b : a);
+
+/** Links without repetition, the surest confidence of each, in order of first mention. */
+class Links {
+  #found = new Map();
+  add(id, confidence = "exact") {
+    const known = this.#found.get(id);
+    this.#found.set(id, known === undefined ? confidence : stronger(known, confidence));
+  }
+  list() {
+    return [...this.#found].map(([id, confidence]) => ({ id, confidence }));
+  }
+}
+
+const lineId = (file, line) => `line:${file}:${line}`;
+
+/** Everything that ids are looked up in, made once per capture. */
+class Places {
+  constructor(data) {
+    this.data = data;
+    this.rows = new Map(); // id -> {table, row}
+    for (const [name, [kind, ...columns]] of Object.entries(KEYS)) this.#addTable(name, kind, columns);
+    for (const name of ["findings", "runs"]) for (let row = 0; row < data.table(name).rows; row++) this.#put(`${name.slice(0, -1)}:${row}`, name, row);
+    this.#addNodes();
+    this.#addKernels();
+    this.sessionsOf = data.index("sessions", "partition_id");
+    this.modelsOf = data.index("models", "partition_id");
+  }
+
+  #put(id, table, row) {
+    if (!this.rows.has(id)) this.rows.set(id, { table, row });
+  }
+
+  #addTable(name, kind, columns) {
+    const table = this.data.table(name);
+    const parts = columns.map((column) => table.column(column));
+    for (let row = 0; row < table.rows; row++) this.#put(`${kind}:${parts.map((part) => part[row]).join("/")}`, name, row);
+  }
+
+  #addNodes() {
+    const nodes = this.data.table("nodes");
+    const [graphs, names, modules, files, lines, onnx, partitions] = ["graph_id", "node", "module", "file", "line", "onnx_nodes", "partition_id"].map(nodes.column);
+    const modelOf = new Map();
+    const models = this.data.table("models");
+    for (let row = 0; row < models.rows; row++) modelOf.set(models.get(row, "partition_id"), models.get(row, "model_id"));
+    this.modelOf = modelOf;
+    this.modules = new Map(); // module id -> rows of nodes, those of inner modules too
+    this.lines = new Map(); // line id -> rows of nodes
+    this.onnx = new Map(); // onnx id -> rows of nodes
+    this.nodeOf = new Map(); // graph -> name -> row
+    for (let row = 0; row < nodes.rows; row++) {
+      within(this.nodeOf, graphs[row], () => new Map()).set(names[row], row);
+      if (files[row]) within(this.lines, lineId(files[row], lines[row]), () => []).push(row);
+      for (const path of outwards(modules[row])) within(this.modules, `module:${graphs[row]}/${path}`, () => []).push(row);
+      const model = modelOf.get(partitions[row]);
+      if (model) for (const name of onnx[row] ?? []) within(this.onnx, `onnx:${model}/${name}`, () => []).push(row);
+    }
+  }
+
+  #addKernels() {
+    const kernels = this.data.table("kernels");
+    this.kernelsOf = new Map(); // row of nodes -> rows of kernels
+    for (let row = 0; row < kernels.rows; row++) {
+      for (const node of this.kernelNodes(row)) within(this.kernelsOf, node, () => []).push(row);
+    }
+  }
+
+  /** Rows of the nodes that a kernel computes. */
+  kernelNodes(row) {
+    const kernels = this.data.table("kernels");
+    const session = this.rows.get(`session:${kernels.get(row, "session_id")}`);
+    if (!session) return [];
+    const partition = this.rows.get(`partition:${this.data.table("sessions").get(session.row, "partition_id")}`);
+    const known = partition && this.nodeOf.get(this.data.table("partitions").get(partition.row, "graph_id"));
+    if (!known) return [];
+    const several = kernels.get(row, "nodes");
+    const names = several?.length ? several : [kernels.get(row, "node")];
+    return names.map((name) => known.get(name)).filter((found) => found !== undefined);
+  }
+}
+
+function within(map, key, make) {
+  if (!map.has(key)) map.set(key, make());
+  return map.get(key);
+}
+
+/** A module path and those around it: `a.b.c`, `a.b`, `a`. */
+function outwards(path) {
+  const paths = [];
+  for (let at = path ? path.length : 0; at > 0; at = path.lastIndexOf(".", at - 1)) paths.push(path.slice(0, at));
+  return paths;
+}
+
+/**
+ * @param {import("./data.js").Data} data
+ * @returns {Identity}
+ */
+export function createIdentity(data) {
+  let made = null;
+  const places = () => (made ??= new Places(data)); // a view that nobody touches needs none of it
+  const nodes = data.table("nodes");
+
+  function idOf(table, row) {
+    const get = (column) => data.table(table).get(row, column);
+    if (ABOUT[table]) return ABOUT[table](get, row);
+    if (table === "numerics") return numericId(get);
+    const key = KEYS[table];
+    return key ? `${key[0]}:${key.slice(1).map(get).join("/")}` : null;
+  }
+
+  function numericId(get) {
+    const partition = places().rows.get(`partition:${get("partition_id")}`);
+    return partition ? `node:${data.table("partitions").get(partition.row, "graph_id")}/${get("node")}` : null;
+  }
+
+  const rowOf = (id) => places().rows.get(id) ?? null;
+  const rowsWhere = (column, value) => data.index("nodes", column).get(value) ?? [];
+
+  /** Rows of nodes, with how sure each is. */
+  function nodesOf(id) {
+    const found = rowOf(id);
+    const sure = (rows) => rows.map((row) => [row, "exact"]);
+    if (!found) return withoutRow(id);
+    const get = (column) => data.table(found.table).get(found.row, column);
+    switch (found.table) {
+      case "nodes":
+        return [[found.row, "exact"]];
+      case "graphs":
+        return sure(rowsWhere("graph_id", get("graph_id")));
+      case "kernels":
+        return places().kernelNodes(found.row).map((row) => [row, get("confidence") ?? "none"]);
+      case "partitions":
+      case "models":
+      case "sessions":
+        return sure(rowsWhere("partition_id", get("partition_id")));
+      case "runs":
+        return get("session_id") === null ? sure(rowsWhere("graph_id", get("graph_id"))) : nodesOf(`session:${get("session_id")}`);
+      case "recompiles":
+        return sure(graphsCompiled([get("compile_id")]).flatMap((graph) => rowsWhere("graph_id", graph)));
+      case "findings":
+        return subjectNodes(get);
+      default:
+        return sure(places().lines.get(lineId(get("file"), get("line"))) ?? []);
+    }
+  }
+
+  function withoutRow(id) {
+    const { modules, lines, onnx } = places();
+    const rows = modules.get(id) ?? lines.get(id) ?? [];
+    return onnx.has(id) ? onnx.get(id).map((row) => [row, onnxConfidence(row, id)]) : rows.map((row) => [row, "exact"]);
+  }
+
+  function onnxConfidence(row, id) {
+    const at = (nodes.get(row, "onnx_nodes") ?? []).findIndex((name) => id.endsWith(`/${name}`));
+    return nodes.get(row, "onnx_confidences")?.[at] ?? "exact";
+  }
+
+  /** A finding names its subject by id or by name; where that names nothing, its line does. */
+  function subjectNodes(get) {
+    const id = subjectId(get("subject"));
+    if (id) return nodesOf(id);
+    const placed = places().lines.get(lineId(get("file"), get("line")));
+    return (placed ?? rowsWhere("target", get("subject"))).map((row) => [row, "exact"]);
+  }
+
+  function subjectId(subject) {
+    if (!subject) return null;
+    const kinds = ["graph", "partition", "session", "break", "node", "model"];
+    const kind = kinds.find((candidate) => rowOf(`${candidate}:${subject}`));
+    if (kind) return `${kind}:${subject}`;
+    const kernel = `kernel:${subject.replace(":", "/")}`; // written `s0:name`
+    return rowOf(kernel) ? kernel : null;
+  }
+
+  function graphsCompiled(compiled) {
+    const wanted = new Set(compiled);
+    const graphs = data.table("graphs");
+    return Array.from(graphs.column("graph_id")).filter((_, row) => wanted.has(graphs.get(row, "compile_id")));
+  }
+
+  function chain(id) {
+    if (!has(id)) return null;
+    const links = Object.fromEntries(STEPS.map((step) => [step, new Links()]));
+    const found = rowOf(id);
+    if (found) addOwn(links, found);
+    else if (places().lines.has(id)) links.lines.add(id);
+    for (const [row, confidence] of nodesOf(id)) addNode(links, row, confidence, id);
+    addSiblings(links, id);
+    const lists = Object.fromEntries(STEPS.map((step) => [step, links[step].list()]));
+    return { id, kind: id.slice(0, id.indexOf(":")), label: label(id), ...lists };
+  }
+
+  /** What the row itself names, known also where no node is. */
+  function addOwn(links, { table, row }) {
+    const get = (column) => data.table(table).get(row, column);
+    if (get("file")) links.lines.add(lineId(get("file"), get("line")));
+    if (get("graph_id")) links.graphs.add(`graph:${get("graph_id")}`);
+    if (get("partition_id")) links.partitions.add(`partition:${get("partition_id")}`);
+    if (get("model_id")) links.models.add(`model:${get("model_id")}`);
+    if (get("session_id")) links.sessions.add(`session:${get("session_id")}`);
+    if (table === "breaks") for (const graph of graphsCompiled(get("compile_ids") ?? [])) links.graphs.add(`graph:${graph}`);
+    if (table === "recompiles") for (const graph of graphsCompiled([get("compile_id"), get("of_compile_id")])) links.graphs.add(`graph:${graph}`);
+    const subject = table === "findings" ? subjectId(get("subject")) : null;
+    const own = subject && rowOf(subject);
+    if (own && own.table !== "findings") addOwn(links, own);
+    if (KEYS[table]) links[table]?.add(idOf(table, row));
+  }
+
+  function addNode(links, row, confidence, id) {
+    const { modelOf, sessionsOf, kernelsOf } = places();
+    const graph = nodes.get(row, "graph_id");
+    links.nodes.add(`node:${graph}/${nodes.get(row, "node")}`, confidence);
+    links.graphs.add(`graph:${graph}`, confidence);
+    if (nodes.get(row, "file")) links.lines.add(lineId(nodes.get(row, "file"), nodes.get(row, "line")), confidence);
+    if (nodes.get(row, "module")) links.modules.add(`module:${graph}/${nodes.get(row, "module")}`, confidence);
+    const partition = nodes.get(row, "partition_id");
+    if (partition === null) return;
+    links.partitions.add(`partition:${partition}`, confidence);
+    const model = modelOf.get(partition);
+    if (model) links.models.add(`model:${model}`, confidence);
+    const sures = nodes.get(row, "onnx_confidences") ?? [];
+    if (model) (nodes.get(row, "onnx_nodes") ?? []).forEach((name, at) => addOnnx(links, `onnx:${model}/${name}`, weaker(confidence, sures[at] ?? "exact"), id));
+    for (const session of sessionsOf.get(partition) ?? []) links.sessions.add(idOf("sessions", session), confidence);
+    for (const kernel of kernelsOf.get(row) ?? []) addKernel(links, kernel, confidence, id);
+  }
+
+  // Of a selected ONNX node or kernel, its neighbours under the same node are not meant.
+  function addOnnx(links, onnx, confidence, id) {
+    if (!id.startsWith("onnx:") || onnx === id) links.onnx.add(onnx, confidence);
+  }
+
+  function addKernel(links, row, confidence, id) {
+    const kernel = idOf("kernels", row);
+    if (id.startsWith("kernel:") && kernel !== id) return;
+    if (id.startsWith("session:") && `session:${data.table("kernels").get(row, "session_id")}` !== id) return;
+    links.kernels.add(kernel, weaker(confidence, data.table("kernels").get(row, "confidence") ?? "none"));
+  }
+
+  /** Models, sessions, breaks and findings that are about what was found so far. */
+  function addSiblings(links, id) {
+    const partitions = links.partitions.list();
+    for (const { id: partition, confidence } of partitions) {
+      const name = partition.slice("partition:".length);
+      for (const row of places().modelsOf.get(name) ?? []) links.models.add(idOf("models", row), confidence);
+      if (id.startsWith("session:")) continue;
+      for (const row of places().sessionsOf.get(name) ?? []) links.sessions.add(idOf("sessions", row), confidence);
+    }
+    const lines = new Set(links.lines.list().map((link) => link.id));
+    for (const [table, step] of [["breaks", "breaks"], ["recompiles", "recompiles"], ["findings", "findings"]]) {
+      const { rows, get } = data.table(table);
+      for (let row = 0; row < rows; row++) {
+        const related = idOf(table, row);
+        if (related === id || (get(row, "file") && lines.has(lineId(get(row, "file"), get(row, "line"))))) links[step].add(related);
+        else if (table === "findings" && subjectId(get(row, "subject")) === id) links[step].add(related);
+      }
+    }
+  }
+
+  function has(id) {
+    const { rows, modules, lines, onnx } = places();
+    return rows.has(id) || modules.has(id) || lines.has(id) || onnx.has(id);
+  }
+
+  function label(id) {
+    const found = rowOf(id);
+    const get = (column) => data.table(found.table).get(found.row, column);
+    const rest = id.slice(id.indexOf(":") + 1);
+    if (!found) return id.startsWith("line:") ? shortPlace(rest) : rest.slice(rest.indexOf("/") + 1);
+    if (found.table === "graphs") return [get("compile_id") ?? rest, get("name"), get("phase") === "inference" ? null : get("phase")].filter(Boolean).join(" ");
+    if (found.table === "nodes") return get("node");
+    if (found.table === "kernels") return get("kernel");
+    if (found.table === "breaks" || found.table === "findings") return get("reason") ?? get("title") ?? rest;
+    if (found.table === "runs") return `call ${get("call")} of ${get("session_id") ?? get("graph_id")}`;
+    return rest;
+  }
+
+  const nodeRows = (id) => nodesOf(id).map(([row]) => row);
+  return { chain, idOf, rowOf, nodeRows, label, has };
+}
+
+/** @returns {string} The last folder and the file of a path that ends in `:line`. */
+export function shortPlace(place) {
+  return place.replaceAll("\\", "/").split("/").slice(-2).join("/").replace(/^\//, "");
+}

@@ -1,0 +1,25 @@
+// The mount for the HTML report: every element with `data-ortlens-payload` shows the data in the element of that id.
+import { mountApp } from "./app.js";
+import { createData, payloadFromBase64 } from "./data.js";
+import { createStore } from "./store.js";
+
+async function start(root) {
+  const source = document.getElementById(root.dataset.ortlensPayload);
+  try {
+    mountApp(root, createStore(createData(await payloadFromBase64(source.textContent))));
+    root.dataset.ortlensReady = "yes";
+  } catch (error) {
+    const note = document.createElement("p");
+    note.setAttribute("role", "alert");
+    note.textContent = `The explorer could not start: ${error.message}. The summary and the tables on this page do not depend on it.`;
+    root.replaceChildren(note);
+    throw error; // stays visible in the console
+  }
+}
+
+function startAll() {
+  for (const root of document.querySelectorAll("[data-ortlens-payload]")) start(root);
+}
+
+if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", startAll);
+else startAll();
