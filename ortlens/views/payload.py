@@ -1,0 +1,197 @@
+"""What the explorer is given: a capture as one compact JSON object, with the answers of the overview.
+
+`{version, meta, overview, modules, texts, tables: {name: {meaning, rows, total, columns: {name: {kind, unit, meaning, enc, ...}}}}}`.
+Generic over the column table, so a new column travels without a change here; `ortlens.views.packing` knows the encodings.
+The views in Python and the explorer say the same because the sentences come from here.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from ortlens.analysis.first_look import looks_of
+from ortlens.analysis.overview import overview_of
+from ortlens.trace.schema import TABLES
+from ortlens.views.packing import Texts, packed_table
+from ortlens.views.redaction import redacted_capture
+from ortlens.views.sentences import coverage_sentence, gain_words, look_sentence, pieces_sentence, reason_words, title
+from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, counted, percent, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ortlens.analysis.first_look import Look
+    from ortlens.analysis.overview import Overview
+    from ortlens.trace.records import Capture
+
+VERSION = 1
+"""Raised when an older explorer could not read the data."""
+
+MAX_RUNS = 100_000
+"""Calls that are shown, the newest."""
+
+MAX_ROWS = 50_000
+"""Rows of any other table that are shown, the first: a page of 100,000 nodes helps nobody."""
+
+_MAX_GROUPS = 50
+
+
+def payload_from_capture(capture: Capture, *, redact: bool = False) -> dict[str, Any]:
+    """A capture as the explorer reads it.
+
+    Args:
+        capture: Any capture, also an empty or a huge one.
+        redact: Shorten paths to file names and leave source text out.
+
+    Returns:
+        Plain JSON data. `meta.left_out` says which rows are not in it, in words.
+    """
+    shown = redacted_capture(capture) if redact else capture
+    overview = overview_of(shown)
+    shown = replace(shown, findings=overview.findings)
+    texts = Texts()
+    kept = {name: _kept(name, getattr(shown, name)) for name in TABLES}
+    tables = {name: packed_table(table, kept[name], len(getattr(shown, name)), texts) for name, table in TABLES.items()}
+    return {
+        "version": VERSION,
+        "meta": _meta(shown, kept, redact=redact),
+        "overview": overview_facts(overview, shown),
+        "modules": _modules(kept["nodes"]),
+        "tables": tables,
+        "texts": texts.strings(),
+    }
+
+
+def payload_bytes(capture: Capture, *, redact: bool = False) -> bytes:
+    """The same as gzip'd JSON.
+
+    Args:
+        capture: Any capture.
+        redact: As for `payload_from_capture`.
+
+    Returns:
+        The bytes; equal captures give equal bytes.
+    """
+    data = payload_from_capture(capture, redact=redact)
+    return gzip.compress(json.dumps(data, separators=(",", ":"), allow_nan=False).encode(), compresslevel=9, mtime=0)
+
+
+def _kept(name: str, records: tuple[Any, ...]) -> Sequence[Any]:
+    if name == "runs":
+        return sorted(records, key=lambda run: run.start_ns)[-MAX_RUNS:]
+    return records[:MAX_ROWS]
+
+
+def _meta(capture: Capture, kept: Mapping[str, Sequence[Any]], *, redact: bool) -> dict[str, Any]:
+    return {
+        "name": visible(capture.name),
+        "backend": visible(capture.backend),
+        "created": capture.created,
+        "environment": dict(capture.environment),
+        "redacted": redact,
+        "left_out": [
+            _left_out(name, len(rows), len(getattr(capture, name)))
+            for name, rows in kept.items()
+            if len(rows) < len(getattr(capture, name))
+        ],
+    }
+
+
+def _left_out(name: str, shown: int, total: int) -> str:
+    which = "newest" if name == "runs" else "first"
+    return f"the {which} {shown:,} of {total:,} {name} are shown; the frame `.{name}` has all"
+
+
+def _modules(nodes: Sequence[Any]) -> list[list[str | None]]:
+    """Module paths with their types, in the order in which the nodes name them."""
+    types: dict[str, str | None] = {}
+    for node in nodes:
+        if node.module:
+            types.setdefault(node.module, node.module_type)
+    return [[path, kind] for path, kind in types.items()]
+
+
+def overview_facts(overview: Overview, capture: Capture) -> dict[str, Any]:
+    """The answers of the overview, as facts and as the sentences that the other views say.
+
+    Args:
+        overview: The overview of a capture.
+        capture: That capture.
+
+    Returns:
+        Plain JSON data.
+    """
+    return {
+        "title": title(overview),
+        "verdict": verdict_sentence(overview),
+        "coverage_sentence": coverage_sentence(overview),
+        "pieces_sentence": pieces_sentence(overview) if overview.coverage.verdict != "empty" else "",
+        "coverage": asdict(overview.coverage),
+        "graph_count": overview.graph_count,
+        "break_occurrences": overview.break_occurrences,
+        "looks": [_look(look, overview, capture) for look in looks_of(overview)],
+        "call": asdict(overview.call) | {"total_ns": overview.call.total_ns},
+        "compile_ns": overview.compile_ns,
+        "phases": [{"name": PHASE_WORDS[phase.phase], "ns": phase.total_ns} for phase in overview.phases],
+        "fallbacks": [asdict(group) | {"reason": reason_words(group)} for group in overview.fallbacks[:_MAX_GROUPS]],
+        "fallback_groups": len(overview.fallbacks),
+        "sessions": [{"session_id": cost.session.session_id, "share": cost.share} for cost in overview.sessions[:_MAX_GROUPS]],
+        "graphs": [_graph(row) for row in overview.graphs],
+        "gains": [gain_words(finding) for finding in overview.findings],
+        "reasons": dict(REASON_WORDS),
+    }
+
+
+def verdict_sentence(overview: Overview) -> str:
+    """The whole capture in one line.
+
+    Args:
+        overview: The overview of a capture.
+
+    Returns:
+        One sentence without a full stop.
+    """
+    coverage = overview.coverage
+    if coverage.verdict in ("empty", "foreign", "no_compute", "none"):
+        return coverage_sentence(overview)
+    pieces = counted(coverage.partition_count, "ONNX model")
+    facts = [f"{percent(coverage.share or 0.0)} of the model runs in ONNX Runtime", f"in {pieces}"]
+    facts += [counted(len(overview.breaks), "graph break")] if overview.breaks else ["no graph break"]
+    facts += [counted(len(overview.recompiles), "recompile")] if overview.recompiles else []
+    return ", ".join([" ".join(facts[:2]), *facts[2:]])
+
+
+def _graph(row: Any) -> dict[str, Any]:  # noqa: ANN401 - a GraphRow, whose parts are spelled out here
+    return {"graph_id": row.graph.graph_id, "ort_node_count": row.ort_node_count, "is_current": row.is_current} | {
+        name: getattr(row.time, name) for name in ("calls", "ort_ns", "eager_ns", "foreign_ns")
+    }
+
+
+def _look(look: Look, overview: Overview, capture: Capture) -> dict[str, Any]:
+    return {
+        "sentence": look_sentence(look),
+        "subject": look.subject,
+        "id": _look_id(look, overview, capture),
+        "ns_per_call": look.ns_per_call,
+    }
+
+
+def _look_id(look: Look, overview: Overview, capture: Capture) -> str | None:
+    """What the explorer selects for it."""
+    place = (look.file, look.line)
+    if look.subject == "break":
+        return next(
+            (f"break:{item.break_id}" for item in overview.breaks if (item.reason, item.file, item.line) == (look.what, *place)), None
+        )
+    if look.subject == "recompile":
+        same = (item for item in overview.recompiles if (item.guard or item.reason, item.file, item.line) == (look.what, *place))
+        return next((f"recompile:{item.compile_id}" for item in same), None)
+    if look.subject in ("finding", "rule"):
+        titled = (row for row, item in enumerate(overview.findings) if (item.title, item.file, item.line) == (look.what, *place))
+        return next((f"finding:{row}" for row in titled), None)
+    if look.file:
+        return f"line:{look.file}:{look.line}"
+    return next((f"node:{item.graph_id}/{item.node}" for item in capture.fallbacks if item.target == look.what), None)

@@ -1,0 +1,128 @@
+"""A capture that may be shown to strangers: paths shortened to file names, source text left out."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ortlens.trace.schema import TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from ortlens.trace.records import Capture
+    from ortlens.trace.schema import Table
+
+# A path inside a sentence: absolute, of either system, or leading up from somewhere; a URL's slashes follow a colon and a slash.
+_PATH = re.compile(
+    r"""(?<![\w/:.\\])(?:[A-Za-z]:[\\/]|~[\\/]|\.{1,2}[\\/]|[\\/])(?:[^\s\\/:*?"'<>|,;()]+[\\/])+(?P<name>[^\s\\/:*?"'<>|,;()]*)"""
+)
+_QUOTED = re.compile(r"""(?m)(?P<head>File ["'][^"'\n]*["'], line \d+[^\n]*\n)[^\n]+""")  # what follows is a line of the program
+_MIN_SOURCE = 6  # characters; `x` or `pass` would take words out of every sentence
+_GONE = "…"
+
+
+def redacted_capture(capture: Capture) -> Capture:
+    """Take out what tells about the machine and the program.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        The same capture with every path shortened to its file name, wherever it stands, and without source lines, also
+        where a text quotes them. Different files of one name get different endings, the same in every view. Names of
+        functions, modules and operators stay. Attachments are dropped: models may hold paths and source lines too.
+    """
+    names = _short_names(_files(capture))
+    scrub = _scrubber(names, _sources(capture))
+    tables: dict[str, Any] = {
+        name: tuple(_redacted(record, table, names, scrub) for record in getattr(capture, name)) for name, table in TABLES.items()
+    }
+    environment = {key: scrub(value) for key, value in capture.environment.items()}
+    return replace(capture, name=scrub(capture.name), environment=environment, attachments={}, **tables)
+
+
+def _files(capture: Capture) -> Iterable[str]:
+    tables = ("graphs", "breaks", "recompiles", "nodes", "fallbacks", "kernels", "numerics", "findings")
+    return dict.fromkeys(record.file for table in tables for record in getattr(capture, table) if record.file)
+
+
+def _sources(capture: Capture) -> list[str]:
+    """Source lines that are recorded, the longest first, so that one inside another does not leave its rest."""
+    found = {record.source.strip() for table in ("breaks", "nodes", "fallbacks") for record in getattr(capture, table) if record.source}
+    return sorted((text for text in found if len(text) >= _MIN_SOURCE), key=lambda text: (-len(text), text))
+
+
+def _last(path: str) -> str:
+    return path.replace("\\", "/").rstrip("/").rpartition("/")[2]
+
+
+def _short_names(files: Iterable[str]) -> dict[str, str]:
+    """File names by path. Two paths of one name are told apart by their digests, which no order of rows changes."""
+    paths: dict[str, list[str]] = defaultdict(list)
+    for file in files:
+        paths[_last(file)].append(file)
+    return {
+        path: name if len(same) == 1 else f"{name}~{hashlib.sha256(path.encode('utf-8', 'backslashreplace')).hexdigest()[:6]}"
+        for name, same in paths.items()
+        for path in same
+    }
+
+
+def _scrubber(names: Mapping[str, str], sources: list[str]) -> Callable[[str], str]:
+    longest_first = sorted(names, key=lambda path: (-len(path), path))
+    known: dict[str, str] = {}
+
+    def scrub(text: str) -> str:
+        if text not in known:
+            known[text] = _scrubbed(text, longest_first, names, sources)
+        return known[text]
+
+    return scrub
+
+
+def _scrubbed(text: str, paths: list[str], names: Mapping[str, str], sources: list[str]) -> str:
+    plain = _QUOTED.sub(rf"\g<head>    {_GONE}", _without_comment(text))
+    for source in sources:
+        plain = plain.replace(source, _GONE)
+    for path in paths:
+        plain = plain.replace(path, names[path])
+    return _PATH.sub(lambda match: match["name"] or _GONE, plain)
+
+
+def _without_comment(text: str) -> str:
+    """Dynamo writes the line that a guard comes from behind it, and the place cut off at the front."""
+    return "\n".join(line.partition("  #")[0].rstrip() for line in text.split("\n"))
+
+
+_KEPT = frozenset(
+    {"graph_id", "node", "target", "module", "partition_id", "session_id", "model_id", "kernel", "inputs", "onnx_nodes", "nodes"}
+)
+"""Names by which tables refer to each other."""
+
+
+def _redacted(record: Any, table: Table, names: Mapping[str, str], scrub: Callable[[str], str]) -> Any:  # noqa: ANN401 - any record
+    changes: dict[str, Any] = {}
+    for column in table.columns:
+        value = getattr(record, column.name)
+        if not value or column.choices or column.name in _KEPT:
+            continue
+        new = _new_value(column.name, value, names, scrub)
+        if new != value:
+            changes[column.name] = new
+    return replace(record, **changes) if changes else record
+
+
+def _new_value(name: str, value: Any, names: Mapping[str, str], scrub: Callable[[str], str]) -> Any:  # noqa: ANN401 - any field
+    if name == "source":
+        return None
+    if name in ("file", "path"):
+        return names.get(value) or _last(value)
+    if isinstance(value, str):
+        return scrub(value)
+    if isinstance(value, tuple):
+        return tuple([scrub(item) if isinstance(item, str) else item for item in value])
+    return value
