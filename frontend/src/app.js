@@ -1,18 +1,139 @@
-// The explorer: panels in tabs, linked by one selection.
+// The explorer: panels in tabs, linked by one selection, with the details of what is selected beside them.
+import { mountBreaks } from "./breaks.js";
+import { mountDetails } from "./details.js";
+import { button, el, keepEvents, together } from "./dom.js";
+import { mountFindings } from "./findings.js";
+import { visible } from "./format.js";
 import { mountGraph } from "./graph/index.js";
+import { mountNumerics } from "./numerics.js";
+import { mountOverview } from "./overview.js";
+import { mountSource } from "./source.js";
+import { mountTables } from "./tables.js";
+import { mountTimeline } from "./timeline.js";
+
+/** @typedef {(root: HTMLElement, store: import("./store.js").Store) => () => void} Mount */
+
+/** @type {{id: string, label: string, mount: Mount|null, count?: (data: import("./data.js").Data) => number}[]} */
+const PANELS = [
+  { id: "overview", label: "Overview", mount: mountOverview },
+  { id: "graph", label: "Graph", mount: mountGraph },
+  { id: "tables", label: "Tables", mount: mountTables },
+  { id: "timeline", label: "Timeline", mount: mountTimeline },
+  { id: "source", label: "Source", mount: mountSource },
+  { id: "breaks", label: "Breaks", mount: mountBreaks, count: (data) => data.table("breaks").rows + data.table("recompiles").rows },
+  { id: "findings", label: "Findings", mount: mountFindings, count: (data) => data.table("findings").rows },
+  { id: "numerics", label: "Numerics", mount: mountNumerics },
+  { id: "onnx", label: "ONNX", mount: null },
+];
+
+const THEMES = { auto: ["◐", "Follows the page; click for light"], light: ["☀", "Light; click for dark"], dark: ["☾", "Dark; click to follow the page"] };
+
+let views = 0; // several views stand in one page, and labels refer to elements by id
 
 /**
  * @param {HTMLElement} root Element to fill.
  * @param {import("./store.js").Store} store
+ * @param {{onnx?: Mount}} [options] The panel of ONNX models, where there is one: its tab is hidden otherwise.
  * @returns {() => void} Takes everything down again.
  */
-export function mountApp(root, store) {
+export function mountApp(root, store, options = {}) {
+  const panels = PANELS.map((panel) => (panel.id === "onnx" ? { ...panel, mount: options.onnx ?? null } : panel)).filter((panel) => panel.mount);
+  const prefix = `ortlens-${++views}`;
+  const main = el("div.ol-main");
+  const aside = el("aside.ol-details", { "aria-label": "Details of the selection" });
+  const shell = el("div.ol-shell", {}, header(store), tabList(panels, store, prefix), el("div.ol-body", {}, main, aside));
   root.classList.add("ortlens");
-  const main = document.createElement("div");
-  root.replaceChildren(main);
-  const cleanup = mountGraph(main, store);
+  root.replaceChildren(shell);
+  keepEvents(root);
+  const cleanups = [mountDetails(aside, store), showPanels(main, panels, store, prefix, shell), followTheme(root, store)];
   return () => {
-    cleanup();
+    together(cleanups)();
     root.replaceChildren();
+    root.classList.remove("ortlens");
   };
+}
+
+function header(store) {
+  const { meta, overview } = store.data;
+  const theme = button("", () => store.set({ theme: { auto: "light", light: "dark", dark: "auto" }[store.get("theme")] }), { class: "ol-icon ol-theme" });
+  const notes = [...meta.left_out, ...(meta.redacted ? ["paths are shortened and source text is left out"] : [])];
+  return el(
+    "header.ol-header",
+    {},
+    el("div.ol-name", { title: overview.title }, visible(meta.name || overview.title)),
+    el("div.ol-verdict", { title: `${visible(meta.backend)}, ${meta.created}` }, overview.verdict),
+    notes.length ? el("div.ol-note", { title: notes.join("\n") }, notes.join("; ")) : null,
+    theme,
+  );
+}
+
+function tabList(panels, store, prefix) {
+  const list = el("div.ol-tabs", { role: "tablist", "aria-label": "Panels" });
+  for (const { id, label, count } of panels) {
+    const number = count?.(store.data) ?? 0;
+    const tab = button(label, () => store.set({ tab: id }), { role: "tab", id: `${prefix}-tab-${id}`, "aria-controls": `${prefix}-${id}`, "data-tab": id });
+    if (number) tab.append(el("span.ol-badge", {}, String(number)));
+    list.append(tab);
+  }
+  list.addEventListener("keydown", (event) => moveAmongTabs(event, panels, store, list));
+  return list;
+}
+
+function moveAmongTabs(event, panels, store, list) {
+  const at = panels.findIndex((panel) => panel.id === store.get("tab"));
+  const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: panels.length - 1 }[event.key];
+  if (to === undefined) return;
+  event.preventDefault();
+  const { id } = panels[(to + panels.length) % panels.length];
+  store.set({ tab: id });
+  list.querySelector(`[data-tab="${id}"]`).focus();
+}
+
+/** A panel is made when it is first shown, and kept: what was unfolded and scrolled to stays so. */
+function showPanels(main, panels, store, prefix, shell) {
+  const made = new Map();
+  const show = () => {
+    const wanted = panels.find((panel) => panel.id === store.get("tab")) ?? panels[0];
+    for (const tab of shell.querySelectorAll("[role=tab]")) {
+      const chosen = tab.dataset.tab === wanted.id;
+      tab.setAttribute("aria-selected", String(chosen));
+      tab.tabIndex = chosen ? 0 : -1;
+    }
+    for (const [id, panel] of made) panel.root.hidden = id !== wanted.id;
+    if (!made.has(wanted.id)) made.set(wanted.id, makePanel(main, wanted, store, prefix));
+  };
+  show();
+  const unsubscribe = store.subscribe(["tab"], show);
+  return () => {
+    unsubscribe();
+    for (const { cleanup } of made.values()) cleanup();
+  };
+}
+
+function makePanel(main, { id, mount }, store, prefix) {
+  const root = el(`section.ol-panel.ol-panel-${id}`, { id: `${prefix}-${id}`, role: "tabpanel", "aria-labelledby": `${prefix}-tab-${id}` });
+  main.append(root);
+  try {
+    return { root, cleanup: mount(root, store) };
+  } catch (error) {
+    // One panel that fails must not take the others with it.
+    root.replaceChildren(el("p.ol-empty", { role: "alert" }, `This panel could not be drawn: ${error.message}. The other panels do not depend on it.`));
+    console.error(error);
+    return { root, cleanup: () => {} };
+  }
+}
+
+function followTheme(root, store) {
+  const show = () => {
+    const theme = store.get("theme");
+    if (theme === "auto") delete root.dataset.theme;
+    else root.dataset.theme = theme;
+    const [sign, words] = THEMES[theme];
+    const toggle = root.querySelector(".ol-theme");
+    toggle.textContent = sign;
+    toggle.title = words;
+    toggle.setAttribute("aria-label", `Theme: ${words}`);
+  };
+  show();
+  return store.subscribe(["theme"], show);
 }

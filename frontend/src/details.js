@@ -1,0 +1,176 @@
+// What is selected, and what it is linked to: from the user's line to the kernel, each link with how sure it is.
+import { button, el, facts, link } from "./dom.js";
+import { bytes, cell, clipped, count, flops, functionName, place, real, time, visible } from "./format.js";
+import { STEPS } from "./identity.js";
+
+const SHOWN = 8;
+const MORE = 200;
+
+const STEP_NAMES = {
+  lines: "Your line",
+  modules: "Module",
+  graphs: "Graph",
+  nodes: "FX node",
+  partitions: "Partition",
+  models: "ONNX model",
+  onnx: "ONNX node",
+  sessions: "Session",
+  kernels: "Kernel",
+  breaks: "Graph break",
+  recompiles: "Recompile",
+  findings: "Finding",
+};
+
+const KIND_NAMES = { graph: "graph", partition: "partition", node: "FX node", module: "module", line: "line", model: "ONNX model", onnx: "ONNX node",
+  session: "session", kernel: "kernel", break: "graph break", recompile: "recompile", finding: "finding", run: "call" };
+
+/** Sign and meaning of each confidence: told by shape and word, not by colour. */
+export const CONFIDENCE = {
+  exact: ["●", "exact: made from it, by name"],
+  fused: ["◐", "fused: several were merged into one"],
+  inferred: ["○", "inferred: from its neighbours"],
+  none: ["·", "unknown"],
+};
+
+/** Columns that say most about a row, by table; times and sizes first. */
+const FACTS = {
+  graphs: ["phase", "node_count", "partition_count", "fallback_count", "coverage", "compile_ns", "dynamic_shapes"],
+  nodes: ["target", "shape", "dtype", "output_bytes", "flops", "reason_code", "reason", "module_type"],
+  partitions: ["node_count", "input_count", "output_count", "input_bytes", "output_bytes", "weight_bytes", "flops"],
+  models: ["opset", "node_count", "optimized_node_count", "ops", "size_bytes", "initializer_bytes", "cached"],
+  sessions: ["input_signature", "providers", "calls", "p50_ns", "p99_ns", "total_ns", "create_ns", "held_bytes", "threads", "threads_reason"],
+  kernels: ["op_type", "provider", "mean_ns", "share", "calls", "bytes", "confidence"],
+  breaks: ["reason", "source", "function", "occurrences", "cost_ns", "advice"],
+  recompiles: ["guard", "values", "of_compile_id", "advice"],
+  findings: ["severity", "evidence", "hazard", "mitigation", "gain_ns"],
+  runs: ["start_ns", "bind_ns", "run_ns", "output_ns", "total_ns"],
+};
+
+/** Panels that can show what is selected, with the steps of the chain that they need. */
+const PLACES = [
+  ["graph", "Graph", ["nodes", "partitions", "graphs"]],
+  ["source", "Source", ["lines"]],
+  ["timeline", "Timeline", ["sessions"]],
+  ["numerics", "Numerics", ["nodes"]],
+  ["breaks", "Breaks", ["breaks", "recompiles"]],
+  ["findings", "Findings", ["findings"]],
+];
+
+/**
+ * @param {HTMLElement} root
+ * @param {import("./store.js").Store} store
+ * @returns {() => void}
+ */
+export function mountDetails(root, store) {
+  const show = () => {
+    const chain = store.get("chain");
+    root.dataset.empty = String(!chain);
+    root.replaceChildren(...(chain ? selected(store, chain) : nothing(store)));
+  };
+  show();
+  return store.subscribe(["chain"], show);
+}
+
+function nothing(store) {
+  const id = store.get("selected");
+  const said = id ? `Nothing here is called ${clipped(id, 80)}.` : "Click a line, a module, a node, a call: what it is linked to stands here.";
+  return [el("h3", {}, "Details"), el("p.ol-soft", {}, said)];
+}
+
+function selected(store, chain) {
+  const close = button("×", () => store.set({ selected: null }), { class: "ol-icon", title: "Select nothing", "aria-label": "Select nothing" });
+  const head = el("div.ol-details-head", {}, el("span.ol-kind", {}, KIND_NAMES[chain.kind] ?? chain.kind), close);
+  const name = el("p.ol-details-name", {}, clipped(nameOf(store, chain), 300));
+  const body = el("div.ol-chain", {}, ...STEPS.filter((step) => chain[step].length && !isItself(chain, step)).map((step) => stepOf(store, chain, step)));
+  return [head, name, jumps(store, chain), about(store, chain), el("h4", {}, "Linked to"), body, legend(chain)];
+}
+
+const isItself = (chain, step) => chain[step].length === 1 && chain[step][0].id === chain.id;
+
+function nameOf(store, chain) {
+  const row = store.identity.rowOf(chain.id);
+  if (row?.table === "graphs") return functionName(store.data.table("graphs").get(row.row, "name"));
+  return visible(chain.label);
+}
+
+function jumps(store, chain) {
+  const found = PLACES.filter(([tab, , steps]) => steps.some((step) => chain[step].length) && has(store, tab));
+  const row = store.identity.rowOf(chain.id);
+  const buttons = found.map(([tab, label]) => button(label, () => store.set({ tab }), { class: "ol-jump" }));
+  if (row) buttons.push(button("Table", () => store.set({ tab: "tables", table: row.table }), { class: "ol-jump" }));
+  return buttons.length ? el("div.ol-jumps", {}, el("span.ol-soft", {}, "Show in"), ...buttons) : null;
+}
+
+const has = (store, tab) => tab !== "timeline" || store.data.table("runs").rows > 0;
+
+function about(store, chain) {
+  const row = store.identity.rowOf(chain.id);
+  if (!row) return facts(together(store, chain));
+  const table = store.data.table(row.table);
+  const pairs = (FACTS[row.table] ?? []).filter((name) => table.columns.has(name)).map((name) => [words(name), cell(table.get(row.row, name), table.columns.get(name))]);
+  const file = table.get(row.row, "file");
+  return facts([...pairs, ...(row.table === "nodes" ? numbers(store, chain.id) : []), ["where", file ? place(file, table.get(row.row, "line")) : null]]);
+}
+
+const words = (name) => name.replace(/_(ns|bytes)$/, "").replaceAll("_", " ");
+
+/** What a line, a module or an ONNX node amounts to. */
+function together(store, chain) {
+  const rows = store.identity.nodeRows(chain.id);
+  const nodes = store.data.table("nodes");
+  const total = (name) => rows.reduce((sum, row) => sum + (nodes.get(row, name) ?? 0), 0);
+  const inOrt = rows.filter((row) => nodes.get(row, "partition_id") !== null).length;
+  const source = chain.kind === "line" ? nodes.get(rows[0] ?? -1, "source") : null;
+  return [
+    ["source", source ? clipped(source, 300) : null],
+    ["nodes", count(rows.length)],
+    ["in ONNX Runtime", count(inOrt)],
+    ["FLOPs", total("flops") ? flops(total("flops")) : null],
+    ["output", total("output_bytes") ? bytes(total("output_bytes")) : null],
+    ["kernels, per call", kernelTime(store, chain)],
+  ];
+}
+
+function kernelTime(store, chain) {
+  const kernels = store.data.table("kernels");
+  const rows = chain.kernels.map((found) => store.identity.rowOf(found.id).row);
+  const ns = rows.reduce((sum, row) => sum + (kernels.get(row, "mean_ns") ?? 0), 0);
+  return ns ? time(ns) : null;
+}
+
+function numbers(store, id) {
+  const numerics = store.data.table("numerics");
+  const pairs = [];
+  for (let row = 0; row < numerics.rows; row++) {
+    if (store.identity.idOf("numerics", row) !== id || numerics.get(row, "max_abs") === null) continue;
+    pairs.push([`error (${numerics.get(row, "scope") ?? "value"})`, `${real(numerics.get(row, "max_abs"))}${numerics.get(row, "ok") === false ? ", out of tolerance" : ""}`]);
+  }
+  return pairs;
+}
+
+function stepOf(store, chain, step) {
+  const links = chain[step];
+  const list = el("ul", {}, ...links.slice(0, SHOWN).map((found) => linkItem(store, found)));
+  if (links.length > SHOWN) {
+    const more = button(`${count(links.length - SHOWN)} more`, () => more.replaceWith(...rest()), { class: "ol-more" });
+    const rest = () => {
+      list.append(...links.slice(SHOWN, MORE).map((found) => linkItem(store, found)));
+      return links.length > MORE ? [el("span.ol-soft", {}, `and ${count(links.length - MORE)} more, see Tables`)] : [];
+    };
+    return el("div.ol-step", {}, el("h5", {}, `${STEP_NAMES[step]}s`, el("span.ol-soft", {}, ` ${count(links.length)}`)), list, more);
+  }
+  return el("div.ol-step", {}, el("h5", {}, STEP_NAMES[step]), list);
+}
+
+function linkItem(store, { id, confidence }) {
+  const [sign, meaning] = CONFIDENCE[confidence] ?? CONFIDENCE.none;
+  const label = clipped(id.startsWith("line:") ? store.identity.label(id) : functionName(store.identity.label(id)), 120);
+  return el("li", {}, el("span.ol-sure", { title: meaning, role: "img", "aria-label": meaning }, sign), link(store, id, label));
+}
+
+/** Only the signs that are there need explaining. */
+function legend(chain) {
+  const used = new Set(STEPS.flatMap((step) => chain[step].map((found) => found.confidence)));
+  const told = Object.entries(CONFIDENCE).filter(([name]) => used.has(name) && name !== "exact");
+  return told.length ? el("p.ol-soft.ol-legend", {}, [["exact", CONFIDENCE.exact], ...told].map(([, [sign, meaning]]) => `${sign} ${meaning}`).join("  ")) : null;
+}

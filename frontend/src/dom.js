@@ -1,0 +1,71 @@
+// Elements made in code: text is always text, so no name can become markup.
+
+/**
+ * @param {string} tag Name, with classes behind dots, as `p.ol-help`.
+ * @param {Record<string, any>} [about] Attributes; `on` holds listeners by event; a value of false or null leaves one out.
+ * @param {...(Node|string|null|undefined|false)} children
+ * @returns {HTMLElement}
+ */
+export function el(tag, about = {}, ...children) {
+  const [name, ...classes] = tag.split(".");
+  const element = document.createElement(name);
+  if (classes.length) element.className = classes.join(" ");
+  for (const [key, value] of Object.entries(about)) {
+    if (key === "on") for (const [event, listener] of Object.entries(value)) element.addEventListener(event, listener);
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(key, value === true ? "" : String(value));
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+/** @returns {HTMLButtonElement} */
+export function button(label, onClick, about = {}) {
+  return /** @type {HTMLButtonElement} */ (el("button", { type: "button", ...about, on: { click: onClick } }, label));
+}
+
+/**
+ * A button that selects something.
+ * @param {import("./store.js").Store} store
+ * @param {string} id
+ * @param {string|Node} [label] The name of what it selects by default.
+ */
+export function link(store, id, label) {
+  return button(label ?? store.identity.label(id), () => store.set({ selected: id }), { class: "ol-link" });
+}
+
+/** @returns {HTMLElement} A definition list of the pairs that have a value. */
+export function facts(pairs) {
+  const rows = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false);
+  return el("dl.ol-facts", {}, ...rows.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+}
+
+/** @returns {() => void} One cleanup out of several. */
+export const together = (cleanups) => () => cleanups.forEach((cleanup) => cleanup());
+
+/** Keys and wheel turns that a panel uses are not for the notebook around it. */
+export function keepEvents(element, events = ["keydown", "keyup", "keypress", "wheel"]) {
+  for (const event of events) element.addEventListener(event, (happened) => happened.stopPropagation(), { passive: true });
+}
+
+/**
+ * Calls `draw` when an element has a size, or another one.
+ * @returns {() => void} Stops it.
+ */
+export function onResize(element, draw) {
+  const observer = new ResizeObserver(() => element.isConnected && element.clientWidth > 0 && draw());
+  observer.observe(element);
+  return () => observer.disconnect();
+}
+
+/** One call per frame, however often it is asked for. */
+export function perFrame(draw) {
+  let waiting = 0;
+  const ask = () => {
+    waiting ||= requestAnimationFrame(() => {
+      waiting = 0;
+      draw();
+    });
+  };
+  ask.cancel = () => cancelAnimationFrame(waiting);
+  return ask;
+}

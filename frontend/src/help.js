@@ -1,0 +1,57 @@
+// One line of help per panel, and what to say when there is nothing to show: what is missing, and which call fills it.
+import { el } from "./dom.js";
+
+/** @type {Record<string, {help: string, missing: string, call?: string}>} */
+export const HELP = {
+  overview: {
+    help: "The answers in one screen. Click anything: it is selected in every panel, and the details on the right show what it is linked to.",
+    missing: "Nothing was compiled while the lens watched. Call the compiled function; one without tensor operations compiles to nothing.",
+    call: "lens = ortlens.explain(model)(x)",
+  },
+  graph: {
+    help: "What the model became: boxes are modules or partitions, arrows are tensors. Enter opens a box, / searches, + and - zoom.",
+    missing: "No nodes were recorded: the backend that was observed is not ortlens, so its graphs stay closed.",
+    call: "lens = ortlens.explain(model)(x)",
+  },
+  tables: {
+    help: "Every recorded row. Click a head to sort, type below it to filter (numbers: >1000), hover a head for its meaning, Enter selects a row.",
+    missing: "There are no rows in this table.",
+  },
+  timeline: {
+    help: "Calls over time: each bar is one call, split into binding inputs, running, handing outputs back. The gaps are PyTorch and Python. Wheel zooms, drag pans.",
+    missing: "No call was recorded. A dry run never calls; otherwise call the compiled function again.",
+    call: "lens = ortlens.explain(model)(x)",
+  },
+  source: {
+    help: "Your lines with what became of them: time per call, nodes, and in the margin where PyTorch keeps an operator, breaks the graph or compiles again.",
+    missing: "No line of your program is known for any node.",
+    call: "lens = ortlens.explain(model)(x)",
+  },
+  breaks: {
+    help: "Each graph break ends a graph and returns to Python; each recompile repeats the work. The first line of each says what to change.",
+    missing: "No graph break and no recompile: PyTorch traced the model in one go, once. Nothing to do here.",
+  },
+  findings: {
+    help: "What ortlens noticed, most urgent first: the evidence, why it matters, and what to do about it.",
+    missing: "Nothing stands out in what was recorded. Measure the kernels, and the numbers, to look deeper.",
+    call: "lens.profile(x); lens.verify(x)",
+  },
+  numerics: {
+    help: "Each cell is one value that ONNX Runtime computed, in graph order; the darker, the farther from PyTorch. Hatched cells were not checked.",
+    missing: "No value was compared with PyTorch yet.",
+    call: "lens.verify(x)",
+  },
+  onnx: { help: "The ONNX models as Netron draws them. Click a node to see which line it came from.", missing: "No ONNX model is in this page." },
+  kernels: { help: "", missing: "ONNX Runtime's kernels were not measured.", call: "lens.profile(x)" },
+  ledger: { help: "", missing: "No call was measured as a whole, so guards and Python are not in it.", call: "lens.measure(x)" },
+  numericsTable: { help: "", missing: "No value was compared with PyTorch.", call: "lens.verify(x)" },
+};
+
+/** @returns {HTMLElement} The line of help of a panel. */
+export const helpLine = (panel) => el("p.ol-help", {}, HELP[panel].help);
+
+/** @returns {HTMLElement} What an empty panel says. */
+export function emptyState(panel) {
+  const { missing, call } = HELP[panel];
+  return el("div.ol-empty", {}, el("p", {}, missing), call ? el("p", {}, "This fills it: ", el("code", {}, call)) : null);
+}

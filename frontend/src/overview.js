@@ -1,0 +1,155 @@
+// The first screen: is it in ONNX Runtime, in how many pieces and why, where does the time go, is it right, what first?
+import { shareBar, stackedBar } from "./bars.js";
+import { button, el } from "./dom.js";
+import { clipped, count, counted, percent, place, real, time } from "./format.js";
+import { emptyState, HELP, helpLine } from "./help.js";
+import { pieceStrip } from "./pieces.js";
+
+const MAX_STRETCHES = 7;
+const MAX_REASONS = 4;
+
+/** @type {[string, string, string, string][]} Part of the ledger, its name, its colour, what it is. */
+const LEDGER = [
+  ["run", "ONNX Runtime", "run", "inside ONNX Runtime"],
+  ["bind", "bind", "bind", "handing the inputs to ONNX Runtime"],
+  ["output", "output", "output", "handing the outputs back to PyTorch"],
+  ["eager", "PyTorch", "eager", "nodes that stay in PyTorch, and Python between graphs"],
+  ["guards", "guards", "guards", "Dynamo's look-up, guards and wrappers"],
+  ["residual", "rest", "residual", "what is left of the measured call"],
+];
+
+/**
+ * @param {HTMLElement} root
+ * @param {import("./store.js").Store} store
+ * @returns {() => void}
+ */
+export function mountOverview(root, store) {
+  const { overview } = store.data;
+  root.append(helpLine("overview"));
+  if (overview.coverage.verdict === "empty") root.append(emptyState("overview"));
+  else root.append(el("div.ol-cards", {}, el("div", {}, inOrt(store), pieces(store)), el("div", {}, first(store), times(store), right(store))));
+  return () => {};
+}
+
+const card = (name, question, ...children) => el(`section.ol-card.ol-card-${name}`, {}, el("h3", {}, question), ...children);
+const go = (store, label, patch) => button(label, () => store.set(patch), { class: "ol-link" });
+
+function inOrt(store) {
+  const { coverage, coverage_sentence: sentence } = store.data.overview;
+  const share = coverage.share;
+  const bar = share === null ? null : shareBar(share, `${percent(share)} of the compute nodes run in ONNX Runtime`);
+  return card("ort", "Is it in ONNX Runtime?", el("p.ol-big", {}, share === null ? "no" : answer(coverage.verdict, share)), bar, el("p", {}, sentence));
+}
+
+const answer = (verdict, share) => ({ whole: "Yes, all of it", none: "No, none of it" })[verdict] ?? `Yes, ${percent(share)} of it`;
+
+function pieces(store) {
+  const { overview } = store.data;
+  return card("pieces", "In how many pieces, and why?", el("p", {}, overview.pieces_sentence), reasons(store), pieceStrip(store, MAX_STRETCHES));
+}
+
+function reasons(store) {
+  const { overview, table } = store.data;
+  const breaks = table("breaks").rows;
+  const recompiles = table("recompiles").rows;
+  const items = overview.fallbacks.slice(0, MAX_REASONS).map((group) => fallbackReason(store, group));
+  const more = overview.fallback_groups - items.length;
+  if (more > 0) items.push(el("li", {}, go(store, counted(more, "more operator"), { tab: "tables", table: "fallbacks" }), " stay in PyTorch"));
+  if (breaks) items.unshift(el("li", {}, go(store, counted(breaks, "graph break"), { tab: "breaks" }), breaks === 1 ? " parts the model" : " part the model"));
+  if (recompiles) items.push(el("li", {}, go(store, counted(recompiles, "recompile"), { tab: "breaks" }), " made earlier versions"));
+  return items.length ? el("ul.ol-reasons", {}, ...items) : el("p.ol-soft", {}, "No graph break, and no operator that stays in PyTorch.");
+}
+
+function fallbackReason(store, group) {
+  const id = group.file ? `line:${group.file}:${group.line}` : fallbackNode(store, group.target);
+  const where = group.file ? place(group.file, group.line) : (group.module ?? "");
+  return el("li", {}, go(store, clipped(group.target, 48), { selected: id }), ` ×${count(group.node_count)} stays in PyTorch: ${clipped(group.reason, 140)} `, el("span.ol-soft", {}, where));
+}
+
+function fallbackNode(store, target) {
+  const [row] = store.data.index("fallbacks", "target").get(target) ?? [];
+  return row === undefined ? null : store.identity.idOf("fallbacks", row);
+}
+
+function times(store) {
+  const { overview, table } = store.data;
+  const parts = ledgerParts(table("ledger"));
+  const compile = compileTime(overview);
+  if (parts.length) {
+    const total = parts.reduce((sum, part) => sum + part.value, 0);
+    return card("time", "Where does the time go?", el("p", {}, el("b.ol-big", {}, time(total)), " per call"), stackedBar(parts, time), partsNote(parts, store), compile);
+  }
+  return card("time", "Where does the time go?", ...callTime(store), compile);
+}
+
+function ledgerParts(ledger) {
+  const sums = new Map();
+  for (let row = 0; row < ledger.rows; row++) sums.set(ledger.get(row, "part"), (sums.get(ledger.get(row, "part")) ?? 0) + ledger.get(row, "ns"));
+  return LEDGER.filter(([part]) => (sums.get(part) ?? 0) > 0).map(([part, name, kind, title]) => ({ name, kind, title, value: sums.get(part) }));
+}
+
+/** Without a measured call, guards and the rest are not known: say so, instead of letting the parts pass for the whole. */
+function partsNote(parts, store) {
+  const whole = parts.some((part) => part.kind === "guards" || part.kind === "residual");
+  const kernels = store.data.table("kernels").rows;
+  if (!whole) return note("Guards and Python around the graphs are not in it.", HELP.ledger.call);
+  return kernels ? el("p", {}, go(store, "Slowest kernels", { tab: "tables", table: "kernels" })) : note(HELP.kernels.missing, HELP.kernels.call);
+}
+
+const note = (said, call) => el("p.ol-soft", {}, `${said} `, call ? el("code", {}, call) : null);
+
+function callTime(store) {
+  const { call } = store.data.overview;
+  if (!call.calls) return [note("No call was recorded.", null)];
+  const parts = [
+    { name: "ONNX Runtime", kind: "ort", value: call.ort_ns },
+    { name: "PyTorch operators", kind: "eager", value: call.eager_ns },
+    { name: `graphs of ${clipped(store.data.meta.backend, 20)}`, kind: "other", value: call.foreign_ns },
+  ];
+  const sum = el("p", {}, el("b.ol-big", {}, time(call.total_ns)), ` per call, mean of ${counted(call.calls, "call")}`);
+  return [sum, stackedBar(parts, time), note("Guards and Python around the graphs are not in it.", HELP.ledger.call)];
+}
+
+function compileTime(overview) {
+  if (!overview.compile_ns) return null;
+  const shown = overview.phases.filter((phase) => phase.ns).sort((a, b) => b.ns - a.ns).slice(0, 3);
+  return el("p.ol-soft", {}, `Compiling took ${time(overview.compile_ns)}: ${shown.map((phase) => `${phase.name} ${time(phase.ns)}`).join(", ")}`);
+}
+
+function right(store) {
+  const numerics = store.data.table("numerics");
+  const found = judged(numerics);
+  const title = "Is it right?";
+  if (!found.checked) return card("right", title, note("Not checked yet.", HELP.numerics.call));
+  const words = `${counted(found.checked, "value")} compared with PyTorch`;
+  if (!found.wrong) {
+    const worst = found.worst === null ? "" : `; the largest difference is ${real(found.worst)}`;
+    return card("right", title, el("p.ol-big", {}, "Yes, within tolerance"), el("p", {}, `${words}${worst}. `, go(store, "See each", { tab: "numerics" })));
+  }
+  const at = found.first === null ? null : store.identity.idOf("numerics", found.first);
+  const where = at ? go(store, store.identity.label(at), { selected: at, tab: "numerics" }) : null;
+  return card("right", title, el("p.ol-big", {}, `No: ${counted(found.wrong, "value")} out of tolerance`), el("p", {}, `${words}. `, where ? "The first that differs: " : null, where));
+}
+
+function judged(numerics) {
+  const found = { checked: 0, wrong: 0, first: null, worst: null };
+  for (let row = 0; row < numerics.rows; row++) {
+    const ok = numerics.get(row, "ok");
+    if (ok === null) continue;
+    found.checked += 1;
+    if (!ok) found.wrong += 1;
+    if (!ok && found.first === null) found.first = row;
+    if (numerics.get(row, "first_divergence")) found.first = row;
+    const error = numerics.get(row, "max_abs");
+    if (error !== null && error > (found.worst ?? -1)) found.worst = error;
+  }
+  return found;
+}
+
+function first(store) {
+  const looks = store.data.overview.looks;
+  const items = looks.map((look) => el("li", {}, look.id && store.identity.has(look.id) ? go(store, look.sentence, { selected: look.id }) : look.sentence));
+  const findings = store.data.table("findings").rows;
+  const more = findings ? el("p", {}, go(store, `All ${counted(findings, "finding")}`, { tab: "findings" })) : null;
+  return card("first", "What should I do first?", looks.length ? el("ol", {}, ...items) : el("p", {}, "Nothing stands out."), more);
+}
