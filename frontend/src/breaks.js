@@ -1,5 +1,132 @@
+// Graph breaks and recompiles: where, why, what it costs, and what to change.
+import { button, el, facts, link, together } from "./dom.js";
+import { clipped, counted, functionName, place, time, visible } from "./format.js";
 import { emptyState, helpLine } from "./help.js";
-export function mountBreaks(root) {
-  root.append(helpLine("breaks"), emptyState("breaks"));
-  return () => {};
+
+/**
+ * @param {HTMLElement} root
+ * @param {import("./store.js").Store} store
+ * @returns {() => void}
+ */
+export function mountBreaks(root, store) {
+  root.append(helpLine("breaks"));
+  const breaks = store.data.table("breaks");
+  const recompiles = store.data.table("recompiles");
+  if (!breaks.rows && !recompiles.rows) {
+    root.append(emptyState("breaks"));
+    return () => {};
+  }
+  if (breaks.rows) root.append(el("h3", {}, counted(breaks.rows, "graph break")), ...ranked(breaks).map((row) => breakCard(store, breaks, row)));
+  if (recompiles.rows) root.append(el("h3", {}, counted(recompiles.rows, "recompile")), ...recompileGroups(recompiles).map((rows) => recompileCard(store, recompiles, rows)));
+  return followSelection(root, store);
+}
+
+/** Cards that hold what is selected are marked and brought into view. */
+export function followSelection(root, store) {
+  const follow = () => {
+    const selected = store.get("selected");
+    let first = null;
+    for (const card of root.querySelectorAll("[data-ids]")) {
+      const on = selected !== null && card.dataset.ids.split("\n").includes(selected);
+      card.setAttribute("aria-current", String(on));
+      if (on) first ??= card;
+    }
+    first?.scrollIntoView({ block: "nearest" });
+  };
+  follow();
+  return together([store.subscribe(["selected", "tab"], follow)]);
+}
+
+/** The most expensive first, then the most frequent. */
+function ranked(breaks) {
+  const rows = Array.from({ length: breaks.rows }, (_, row) => row);
+  const cost = (row) => [breaks.get(row, "cost_ns") ?? 0, breaks.get(row, "occurrences") ?? 0];
+  return rows.sort((a, b) => cost(b)[0] - cost(a)[0] || cost(b)[1] - cost(a)[1]);
+}
+
+/** What a card is about, as a line of code, and the button that selects it. */
+export function codeLine(store, id, file, line, source) {
+  const where = link(store, id, place(file, line));
+  return el("p.ol-card-code", {}, where, source ? el("code", {}, clipped(source.trim(), 300)) : null);
+}
+
+function breakCard(store, table, row) {
+  const get = (name) => table.get(row, name);
+  const id = store.identity.idOf("breaks", row);
+  const hints = get("hints") ?? [];
+  const [advice, rest] = get("advice") ? [get("advice"), hints] : [hints[0] ?? null, hints.slice(1)];
+  const times = get("occurrences") > 1 ? `${counted(get("occurrences"), "boundary", "boundaries")} in all` : null;
+  return el(
+    "article.ol-event",
+    { "data-ids": id, "aria-label": `Graph break at ${place(get("file"), get("line"))}` },
+    el("h4", {}, el("span.ol-mark-break", { "aria-hidden": "true" }, "✂ "), clipped(get("reason"), 300)),
+    codeLine(store, id, get("file"), get("line"), get("source")),
+    advice ? el("p.ol-advice", {}, el("b", {}, "Do: "), visible(advice)) : null,
+    inlineFacts([
+      ["cost", get("cost_ns") ? `${time(get("cost_ns"))} per call` : null],
+      ["function", get("function") ? functionName(get("function")) : null],
+      ["how often", times],
+      ["ends", graphLinks(store, get("compile_ids") ?? [])],
+      ["PyTorch's id", get("gb_id")],
+    ]),
+    explanation(get("explanation"), rest),
+    stack(get("user_stack") ?? []),
+  );
+}
+
+function inlineFacts(pairs) {
+  const list = facts(pairs);
+  list.classList.add("ol-inline");
+  return list;
+}
+
+function graphLinks(store, compileIds) {
+  const known = store.data.index("graphs", "compile_id");
+  const links = compileIds.flatMap((compiled) => (known.get(compiled) ?? []).map((row) => link(store, store.identity.idOf("graphs", row), `graph ${compiled}`)));
+  return links.length ? el("span.ol-links", {}, ...links) : compileIds.join(", ");
+}
+
+function explanation(text, hints) {
+  if (!text && !hints.length) return null;
+  const list = hints.length ? el("ul", {}, ...hints.map((hint) => el("li", {}, clipped(hint, 2000)))) : null;
+  return el("details", {}, el("summary", {}, "PyTorch's explanation", hints.length ? ` and ${counted(hints.length, "more hint")}` : ""), text ? el("p", {}, clipped(text, 3000)) : null, list);
+}
+
+function stack(frames) {
+  if (!frames.length) return null;
+  return el("details", {}, el("summary", {}, `How it got there: ${counted(frames.length, "frame")}`), el("ol.ol-stack", {}, ...frames.map((frame) => el("li", {}, el("code", {}, clipped(frame, 400))))));
+}
+
+/** Recompiles of one function belong together: the story is how its guards failed in turn. */
+function recompileGroups(table) {
+  const groups = new Map();
+  for (let row = 0; row < table.rows; row++) {
+    const key = JSON.stringify(["function", "file", "line"].map((name) => table.get(row, name)));
+    if (groups.has(key)) groups.get(key).push(row);
+    else groups.set(key, [row]);
+  }
+  return [...groups.values()].sort((a, b) => b.length - a.length);
+}
+
+function recompileCard(store, table, rows) {
+  const get = (name) => table.get(rows[0], name);
+  const ids = rows.map((row) => store.identity.idOf("recompiles", row));
+  const advice = [...new Set(rows.map((row) => table.get(row, "advice")).filter(Boolean))];
+  return el(
+    "article.ol-event",
+    { "data-ids": ids.join("\n"), "aria-label": `Recompiles of ${functionName(get("function"))}` },
+    el("h4", {}, el("span.ol-mark-recompile", { "aria-hidden": "true" }, "↻ "), `${functionName(get("function"))} was compiled again ${rows.length === 1 ? "once" : `${rows.length} times`}`),
+    codeLine(store, ids[0], get("file"), get("line"), null),
+    ...advice.slice(0, 3).map((text) => el("p.ol-advice", {}, el("b", {}, "Do: "), visible(text))),
+    el("ul.ol-guards", {}, ...rows.slice(0, 12).map((row) => guardItem(store, table, row))),
+    rows.length > 12 ? el("p.ol-soft", {}, `and ${rows.length - 12} more, see Tables`) : null,
+  );
+}
+
+function guardItem(store, table, row) {
+  const guard = (table.get(row, "guard") ?? table.get(row, "reason")).split("  #")[0].trim();
+  const values = table.get(row, "values") ?? [];
+  const id = store.identity.idOf("recompiles", row);
+  const full = button("why", () => store.set({ selected: id, tab: "tables", table: "recompiles" }), { class: "ol-link", title: visible(table.get(row, "reason")) });
+  return el("li", {}, link(store, id, table.get(row, "compile_id")), " no longer true: ", el("code", {}, clipped(guard, 300)), values.length ? el("span.ol-soft", {}, ` seen: ${clipped(values.join(", "), 160)}`) : null, " ", full);
 }

@@ -150,11 +150,11 @@ function numbers(store, id) {
 
 function stepOf(store, chain, step) {
   const links = chain[step];
-  const list = el("ul", {}, ...links.slice(0, SHOWN).map((found) => linkItem(store, found)));
+  const list = el("ul", {}, ...links.slice(0, SHOWN).map((found) => linkItem(store, chain, found)));
   if (links.length > SHOWN) {
     const more = button(`${count(links.length - SHOWN)} more`, () => more.replaceWith(...rest()), { class: "ol-more" });
     const rest = () => {
-      list.append(...links.slice(SHOWN, MORE).map((found) => linkItem(store, found)));
+      list.append(...links.slice(SHOWN, MORE).map((found) => linkItem(store, chain, found)));
       return links.length > MORE ? [el("span.ol-soft", {}, `and ${count(links.length - MORE)} more, see Tables`)] : [];
     };
     return el("div.ol-step", {}, el("h5", {}, `${STEP_NAMES[step]}s`, el("span.ol-soft", {}, ` ${count(links.length)}`)), list, more);
@@ -162,10 +162,19 @@ function stepOf(store, chain, step) {
   return el("div.ol-step", {}, el("h5", {}, STEP_NAMES[step]), list);
 }
 
-function linkItem(store, { id, confidence }) {
+/** Names repeat from graph to graph; then the graph stands behind them. */
+function nameIn(store, chain, id) {
+  const label = id.startsWith("line:") ? store.identity.label(id) : functionName(store.identity.label(id));
+  if (chain.graphs.length < 2 || !/^(node|module):/.test(id)) return clipped(label, 120);
+  const graph = chain.graphs.find((found) => id.startsWith(`${id.slice(0, id.indexOf(":"))}:${found.id.slice("graph:".length)}/`));
+  const [row] = graph ? [store.identity.rowOf(graph.id).row] : [];
+  const compiled = row === undefined ? "" : ` in ${store.data.table("graphs").get(row, "compile_id") ?? graph.id.slice(6)}`;
+  return `${clipped(label, 100)}${visible(compiled)}`;
+}
+
+function linkItem(store, chain, { id, confidence }) {
   const [sign, meaning] = CONFIDENCE[confidence] ?? CONFIDENCE.none;
-  const label = clipped(id.startsWith("line:") ? store.identity.label(id) : functionName(store.identity.label(id)), 120);
-  return el("li", {}, el("span.ol-sure", { title: meaning, role: "img", "aria-label": meaning }, sign), link(store, id, label));
+  return el("li", {}, el("span.ol-sure", { title: meaning, role: "img", "aria-label": meaning }, sign), link(store, id, nameIn(store, chain, id)));
 }
 
 /** Only the signs that are there need explaining. */

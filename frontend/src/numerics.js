@@ -1,5 +1,245 @@
+// The heat map of errors: every value that ONNX Runtime computed, in graph order, against PyTorch's.
+import { fitted, hatching, onThemeChange, palette } from "./canvas.js";
+import { errorScale, sectionsOf } from "./cells.js";
+import { button, el, link, onResize, perFrame, together } from "./dom.js";
+import { count, counted, place, real, visible } from "./format.js";
 import { emptyState, helpLine } from "./help.js";
-export function mountNumerics(root) {
-  root.append(helpLine("numerics"), emptyState("numerics"));
-  return () => {};
+
+const HEAD = 20; // pixels of the words above a partition
+const MANY = 4000; // cells; more are drawn smaller
+const WORST = 12;
+
+/**
+ * @param {HTMLElement} root
+ * @param {import("./store.js").Store} store
+ * @returns {() => void}
+ */
+export function mountNumerics(root, store) {
+  root.append(helpLine("numerics"));
+  const sections = sectionsOf(store);
+  if (!sections.length) {
+    root.append(emptyState("numerics"));
+    return () => {};
+  }
+  const map = new HeatMap(root, store, sections);
+  return () => map.destroy();
+}
+
+class HeatMap {
+  constructor(root, store, sections) {
+    this.store = store;
+    this.sections = sections;
+    this.cells = sections.flatMap((section) => section.cells);
+    this.measure = "abs";
+    this.active = Math.max(0, this.cells.findIndex((cell) => cell.first));
+    this.size = this.cells.length > MANY ? 9 : 16;
+    this.places = []; // left and top of each cell
+    this.draw = perFrame(() => this.paint());
+    this.canvas = el("canvas.ol-canvas", { tabindex: "0", role: "application", "aria-label": "Errors of the values in graph order. Arrows go from value to value, n to the next that is out of tolerance, Enter selects." });
+    this.holder = el("div.ol-scroll", {}, this.canvas);
+    this.said = el("p.ol-status", { role: "status" });
+    root.append(this.tools(), this.holder, this.said, this.worst());
+    this.listen();
+    this.say(this.active);
+    this.cleanups = [store.subscribe(["chain"], () => this.draw()), onResize(this.holder, () => this.draw()), onThemeChange(store, () => this.draw())];
+    this.draw();
+  }
+
+  tools() {
+    const measures = [["abs", "absolute"], ["rel", "relative"]].map(([measure, words]) => {
+      const choose = button(words, () => {
+        this.measure = measure;
+        for (const other of measures) other.setAttribute("aria-pressed", String(other === choose));
+        this.draw();
+      }, { "aria-pressed": String(measure === this.measure), title: `The largest ${words} difference` });
+      return choose;
+    });
+    const key = [["ol-cross", "out of tolerance"], ["ol-hatch", "not checked"]].map(([kind, words]) => el("span", {}, el(`span.ol-swatch.${kind}`), words));
+    this.legend = el("span.ol-ramp-key");
+    const counts = (state) => this.cells.filter((cell) => cell.state === state).length;
+    const said = `${counted(counts("ok") + counts("wrong"), "value")} checked, ${count(counts("wrong"))} out of tolerance, ${count(counts("unchecked"))} not checked`;
+    return el("div.ol-tools", {}, el("span", {}, "difference: "), ...measures, this.legend, ...key, el("span", {}, "▲ the first that differs"), el("span.ol-soft", {}, said));
+  }
+
+  paint() {
+    const width = this.holder.clientWidth;
+    if (!width) return;
+    this.canvas.style.height = `${this.arrange(width)}px`;
+    const { context } = fitted(this.canvas);
+    const colours = palette(this.holder, ["back", "ink", "soft", "line", "run", "eager", "link"]);
+    const scale = errorScale(this.cells, this.measure);
+    const chosen = new Set((this.store.get("chain")?.nodes ?? []).map((found) => found.id));
+    this.showRamp(scale);
+    context.font = "11px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    for (const { text, top } of this.heads) {
+      context.fillStyle = colours.soft;
+      context.fillText(text, 4, top + HEAD / 2);
+    }
+    const hatch = hatching(context, colours.soft, 5);
+    this.cells.forEach((cell, at) => this.drawCell(context, colours, hatch, scale, cell, at, chosen.has(cell.id)));
+    this.drawActive(context, colours);
+  }
+
+  /** Where each cell stands; returns the height of all. */
+  arrange(width) {
+    const { size } = this;
+    const across = Math.max(1, Math.floor((width - 8) / size));
+    this.across = across;
+    this.places = [];
+    this.heads = [];
+    let top = 0;
+    for (const { partition, graph, cells } of this.sections) {
+      const [row] = this.store.data.index("graphs", "graph_id").get(graph) ?? [];
+      const compiled = row === undefined ? graph : this.store.data.table("graphs").get(row, "compile_id");
+      this.heads.push({ top, text: visible(`${partition}${compiled ? `, graph ${compiled}` : ""}: ${counted(cells.length, "value")}`) });
+      top += HEAD;
+      cells.forEach((_, at) => this.places.push([4 + (at % across) * size, top + Math.floor(at / across) * size]));
+      top += Math.ceil(cells.length / across) * size + 4;
+    }
+    return top + 4;
+  }
+
+  drawCell(context, colours, hatch, scale, cell, at, chosen) {
+    const [left, top] = this.places[at];
+    const side = this.size - 2;
+    context.globalAlpha = 1;
+    context.strokeStyle = colours.line;
+    context.strokeRect(left + 0.5, top + 0.5, side, side);
+    if (cell.state === "unchecked") {
+      context.fillStyle = hatch;
+      context.fillRect(left + 1, top + 1, side - 1, side - 1);
+    } else {
+      context.globalAlpha = cell.state === "wrong" ? 1 : scale.share(cell[this.measure]);
+      context.fillStyle = cell.state === "wrong" ? colours.eager : colours.run;
+      context.fillRect(left + 1, top + 1, side - 1, side - 1);
+      context.globalAlpha = 1;
+      if (cell.state === "wrong") cross(context, colours.back, left + 1, top + 1, side - 1);
+    }
+    if (cell.first || cell.nonfinite) sign(context, colours, cell, left + this.size / 2 - 1, top + this.size / 2);
+    if (chosen) outline(context, colours.link, left, top, side, 2);
+  }
+
+  drawActive(context, colours) {
+    if (this.canvas.getRootNode().activeElement !== this.canvas || !this.places[this.active]) return;
+    const [left, top] = this.places[this.active];
+    outline(context, colours.ink, left - 1, top - 1, this.size, 2);
+  }
+
+  showRamp({ low, high }) {
+    this.legend.replaceChildren(`1e${low}`, el("span.ol-ramp", { role: "img", "aria-label": "from light to strong" }), `1e${high}`);
+  }
+
+  listen() {
+    this.canvas.addEventListener("pointermove", (event) => this.say(this.at(event) ?? this.active));
+    this.canvas.addEventListener("click", (event) => {
+      const at = this.at(event);
+      if (at !== null) this.choose(at);
+    });
+    this.canvas.addEventListener("keydown", (event) => this.onKey(event));
+    for (const name of ["focus", "blur"]) this.canvas.addEventListener(name, () => this.draw());
+  }
+
+  at(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    const at = this.places.findIndex(([left, top]) => x >= left && x < left + this.size && y >= top && y < top + this.size);
+    return at < 0 ? null : at;
+  }
+
+  choose(at) {
+    this.moveTo(at);
+    this.store.set({ selected: this.cells[at].id });
+  }
+
+  moveTo(at) {
+    this.active = Math.max(0, Math.min(this.cells.length - 1, at));
+    this.say(this.active);
+    const top = this.places[this.active]?.[1] ?? 0;
+    this.holder.scrollTop = Math.min(Math.max(this.holder.scrollTop, top + this.size - this.holder.clientHeight), Math.max(0, top - HEAD));
+    this.draw();
+  }
+
+  onKey(event) {
+    const next = () => this.cells.findIndex((cell, at) => at > this.active && cell.state === "wrong");
+    const to = { ArrowRight: () => this.active + 1, ArrowLeft: () => this.active - 1, ArrowDown: () => this.active + this.across, ArrowUp: () => this.active - this.across, Home: () => 0, End: () => this.cells.length - 1, n: () => (next() < 0 ? this.active : next()) }[event.key];
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (to) this.moveTo(to());
+    else if (event.key === "Enter" || event.key === " ") this.choose(this.active);
+    else return;
+    event.preventDefault();
+  }
+
+  say(at) {
+    const cell = this.cells[at];
+    if (!cell || this.told === at) return;
+    this.told = at;
+    const nodes = this.store.data.table("nodes");
+    const where = cell.node < 0 ? "" : `, ${nodes.get(cell.node, "target")}, ${place(nodes.get(cell.node, "file"), nodes.get(cell.node, "line"))}`;
+    this.said.textContent = `${visible(cell.name)}${visible(where)}: ${this.words(cell)}`;
+  }
+
+  words(cell) {
+    const numerics = this.store.data.table("numerics");
+    if (cell.state === "unchecked") return cell.rows.map((row) => numerics.get(row, "note")).find(Boolean) || "not checked";
+    return cell.rows.filter((row) => numerics.get(row, "ok") !== null).map((row) => rowWords(numerics, row)).join("; ");
+  }
+
+  /** The accessible twin of what matters most: the values out of tolerance, or the largest errors. */
+  worst() {
+    const size = (cell) => (cell.abs === null ? -1 : Number.isNaN(cell.abs) ? Infinity : cell.abs);
+    const wrong = this.cells.filter((cell) => cell.state === "wrong");
+    const shown = (wrong.length ? wrong : this.cells.filter((cell) => cell.abs > 0).sort((a, b) => size(b) - size(a))).slice(0, WORST);
+    if (!shown.length) return el("p.ol-soft", {}, "Every value that was checked is the same as PyTorch's, to the last bit.");
+    const items = shown.map((cell) => el("li", {}, cell.first ? "▲ " : "", link(this.store, cell.id, visible(cell.name)), " ", el("span.ol-soft", {}, visible(this.words(cell)))));
+    return el("div.ol-worst", {}, el("h4", {}, wrong.length ? "Out of tolerance, in graph order" : "The largest differences, all within tolerance"), el("ul", {}, ...items));
+  }
+
+  destroy() {
+    this.draw.cancel();
+    together(this.cleanups)();
+  }
+}
+
+function rowWords(numerics, row) {
+  const get = (name) => numerics.get(row, name);
+  const scope = { output: "as handed out", value: "inside", op: "on its own" }[get("scope")] ?? "";
+  const parts = [
+    get("max_abs") === null ? null : `off by at most ${real(get("max_abs"))}`,
+    get("max_rel") === null ? null : `${real(get("max_rel"))} relative`,
+    get("ok") ? null : "out of tolerance",
+    get("nonfinite") ? `NaN or Inf: ${get("nonfinite")}` : null,
+    get("closer_to_fp64") && get("max_abs") ? `closer to double precision: ${{ ort: "ONNX Runtime", eager: "PyTorch", equal: "both alike" }[get("closer_to_fp64")]}` : null,
+    get("note") || null,
+  ];
+  return `${scope} ${parts.filter(Boolean).join(", ")}`.trim();
+}
+
+function cross(context, colour, left, top, side) {
+  context.strokeStyle = colour;
+  context.beginPath();
+  context.moveTo(left + 2, top + 2);
+  context.lineTo(left + side - 2, top + side - 2);
+  context.moveTo(left + side - 2, top + 2);
+  context.lineTo(left + 2, top + side - 2);
+  context.stroke();
+}
+
+function sign(context, colours, cell, x, y) {
+  context.textAlign = "center";
+  context.lineWidth = 3;
+  context.strokeStyle = colours.back;
+  context.fillStyle = colours.ink;
+  const text = cell.first ? "▲" : "∞";
+  context.strokeText(text, x, y);
+  context.fillText(text, x, y);
+  context.lineWidth = 1;
+  context.textAlign = "left";
+}
+
+function outline(context, colour, left, top, side, wide) {
+  context.strokeStyle = colour;
+  context.lineWidth = wide;
+  context.strokeRect(left + 0.5, top + 0.5, side, side);
+  context.lineWidth = 1;
 }

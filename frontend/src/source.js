@@ -1,5 +1,113 @@
+// The user's lines with what became of them. Only lines that made something are recorded, so gaps are marked.
+import { heatBar } from "./bars.js";
+import { button, el, link, together } from "./dom.js";
+import { clipped, count, counted, place, time, visible } from "./format.js";
 import { emptyState, helpLine } from "./help.js";
-export function mountSource(root) {
-  root.append(helpLine("source"), emptyState("source"));
-  return () => {};
+import { sourceFiles } from "./lines.js";
+
+const SIGNS = { fallback: ["⊘", "stays in PyTorch"], break: ["✂", "graph break"], recompile: ["↻", "recompile"], finding: ["⚑", "finding"] };
+const MAX_MARKS = 6;
+
+/**
+ * @param {HTMLElement} root
+ * @param {import("./store.js").Store} store
+ * @returns {() => void}
+ */
+export function mountSource(root, store) {
+  root.append(helpLine("source"));
+  const files = sourceFiles(store);
+  if (!files.length) {
+    root.append(emptyState("source"));
+    return () => {};
+  }
+  const names = el("div.ol-files", { role: "group", "aria-label": "Files" });
+  const listing = el("div.ol-listing", { tabindex: "-1" });
+  root.append(el("div.ol-source", {}, names, listing));
+  let shown = null;
+
+  const open = (file) => {
+    shown = file;
+    for (const tab of names.children) tab.setAttribute("aria-pressed", String(tab.dataset.file === file.file));
+    listing.replaceChildren(...listingOf(store, file));
+    mark();
+  };
+  names.append(...files.map((file) => fileButton(file, () => open(file))));
+
+  /** The lines of the selection are marked; another file is opened when none of them is in this one. */
+  function mark() {
+    const chosen = new Set((store.get("chain")?.lines ?? []).map((found) => found.id));
+    let first = null;
+    for (const row of listing.querySelectorAll("[data-line]")) {
+      const on = chosen.has(row.dataset.line);
+      row.setAttribute("aria-current", String(on));
+      if (on) first ??= row;
+    }
+    return first;
+  }
+
+  function follow() {
+    const lines = new Set((store.get("chain")?.lines ?? []).map((found) => found.id));
+    const holds = (file) => file.lines.some((line) => lines.has(`line:${file.file}:${line.line}`));
+    if (lines.size && !holds(shown)) {
+      const other = files.find(holds);
+      if (other) open(other);
+    }
+    mark()?.scrollIntoView({ block: "nearest" });
+  }
+
+  open(files[0]);
+  follow();
+  return together([store.subscribe(["chain", "tab"], follow)]);
+}
+
+function fileButton(file, open) {
+  const name = place(file.file, null);
+  const tab = button(name, open, { "data-file": file.file, title: visible(file.file) });
+  tab.append(el("span.ol-soft", {}, ` ${counted(file.nodes, "node")}${file.ns ? `, ${time(file.ns)}` : ""}${file.own ? "" : ", installed"}`));
+  return tab;
+}
+
+function listingOf(store, file) {
+  const most = Math.max(...file.lines.map((line) => line.ortNs + line.eagerNs), 1);
+  const timed = file.lines.some((line) => line.ortNs > 0);
+  const rows = [];
+  let before = null;
+  for (const line of file.lines) {
+    if (before !== null && line.line > before + 1) rows.push(gap(line.line - before - 1));
+    rows.push(lineRow(store, file, line, most), ...line.marks.slice(0, MAX_MARKS).map((mark) => markRow(store, mark)));
+    if (line.marks.length > MAX_MARKS) rows.push(el("div.ol-line-mark.ol-soft", {}, `and ${count(line.marks.length - MAX_MARKS)} more, see Findings and Breaks`));
+    before = line.line;
+  }
+  const note = timed ? null : el("p.ol-soft", {}, "Time in ONNX Runtime per line is not known: ", el("code", {}, "lens.profile(x)"), " measures it.");
+  const head = el("div.ol-line.ol-line-head", {}, el("span", {}, "line"), el("span", {}, ""), el("span", {}, "per call"), el("span", {}, "nodes"), el("span", {}, "source"));
+  return [el("p", {}, el("code", {}, visible(file.file))), note, head, ...rows].filter(Boolean);
+}
+
+const gap = (lines) => el("div.ol-line-gap", {}, `⋯ ${counted(lines, "line")} that made no node`);
+
+function lineRow(store, file, line, most) {
+  const id = `line:${file.file}:${line.line}`;
+  const ns = line.ortNs + line.eagerNs;
+  const signs = [...new Set(line.marks.map((mark) => mark.kind))].filter((kind) => SIGNS[kind]);
+  const margin = el("span.ol-margin", {}, ...signs.map((kind) => el(`span.ol-mark-${kind}`, { title: SIGNS[kind][1], role: "img", "aria-label": SIGNS[kind][1] }, SIGNS[kind][0])));
+  const source = link(store, id, line.source === null ? "(source not recorded)" : clipped(line.source, 500));
+  source.classList.add("ol-source-text");
+  if (!store.identity.has(id)) source.disabled = true;
+  return el("div.ol-line", { "data-line": id }, el("span.ol-number.ol-soft", {}, String(line.line)), margin, timeCell(line, ns, most), nodesCell(line), source);
+}
+
+function timeCell(line, ns, most) {
+  if (!ns) return el("span", {}, "");
+  const words = [line.ortNs ? `${time(line.ortNs)} in ONNX Runtime` : null, line.eagerNs ? `${time(line.eagerNs)} in PyTorch` : null].filter(Boolean).join(", ");
+  return el("span.ol-line-time", { title: words }, heatBar(ns / most, line.eagerNs > line.ortNs ? "eager" : "ort", words), ` ${time(ns)}`);
+}
+
+function nodesCell(line) {
+  const parts = [line.inOrt ? `${count(line.inOrt)} ORT` : null, line.inEager ? `${count(line.inEager)} PyTorch` : null].filter(Boolean);
+  return el("span.ol-soft", {}, parts.join(" + "));
+}
+
+function markRow(store, mark) {
+  const [sign, meaning] = SIGNS[mark.kind];
+  return el("div.ol-line-mark", {}, el(`span.ol-mark-${mark.kind}`, { title: meaning, "aria-hidden": "true" }, sign), link(store, mark.id, clipped(mark.words, 220)));
 }

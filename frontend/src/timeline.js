@@ -1,5 +1,234 @@
+// The timeline of calls: where a call spends its time, and what lies between the calls.
+import { callAt, callsOf, firstAfter } from "./calls.js";
+import { onThemeChange, palette } from "./canvas.js";
+import { button, el, onResize, perFrame, together } from "./dom.js";
+import { count, counted, time } from "./format.js";
 import { emptyState, helpLine } from "./help.js";
-export function mountTimeline(root) {
-  root.append(helpLine("timeline"), emptyState("timeline"));
-  return () => {};
+import { COLOURS, drawTimeline, LABEL, LANE, TOP } from "./timelinedraw.js";
+
+/**
+ * @param {HTMLElement} root
+ * @param {import("./store.js").Store} store
+ * @returns {() => void}
+ */
+export function mountTimeline(root, store) {
+  root.append(helpLine("timeline"));
+  if (!store.data.table("runs").rows) {
+    root.append(emptyState("timeline"));
+    return () => {};
+  }
+  const timeline = new Timeline(root, store);
+  return () => timeline.destroy();
+}
+
+class Timeline {
+  constructor(root, store) {
+    this.store = store;
+    this.calls = callsOf(store.data, true);
+    this.view = { from: 0, to: this.calls.end, lane: 0, row: -1, dim: null, focused: false };
+    this.draw = perFrame(() => this.paint());
+    this.canvas = el("canvas.ol-canvas", { tabindex: "0", role: "application", "aria-label": "Timeline of calls. Left and right go from call to call, up and down from lane to lane, plus and minus zoom, 0 shows everything, Enter selects." });
+    this.holder = el("div.ol-scroll", {}, this.canvas);
+    this.said = el("p.ol-status", { role: "status" });
+    root.append(this.tools(), this.holder, this.said);
+    this.size();
+    this.listen();
+    this.cleanups = [
+      store.subscribe(["chain"], () => this.follow(true)),
+      onResize(this.holder, () => this.draw()),
+      onThemeChange(store, () => this.draw()),
+    ];
+    this.follow(false);
+  }
+
+  tools() {
+    const pauses = el("input", { type: "checkbox" });
+    pauses.checked = true;
+    pauses.addEventListener("change", () => {
+      this.calls = callsOf(this.store.data, pauses.checked);
+      this.fit();
+    });
+    const key = ["bind", "run", "output"].map((part) => el("span", {}, el(`span.ol-swatch.ol-fill-${part}`), part));
+    const gap = el("span", {}, el("span.ol-swatch.ol-hatch"), "PyTorch and Python");
+    const zoom = (label, words, act) => button(label, act, { title: words, "aria-label": words });
+    this.figures = el("span.ol-soft");
+    return el(
+      "div.ol-tools",
+      {},
+      ...key,
+      gap,
+      zoom("+", "Zoom in (+)", () => this.zoom(0.5)),
+      zoom("−", "Zoom out (-)", () => this.zoom(2)),
+      zoom("Fit", "Show everything (0)", () => this.fit()),
+      el("label", {}, pauses, " shorten pauses"),
+      this.figures,
+    );
+  }
+
+  size() {
+    this.canvas.style.height = `${TOP + this.calls.lanes.length * LANE + 4}px`;
+  }
+
+  fit() {
+    Object.assign(this.view, { from: 0, to: this.calls.end });
+    this.draw();
+  }
+
+  paint() {
+    if (!this.canvas.clientWidth) return;
+    this.view.focused = this.canvas.getRootNode().activeElement === this.canvas;
+    drawTimeline(this.canvas, this.calls, this.view, palette(this.holder, COLOURS));
+    this.figures.textContent = this.inView();
+  }
+
+  inView() {
+    const { start, total } = this.calls;
+    const first = firstAfter(start, this.view.from);
+    const last = firstAfter(start, this.view.to);
+    let busy = 0;
+    for (let row = first; row < last; row++) busy += total[row];
+    const left = this.calls.lanesLeft ? `; ${counted(this.calls.lanesLeft, "more session")} without a lane` : "";
+    return `${counted(last - first, "call")} in view, ${time(busy)} of ${time(this.view.to - this.view.from)} inside them${left}`;
+  }
+
+  /** What is selected elsewhere stands out here; the view moves only when nothing of it is to be seen. */
+  follow(move) {
+    const chain = this.store.get("chain");
+    const rows = chain ? this.rowsOf(chain) : [];
+    this.view.dim = rows.length ? new Set(rows) : null;
+    this.view.row = chain?.kind === "run" ? Number(chain.id.slice(4)) : -1;
+    const { start } = this.calls;
+    const shown = rows.some((row) => start[row] >= this.view.from && start[row] <= this.view.to);
+    if (move && rows.length && !shown) this.centre(rows[0]);
+    this.draw();
+  }
+
+  rowsOf(chain) {
+    if (chain.kind === "run") return this.rowsOfSession(Number(chain.id.slice(4)));
+    const sessions = new Set(chain.sessions.map((found) => found.id));
+    return this.calls.lanes.filter((lane) => sessions.has(lane.id) || lane.id === chain.id).flatMap((lane) => lane.rows);
+  }
+
+  rowsOfSession(row) {
+    const lane = this.calls.lanes.find((candidate) => !candidate.whole && candidate.rows.includes(row));
+    return lane ? lane.rows : [row];
+  }
+
+  centre(row) {
+    const half = (this.view.to - this.view.from) / 2;
+    const at = this.calls.start[row] + this.calls.total[row] / 2;
+    this.pan(at - half - this.view.from);
+  }
+
+  pan(by) {
+    const span = this.view.to - this.view.from;
+    const from = Math.max(-span * 0.1, Math.min(this.calls.end - span * 0.9, this.view.from + by));
+    Object.assign(this.view, { from, to: from + span });
+    this.draw();
+  }
+
+  zoom(factor, around = (this.view.from + this.view.to) / 2) {
+    const span = Math.min(this.calls.end * 1.2, Math.max(200, (this.view.to - this.view.from) * factor));
+    const share = (around - this.view.from) / (this.view.to - this.view.from);
+    Object.assign(this.view, { from: around - share * span, to: around + (1 - share) * span });
+    this.pan(0);
+  }
+
+  at(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const scale = (box.width - LABEL) / (this.view.to - this.view.from);
+    const x = event.clientX - box.left;
+    return { place: this.view.from + (x - LABEL) / scale, lane: Math.floor((event.clientY - box.top - TOP) / LANE), label: x < LABEL, scale };
+  }
+
+  found(event) {
+    const { place, lane, label, scale } = this.at(event);
+    const hit = this.calls.lanes[lane];
+    return { lane, hit, label, place, row: hit && !label ? callAt(this.calls, hit, place, 2 / scale) : -1 };
+  }
+
+  listen() {
+    let drag = null;
+    this.canvas.addEventListener("wheel", (event) => {
+      event.preventDefault();
+      if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan(((event.deltaX || event.deltaY) / this.canvas.clientWidth) * (this.view.to - this.view.from));
+      else this.zoom(1.0015 ** event.deltaY, this.at(event).place);
+    }, { passive: false });
+    this.canvas.addEventListener("pointerdown", (event) => {
+      drag = { x: event.clientX, moved: false };
+      this.canvas.setPointerCapture(event.pointerId);
+    });
+    this.canvas.addEventListener("pointermove", (event) => {
+      if (!drag) return this.say(this.found(event));
+      if (Math.abs(event.clientX - drag.x) > 3) drag.moved = true;
+      if (!drag.moved) return;
+      this.pan(((drag.x - event.clientX) / (this.canvas.clientWidth - LABEL)) * (this.view.to - this.view.from));
+      drag.x = event.clientX;
+    });
+    this.canvas.addEventListener("pointerup", (event) => {
+      if (drag && !drag.moved) this.choose(this.found(event));
+      drag = null;
+    });
+    this.canvas.addEventListener("keydown", (event) => this.onKey(event));
+    for (const name of ["focus", "blur"]) this.canvas.addEventListener(name, () => this.draw());
+  }
+
+  choose({ lane, hit, label, row }) {
+    if (!hit) return;
+    this.view.lane = lane;
+    const id = row >= 0 ? `run:${row}` : label ? hit.id : null;
+    if (id) this.store.set({ selected: id });
+    this.draw();
+  }
+
+  say({ hit, row, label, place }) {
+    if (row >= 0) this.said.textContent = this.words(row);
+    else if (hit && !label) this.said.textContent = hit.whole ? `${time(this.calls.clock(place))} after the first call: PyTorch and Python` : `${time(this.calls.clock(place))} after the first call`;
+    this.canvas.style.cursor = row >= 0 || (label && hit?.id) ? "pointer" : "grab";
+  }
+
+  words(row) {
+    const { bind, run, output, total, clock, start } = this.calls;
+    const runs = this.store.data.table("runs");
+    const split = total[row] === bind[row] + run[row] + output[row] ? `: bind ${time(bind[row])}, run ${time(run[row])}, output ${time(output[row])}` : "";
+    return `Call ${count(runs.get(row, "call"))} of ${runs.get(row, "session_id") ?? runs.get(row, "graph_id")}, ${time(clock(start[row]))} after the first call, took ${time(total[row])}${split}`;
+  }
+
+  onKey(event) {
+    const acts = {
+      "+": () => this.zoom(0.5), "=": () => this.zoom(0.5), "-": () => this.zoom(2), 0: () => this.fit(), Home: () => this.step(-Infinity), End: () => this.step(Infinity),
+      ArrowRight: () => (event.shiftKey ? this.pan((this.view.to - this.view.from) / 8) : this.step(1)),
+      ArrowLeft: () => (event.shiftKey ? this.pan((this.view.from - this.view.to) / 8) : this.step(-1)),
+      ArrowDown: () => this.toLane(1), ArrowUp: () => this.toLane(-1),
+      Enter: () => this.choose({ lane: this.view.lane, hit: this.calls.lanes[this.view.lane], label: this.view.row < 0, row: this.view.row }),
+    };
+    if (!acts[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    acts[event.key]();
+  }
+
+  toLane(by) {
+    this.view.lane = Math.max(0, Math.min(this.calls.lanes.length - 1, this.view.lane + by));
+    const top = TOP + this.view.lane * LANE;
+    this.holder.scrollTop = Math.min(Math.max(this.holder.scrollTop, top + LANE - this.holder.clientHeight), top - TOP);
+    this.step(0);
+  }
+
+  /** To the next call of the lane, or to the one nearest to where the view is. */
+  step(by) {
+    const { rows } = this.calls.lanes[this.view.lane];
+    const here = rows.indexOf(this.view.row);
+    const near = Math.max(0, firstAfter(rows, this.view.from, (index) => this.calls.start[rows[index]]) - 1);
+    const to = Math.max(0, Math.min(rows.length - 1, here < 0 ? near : here + by));
+    this.view.row = rows[to];
+    const { start, total } = this.calls;
+    if (start[rows[to]] < this.view.from || start[rows[to]] + total[rows[to]] > this.view.to) this.centre(rows[to]);
+    this.said.textContent = this.words(rows[to]);
+    this.draw();
+  }
+
+  destroy() {
+    this.draw.cancel();
+    together(this.cleanups)();
+  }
 }

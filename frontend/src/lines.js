@@ -1,0 +1,100 @@
+// What became of each user line: its nodes, its time, and what happened there.
+
+/**
+ * @typedef {object} Line
+ * @property {number} line @property {string|null} source
+ * @property {number} inOrt Compute nodes that ONNX Runtime runs. @property {number} inEager Those that PyTorch runs.
+ * @property {number} ortNs Time of its kernels per call. @property {number} eagerNs Time of its PyTorch operators per call.
+ * @property {{kind: "fallback"|"break"|"recompile"|"finding"|"graph", id: string, words: string}[]} marks
+ *
+ * @typedef {object} SourceFile
+ * @property {string} file @property {Line[]} lines In order. @property {number} nodes @property {number} ns @property {boolean} own
+ *   False for what is installed.
+ */
+
+const INSTALLED = /[\\/](site-packages|dist-packages|lib[\\/]python3[^\\/]*)[\\/]/;
+
+/**
+ * @param {import("./store.js").Store} store
+ * @returns {SourceFile[]} The user's own files first, then those with the most nodes.
+ */
+export function sourceFiles(store) {
+  const files = new Map();
+  const lineOf = (file, number) => {
+    if (!files.has(file)) files.set(file, new Map());
+    const lines = files.get(file);
+    if (!lines.has(number)) lines.set(number, { line: number, source: null, inOrt: 0, inEager: 0, ortNs: 0, eagerNs: 0, marks: [] });
+    return lines.get(number);
+  };
+  const current = new Set(store.data.overview.graphs.filter((graph) => graph.is_current).map((graph) => graph.graph_id));
+  addNodes(store, lineOf, current);
+  addKernels(store, lineOf, current);
+  addFallbacks(store, lineOf, current);
+  addEvents(store, lineOf);
+  return [...files].map(([file, lines]) => fileFrom(file, [...lines.values()])).sort((a, b) => Number(b.own) - Number(a.own) || b.nodes - a.nodes);
+}
+
+function fileFrom(file, lines) {
+  const nodes = lines.reduce((sum, line) => sum + line.inOrt + line.inEager, 0);
+  const ns = lines.reduce((sum, line) => sum + line.ortNs + line.eagerNs, 0);
+  return { file, lines: lines.sort((a, b) => a.line - b.line), nodes, ns, own: !INSTALLED.test(file) };
+}
+
+function eachPlaced(table, act) {
+  const files = table.column("file");
+  const lines = table.column("line");
+  for (let row = 0; row < table.rows; row++) if (files[row] && lines[row] !== null) act(row, files[row], lines[row]);
+}
+
+/** Recompiled code is counted once, as its newest version. */
+function addNodes({ data }, lineOf, current) {
+  const nodes = data.table("nodes");
+  eachPlaced(nodes, (row, file, number) => {
+    const line = lineOf(file, number);
+    line.source ??= nodes.get(row, "source");
+    if (nodes.get(row, "kind") === "size" || !current.has(nodes.get(row, "graph_id"))) return;
+    if (nodes.get(row, "partition_id") === null) line.inEager += 1;
+    else line.inOrt += 1;
+  });
+}
+
+function addKernels({ data, identity }, lineOf, current) {
+  const kernels = data.table("kernels");
+  const graphOf = (row) => {
+    const session = identity.rowOf(`session:${kernels.get(row, "session_id")}`);
+    const partition = session && identity.rowOf(`partition:${data.table("sessions").get(session.row, "partition_id")}`);
+    return partition && data.table("partitions").get(partition.row, "graph_id");
+  };
+  eachPlaced(kernels, (row, file, number) => {
+    if (current.has(graphOf(row))) lineOf(file, number).ortNs += kernels.get(row, "mean_ns") ?? 0;
+  });
+}
+
+function addFallbacks({ data, identity }, lineOf, current) {
+  const fallbacks = data.table("fallbacks");
+  eachPlaced(fallbacks, (row, file, number) => {
+    const line = lineOf(file, number);
+    line.source ??= fallbacks.get(row, "source");
+    if (!current.has(fallbacks.get(row, "graph_id"))) return;
+    const calls = fallbacks.get(row, "calls");
+    if (calls) line.eagerNs += fallbacks.get(row, "total_ns") / calls;
+    const words = `${fallbacks.get(row, "target")} stays in PyTorch: ${fallbacks.get(row, "reason") || data.overview.reasons[fallbacks.get(row, "reason_code")]}`;
+    if (!line.marks.some((mark) => mark.words === words)) line.marks.push({ kind: "fallback", id: identity.idOf("fallbacks", row), words });
+  });
+}
+
+function addEvents({ data, identity }, lineOf) {
+  const events = [
+    ["breaks", "break", (get) => `graph break: ${get("reason")}`],
+    ["recompiles", "recompile", (get) => `compiled again: ${(get("guard") ?? get("reason")).split("  #")[0]}`],
+    ["findings", "finding", (get) => `${get("severity")}: ${get("title")}`],
+  ];
+  for (const [name, kind, words] of events) {
+    const table = data.table(name);
+    eachPlaced(table, (row, file, number) => {
+      const line = lineOf(file, number);
+      line.source ??= table.get(row, "source");
+      line.marks.push({ kind, id: identity.idOf(name, row), words: words((column) => table.get(row, column)) });
+    });
+  }
+}

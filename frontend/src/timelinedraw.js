@@ -1,0 +1,181 @@
+// Draws the timeline: bars where a call is wide enough, and how busy each pixel is where it is not.
+import { fitted, hatching } from "./canvas.js";
+import { firstAfter } from "./calls.js";
+import { clipped, time } from "./format.js";
+
+export const LABEL = 112; // pixels left of the lanes
+export const TOP = 20; // pixels above them
+export const LANE = 24;
+
+/** Colours of the style sheet that the drawing needs. */
+export const COLOURS = ["back", "ink", "soft", "line", "raised", "link", "bind", "run", "output"];
+
+const PARTS = ["bind", "run", "output"];
+
+/**
+ * @param {HTMLCanvasElement} canvas
+ * @param {import("./calls.js").Calls} calls
+ * @param {{from: number, to: number, lane: number, row: number, dim: Set<number>|null, focused: boolean}} view What is in
+ *   view on the drawn axis, the marked call, and the rows that are not dimmed.
+ * @param {Record<string, string>} colours
+ */
+export function drawTimeline(canvas, calls, view, colours) {
+  const { context, width, height } = fitted(canvas);
+  const scale = (width - LABEL) / (view.to - view.from || 1);
+  const frame = { context, width, height, scale, view, calls, colours, hatch: hatching(context, colours.line), x: (at) => LABEL + (at - view.from) * scale };
+  context.font = "11px system-ui, sans-serif";
+  context.textBaseline = "middle";
+  grid(frame);
+  calls.lanes.forEach((lane, at) => drawLane(frame, lane, TOP + at * LANE));
+  pauses(frame);
+  mark(frame);
+}
+
+/** A step of 1, 2 or 5 that leaves room for its words. */
+export function niceStep(span, room) {
+  const least = (span / Math.max(room, 1)) * 90;
+  const power = 10 ** Math.floor(Math.log10(Math.max(least, 1)));
+  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= least);
+}
+
+/** The first line says when it is, the others how much later: the same digits on each would help nobody. */
+function grid({ context, width, height, view, calls, colours, x }) {
+  const step = niceStep(view.to - view.from, width - LABEL);
+  context.strokeStyle = colours.line;
+  context.fillStyle = colours.soft;
+  context.textAlign = "left";
+  const first = Math.ceil(view.from / step) * step;
+  for (let at = first; at <= view.to; at += step) {
+    context.beginPath();
+    context.moveTo(Math.round(x(at)) + 0.5, TOP - 4);
+    context.lineTo(Math.round(x(at)) + 0.5, height);
+    context.stroke();
+    context.fillText(at === first ? time(calls.clock(at)) : `+${time(at - first)}`, x(at) + 3, TOP / 2);
+  }
+}
+
+function drawLane(frame, lane, top) {
+  const { context, width, colours, hatch, calls, x } = frame;
+  const high = LANE - 6;
+  context.fillStyle = colours.ink;
+  context.textAlign = "left";
+  context.fillText(clipped(lane.label, 17), 4, top + LANE / 2, LABEL - 8);
+  if (lane.whole) {
+    const left = Math.max(LABEL, x(calls.start[lane.rows[0]]));
+    context.fillStyle = hatch;
+    context.fillRect(left, top + 3, Math.max(0, Math.min(width, x(calls.end)) - left), high);
+  }
+  context.save();
+  context.beginPath();
+  context.rect(LABEL, top, width - LABEL, LANE);
+  context.clip();
+  const busy = drawCalls(frame, lane, top + 3, high);
+  if (busy) drawBusy(frame, busy, top + 3, high);
+  if (lane.whole) gapWords(frame, lane, top);
+  context.restore();
+}
+
+/** Calls of at least two pixels as bars; the time of shorter ones is summed up per pixel. */
+function drawCalls({ context, width, view, calls, scale, colours, x }, lane, top, high) {
+  const { start, total } = calls;
+  const first = Math.max(0, firstAfter(lane.rows, view.from, (index) => start[lane.rows[index]]) - 1);
+  let busy = null;
+  for (let at = first; at < lane.rows.length && start[lane.rows[at]] <= view.to; at++) {
+    const row = lane.rows[at];
+    const left = x(start[row]);
+    context.globalAlpha = view.dim === null || view.dim.has(row) ? 1 : 0.25;
+    if (total[row] * scale < 2) {
+      busy ??= { bind: new Float32Array(width + 1), run: new Float32Array(width + 1), output: new Float32Array(width + 1) };
+      const pixel = Math.floor(left);
+      if (pixel >= 0 && pixel <= width) for (const part of PARTS) busy[part][pixel] += partOf(calls, part, row) * scale;
+    } else bar({ context, colours, calls, scale }, row, left, top, high);
+  }
+  context.globalAlpha = 1;
+  return busy;
+}
+
+/** A call of another backend is not split: all of it is the run. */
+function partOf(calls, part, row) {
+  return part === "run" ? calls.total[row] - calls.bind[row] - calls.output[row] : calls[part][row];
+}
+
+function bar({ context, colours, calls, scale }, row, left, top, high) {
+  let at = left;
+  for (const part of PARTS) {
+    const wide = partOf(calls, part, row) * scale;
+    context.fillStyle = colours[part];
+    // Told by height too: what goes before and after the run stands lower.
+    if (part === "run") context.fillRect(at, top, wide, high);
+    else context.fillRect(at, top + high / 4, wide, (high * 3) / 4);
+    at += wide;
+  }
+  if (at - left > 4) {
+    context.strokeStyle = colours.back;
+    context.strokeRect(left + 0.5, top + 0.5, at - left - 1, high - 1);
+  }
+}
+
+function drawBusy({ context, colours }, busy, top, high) {
+  for (let pixel = LABEL; pixel < busy.run.length; pixel++) {
+    let at = top + high;
+    for (const part of ["run", "bind", "output"]) {
+      const tall = Math.min(1, busy[part][pixel]) * high;
+      if (tall <= 0) continue;
+      at = Math.max(top, at - Math.max(tall, 0.5));
+      context.fillStyle = colours[part];
+      context.fillRect(pixel, at, 1, Math.max(tall, 0.5));
+    }
+  }
+}
+
+/** Gaps that are wide enough say how long they are. */
+function gapWords({ context, view, calls, scale, colours, x }, lane, top) {
+  const { start, total } = calls;
+  const first = Math.max(0, firstAfter(lane.rows, view.from, (index) => start[lane.rows[index]]) - 1);
+  context.textAlign = "center";
+  for (let at = first; at + 1 < lane.rows.length && start[lane.rows[at]] <= view.to; at++) {
+    const end = start[lane.rows[at]] + total[lane.rows[at]];
+    const gap = start[lane.rows[at + 1]] - end;
+    if (gap * scale < 56 || calls.pauses.some((pause) => Math.abs(pause.at - end) < 1)) continue;
+    chip(context, colours, time(gap), x(end + gap / 2), top + LANE / 2);
+  }
+}
+
+function chip(context, colours, text, x, y) {
+  const wide = context.measureText(text).width + 6;
+  context.fillStyle = colours.back;
+  context.fillRect(x - wide / 2, y - 7, wide, 14);
+  context.fillStyle = colours.soft;
+  context.fillText(text, x, y);
+}
+
+/** A pause that was shortened is a white band with its true length. */
+function pauses({ context, height, view, calls, colours, scale, x }) {
+  context.textAlign = "center";
+  for (const { at, width, ns } of calls.pauses) {
+    if (at > view.to || at + width < view.from || width * scale < 3) continue;
+    const left = Math.max(LABEL, x(at));
+    context.fillStyle = colours.raised;
+    context.fillRect(left, TOP, Math.max(0, x(at + width) - left), height - TOP);
+    if (width * scale > 44) chip(context, colours, `⋯ ${time(ns)}`, x(at + width / 2), TOP + LANE / 2);
+  }
+}
+
+function mark({ context, width, calls, view, colours, scale, x }) {
+  const lane = calls.lanes[view.lane];
+  if (!lane) return;
+  const top = TOP + view.lane * LANE;
+  if (view.focused) {
+    context.strokeStyle = colours.link;
+    context.strokeRect(0.5, top + 0.5, width - 1, LANE - 1);
+  }
+  if (view.row < 0) return;
+  const left = x(calls.start[view.row]);
+  const wide = Math.max(3, calls.total[view.row] * scale);
+  context.strokeStyle = colours.ink;
+  context.lineWidth = 2;
+  for (let at = 0; at < calls.lanes.length; at++) {
+    if (calls.lanes[at].whole || calls.lanes[at] === lane) context.strokeRect(left - 1, TOP + at * LANE + 2, wide + 2, LANE - 4);
+  }
+  context.lineWidth = 1;
+}
