@@ -171,27 +171,37 @@ function filtered(state, keep) {
 function sorted(state, order) {
   if (!state.sort) return order;
   const { column, down } = state.sort;
+  const keys = column.number ? numberKeys(order, column, state.rows, down) : textKeys(order, column, state.rows);
   const sign = down ? -1 : 1;
-  const keys = column.number ? null : sortedTexts(order, column);
-  const compare = column.number
-    ? (a, b) => order2(column.value(a), column.value(b), sign) || a - b
-    : (a, b) => sign * (keys.get(column.text(a)) - keys.get(column.text(b))) || a - b;
-  return order.slice().sort(compare);
-}
-
-/** Places of the distinct texts in the alphabet: comparing texts row by row would take seconds. */
-function sortedTexts(order, column) {
-  const distinct = new Set();
-  for (const row of order) distinct.add(column.text(row));
-  return new Map([...distinct].sort(new Intl.Collator("en", { numeric: true }).compare).map((text, at) => [text, at]));
+  return order.slice().sort((a, b) => sign * (keys[a] - keys[b]) || a - b);
 }
 
 /** Missing values and NaN last, in either direction. */
-function order2(a, b, sign) {
-  const lacksA = a === null || Number.isNaN(a);
-  const lacksB = b === null || Number.isNaN(b);
-  if (lacksA || lacksB) return Number(lacksA) - Number(lacksB);
-  return a < b ? -sign : a > b ? sign : 0;
+function numberKeys(order, column, rows, down) {
+  const keys = new Float64Array(rows);
+  const last = down ? -Number.MAX_VALUE : Number.MAX_VALUE;
+  for (const row of order) {
+    const value = column.value(row);
+    // Infinity minus itself would be no order at all.
+    keys[row] = value === null || Number.isNaN(value) ? last : Math.max(-1e300, Math.min(1e300, value));
+  }
+  return keys;
+}
+
+/** Places of the distinct texts in the alphabet: comparing texts row by row would take seconds. */
+function textKeys(order, column, rows) {
+  const texts = new Map();
+  const keys = new Float64Array(rows);
+  for (const row of order) {
+    const text = column.text(row);
+    if (!texts.has(text)) texts.set(text, texts.size);
+    keys[row] = texts.get(text);
+  }
+  const distinct = [...texts.keys()].sort(new Intl.Collator("en", { numeric: true }).compare);
+  const places = new Float64Array(distinct.length);
+  distinct.forEach((text, place) => (places[texts.get(text)] = place));
+  for (const row of order) keys[row] = places[keys[row]];
+  return keys;
 }
 
 function drawRows(element, rows, state) {

@@ -37,7 +37,7 @@ export const HELP = {
     call: "lens.profile(x); lens.verify(x)",
   },
   numerics: {
-    help: "Each cell is one value that ONNX Runtime computed, in graph order; the darker, the farther from PyTorch. Hatched cells were not checked.",
+    help: "Each cell is one value that ONNX Runtime computed, in graph order; the stronger its colour, the farther from PyTorch's. Click one to see where it comes from.",
     missing: "No value was compared with PyTorch yet.",
     call: "lens.verify(x)",
   },

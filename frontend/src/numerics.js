@@ -6,7 +6,7 @@ import { count, counted, place, real, visible } from "./format.js";
 import { emptyState, helpLine } from "./help.js";
 
 const HEAD = 20; // pixels of the words above a partition
-const MANY = 4000; // cells; more are drawn smaller
+const SIZES = [[300, 22], [4000, 16], [Infinity, 9]]; // of a cell in pixels, by how many there are
 const WORST = 12;
 
 /**
@@ -32,7 +32,7 @@ class HeatMap {
     this.cells = sections.flatMap((section) => section.cells);
     this.measure = "abs";
     this.active = Math.max(0, this.cells.findIndex((cell) => cell.first));
-    this.size = this.cells.length > MANY ? 9 : 16;
+    this.size = SIZES.find(([most]) => this.cells.length <= most)[1];
     this.places = []; // left and top of each cell
     this.draw = perFrame(() => this.paint());
     this.canvas = el("canvas.ol-canvas", { tabindex: "0", role: "application", "aria-label": "Errors of the values in graph order. Arrows go from value to value, n to the next that is out of tolerance, Enter selects." });
@@ -41,7 +41,7 @@ class HeatMap {
     root.append(this.tools(), this.holder, this.said, this.worst());
     this.listen();
     this.say(this.active);
-    this.cleanups = [store.subscribe(["chain"], () => this.draw()), onResize(this.holder, () => this.draw()), onThemeChange(store, () => this.draw())];
+    this.cleanups = [store.subscribe(["chain"], () => this.draw()), onResize(this.holder, () => this.draw()), onThemeChange(store, () => this.recolour())];
     this.draw();
   }
 
@@ -54,11 +54,11 @@ class HeatMap {
       }, { "aria-pressed": String(measure === this.measure), title: `The largest ${words} difference` });
       return choose;
     });
-    const key = [["ol-cross", "out of tolerance"], ["ol-hatch", "not checked"]].map(([kind, words]) => el("span", {}, el(`span.ol-swatch.${kind}`), words));
+    const key = [["ol-cross", "out of tolerance", "wrong"], ["ol-hatch", "not checked", "unchecked"]].filter(([, , state]) => this.cells.some((cell) => cell.state === state)).map(([kind, words]) => el("span", {}, el(`span.ol-swatch.${kind}`), words));
     this.legend = el("span.ol-ramp-key");
     const counts = (state) => this.cells.filter((cell) => cell.state === state).length;
     const said = `${counted(counts("ok") + counts("wrong"), "value")} checked, ${count(counts("wrong"))} out of tolerance, ${count(counts("unchecked"))} not checked`;
-    return el("div.ol-tools", {}, el("span", {}, "difference: "), ...measures, this.legend, ...key, el("span", {}, "▲ the first that differs"), el("span.ol-soft", {}, said));
+    return el("div.ol-tools", {}, el("span", {}, "difference: "), ...measures, this.legend, ...key, this.cells.some((cell) => cell.first) ? el("span", {}, "▲ the first that differs") : null, el("span.ol-soft", {}, said));
   }
 
   paint() {
@@ -66,7 +66,7 @@ class HeatMap {
     if (!width) return;
     this.canvas.style.height = `${this.arrange(width)}px`;
     const { context } = fitted(this.canvas);
-    const colours = palette(this.holder, ["back", "ink", "soft", "line", "run", "eager", "link"]);
+    const colours = (this.colours ??= palette(this.holder, ["back", "ink", "soft", "line", "run", "eager", "link"]));
     const scale = errorScale(this.cells, this.measure);
     const chosen = new Set((this.store.get("chain")?.nodes ?? []).map((found) => found.id));
     this.showRamp(scale);
@@ -195,6 +195,11 @@ class HeatMap {
     return el("div.ol-worst", {}, el("h4", {}, wrong.length ? "Out of tolerance, in graph order" : "The largest differences, all within tolerance"), el("ul", {}, ...items));
   }
 
+  recolour() {
+    this.colours = null; // read off the style sheet when they are next needed
+    this.draw();
+  }
+
   destroy() {
     this.draw.cancel();
     together(this.cleanups)();
@@ -203,16 +208,16 @@ class HeatMap {
 
 function rowWords(numerics, row) {
   const get = (name) => numerics.get(row, name);
-  const scope = { output: "as handed out", value: "inside", op: "on its own" }[get("scope")] ?? "";
+  const scope = { output: "as handed out: ", value: "", op: "the operator alone: " }[get("scope")] ?? "";
   const parts = [
-    get("max_abs") === null ? null : `off by at most ${real(get("max_abs"))}`,
-    get("max_rel") === null ? null : `${real(get("max_rel"))} relative`,
+    get("max_abs") === 0 ? "the same" : get("max_abs") === null ? null : `off by at most ${real(get("max_abs"))}`,
+    get("max_rel") ? `${real(get("max_rel"))} relative` : null,
     get("ok") ? null : "out of tolerance",
     get("nonfinite") ? `NaN or Inf: ${get("nonfinite")}` : null,
     get("closer_to_fp64") && get("max_abs") ? `closer to double precision: ${{ ort: "ONNX Runtime", eager: "PyTorch", equal: "both alike" }[get("closer_to_fp64")]}` : null,
     get("note") || null,
   ];
-  return `${scope} ${parts.filter(Boolean).join(", ")}`.trim();
+  return scope + parts.filter(Boolean).join(", ");
 }
 
 function cross(context, colour, left, top, side) {

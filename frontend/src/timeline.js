@@ -36,7 +36,7 @@ class Timeline {
     this.cleanups = [
       store.subscribe(["chain"], () => this.follow(true)),
       onResize(this.holder, () => this.draw()),
-      onThemeChange(store, () => this.draw()),
+      onThemeChange(store, () => this.recolour()),
     ];
     this.follow(false);
   }
@@ -77,7 +77,7 @@ class Timeline {
   paint() {
     if (!this.canvas.clientWidth) return;
     this.view.focused = this.canvas.getRootNode().activeElement === this.canvas;
-    drawTimeline(this.canvas, this.calls, this.view, palette(this.holder, COLOURS));
+    drawTimeline(this.canvas, this.calls, this.view, (this.colours ??= palette(this.holder, COLOURS)));
     this.figures.textContent = this.inView();
   }
 
@@ -224,6 +224,11 @@ class Timeline {
     const { start, total } = this.calls;
     if (start[rows[to]] < this.view.from || start[rows[to]] + total[rows[to]] > this.view.to) this.centre(rows[to]);
     this.said.textContent = this.words(rows[to]);
+    this.draw();
+  }
+
+  recolour() {
+    this.colours = null; // read off the style sheet when they are next needed
     this.draw();
   }
 

@@ -11,6 +11,7 @@ export const LANE = 24;
 export const COLOURS = ["back", "ink", "soft", "line", "raised", "link", "bind", "run", "output"];
 
 const PARTS = ["bind", "run", "output"];
+const DIM = 0.25; // opacity of what does not belong to the selection
 
 /**
  * @param {HTMLCanvasElement} canvas
@@ -69,30 +70,40 @@ function drawLane(frame, lane, top) {
   context.beginPath();
   context.rect(LABEL, top, width - LABEL, LANE);
   context.clip();
-  const busy = drawCalls(frame, lane, top + 3, high);
-  if (busy) drawBusy(frame, busy, top + 3, high);
+  drawCalls(frame, lane, top + 3, high);
   if (lane.whole) gapWords(frame, lane, top);
   context.restore();
 }
 
 /** Calls of at least two pixels as bars; the time of shorter ones is summed up per pixel. */
-function drawCalls({ context, width, view, calls, scale, colours, x }, lane, top, high) {
-  const { start, total } = calls;
-  const first = Math.max(0, firstAfter(lane.rows, view.from, (index) => start[lane.rows[index]]) - 1);
-  let busy = null;
-  for (let at = first; at < lane.rows.length && start[lane.rows[at]] <= view.to; at++) {
-    const row = lane.rows[at];
-    const left = x(start[row]);
-    context.globalAlpha = view.dim === null || view.dim.has(row) ? 1 : 0.25;
-    if (total[row] * scale < 2) {
-      busy ??= { bind: new Float32Array(width + 1), run: new Float32Array(width + 1), output: new Float32Array(width + 1) };
-      const pixel = Math.floor(left);
-      if (pixel >= 0 && pixel <= width) for (const part of PARTS) busy[part][pixel] += partOf(calls, part, row) * scale;
-    } else bar({ context, colours, calls, scale }, row, left, top, high);
+function drawCalls(frame, lane, top, high) {
+  const { context, width, view, calls, scale, x } = frame;
+  const { start, total, bind, output } = calls;
+  const { rows } = lane;
+  const first = Math.max(0, firstAfter(rows, view.from, (index) => start[rows[index]]) - 1);
+  const lit = busyPixels(width);
+  const dimmed = view.dim === null ? lit : busyPixels(width);
+  const shortest = 2 / scale;
+  for (let at = first; at < rows.length && start[rows[at]] <= view.to; at++) {
+    const row = rows[at];
+    const on = view.dim === null || view.dim.has(row);
+    if (total[row] < shortest) {
+      const busy = on ? lit : dimmed;
+      const pixel = Math.floor(x(start[row]));
+      if (pixel < 0 || pixel > width) continue;
+      busy.bind[pixel] += bind[row] * scale;
+      busy.output[pixel] += output[row] * scale;
+      busy.run[pixel] += (total[row] - bind[row] - output[row]) * scale;
+    } else {
+      context.globalAlpha = on ? 1 : DIM;
+      bar(frame, row, x(start[row]), top, high);
+    }
   }
-  context.globalAlpha = 1;
-  return busy;
+  if (dimmed !== lit) drawBusy(frame, dimmed, top, high, DIM);
+  drawBusy(frame, lit, top, high, 1);
 }
+
+const busyPixels = (width) => ({ bind: new Float32Array(width + 1), run: new Float32Array(width + 1), output: new Float32Array(width + 1) });
 
 /** A call of another backend is not split: all of it is the run. */
 function partOf(calls, part, row) {
@@ -115,7 +126,8 @@ function bar({ context, colours, calls, scale }, row, left, top, high) {
   }
 }
 
-function drawBusy({ context, colours }, busy, top, high) {
+function drawBusy({ context, colours }, busy, top, high, alpha) {
+  context.globalAlpha = alpha;
   for (let pixel = LABEL; pixel < busy.run.length; pixel++) {
     let at = top + high;
     for (const part of ["run", "bind", "output"]) {
@@ -126,6 +138,7 @@ function drawBusy({ context, colours }, busy, top, high) {
       context.fillRect(pixel, at, 1, Math.max(tall, 0.5));
     }
   }
+  context.globalAlpha = 1;
 }
 
 /** Gaps that are wide enough say how long they are. */

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Packed: TypeAlias = dict[str, Any]
 
 _MAX_TEXT = 10_000  # characters of one text; a name of a megabyte must not sink the page
+_PLAIN = frozenset({str, int, float, bool, tuple, type(None)})
 _SUMS: Mapping[tuple[str, str], tuple[str, ...]] = {("runs", "total_ns"): ("bind_ns", "run_ns", "output_ns")}
 
 
@@ -82,7 +83,7 @@ def packed_column(column: Column, values: list[Any], texts: Texts) -> Packed:
     Returns:
         `enc` and what it needs: a column that always holds the same is told once.
     """
-    plain = [_plain(value) for value in values]
+    plain = values if set(map(type, values)) <= _PLAIN else [_plain(value) for value in values]
     if column.kind != "tuple" and _all_same(plain):
         return _const(plain[0] if plain else None)
     pack: Mapping[str, Callable[[list[Any]], Packed]] = {
@@ -101,7 +102,7 @@ def _about(column: Column) -> Packed:
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a recorder was given
     """The Python number inside a numpy or torch scalar; everything else as it is."""
-    return value if value is None or isinstance(value, (str, int, float, tuple)) or not hasattr(value, "item") else value.item()
+    return value.item() if hasattr(value, "item") else value
 
 
 def _all_same(values: list[Any]) -> bool:

@@ -1,0 +1,110 @@
+// What the panels compute before they draw.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { callAt, callsOf, firstAfter } from "../src/calls.js";
+import { errorScale, sectionsOf } from "../src/cells.js";
+import { createData } from "../src/data.js";
+import { testFrom } from "../src/grid.js";
+import { sourceFiles } from "../src/lines.js";
+import { stretches } from "../src/pieces.js";
+import { createStore } from "../src/store.js";
+import { niceStep } from "../src/timelinedraw.js";
+import { handMade, pieces } from "./pieces.js";
+
+test("the pieces of a real model: every partition once, every break after its graph", async () => {
+  const data = await pieces();
+  const found = stretches(data);
+  const partitions = found.flatMap((stretch) => stretch.pieces.filter((piece) => piece.ort).map((piece) => piece.id));
+  assert.equal(new Set(partitions).size, partitions.length);
+  assert.equal(partitions.length, data.overview.coverage.partition_count);
+  const nodes = found.flatMap((stretch) => stretch.pieces).reduce((sum, piece) => sum + piece.nodes, 0);
+  assert.equal(nodes, data.overview.coverage.node_count);
+  assert.equal(new Set(found.flatMap((stretch) => stretch.breaks)).size, 5);
+});
+
+test("lines carry the nodes of the newest graphs, their time and what happened there", async () => {
+  const store = createStore(await pieces());
+  const [file] = sourceFiles(store);
+  assert.ok(file.own && file.file.endsWith("record.py"));
+  const line = file.lines.find((candidate) => candidate.source?.includes(".median("));
+  assert.equal(line.inEager, 3);
+  assert.ok(line.inOrt > 0 && line.ortNs > 0 && line.eagerNs > 0);
+  assert.deepEqual(line.marks.map((mark) => mark.kind).slice(0, 1), ["fallback"]);
+  const kinds = new Set(file.lines.flatMap((candidate) => candidate.marks.map((mark) => mark.kind)));
+  assert.deepEqual(kinds, new Set(["fallback", "break", "recompile", "finding"]));
+  const total = file.lines.reduce((sum, candidate) => sum + candidate.inOrt + candidate.inEager, 0);
+  assert.equal(total, store.data.overview.coverage.node_count);
+  for (const mark of file.lines.flatMap((candidate) => candidate.marks)) assert.ok(store.identity.has(mark.id));
+});
+
+test("calls keep their order and lengths when pauses are shortened", async () => {
+  const data = await pieces();
+  const [short, long] = [callsOf(data, true), callsOf(data, false)];
+  assert.ok(short.end <= long.end);
+  const runs = data.table("runs");
+  for (let row = 1; row < short.rows; row++) assert.ok(short.start[row] >= short.start[row - 1]);
+  const middle = runs.rows >> 1;
+  assert.equal(short.clock(short.start[middle]), runs.get(middle, "start_ns") - runs.get(0, "start_ns"));
+  assert.equal(long.clock(long.start[middle]), long.start[middle]);
+  const lanes = short.lanes.filter((lane) => !lane.whole);
+  assert.equal(lanes.reduce((sum, lane) => sum + lane.rows.length, 0), runs.rows);
+  const lane = lanes[0];
+  assert.equal(callAt(short, lane, short.start[lane.rows[3]] + 1), lane.rows[3]);
+  assert.equal(callAt(short, lane, short.start[lane.rows[0]] - 5), -1);
+});
+
+test("a pause of minutes is shortened, and said", () => {
+  const ints = (values) => ({ kind: "int", enc: "ints", values });
+  const count = 20;
+  const start = Array.from({ length: count }, (_, row) => row * 1000 + (row >= 10 ? 60e9 : 0));
+  const same = (value) => ints(Array(count).fill(value));
+  const runs = { rows: count, columns: { start_ns: ints(start), total_ns: same(600), bind_ns: same(100), run_ns: same(400), output_ns: same(100), session_id: { kind: "str", enc: "const", value: "s0" } } };
+  const calls = callsOf(createData(handMade({ runs })), true);
+  assert.equal(calls.pauses.length, 1);
+  assert.ok(Math.abs(calls.pauses[0].ns - 60e9) < 1000);
+  assert.ok(calls.end < 1e6);
+});
+
+test("how many values are at most a limit", () => {
+  assert.deepEqual([0, 1, 3, 9].map((limit) => firstAfter([1, 1, 3, 5], limit)), [0, 2, 3, 4]);
+});
+
+test("ticks are of 1, 2 or 5 and leave room for words", () => {
+  for (const span of [7, 1234, 9.9e5, 3e12]) {
+    const step = niceStep(span, 900);
+    assert.match(step.toExponential(), /^[125]e/);
+    assert.ok((step / span) * 900 >= 89);
+  }
+});
+
+test("every node that ONNX Runtime runs has a cell, in graph order", async () => {
+  const store = createStore(await pieces());
+  const sections = sectionsOf(store);
+  const cells = sections.flatMap((section) => section.cells);
+  const rows = cells.flatMap((cell) => cell.rows);
+  assert.equal(rows.length, store.data.table("numerics").rows);
+  assert.equal(new Set(rows).size, rows.length);
+  assert.ok(cells.some((cell) => cell.state === "ok"));
+  for (const { cells: own } of sections) for (let at = 1; at < own.length; at++) assert.ok(own[at].node > own[at - 1].node);
+});
+
+test("the scale of errors spans them, and survives NaN, Inf and none", () => {
+  const cell = (abs) => ({ abs, rel: null });
+  const scale = errorScale([cell(0), cell(1e-7), cell(3e-3), cell(NaN), cell(Infinity), cell(null)], "abs");
+  assert.deepEqual([scale.low, scale.high], [-7, -2]);
+  assert.equal(scale.share(0), 0);
+  assert.equal(scale.share(NaN), 1);
+  assert.ok(scale.share(1e-7) < scale.share(1e-5) && scale.share(1e-5) < scale.share(3e-3));
+  assert.equal(errorScale([cell(0)], "abs").share(0), 0);
+});
+
+test("filters compare numbers with units, and find words", () => {
+  const values = [1000, null, 2_500_000, NaN];
+  const column = { name: "ns", number: true, value: (row) => values[row], text: (row) => String(values[row]) };
+  const kept = (text) => [0, 1, 2, 3].filter(testFrom(text, column));
+  assert.deepEqual(kept(">1.5 ms"), [2]);
+  assert.deepEqual(kept("<= 1us"), [0]);
+  assert.deepEqual(kept("= 1,000"), [0]);
+  assert.deepEqual(kept("25"), [2]);
+  assert.deepEqual(kept("> nonsense"), []);
+});
