@@ -1,0 +1,135 @@
+// What the colour of a box means, and the words that say the same beside it.
+import { percent, real, time } from "../format.js";
+import { TORCH } from "./ops.js";
+
+/** Okabe and Ito's hues; vermilion is PyTorch's alone. */
+const HUES = ["#0072b2", "#009e73", "#e69f00", "#56b4e9", "#cc79a7", "#f0e442"];
+const PHASES = { inference: HUES[0], forward: HUES[1], backward: HUES[4] };
+const REASONS = {
+  no_converter: "#e69f00", converter_raised: "#cc79a7", dtype: "#56b4e9", layout: "#009e73", device: "#0072b2",
+  dynamic_shape: "#f0e442", side_effect: "#999999", too_small: "#7fc8a9", policy: "#8f7fd1", session_refused: "#d55e00",
+};
+
+/** @type {Record<string, string>} What can be chosen, in words. */
+export const MODES = { partition: "partition", phase: "phase", time: "time per call", error: "error against PyTorch", reason: "reason to stay in PyTorch" };
+
+/**
+ * @typedef {object} Look
+ * @property {string|null} hue Fill; null for a neutral box.
+ * @property {string} tag What the fill means, in a word; empty where it means nothing.
+ * @property {number|null} bar 0 to 1, where a quantity is shown.
+ * @property {number} strength 0 to 1, how full the fill is.
+ */
+
+/** Looks and the legend of one tree. */
+export class Colours {
+  /**
+   * @param {import("./tree.js").Tree} tree
+   * @param {import("./labels.js").Labels} labels
+   * @param {() => import("./measured.js").Measured} measured Made when it is first needed.
+   */
+  constructor(tree, labels, measured) {
+    this.tree = tree;
+    this.labels = labels;
+    this.measured = measured;
+    this.data = tree.ops.data;
+    this.partitions = new Map(Array.from(this.data.table("partitions").column("partition_id"), (id, at) => [id, at]));
+    this.phases = new Map(tree.graphs.map((graph) => [graph, graph.graph.row < 0 ? null : this.data.table("graphs").get(graph.graph.row, "phase")]));
+    this.looks = new Map();
+    this.mode = null;
+  }
+
+  /** @returns {Look} */
+  look(item, mode) {
+    if (mode !== this.mode) this.looks.clear();
+    this.mode = mode;
+    if (!this.looks.has(item)) this.looks.set(item, this[mode](item));
+    return this.looks.get(item);
+  }
+
+  partition(item) {
+    const piece = this.labels.piece(item);
+    const at = this.partitions.get(piece);
+    if (item.torch && !item.ort) return plain("PyTorch");
+    return { ...plain(piece), hue: at === undefined ? (item.ort ? "neutral" : null) : HUES[at % HUES.length] };
+  }
+
+  phase(item) {
+    let graph = item;
+    while (graph && graph.kind !== "graph") graph = graph.parent;
+    const phase = this.phases.get(graph);
+    return { ...plain(phase ?? ""), hue: PHASES[phase] ?? null };
+  }
+
+  time(item) {
+    const { timeOf, totalTime } = this.measured();
+    const ns = item.kind === "input" || item.kind === "output" ? null : timeOf(item);
+    if (ns === null) return plain("");
+    const share = totalTime ? ns / totalTime : 0;
+    return { hue: HUES[0], tag: `${time(ns)} · ${percent(Math.min(1, share))}`, bar: share, strength: 0.1 + 0.75 * Math.sqrt(Math.min(1, share)) };
+  }
+
+  error(item) {
+    const found = this.measured().errorOf(item);
+    if (!found) return plain("");
+    const worst = found.worst === null ? "" : ` ${real(found.worst)}`;
+    if (found.bad) return { ...plain(`✗${worst}${found.first ? " first" : ""}`), hue: REASONS.session_refused, strength: 0.6 };
+    return found.checked ? { ...plain(`✓${worst}`), hue: HUES[1] } : plain("not checked");
+  }
+
+  reason(item) {
+    if (!item.torch) return plain("");
+    const found = new Set();
+    for (let at = item.low; at < item.high; at++) {
+      const row = this.tree.order[at];
+      if (this.tree.ops.side[row] === TORCH) found.add(this.data.table("nodes").get(row, "reason_code") ?? "unknown");
+    }
+    const [first] = found;
+    return { ...plain(found.size === 1 ? first : `${found.size} reasons`), hue: found.size === 1 ? (REASONS[first] ?? HUES[4]) : "neutral", strength: 0.5 };
+  }
+
+  /** @returns {{hue: string|null, words: string, strength?: number}[]} What the hues mean; `note` stands below. */
+  legend(mode) {
+    const entries = this[`${mode}Legend`]();
+    return { entries: entries.entries ?? entries, note: entries.note ?? "" };
+  }
+
+  partitionLegend() {
+    const count = this.partitions.size;
+    const shown = [...this.partitions.keys()].slice(0, HUES.length).map((id, at) => ({ hue: HUES[at], words: id }));
+    const more = count > HUES.length ? [{ hue: null, words: `and ${count - HUES.length} more; hues repeat, names do not` }] : [];
+    return { entries: [...shown, ...more], note: count > 1 ? "each hue is one partition: one ONNX model" : "" };
+  }
+
+  phaseLegend() {
+    const met = new Set(this.phases.values());
+    return Object.keys(PHASES).filter((phase) => met.has(phase)).map((phase) => ({ hue: PHASES[phase], words: phase }));
+  }
+
+  timeLegend() {
+    const { timeFrom, totalTime } = this.measured();
+    const notes = {
+      kernels: `of ${time(totalTime)} per call; ONNX Runtime's own fusions stand at the operation that makes their output`,
+      sessions: "whole partitions only; lens.profile(x) measures each operation",
+      none: "no time was measured: call the model, and lens.profile(x) for each operation",
+    };
+    const entries = timeFrom === "none" ? [] : [{ hue: HUES[0], words: "longer bar, fuller box: more time", strength: 0.8 }];
+    return { entries, note: notes[timeFrom] };
+  }
+
+  errorLegend() {
+    if (!this.measured().hasErrors) return { entries: [], note: "nothing was compared yet: lens.verify(x) does" };
+    return [{ hue: HUES[1], words: "✓ within tolerance" }, { hue: REASONS.session_refused, words: "✗ out of tolerance", strength: 0.6 }];
+  }
+
+  reasonLegend() {
+    const met = new Set();
+    const codes = this.data.table("nodes").column("reason_code");
+    for (let row = 0; row < codes.length; row++) if (this.tree.ops.side[row] === TORCH) met.add(codes[row] ?? "unknown");
+    const words = this.data.overview?.reasons ?? {};
+    const entries = [...met].map((code) => ({ hue: REASONS[code] ?? HUES[4], words: `${code}: ${words[code] ?? "not told"}`, strength: 0.5 }));
+    return { entries, note: met.size ? "" : "nothing stays in PyTorch" };
+  }
+}
+
+const plain = (tag) => ({ hue: null, tag, bar: null, strength: 0.14 });

@@ -1,0 +1,109 @@
+// What is written in a box: a title, a line below it, and the stubs of what it reads from far away.
+import { bytes, clipped, counted, functionName } from "../format.js";
+
+/**
+ * @typedef {object} Labels
+ * @property {(item: import("./item.js").Item) => string} title
+ * @property {(item: import("./item.js").Item) => string} note
+ * @property {(item: import("./item.js").Item) => {text: string, row: number}|null} stub What is read without a drawn
+ *   wire: weights, and values that many boxes read. `row` is -1 where there is no box to go to.
+ * @property {(item: import("./item.js").Item) => string} piece Partitions of what is inside, as `p3` or `5 partitions`.
+ * @property {(item: import("./item.js").Item) => string} spoken All of it, for a screen reader.
+ */
+
+const DTYPES = { float32: "f32", float16: "f16", bfloat16: "bf16", float64: "f64", int64: "i64", int32: "i32", int8: "i8", uint8: "u8" };
+
+/**
+ * @param {import("./tree.js").Tree} tree
+ * @returns {Labels}
+ */
+export function createLabels(tree) {
+  const { ops } = tree;
+  const { data } = ops;
+  const nodes = data.table("nodes");
+  const graphs = data.table("graphs");
+
+  function title(item) {
+    if (item.kind === "graph") return graphTitle(item);
+    if (item.kind === "torch") return `PyTorch: ${item.title}`;
+    if (item.kind === "partition") return `partition ${item.title}`;
+    if (item.kind === "input") return `input ${item.title}`;
+    return item.title;
+  }
+
+  function graphTitle(item) {
+    const get = (column) => (item.graph.row < 0 ? null : graphs.get(item.graph.row, column));
+    const phase = get("phase");
+    return [item.title, functionName(get("name")), phase && phase !== "inference" ? `(${phase})` : ""].filter(Boolean).join(" ");
+  }
+
+  function note(item) {
+    if (item.kind === "op") return opNote(item);
+    if (item.kind === "input") return bytes(ops.bytes[item.row]);
+    if (item.kind === "output") return "what the graph returns";
+    const size = item.ort + item.torch;
+    const own = item.kind === "graph" ? compiled(item) : item.kind === "fold" ? `${item.times} × ${item.note || "layers"}` : item.note;
+    return [own, item.kind === "run" || item.kind === "inputs" ? "" : counted(size, "op")].filter(Boolean).join(" · ");
+  }
+
+  function compiled(item) {
+    const get = (column) => (item.graph.row < 0 ? null : graphs.get(item.graph.row, column));
+    return get("recompile_of") ? `recompiled ${get("compile_id")}` : "";
+  }
+
+  function opNote(item) {
+    const shape = nodes.get(item.row, "shape");
+    const dtype = nodes.get(item.row, "dtype")?.replace("torch.", "");
+    const type = shape === null ? "" : [shape.join("×"), DTYPES[dtype] ?? dtype].filter(Boolean).join(" ");
+    return [item.note, type].filter(Boolean).join(" · ");
+  }
+
+  function stub(item) {
+    const words = [];
+    let row = -1;
+    for (const weight of item.row >= 0 ? ops.weights.get(item.row) ?? [] : []) words.push(`weight ${bytes(weight.bytes)}${weight.shared ? ", shared" : ""}`);
+    for (const hub of item.parent?.wires?.stubs.get(item.index) ?? []) {
+      words.push(ops.name[hub]);
+      row = hub;
+    }
+    if (item.parent?.wires?.returned.has(item.index)) words.push("returned");
+    return words.length ? { text: words.join(", "), row } : null;
+  }
+
+  function piece(item) {
+    if (item.row >= 0) return ops.partition[item.row] ?? "";
+    const found = partitionsIn(tree, item);
+    return found.size === 0 ? "" : found.size === 1 ? [...found][0] : counted(found.size, "partition");
+  }
+
+  function spoken(item) {
+    const side = item.row >= 0 ? opSide(item) : groupSide(item);
+    const read = stub(item);
+    return [clipped(title(item), 80), clipped(note(item), 80), side, read && `reads ${clipped(read.text, 80)}`].filter(Boolean).join(", ");
+  }
+
+  function opSide(item) {
+    if (item.kind !== "op") return "";
+    if (item.ort) return `in ONNX Runtime, partition ${piece(item)}`;
+    return item.torch ? `stays in PyTorch: ${nodes.get(item.row, "reason") ?? "reason unknown"}` : "a size or a check";
+  }
+
+  function groupSide(item) {
+    if (!item.ort && !item.torch) return "";
+    if (!item.torch) return "all in ONNX Runtime";
+    return item.ort ? `${item.torch} of ${item.ort + item.torch} operations stay in PyTorch` : "all in PyTorch";
+  }
+
+  return { title, note, stub, piece, spoken };
+}
+
+/** @returns {Set<string>} Partitions of the operations in an item. */
+export function partitionsIn(tree, item) {
+  if (item.partitions) return item.partitions;
+  const found = new Set();
+  for (let at = item.low; at < item.high; at++) {
+    const partition = tree.ops.partition[tree.order[at]];
+    if (partition !== null) found.add(partition);
+  }
+  return (item.partitions = found);
+}

@@ -1,0 +1,169 @@
+// Where boxes stand: one run of dagre per opened group, kept by what it was given, so that equal layers cost one run.
+import dagre from "@dagrejs/dagre";
+import { columnsOf } from "./columns.js";
+import { rankedLayout } from "./rank.js";
+import { widthOf } from "./text.js";
+import { wiresOf } from "./wires.js";
+import { sequenceWires } from "./sequence.js";
+
+export const HEADER = 28; // of an opened group
+const PAD = 14;
+const GAPS = { across: 16, down: 34 };
+const LABEL = { w: 58, h: 16 }; // bytes at a border between partitions
+const MOST_BOXES = 200; // for dagre; it takes a second beyond
+const MOST_WIRES = 400;
+const MOST_KEPT = 3000;
+const WIDTHS = { op: [72, 96, 120, 148, 180], group: [140, 168, 200, 236] };
+
+/**
+ * @typedef {object} Route
+ * @property {number[]} points x, y, x, y ... in the group.
+ * @property {boolean} back Whether it runs against the order, as one wire of a cycle must.
+ * @property {{x: number, y: number}|null} label Centre of its label.
+ *
+ * @typedef {object} Plan Where the children of a group stand.
+ * @property {number} w @property {number} h Of the opened box.
+ * @property {{x: number, y: number}[]} places Top left corners, in the group.
+ * @property {Route[]} routes One per wire.
+ * @property {number} inX @property {number} outX Where wires enter at the top and leave at the bottom.
+ * @property {boolean} plain Whether the ranked layout was used.
+ */
+
+export class Layout {
+  /**
+   * @param {import("./tree.js").Tree} tree
+   * @param {import("./labels.js").Labels} labels
+   */
+  constructor(tree, labels) {
+    this.tree = tree;
+    this.labels = labels;
+    this.kept = new Map();
+    this.runs = 0;
+  }
+
+  /** Gives an item, and all that is open inside it, a size and places. */
+  place(item) {
+    if (!item.stale) return;
+    item.stale = false;
+    if (!item.open) {
+      this.sizeClosed(item);
+      return;
+    }
+    item.wires ??= this.wires(item);
+    for (const child of item.children) this.place(child);
+    item.plan = this.plan(item);
+    item.children.forEach((child, at) => {
+      child.x = item.plan.places[at].x;
+      child.y = item.plan.places[at].y;
+    });
+    item.w = item.plan.w;
+    item.h = item.plan.h;
+  }
+
+  wires(item) {
+    if (item === this.tree.root && item.kind === "all") return sequenceWires(this.tree, item);
+    if (item.parts[0]?.kind === "graph") return sequenceWires(this.tree, item); // a page of graphs
+    return wiresOf(this.tree, item, item.kind !== "graph");
+  }
+
+  sizeClosed(item) {
+    const stub = this.labels.stub(item) ? 14 : 0;
+    const text = Math.max(widthOf(this.labels.title(item).slice(0, 60), 12.5), widthOf(this.labels.note(item).slice(0, 60), 11));
+    const isGroup = item.parts !== null;
+    const widths = isGroup ? WIDTHS.group : WIDTHS.op;
+    item.w = widths.find((width) => width >= text + (isGroup ? 40 : 22)) ?? widths.at(-1);
+    item.h = (isGroup ? 56 : 38) + stub;
+  }
+
+  plan(item) {
+    const boxes = item.children.map(({ w, h, open, plan }) => ({ w, h, inX: open ? plan.inX : w / 2, outX: open ? plan.outX : w / 2 }));
+    const { wires } = item.wires;
+    const key = planKey(boxes, wires);
+    let found = this.kept.get(key);
+    if (!found) {
+      if (this.kept.size >= MOST_KEPT) this.kept.delete(this.kept.keys().next().value);
+      this.kept.set(key, (found = planOf(boxes, wires)));
+      this.runs++;
+    }
+    return found;
+  }
+}
+
+function planKey(boxes, wires) {
+  const parts = boxes.map(({ w, h, inX, outX }) => `${w},${h},${inX},${outX}`);
+  for (const { from, to, cuts, label } of wires) parts.push(`${from}>${to}${cuts ? "c" : ""}${label ?? ""}`);
+  return parts.join(";");
+}
+
+/** @returns {Plan} */
+export function planOf(boxes, wires) {
+  const small = boxes.length <= MOST_BOXES && wires.length <= MOST_WIRES;
+  let laid = null;
+  try {
+    laid = small ? withDagre(boxes, wires) : null;
+  } catch {
+    laid = null; // it fails on few graphs, and nobody knows which
+  }
+  const plain = laid === null;
+  laid ??= { ...ranked(boxes, wires), doors: {} };
+  return shifted(boxes, wires, columnsOf(boxes, wires, laid), plain);
+}
+
+function withDagre(boxes, wires) {
+  const graph = new dagre.graphlib.Graph({ multigraph: false });
+  graph.setGraph({ nodesep: GAPS.across, ranksep: GAPS.down, edgesep: 8, ranker: "network-simplex" });
+  boxes.forEach(({ w, h }, at) => graph.setNode(String(at), { width: w, height: h }));
+  const name = (end, side) => {
+    if (end >= 0) return String(end);
+    if (!graph.hasNode(side)) graph.setNode(side, { width: 1, height: 1 });
+    return side;
+  };
+  for (const wire of wires) graph.setEdge(name(wire.from, "in"), name(wire.to, "out"), edgeOf(wire));
+  dagre.layout(graph);
+  const places = boxes.map((_, at) => graph.node(String(at)));
+  const routes = wires.map(({ from, to }) => graph.edge(from < 0 ? "in" : String(from), to < 0 ? "out" : String(to)));
+  return { places, routes, doors: { in: graph.node("in")?.x, out: graph.node("out")?.x } };
+}
+
+const edgeOf = ({ label, cuts }) => {
+  const width = label ? widthOf(label, 11) + 10 : LABEL.w;
+  return label || cuts ? { width, height: LABEL.h, labelpos: "c", weight: 2 } : { weight: 1 };
+};
+
+function ranked(boxes, wires) {
+  const inner = wires.filter(({ from, to }) => from >= 0 && to >= 0);
+  const places = rankedLayout(boxes, inner, GAPS);
+  const routes = wires.map(({ from, to }) => ({ points: from < 0 || to < 0 ? [] : [places[from], places[to]] }));
+  return { places, routes };
+}
+
+/** From centres, wherever they lie, to corners inside the opened box; wires from border to border. */
+function shifted(boxes, wires, { places, routes, doors }, plain) {
+  const lefts = places.map((place, at) => place.x - boxes[at].w / 2);
+  const xs = routes.flatMap(({ points }) => points.map((point) => point.x));
+  const left = least([...lefts, ...xs]) - PAD;
+  const right = most([...places.map((place, at) => place.x + boxes[at].w / 2), ...xs]) + PAD;
+  const top = least(places.map((place, at) => place.y - boxes[at].h / 2)) - HEADER - (doors.in === undefined ? 10 : 18);
+  const bottom = most([...places.map((place, at) => place.y + boxes[at].h / 2), ...routes.flatMap(({ points }) => points.map((point) => point.y))]) + PAD;
+  const [w, h] = boxes.length ? [Math.max(170, right - left), bottom - top] : [170, HEADER + PAD];
+  const slack = boxes.length ? Math.max(0, (170 - (right - left)) / 2) : 0;
+  const corners = places.map(({ x, y }, at) => ({ x: x - boxes[at].w / 2 - left + slack, y: y - boxes[at].h / 2 - top }));
+  const inX = (doors.in ?? places[0]?.x ?? left + w / 2) - left + slack;
+  const outX = (doors.out ?? places.at(-1)?.x ?? left + w / 2) - left + slack;
+  const moved = routes.map((route) => ({ ...route, points: route.points.map(({ x, y }) => ({ x: x - left + slack, y: y - top })), x: route.x - left + slack, y: route.y - top }));
+  const ends = { corners, boxes, inX, outX, h };
+  return { w, h, places: corners, inX, outX, plain, routes: wires.map((wire, at) => bordered(wire, moved[at], ends)) };
+}
+
+const least = (values) => values.reduce((a, b) => Math.min(a, b), Infinity);
+const most = (values) => values.reduce((a, b) => Math.max(a, b), -Infinity);
+
+/** A wire from the bottom of one box to the top of another. */
+function bordered({ from, to }, route, { corners, boxes, inX, outX, h }) {
+  const start = from < 0 ? { x: inX, y: HEADER } : { x: corners[from].x + boxes[from].outX, y: corners[from].y + boxes[from].h };
+  const end = to < 0 ? { x: outX, y: h } : { x: corners[to].x + boxes[to].inX, y: corners[to].y };
+  const back = end.y < start.y && !route.wrapped;
+  const inner = back ? route.points.map(({ x, y }) => ({ x, y })) : route.points.slice(1, -1);
+  const points = back ? inner : [start, ...inner, end];
+  return { points: points.flatMap(({ x, y }) => [x, y]), back, square: Boolean(route.wrapped), label: Number.isFinite(route.x) ? { x: route.x, y: route.y } : null };
+}

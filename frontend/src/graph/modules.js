@@ -1,0 +1,92 @@
+// Operations by the path of the module that made them.
+import { Item } from "./item.js";
+
+const MAX_DEPTH = 24; // of a module path; what is deeper stays one name
+const NUMBER = /^\d{1,6}$/; // the name of a layer among its like
+const LONG_RUN = 5; // operations in a row that a module does itself become one box, where it has submodules
+
+/** A module on the way to becoming an item. */
+class Branch {
+  constructor(name, path, outer) {
+    this.name = name;
+    this.path = path;
+    this.outer = outer;
+    this.inner = new Map();
+    this.parts = []; // submodules, and runs of its own operations, in the order in which they first ran
+    this.run = null;
+  }
+
+  child(name) {
+    if (!this.inner.has(name)) {
+      const made = new Branch(name, this.path === null ? name : `${this.path}.${name}`, this);
+      this.inner.set(name, made);
+      this.parts.push(made);
+    }
+    return this.inner.get(name);
+  }
+}
+
+/**
+ * @param {import("./tree.js").Making} making
+ * @param {string} graphId
+ * @param {number[]} rows Operations, in the order in which they run.
+ * @returns {(Item|number)[]} What stands side by side: submodules, runs, and operations without a module.
+ */
+export function partsByModule(making, graphId, rows) {
+  const root = new Branch("", null, null);
+  const known = new Map([[null, root]]);
+  for (const row of rows) {
+    const path = making.ops.module[row] || null;
+    let at = known.get(path);
+    if (!at) known.set(path, (at = branchAt(root, path)));
+    if (!at.run) at.parts.push((at.run = []));
+    at.run.push(row);
+    for (let outer = at.outer; outer; outer = outer.outer) outer.run = null; // what it does later is another run
+  }
+  return partsOf(root, making, graphId);
+}
+
+function branchAt(root, path) {
+  const names = path.split(".");
+  const near = names.length > MAX_DEPTH ? [...names.slice(0, MAX_DEPTH - 1), names.slice(MAX_DEPTH - 1).join(".")] : names;
+  return near.reduce((branch, name) => branch.child(name), root);
+}
+
+function partsOf(branch, making, graphId) {
+  const parts = [];
+  for (const part of branch.parts) {
+    if (part instanceof Branch) parts.push(modulePart(part, making, graphId));
+    else if (branch.inner.size > 0 && part.length >= LONG_RUN) parts.push(runItem(part, making));
+    else for (const row of part) parts.push(row);
+  }
+  return parts;
+}
+
+function modulePart(branch, making, graphId) {
+  const parts = partsOf(branch, making, graphId);
+  const id = `module:${graphId}/${branch.path}`;
+  const only = parts.length === 1 ? parts[0] : null;
+  if (typeof only === "number") {
+    const known = making.solo.get(only) ?? { note: "", ids: [] }; // a module of a single operation is that operation
+    making.solo.set(only, { note: known.note ? `${branch.name}.${known.note}` : branch.name, ids: [id, ...known.ids] });
+    return only;
+  }
+  const nested = only?.kind === "module";
+  const item = nested ? only : new Item("module", branch.name, parts);
+  if (nested) {
+    item.title = `${branch.name}.${only.title}`;
+    item.also = [...(item.also ?? []), id];
+  } else {
+    item.id = id;
+    item.note = making.types.get(branch.path) ?? "";
+  }
+  item.own = branch.name;
+  item.layer = NUMBER.test(branch.name);
+  return item;
+}
+
+function runItem(rows, making) {
+  const item = new Item("run", `${rows.length} operations`, rows);
+  item.note = making.commonest(rows);
+  return item;
+}

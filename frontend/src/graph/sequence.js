@@ -1,0 +1,54 @@
+// Between graphs there are no tensors to follow, only the order in which they run: what parts them is named.
+import { clipped } from "../format.js";
+
+/**
+ * @param {import("./tree.js").Tree} tree
+ * @param {import("./item.js").Item} item Whose children are graphs, or pages of them.
+ * @returns {import("./wires.js").Wires} Each wire has `label`, and the `id` of the break or recompile that it is.
+ */
+export function sequenceWires(tree, item) {
+  const childOf = new Map();
+  item.children.forEach((child, at) => graphsIn(child).forEach((graph) => childOf.set(graph, at)));
+  const wires = new Map();
+  for (const { from, to, ...about } of steps(tree)) {
+    const [a, b] = [childOf.get(from), childOf.get(to)];
+    if (a === undefined || b === undefined || a === b) continue;
+    const key = `${a}>${b}`;
+    if (!wires.has(key)) wires.set(key, { from: a, to: b, count: 1, cut: 0, cuts: false, ...about });
+  }
+  return { wires: [...wires.values()], stubs: new Map(), returned: new Set() };
+}
+
+const graphsIn = (item) => (item.kind === "graph" ? [item] : item.parts.flatMap(graphsIn));
+
+/** Pairs of graphs of which one runs after the other. */
+function steps(tree) {
+  const { data } = tree.ops;
+  const table = data.table("graphs");
+  const about = tree.graphs.map((item) => {
+    const get = (column) => (item.graph.row < 0 ? null : table.get(item.graph.row, column));
+    return { item, compiled: get("compile_id"), phase: get("phase"), replaces: get("recompile_of") };
+  });
+  const first = about.filter(({ replaces }) => replaces === null);
+  const forward = first.filter(({ phase }) => phase !== "backward");
+  const backward = first.filter(({ phase }) => phase === "backward");
+  const found = [...pairs(forward), ...turn(forward, backward), ...pairs(backward)].map(([a, b]) => ({ from: a.item, to: b.item, ...parting(data, a, b) }));
+  for (const graph of about.filter(({ replaces }) => replaces !== null)) {
+    const original = about.find(({ compiled, phase }) => compiled === graph.replaces && phase === graph.phase);
+    if (original) found.push({ from: original.item, to: graph.item, label: "↻ recompiled: a guard failed", id: `recompile:${graph.compiled}` });
+  }
+  return found;
+}
+
+const pairs = (graphs) => graphs.slice(1).map((graph, at) => [graphs[at], graph]);
+
+/** The backward begins where the forward ended. */
+const turn = (forward, backward) => (forward.length && backward.length ? [[forward.at(-1), backward[0]]] : []);
+
+function parting(data, a, b) {
+  if (a.phase !== "backward" && b.phase === "backward") return { label: "backward begins" };
+  const breaks = data.table("breaks");
+  const row = (data.index("breaks", "compile_ids").get(a.compiled) ?? [])[0];
+  if (row === undefined || a.phase === "backward") return { label: "then" };
+  return { label: `✂ graph break: ${clipped(breaks.get(row, "reason") ?? "", 44)}`, id: `break:${breaks.get(row, "break_id")}` };
+}

@@ -1,0 +1,110 @@
+// What stands around the drawing: choices above it, the legend and what is left out below it.
+import { button, el } from "../dom.js";
+import { count, counted, percent } from "../format.js";
+import { MODES } from "./colours.js";
+
+/**
+ * @typedef {object} Bars
+ * @property {HTMLElement} top
+ * @property {HTMLElement} foot
+ * @property {HTMLInputElement} find
+ * @property {HTMLElement} findHome Where the list of what was found goes.
+ * @property {() => void} refresh Shows the state anew.
+ */
+
+/**
+ * @param {import("../store.js").Store} store
+ * @param {() => import("./view.js").View} view
+ * @param {{next: (step: number) => void}} actions
+ * @returns {Bars}
+ */
+export function createBars(store, view, actions) {
+  const choice = (label, key, options) => {
+    const list = el("select", { "aria-label": label, title: label, on: { change: () => store.set({ [key]: list.value === "" ? null : list.value }) } });
+    for (const [value, words] of options) list.append(el("option", { value }, words));
+    return list;
+  };
+  const graphs = graphChoice(store, choice);
+  const grouping = ["module", "partition"].map((by) => button(by === "module" ? "Modules" : "Partitions", () => store.set({ groupBy: by }), { "data-by": by }));
+  const colour = choice("Colour", "colorBy", Object.entries(MODES));
+  const find = /** @type {HTMLInputElement} */ (el("input.olg-find", { type: "search", placeholder: "Find  /", "aria-label": "Find an operation or a module", autocomplete: "off", spellcheck: "false" }));
+  const findHome = el("span.olg-find-home", {}, find);
+  const zoom = [
+    button("−", () => view().camera.zoom(0.8), { title: "Smaller (-)", "aria-label": "Zoom out" }),
+    button("+", () => view().camera.zoom(1.25), { title: "Larger (+)", "aria-label": "Zoom in" }),
+    button("Fit", () => view().fit(), { title: "All of it in view (0)" }),
+    button("Open all", () => view().openAll(), { title: "Open every group" }),
+    button("Close", () => view().closeAll(), { title: "Back to the opening view" }),
+  ];
+  const top = el(
+    "div.ol-tools.olg-tools",
+    {},
+    graphs,
+    el("span.olg-choice", { role: "group", "aria-label": "Boxes are" }, ...grouping),
+    el("label.olg-label", {}, "colour ", colour),
+    findHome,
+    el("span.olg-zoom", {}, ...zoom),
+  );
+  const sentence = el("div.olg-sentence", { role: "status" });
+  const legend = el("ul.ol-key.olg-legend", { "aria-label": "Legend" });
+  const foot = el("div.olg-foot", {}, sentence, legend);
+
+  function refresh() {
+    if (graphs) graphs.value = store.get("graph") ?? "";
+    colour.value = store.get("colorBy");
+    for (const one of grouping) one.setAttribute("aria-pressed", String(one.dataset.by === store.get("groupBy")));
+    sentence.replaceChildren(...sentenceOf(view(), actions));
+    const { entries, note } = view().colours.legend(store.get("colorBy"));
+    legend.replaceChildren(...sides(view().root), ...entries.map(entry), note ? el("li.ol-soft", {}, note) : "");
+  }
+
+  return { top, foot, find, findHome, refresh };
+}
+
+function graphChoice(store, choice) {
+  const { data } = store;
+  const table = data.table("graphs");
+  if (table.rows < 2) return null;
+  const ids = Array.from(table.column("graph_id"));
+  const words = ids.map((id, row) => [id, `${id} ${[store.identity.label(`graph:${id}`)]}: ${counted(table.get(row, "node_count") ?? 0, "op")}`]);
+  return choice("Graph", "graph", [["", `the whole model: ${counted(ids.length, "graph")}`], ...words]);
+}
+
+/** How much is in ONNX Runtime, and the way to what is not. */
+function sentenceOf(view, actions) {
+  const { root } = view;
+  const whole = root.ort + root.torch;
+  if (!whole) return [el("span", {}, "no operation that either side would run")];
+  const ort = el("strong", {}, root.torch ? `${count(root.ort)} of ${counted(whole, "operation")} (${percent(root.ort / whole)})` : `all ${counted(whole, "operation")}`);
+  const parts = [el("span", {}, ort, ` in ONNX Runtime`)];
+  if (root.torch) {
+    const step = (by, sign, words) => button(sign, () => actions.next(by), { title: words, "aria-label": words });
+    parts.push(
+      el("span.olg-stays", {}, el("span.olg-swatch-torch"), `${count(root.torch)} ${root.torch === 1 ? "stays" : "stay"} in PyTorch `, step(-1, "‹", "The one before that stays in PyTorch (p)"), step(1, "›", "The next one that stays in PyTorch (n)")),
+    );
+  }
+  return [...parts, ...warnings(view)];
+}
+
+function warnings(view) {
+  const said = [];
+  const cycles = (view.root.kind === "graph" ? [view.root] : view.tree.graphs).filter((graph) => graph.cycle.length);
+  for (const graph of cycles) said.push(`✗ partitions wait for each other: ${[...graph.cycle, graph.cycle[0]].join(" → ")}`);
+  const nodes = view.ops.data.table("nodes");
+  if (nodes.total > nodes.rows) said.push(`the first ${count(nodes.rows)} of ${count(nodes.total)} operations are here; the frame .nodes has all`);
+  if (view.leftClosed) said.push(`${counted(view.leftClosed, "group")} left closed: too many boxes to draw; open them one by one`);
+  return said.map((words) => el("span.olg-warning", {}, words));
+}
+
+function sides(root) {
+  return [
+    root.ort ? el("li", {}, el("span.ol-swatch.olg-swatch-ort"), "in ONNX Runtime") : null,
+    root.torch ? el("li", {}, el("span.olg-swatch-torch"), "hatched: PyTorch") : null,
+    el("li", {}, el("span.ol-swatch.olg-swatch-neither"), "input, output, size"),
+  ].filter(Boolean);
+}
+
+function entry({ hue, words, strength = 0.3 }) {
+  const swatch = hue ? el("span.ol-swatch.olg-swatch-hue", { style: `--hue:${hue};--strength:${Math.round(strength * 100)}%` }) : null;
+  return el("li", {}, swatch, words);
+}

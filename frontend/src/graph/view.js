@@ -1,0 +1,223 @@
+// The state of one graph view: which groups are open, where the view looks, what is current. Everything else asks it.
+import { Camera } from "./camera.js";
+import { Colours } from "./colours.js";
+import { around, groupsIn, setOpen } from "./item.js";
+import { createLabels } from "./labels.js";
+import { Layout } from "./layout.js";
+import { createMeasured } from "./measured.js";
+import { openFirst } from "./opening.js";
+import { Scene } from "./scene.js";
+import { Tree } from "./tree.js";
+
+const MOST_OPEN = 30_000; // boxes; what is more stays closed, and is said
+const READABLE = 0.5; // scale below which an opening view would show shapes without names
+
+export class View {
+  /**
+   * @param {{stage: HTMLElement, world: SVGElement, prefix: string}} elements
+   * @param {import("../store.js").Store} store
+   * @param {import("./ops.js").Ops} ops
+   * @param {() => void} changed Called when the camera or what is drawn changed.
+   */
+  constructor({ stage, world, prefix }, store, ops, changed) {
+    this.store = store;
+    this.ops = ops;
+    this.stage = stage;
+    this.world = world;
+    this.changed = changed;
+    this.trees = new Map(); // by grouping
+    this.camera = new Camera(stage, () => this.ask());
+    this.scene = new Scene(world, { prefix, labels: null, look: (item) => this.colours.look(item, store.get("colorBy")) });
+    this.scene.marks = (item) => this.marks(item);
+    this.current = null; // where the keyboard is
+    this.chosen = new Set(); // items of the selection
+    this.linked = []; // places of operations of the selection, sorted
+    this.found = []; // places of operations that the search found, sorted
+    this.leftClosed = 0; // groups
+    this.waiting = 0; // for the next frame
+    this.late = null; // where to go when the view is seen
+    this.width = 0;
+    this.onLayout = () => {};
+  }
+
+  /** Shows the graph and grouping that the store names. */
+  build() {
+    const groupBy = this.store.get("groupBy") === "partition" ? "partition" : "module";
+    if (!this.trees.has(groupBy)) this.trees.set(groupBy, this.treeOf(groupBy));
+    const { tree, labels, layout, colours } = this.trees.get(groupBy);
+    const graph = this.store.get("graph");
+    const root = (graph !== null && tree.byId.get(`graph:${graph}`)?.[0]) || tree.root;
+    const same = this.tree === tree && this.root === root;
+    Object.assign(this, { tree, labels, layout, colours, root });
+    this.scene.paint.labels = labels;
+    if (same) return;
+    this.current = null;
+    this.leftClosed = 0;
+    if (!root.open) openFirst(root);
+    this.layout.place(root);
+    this.home();
+  }
+
+  treeOf(groupBy) {
+    const tree = new Tree(this.ops, groupBy);
+    const labels = createLabels(tree);
+    let measured = null;
+    return { tree, labels, layout: new Layout(tree, labels), colours: new Colours(tree, labels, () => (measured ??= createMeasured(tree))) };
+  }
+
+  /** The opening view: all of it where that can be read, else its top. */
+  home() {
+    this.scene.clear();
+    this.camera.fit(this.root, READABLE);
+  }
+
+  fit() {
+    this.camera.fit(this.root);
+  }
+
+  /** The same for a view that is hidden behind another tab: it moves when it comes up. */
+  goToWhenSeen(item) {
+    if (this.stage.clientWidth) this.goTo(item);
+    else this.late = item;
+  }
+
+  resized() {
+    const width = this.stage.clientWidth;
+    if (!this.width && width && !this.late) this.home();
+    this.width = width;
+    if (this.late) this.goTo(this.late);
+    this.late = null;
+    this.ask();
+  }
+
+  stop() {
+    cancelAnimationFrame(this.waiting);
+    this.root = null;
+  }
+
+  /** One repaint per frame. */
+  ask() {
+    this.waiting ||= requestAnimationFrame(() => {
+      this.waiting = 0;
+      this.paint();
+    });
+  }
+
+  paint(again = false) {
+    const view = this.camera.view;
+    if (!view.width || !this.root) return;
+    this.world.setAttribute("transform", `translate(${view.x} ${view.y}) scale(${view.k})`);
+    this.scene.show(this.root, view, again);
+    this.changed(view);
+  }
+
+  /** After groups were opened or closed: lays out anew and keeps an item where it is on screen. */
+  relayout(anchor = null) {
+    const before = anchor && this.placeOf(anchor);
+    this.layout.place(this.root);
+    this.scene.clear();
+    this.onLayout();
+    if (before) {
+      const after = this.placeOf(anchor);
+      this.camera.x += (before.x - after.x) * this.camera.k;
+      this.camera.y += (before.y - after.y) * this.camera.k;
+    }
+    this.ask();
+  }
+
+  /** @returns {{x: number, y: number, w: number, h: number}} Where an item is, in the world. */
+  placeOf(item) {
+    let [x, y] = [0, 0];
+    for (let at = item; at !== this.root && at.parent; at = at.parent) {
+      x += at.x;
+      y += at.y;
+    }
+    return { x, y, w: item.w, h: item.h };
+  }
+
+  toggle(item) {
+    if (!item?.parts || item === this.root) return;
+    setOpen(item, !item.open);
+    if (!item.open && this.current && item.holds(this.current)) this.current = item;
+    this.relayout(item);
+    if (item.open) this.revealSoon(item);
+  }
+
+  revealSoon(item) {
+    requestAnimationFrame(() => this.shown(item) && this.camera.reveal(this.placeOf(item)));
+  }
+
+  /** Whether every group around an item is open. */
+  shown(item) {
+    return this.root.holds(item) && around(item).every((outer) => outer.open || outer.holds(this.root));
+  }
+
+  openAll() {
+    let boxes = 0;
+    this.leftClosed = 0;
+    for (const group of groupsIn(this.root)) {
+      const fits = boxes + group.parts.length <= MOST_OPEN && (group.parent === null || group === this.root || group.parent.open);
+      if (fits) boxes += group.parts.length;
+      else if (!group.open) this.leftClosed++;
+      if (fits) setOpen(group, true);
+    }
+    this.relayout();
+    this.fit();
+  }
+
+  closeAll() {
+    for (const group of groupsIn(this.root)) setOpen(group, false);
+    this.leftClosed = 0;
+    openFirst(this.root);
+    if (this.current && !this.shown(this.current)) this.current = null;
+    this.relayout();
+    this.home();
+  }
+
+  /** Opens what is around an item and shows it in the middle. */
+  goTo(item) {
+    if (!this.root.holds(item)) {
+      const graph = [item, ...around(item)].find((outer) => outer.kind === "graph");
+      this.store.set({ graph: graph?.graph.id ?? null });
+      if (!this.root.holds(item)) return;
+    }
+    let opened = false;
+    for (const outer of around(item)) {
+      if (outer.open || !this.root.holds(outer)) continue;
+      setOpen(outer, true);
+      opened = true;
+    }
+    this.current = item;
+    if (opened) this.layout.place(this.root);
+    if (opened) this.scene.clear();
+    this.camera.centre(this.placeOf(item));
+  }
+
+  /** @returns {import("./item.js").Item|null} The box that an operation is drawn as: the outermost closed group around it. */
+  boxOf(row) {
+    const home = this.tree.homes[row];
+    for (const outer of around(home)) if (this.root.holds(outer) && !outer.open) return outer;
+    if (!this.root.holds(home)) return null;
+    return home.open ? this.tree.leaf(row) : home;
+  }
+
+  marks(item) {
+    const marks = [];
+    if (this.chosen.has(item)) marks.push("olg-selected");
+    else if (within(this.linked, item)) marks.push(item.parts ? "olg-holds" : "olg-linked");
+    if (item === this.current) marks.push("olg-current");
+    if (!item.open && within(this.found, item)) marks.push("olg-found");
+    return marks;
+  }
+}
+
+/** Whether one of some sorted places is in an item. */
+function within(places, item) {
+  let [low, high] = [0, places.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (places[middle] < item.low) low = middle + 1;
+    else high = middle;
+  }
+  return low < places.length && places[low] < item.high;
+}

@@ -1,0 +1,137 @@
+// The edges among the children of one group: many edges between operations are one wire between their boxes.
+import { OUTPUT } from "./ops.js";
+
+export const HUB = 12; // a source that feeds more boxes than this is named at each of them instead of drawn
+
+/**
+ * @typedef {object} Wire
+ * @property {number} from Child; -1 for what comes in through the top of the group.
+ * @property {number} to Child; -1 for what leaves through the bottom.
+ * @property {number} count Values that it stands for.
+ * @property {number} cut Bytes of those that go from one partition, or PyTorch, to another.
+ * @property {boolean} cuts Whether there are any.
+ *
+ * @typedef {object} Wires
+ * @property {Wire[]} wires
+ * @property {Map<number, number[]>} stubs Hubs that a child reads: rows, by child.
+ * @property {Set<number>} returned Children whose values the graph returns, where those are too many to draw.
+ */
+
+/**
+ * @param {import("./tree.js").Tree} tree
+ * @param {import("./item.js").Item} item An opened group.
+ * @param {boolean} doors Whether to draw what crosses the border of the group.
+ * @returns {Wires}
+ */
+export function wiresOf(tree, item, doors = true) {
+  const scan = new Scan(tree, item);
+  const stubs = new Map();
+  const addStubs = (row, children) => children.forEach((child) => (stubs.has(child) ? stubs.get(child).push(row) : stubs.set(child, [row])));
+  const wires = new Map();
+  for (let at = item.low; at < item.high; at++) {
+    const row = tree.order[at];
+    const from = scan.slot(row);
+    const readers = scan.readers(row, from);
+    if (readers.length > HUB) addStubs(row, readers);
+    else for (const to of readers) join(wires, scan, row, from, to);
+  }
+  const returned = new Set();
+  if (doors) {
+    for (const [row, children] of scan.entering()) {
+      if (children.length > HUB) addStubs(row, children);
+      else for (const to of children) join(wires, scan, row, -1, to);
+    }
+    scan.leaving(wires, returned);
+  }
+  return { wires: [...wires.values()], stubs, returned };
+}
+
+function join(wires, scan, row, from, to) {
+  const key = (from + 1) * 65536 + to + 1;
+  if (!wires.has(key)) wires.set(key, { from, to, count: 0, cut: 0, cuts: false });
+  const wire = wires.get(key);
+  wire.count++;
+  if (to >= 0 && scan.cuts(row, to)) {
+    wire.cuts = true;
+    wire.cut += scan.ops.bytes[row];
+  }
+}
+
+/** The operations of a group with the child that each is in. */
+class Scan {
+  constructor(tree, item) {
+    this.tree = tree;
+    this.ops = tree.ops;
+    this.item = item;
+    this.slots = new Int32Array(item.size);
+    let at = item.low;
+    item.parts.forEach((part, index) => {
+      const high = typeof part === "number" ? at + 1 : part.high;
+      this.slots.fill(index, at - item.low, high - item.low);
+      at = high;
+    });
+  }
+
+  /** Child that a row is in; -1 for one outside. */
+  slot(row) {
+    const at = this.tree.place[row];
+    return at >= this.item.low && at < this.item.high ? this.slots[at - this.item.low] : -1;
+  }
+
+  /** Other children that read a row. */
+  readers(row, own) {
+    const { outStart, outRow } = this.ops;
+    const found = [];
+    for (let at = outStart[row]; at < outStart[row + 1]; at++) {
+      const slot = this.slot(outRow[at]);
+      if (slot >= 0 && slot !== own && !found.includes(slot)) found.push(slot);
+    }
+    return found;
+  }
+
+  /** Rows outside that children read, with those children. */
+  entering() {
+    const { inStart, inRow } = this.ops;
+    const found = new Map();
+    for (let at = this.item.low; at < this.item.high; at++) {
+      const row = this.tree.order[at];
+      for (let link = inStart[row]; link < inStart[row + 1]; link++) {
+        const source = inRow[link];
+        if (this.slot(source) >= 0) continue;
+        if (!found.has(source)) found.set(source, []);
+        const children = found.get(source);
+        const slot = this.slots[at - this.item.low];
+        if (children.at(-1) !== slot && !children.includes(slot)) children.push(slot);
+      }
+    }
+    return found;
+  }
+
+  /** Wires to what is outside. A training graph returns dozens of values to its backward: those are marked instead. */
+  leaving(wires, returned) {
+    const inner = new Map();
+    const outputs = new Map();
+    for (let at = this.item.low; at < this.item.high; at++) {
+      const row = this.tree.order[at];
+      const slot = this.slots[at - this.item.low];
+      for (let link = this.ops.outStart[row]; link < this.ops.outStart[row + 1]; link++) {
+        const reader = this.ops.outRow[link];
+        if (this.slot(reader) < 0) (this.ops.role[reader] === OUTPUT ? outputs : inner).set(slot, row);
+      }
+    }
+    if (outputs.size > HUB) for (const slot of outputs.keys()) returned.add(slot);
+    else for (const [slot, row] of outputs) join(wires, this, row, slot, -1);
+    if (inner.size <= HUB * 2) for (const [slot, row] of inner) if (!outputs.has(slot) || outputs.size > HUB) join(wires, this, row, slot, -1);
+  }
+
+  /** Whether a child reads a row from another partition, or over the border to PyTorch. */
+  cuts(row, slot) {
+    const { outStart, outRow, partition, role } = this.ops;
+    if (role[row]) return false;
+    for (let at = outStart[row]; at < outStart[row + 1]; at++) {
+      const reader = outRow[at];
+      if (!role[reader] && partition[reader] !== partition[row] && this.slot(reader) === slot) return true;
+    }
+    return false;
+  }
+}
