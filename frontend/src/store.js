@@ -8,7 +8,7 @@ import { createIdentity } from "./identity.js";
  * @property {string} tab Panel that is shown.
  * @property {"module"|"partition"} groupBy How the graph is folded.
  * @property {"partition"|"phase"|"time"|"error"|"reason"} colorBy What the colours of the graph mean.
- * @property {string|null} graph Id of the graph that is shown.
+ * @property {string|null} graph Id of the graph that is shown; null for all of them.
  * @property {string} search What is looked for.
  * @property {"auto"|"light"|"dark"} theme
  * @property {string} table Table that the panel of tables shows.
@@ -34,7 +34,7 @@ export function createStore(data, initial = {}) {
     tab: "overview",
     groupBy: "module",
     colorBy: "partition",
-    graph: data.table("graphs").get(0, "graph_id"),
+    graph: data.table("graphs").rows > 1 ? null : data.table("graphs").get(0, "graph_id"),
     search: "",
     theme: "auto",
     table: "graphs",
