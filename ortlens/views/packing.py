@@ -160,5 +160,21 @@ def _sum(table: str, column: str, columns: Mapping[str, list[Any]]) -> Packed | 
     return {"enc": "sum", "of": list(parts)} if all(map(int.__eq__, added, columns[column])) else None
 
 
+def bounded(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Plain data with every text cut to what a page can bear.
+
+    Args:
+        value: JSON data.
+
+    Returns:
+        The same, long texts with their length behind their head.
+    """
+    if isinstance(value, str):
+        return _bounded(value)
+    if isinstance(value, dict):
+        return {key: bounded(item) for key, item in value.items()}
+    return [bounded(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
 def _bounded(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}… ({len(text):,} characters)"

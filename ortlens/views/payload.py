@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import overview_of
 from ortlens.trace.schema import TABLES
-from ortlens.views.packing import Texts, packed_table
+from ortlens.views.packing import Texts, bounded, packed_table
 from ortlens.views.redaction import redacted_capture
 from ortlens.views.sentences import coverage_sentence, gain_words, look_sentence, pieces_sentence, reason_words, title
 from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, counted, percent, visible
@@ -58,9 +58,9 @@ def payload_from_capture(capture: Capture, *, redact: bool = False) -> dict[str,
     tables = {name: packed_table(table, kept[name], len(getattr(shown, name)), texts) for name, table in TABLES.items()}
     return {
         "version": VERSION,
-        "meta": _meta(shown, kept, redact=redact),
-        "overview": overview_facts(overview, shown),
-        "modules": _modules(kept["nodes"]),
+        "meta": bounded(_meta(shown, kept, redact=redact)),
+        "overview": bounded(overview_facts(overview, shown)),
+        "modules": bounded(_modules(kept["nodes"])),
         "tables": tables,
         "texts": texts.strings(),
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from torch import nn
 from ortlens import Lens
 from ortlens.trace import store
 from ortlens.views.payload import payload_from_capture
+from tests.data.captures.record import neutral_capture
 
 if TYPE_CHECKING:
     from ortlens.trace.records import Capture
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent
 FIXTURE = FOLDER.parents[2] / "frontend" / "test" / "pieces.payload.gz"
 KEPT_RUNS = 400
-
-sys.path.insert(0, str(FOLDER.parents[1] / "data" / "captures"))
-from record import neutral_capture  # noqa: E402 - the script of that name beside the other captures
 
 
 class Block(nn.Module):

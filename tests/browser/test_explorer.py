@@ -1,0 +1,274 @@
+"""The explorer in a real browser, from a file: every panel, every link, light and dark, mouse and keyboard."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+
+from ortlens.trace import store
+from tests.browser.page import page_from_captures
+from tests.unit.views.sample_captures import SAMPLES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from playwright.sync_api import Browser, Locator, Page, Request, ViewportSize
+
+    from ortlens.trace.records import Capture
+
+playwright = pytest.importorskip("playwright.sync_api")
+CHROMIUM = shutil.which("chromium")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium: apt-get install chromium fonts-dejavu-core"),
+    # playwright's own loop, when the last page is closed
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+PIECES = store.load(Path(__file__).parent / "captures" / "pieces.ortlens")
+PANELS = ("overview", "graph", "tables", "timeline", "source", "breaks", "findings", "numerics")
+WIDE: ViewportSize = {"width": 1280, "height": 800}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with playwright.sync_playwright() as running:
+        started = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def show(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
+    """Opens captures; when the test is over, nothing may have been complained of, asked of anyone, or run."""
+    trouble: list[str] = []
+    pages: list[Page] = []
+
+    def opened(*captures: Capture, color_scheme: Literal["light", "dark"] = "light", viewport: ViewportSize = WIDE) -> Page:
+        file = tmp_path / f"page{len(pages)}.html"
+        file.write_text(page_from_captures(*captures), encoding="utf-8")
+        page = browser.new_page(color_scheme=color_scheme, viewport=viewport)
+        pages.append(page)
+
+        def asked(request: Request) -> None:
+            if request.url != file.as_uri():
+                trouble.append(f"request: {request.url}")
+
+        page.on("console", lambda message: trouble.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: trouble.append(f"dialog: {dialog.message}"))
+        page.on("request", asked)
+        page.goto(file.as_uri())
+        for view in page.query_selector_all("[data-ortlens-payload]"):
+            view.wait_for_selector("xpath=self::*[@data-ortlens-ready]", timeout=20_000)
+        return page
+
+    yield opened
+    for page in pages:
+        page.close()
+    assert trouble == []
+
+
+def go(page: Page, panel: str) -> Locator:
+    page.click(f"[data-tab={panel}]")
+    shown = page.locator(f".ol-panel-{panel}:not([hidden])")
+    shown.wait_for()
+    return shown
+
+
+def selected(page: Page) -> str:
+    return page.inner_text(".ol-details-name")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 620])
+def test_every_panel_draws_the_real_model(show: Callable[..., Page], scheme: str, width: int) -> None:
+    page = show(PIECES, color_scheme=scheme, viewport={"width": width, "height": 700})
+    for panel in PANELS:
+        root = go(page, panel)
+        assert "could not be drawn" not in root.inner_text()
+        assert root.locator(".ol-empty:not([hidden])").count() == 0, panel
+        box = root.bounding_box()
+        assert box is not None
+        assert box["width"] > width / 2
+        assert box["height"] > 200
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_every_panel_draws_or_says_what_is_missing(show: Callable[..., Page], name: str) -> None:
+    page = show(SAMPLES[name])
+    for panel in PANELS:
+        text = go(page, panel).inner_text()
+        assert "could not be drawn" not in text, panel
+        assert len(text) > 60
+    assert page.query_selector("[role=tabpanel] img") is None  # hostile names stay text
+
+
+def test_empty_panels_name_the_call_that_fills_them(show: Callable[..., Page]) -> None:
+    page = show(SAMPLES["whole"])
+    assert "lens.verify(x)" in go(page, "numerics").inner_text()
+    assert "lens = ortlens.explain(model)(x)" in go(page, "timeline").inner_text()
+    go(page, "tables")
+    page.click("[data-table=kernels]")
+    assert "lens.profile(x)" in page.inner_text(".ol-panel-tables .ol-empty")
+
+
+def test_there_is_no_tab_for_what_the_page_does_not_hold(show: Callable[..., Page]) -> None:
+    assert show(PIECES).query_selector("[data-tab=onnx]") is None
+
+
+def test_the_first_screen_answers(show: Callable[..., Page]) -> None:
+    page = show(PIECES)
+    text = page.inner_text(".ol-panel-overview")
+    for question in (
+        "Is it in ONNX Runtime?",
+        "In how many pieces, and why?",
+        "Where does the time go?",
+        "Is it right?",
+        "What should I do first?",
+    ):
+        assert question in text
+    for answer in ("5 graph breaks", "aten.median.dim", "within tolerance", "guards", "remove the graph break"):
+        assert answer in text
+    bottom = page.evaluate("Math.max(...[...document.querySelectorAll('.ol-card')].map(card => card.getBoundingClientRect().bottom))")
+    assert bottom <= WIDE["height"]
+
+
+def test_a_line_leads_to_its_kernels_and_back(show: Callable[..., Page]) -> None:
+    page = show(PIECES)
+    go(page, "source")
+    page.click(".ol-source-text:has-text('torch.relu')")
+    assert "record.py" in selected(page)
+    page.click(".ol-step:has(h5:text-matches('^Kernel')) .ol-link >> nth=0")
+    kernel = selected(page)
+    assert page.query_selector(".ol-sure[aria-label^=fused]") is not None
+    page.click(".ol-jump:text-is('Table')")
+    assert kernel in page.inner_text(".ol-grid-row[aria-selected=true]")
+    page.click(".ol-step:has(h5:text-matches('^Your line')) .ol-link >> nth=0")
+    assert "record.py" in selected(page)
+
+
+def test_a_row_selects_and_the_other_panels_follow(show: Callable[..., Page]) -> None:
+    page = show(PIECES)
+    go(page, "tables")
+    page.click("[data-table=breaks]")
+    page.click(".ol-grid-rows .ol-grid-row >> nth=1")
+    reason = selected(page)
+    assert reason in go(page, "breaks").locator("[aria-current=true]").inner_text()
+    go(page, "source")
+    assert page.query_selector(".ol-line[aria-current=true]") is not None
+
+
+def test_tables_sort_filter_and_narrow_to_the_selection(show: Callable[..., Page]) -> None:
+    page = show(PIECES)
+    go(page, "tables")
+    page.click("[data-table=runs]")
+    page.click(".ol-grid-head button:text-matches('^total_ns')")
+    longest = _time(max(run.total_ns for run in PIECES.runs))
+    page.wait_for_selector(f".ol-grid-rows .ol-grid-row[data-at='0']:has-text('{longest}')")
+    page.fill("input[aria-label='Filter total_ns']", ">= 100 us")
+    slow = sum(run.total_ns >= 100_000 for run in PIECES.runs)
+    assert page.inner_text(".ol-panel-tables [role=status]") == f"{slow:,} of {len(PIECES.runs):,} rows"
+    page.fill("input[aria-label='Filter total_ns']", "")
+    page.click(".ol-grid-row[data-at='0']")
+    page.check(".ol-panel-tables input[type=checkbox] >> nth=0")
+    slowest = max(PIECES.runs, key=lambda run: run.total_ns)
+    same = sum(run.session_id == slowest.session_id for run in PIECES.runs)
+    assert page.inner_text(".ol-panel-tables [role=status]") == f"{same:,} of {len(PIECES.runs):,} rows"
+
+
+def _time(ns: int) -> str:
+    from ortlens.views.wording import time_from_ns
+
+    return time_from_ns(ns)
+
+
+def test_a_table_is_copied_as_it_is_shown(show: Callable[..., Page]) -> None:
+    page = show(PIECES)
+    go(page, "tables")
+    page.click("[data-table=breaks]")
+    # Frames of some notebooks may not write to the clipboard: the text then stands ready to be copied by hand.
+    page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('not allowed')); }")
+    page.click("button:text-is('Copy as CSV')")
+    lines = page.input_value("textarea.ol-copy").splitlines()
+    assert lines[0].startswith("break_id,file,line,source,reason")
+    assert sum(line.startswith("b") for line in lines[1:]) == len(PIECES.breaks)
+
+
+def test_the_whole_explorer_by_keyboard(show: Callable[..., Page]) -> None:
+    page = show(PIECES)
+    focused = "document.activeElement.dataset.tab ?? document.activeElement.className"
+    press = page.keyboard.press
+    while page.evaluate(focused) != "overview":
+        press("Tab")
+    walked = ["overview"]
+    for _ in PANELS[1:]:
+        press("ArrowRight")
+        walked.append(page.evaluate(focused))
+    assert tuple(walked) == PANELS
+    press("ArrowRight")
+    assert page.evaluate(focused) == "overview"
+    for panel, keys in {"timeline": ["ArrowRight", "ArrowRight", "Enter"], "numerics": ["ArrowRight", "ArrowDown", "Enter"]}.items():
+        _tab_to(page, panel)
+        for _ in range(30):
+            press("Tab")
+            if page.evaluate("document.activeElement.tagName") == "CANVAS":
+                break
+        for key in keys:
+            press(key)
+        assert selected(page)
+        page.evaluate("document.querySelector('.ol-details-head button').click()")
+    _tab_to(page, "tables")
+    page.click("[data-table=nodes]")
+    page.focus(".ol-grid")
+    for key in ("ArrowDown", "ArrowDown", "End", "Home", "Enter"):
+        press(key)
+    assert selected(page) == PIECES.nodes[0].node
+
+
+def _tab_to(page: Page, panel: str) -> None:
+    page.focus("[role=tab][aria-selected=true]")
+    page.keyboard.press("Home")
+    for _ in range(PANELS.index(panel)):
+        page.keyboard.press("ArrowRight")
+
+
+def test_keys_stay_inside(show: Callable[..., Page]) -> None:
+    page = show(PIECES)
+    page.evaluate("document.body.addEventListener('keydown', event => document.body.dataset.heard = event.key)")
+    go(page, "timeline")
+    page.focus(".ol-panel-timeline canvas")
+    page.keyboard.press("+")
+    assert page.evaluate("document.body.dataset.heard ?? null") is None
+
+
+def test_two_views_of_one_page_keep_apart(show: Callable[..., Page]) -> None:
+    page = show(PIECES, SAMPLES["demo_like"])
+    first, second = page.locator(".ortlens").all()
+    first.locator("[data-tab=breaks]").click()
+    assert second.locator("[aria-selected=true]").get_attribute("data-tab") == "overview"
+    ids = page.eval_on_selector_all("[id]", "elements => elements.map(element => element.id)")
+    assert len(ids) == len(set(ids))
+
+
+def test_the_theme_can_be_chosen(show: Callable[..., Page]) -> None:
+    page = show(PIECES, color_scheme="light")
+    back = "getComputedStyle(document.querySelector('.ortlens')).backgroundColor"
+    light = page.evaluate(back)
+    page.click(".ol-theme")
+    page.click(".ol-theme")
+    dark = page.evaluate(back)
+    assert sum(map(int, dark[4:-1].split(","))) < 200 < sum(map(int, light[4:-1].split(",")))
+
+
+def test_damaged_data_is_said(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "damaged.html"
+    file.write_text(page_from_captures(PIECES).replace('id="data0">', 'id="data0">AAAA'), encoding="utf-8")
+    page = browser.new_page()
+    page.goto(file.as_uri())
+    assert "could not start" in page.inner_text("[role=alert]")
+    page.close()

@@ -1,0 +1,243 @@
+"""What the explorer is given: nothing lost, nothing unbounded, nothing told when it must not be."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ortlens.analysis.overview import overview_of
+from ortlens.trace import records as r
+from ortlens.trace import store
+from ortlens.trace.schema import TABLES
+from ortlens.views import payload as payload_module
+from ortlens.views.packing import Texts, packed_column
+from ortlens.views.payload import payload_bytes, payload_from_capture
+from ortlens.views.redaction import redacted_capture
+from ortlens.views.sentences import coverage_sentence, pieces_sentence
+from tests.unit.views.sample_captures import SAMPLES, hostile
+
+ROOT = Path(__file__).parents[3]
+RECORDED = {path.stem: path for folder in ("data", "browser") for path in sorted((ROOT / "tests" / folder / "captures").glob("*.ortlens"))}
+CAPTURES: dict[str, r.Capture] = {**SAMPLES, **{name: store.load(path) for name, path in RECORDED.items()}}
+_NAMES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def unpacked(packed: dict[str, Any], rows: int, texts: list[str], columns: dict[str, Any]) -> list[Any]:
+    """A column as the browser unpacks it."""
+    decode = {
+        "const": lambda: [_value(packed["value"], packed["kind"])] * rows,
+        "text": lambda: [None if code < 0 else texts[code] for code in _ints(packed["codes"])],
+        "ints": lambda: _ints(packed["values"]),
+        "floats": lambda: [_value(value, "float") for value in packed["values"]],
+        "bools": lambda: [None if value is None else bool(value) for value in packed["values"]],
+        "sum": lambda: [
+            sum(parts) for parts in zip(*(unpacked(columns[part], rows, texts, columns) for part in packed["of"]), strict=True)
+        ],
+        "lists": lambda: _lists(packed, texts),
+    }
+    return list(decode[packed["enc"]]())
+
+
+def _value(value: object, kind: str) -> object:
+    return _NAMES[value] if kind == "float" and isinstance(value, str) else value
+
+
+def _ints(packed: list[Any] | dict[str, Any]) -> list[Any]:
+    return packed if isinstance(packed, list) else list(itertools.accumulate([packed["base"], *packed["delta"]]))
+
+
+def _lists(packed: dict[str, Any], texts: list[str]) -> list[Any]:
+    items = iter([texts[code] for code in _ints(packed["items"])] if packed["text"] else packed["items"])
+    distinct = [None if length < 0 else tuple(itertools.islice(items, length)) for length in packed["lengths"]]
+    return distinct if "codes" not in packed else [distinct[code] for code in _ints(packed["codes"])]
+
+
+def _same(one: object, other: object) -> bool:
+    return one == other or (isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other))
+
+
+@pytest.mark.parametrize("name", [name for name in CAPTURES if name != "huge"])
+def test_every_value_of_every_row_arrives(name: str) -> None:
+    capture = CAPTURES[name]
+    data = json.loads(gzip.decompress(payload_bytes(capture)))
+    for table in TABLES.values():
+        if table.name == "findings":  # the rules add to them
+            continue
+        records = (
+            sorted(getattr(capture, table.name), key=lambda run: run.start_ns) if table.name == "runs" else getattr(capture, table.name)
+        )
+        packed = data["tables"][table.name]
+        assert packed["rows"] == packed["total"] == len(records)
+        for column in table.columns:
+            values = unpacked(packed["columns"][column.name], len(records), data["texts"], packed["columns"])
+            wanted = [getattr(record, column.name) for record in records]
+            assert len(values) == len(wanted)
+            assert all(map(_same, values, wanted)), f"{table.name}.{column.name}"
+
+
+_VALUES = {
+    "str": st.none() | st.text(max_size=5),
+    "int": st.none() | st.integers(-(2**62), 2**62),
+    "float": st.none() | st.floats(),
+    "bool": st.none() | st.booleans(),
+    "tuple": st.none() | st.lists(st.text(max_size=2) | st.integers(0, 9), max_size=3).map(tuple),
+}
+_COLUMNS = {"str": "reason", "int": "cost_ns", "float": "max_abs", "bool": "ok", "tuple": "shape"}
+_TABLES_OF = {"str": "breaks", "int": "breaks", "float": "numerics", "bool": "numerics", "tuple": "nodes"}
+
+
+@pytest.mark.parametrize("kind", _VALUES)
+@settings(deadline=None)
+@given(data=st.data())
+def test_any_column_survives_the_way_through_json(kind: str, data: st.DataObject) -> None:
+    values = data.draw(st.lists(_VALUES[kind], max_size=12))
+    column = next(item for item in TABLES[_TABLES_OF[kind]].columns if item.name == _COLUMNS[kind])
+    texts = Texts()
+    packed = json.loads(json.dumps(packed_column(column, values, texts), allow_nan=False)) | {"kind": column.kind}
+    strings = json.loads(json.dumps(texts.strings()))
+    assert all(map(_same, unpacked(packed, len(values), strings, {}), values))
+
+
+def test_numpy_numbers_are_taken_for_numbers() -> None:
+    numpy = pytest.importorskip("numpy")
+    column = next(item for item in TABLES["numerics"].columns if item.name == "max_abs")
+    assert packed_column(column, [numpy.float32(0.5), None], Texts())["values"] == [0.5, None]
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_the_words_are_those_of_the_other_views(name: str) -> None:
+    capture = CAPTURES[name]
+    overview = overview_of(capture)
+    facts = payload_from_capture(capture)["overview"]
+    assert facts["coverage_sentence"] == coverage_sentence(overview)
+    assert facts["pieces_sentence"] in ("", pieces_sentence(overview))
+    assert facts["verdict"]
+    assert len(facts["gains"]) == len(overview.findings)
+
+
+def test_the_verdict_tells_pieces_breaks_and_numbers() -> None:
+    pieces = CAPTURES["pieces"]
+    said = payload_from_capture(pieces)["overview"]["verdict"]
+    assert re.fullmatch(
+        r"\d+\.\d % of the model runs in ONNX Runtime in \d+ ONNX models, 5 graph breaks, \d+ recompiles, numbers as PyTorch's", said
+    )
+    wrong = replace(pieces, numerics=(replace(pieces.numerics[0], ok=False), *pieces.numerics[1:]))
+    assert payload_from_capture(wrong)["overview"]["verdict"].endswith("1 value out of tolerance")
+    assert payload_from_capture(r.Capture())["overview"]["verdict"] == "nothing was compiled while the lens watched"
+
+
+def test_what_to_look_at_first_can_be_selected() -> None:
+    facts = payload_from_capture(CAPTURES["pieces"])["overview"]
+    kinds = [(look["subject"], look["id"].partition(":")[0]) for look in facts["looks"]]
+    assert kinds == [("break", "break"), ("fallback", "line"), ("recompile", "recompile")]
+    found = payload_from_capture(CAPTURES["training"])["overview"]["looks"]
+    assert all(look["id"] for look in found)
+
+
+def test_a_fallback_without_a_line_is_selected_by_its_node() -> None:
+    demo = CAPTURES["demo_like"]
+    placeless = replace(demo, breaks=(), fallbacks=tuple(replace(item, file=None, line=None) for item in demo.fallbacks))
+    assert payload_from_capture(placeless)["overview"]["looks"][0]["id"] == "node:g0/median"
+
+
+def test_equal_captures_give_equal_bytes() -> None:
+    assert payload_bytes(CAPTURES["pieces"]) == payload_bytes(store.load(RECORDED["pieces"]))
+
+
+def test_of_many_calls_the_newest_are_shown_and_the_rest_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payload_module, "MAX_RUNS", 10)
+    monkeypatch.setattr(payload_module, "MAX_ROWS", 20)
+    pieces = CAPTURES["pieces"]
+    data = payload_from_capture(replace(pieces, runs=pieces.runs[::-1]))
+    runs = data["tables"]["runs"]
+    newest = sorted(run.start_ns for run in pieces.runs)[-10:]
+    assert unpacked(runs["columns"]["start_ns"], 10, data["texts"], runs["columns"]) == newest
+    assert (runs["rows"], runs["total"]) == (10, len(pieces.runs))
+    assert f"the newest 10 of {len(pieces.runs):,} runs are shown; the frame `.runs` has all" in data["meta"]["left_out"]
+    assert any(text.startswith("the first 20 of ") and "nodes" in text for text in data["meta"]["left_out"])
+
+
+def test_a_huge_capture_stays_small() -> None:
+    capture = CAPTURES["huge"]
+    assert len(payload_bytes(capture)) < 2_000_000
+    named = hostile("x" * 1_000_000)
+    assert len(gzip.decompress(payload_bytes(named))) < 2_000_000
+
+
+def test_hostile_text_is_plain_json() -> None:
+    raw = gzip.decompress(payload_bytes(CAPTURES["hostile"]))
+    assert raw.isascii()
+    assert json.loads(raw)["tables"]["nodes"]["rows"] == 0
+
+
+@pytest.mark.parametrize("name", ["demo", "pieces", "training", "deep_break", "demo_like"])
+def test_redacted_data_holds_no_path_and_no_source(name: str) -> None:
+    capture = CAPTURES[name]
+    raw = gzip.decompress(payload_bytes(capture, redact=True)).decode()
+    data = json.loads(raw)
+    assert data["meta"]["redacted"]
+    sources = {record.source for record in capture.nodes} | {record.source for record in capture.breaks}
+    for source in sources | {record.source for record in capture.fallbacks}:
+        assert not source or len(source.strip()) < 6 or json.dumps(source.strip())[1:-1] not in raw
+    assert "/home/ada" not in raw
+    assert "site-packages" not in raw
+    assert not any(getattr(record, "source", None) for record in redacted_capture(capture).nodes)
+
+
+def test_a_redacted_guard_keeps_its_condition_and_its_file() -> None:
+    shown = redacted_capture(CAPTURES["demo"])
+    (item,) = shown.recompiles
+    assert item.guard == "want_logits == False"
+    assert item.file == "demo.py"
+    assert "self.head" not in item.reason
+    assert "demo.py" in item.reason
+
+
+def test_files_of_one_name_are_told_apart_in_any_order() -> None:
+    graphs = tuple(
+        r.Graph(graph_id=f"g{n}", phase="inference", op_count=1, file=file, line=1)
+        for n, file in enumerate(("/a/model.py", "/b/model.py", "C:\\work\\other.py"))
+    )
+    said = r.Finding(rule="x", severity="info", title="see /b/model.py:3, /etc/x/secret.txt and https://pytorch.org/docs/stable")
+    one = redacted_capture(r.Capture(graphs=graphs, findings=(said,)))
+    two = redacted_capture(r.Capture(graphs=graphs[::-1]))
+    files = [graph.file for graph in one.graphs]
+    assert len(set(files)) == 3
+    assert files[2] == "other.py"
+    assert all(str(file).startswith("model.py~") for file in files[:2])
+    assert files == [graph.file for graph in two.graphs][::-1]
+    assert one.findings[0].title == f"see {files[1]}:3, secret.txt and https://pytorch.org/docs/stable"
+
+
+def test_redaction_leaves_ids_and_numbers_alone() -> None:
+    capture = CAPTURES["pieces"]
+    shown = redacted_capture(capture)
+    for name, table in TABLES.items():
+        for column in table.columns:
+            if column.kind in ("int", "float", "bool") or column.name in (
+                "graph_id",
+                "node",
+                "partition_id",
+                "session_id",
+                "kernel",
+                "break_id",
+            ):
+                assert [getattr(x, column.name) for x in getattr(shown, name)] == [getattr(x, column.name) for x in getattr(capture, name)]
+    assert shown.attachments == {}
+
+
+def test_the_fixture_of_the_browser_tests_is_of_this_version() -> None:
+    fixture = json.loads(gzip.decompress((ROOT / "frontend" / "test" / "pieces.payload.gz").read_bytes()))
+    assert fixture["version"] == payload_module.VERSION
+    assert list(fixture["tables"]) == list(TABLES)
+    assert set(fixture["overview"]) == set(payload_from_capture(CAPTURES["pieces"])["overview"])
