@@ -82,7 +82,7 @@ function selected(store, chain) {
   const head = el("div.ol-details-head", {}, el("span.ol-kind", {}, KIND_NAMES[chain.kind] ?? chain.kind), close);
   const name = el("p.ol-details-name", {}, clipped(nameOf(store, chain), 300));
   const body = el("div.ol-chain", {}, ...STEPS.filter((step) => chain[step].length && !isItself(chain, step)).map((step) => stepOf(store, chain, step)));
-  return [head, name, jumps(store, chain), about(store, chain), el("h4", {}, "Linked to"), body, legend(chain)];
+  return [head, name, jumps(store, chain), about(store, chain), el("h4", {}, "Linked to"), body, legend(chain)].filter(Boolean);
 }
 
 const isItself = (chain, step) => chain[step].length === 1 && chain[step][0].id === chain.id;

@@ -165,6 +165,7 @@ export function createIdentity(data) {
     if (get("partition_id")) links.partitions.add(`partition:${get("partition_id")}`);
     if (get("model_id")) links.models.add(`model:${get("model_id")}`);
     if (get("session_id")) links.sessions.add(`session:${get("session_id")}`);
+    if (table === "kernels") for (const onnx of kernelOnnx(idOf(table, row))) links.onnx.add(onnx, get("confidence") ?? "none");
     if (table === "breaks") for (const graph of graphsCompiled(get("compile_ids") ?? [])) links.graphs.add(`graph:${graph}`);
     if (table === "recompiles") for (const graph of graphsCompiled([get("compile_id"), get("of_compile_id")])) links.graphs.add(`graph:${graph}`);
     const subject = table === "findings" ? subjectId(get("subject")) : null;
@@ -177,40 +178,51 @@ export function createIdentity(data) {
     const { modelOf, sessionsOf, kernelsOf } = places();
     const graph = nodes.get(row, "graph_id");
     links.nodes.add(`node:${graph}/${nodes.get(row, "node")}`, confidence);
-    links.graphs.add(`graph:${graph}`, confidence);
+    links.graphs.add(`graph:${graph}`); // whichever of the nodes it is, they are all of this graph and partition
     if (nodes.get(row, "file")) links.lines.add(lineId(nodes.get(row, "file"), nodes.get(row, "line")), confidence);
     if (nodes.get(row, "module")) links.modules.add(`module:${graph}/${nodes.get(row, "module")}`, confidence);
     const partition = nodes.get(row, "partition_id");
     if (partition === null) return;
-    links.partitions.add(`partition:${partition}`, confidence);
+    links.partitions.add(`partition:${partition}`);
     const model = modelOf.get(partition);
-    if (model) links.models.add(`model:${model}`, confidence);
+    if (model) links.models.add(`model:${model}`);
     const sures = nodes.get(row, "onnx_confidences") ?? [];
     if (model) (nodes.get(row, "onnx_nodes") ?? []).forEach((name, at) => addOnnx(links, `onnx:${model}/${name}`, weaker(confidence, sures[at] ?? "exact"), id));
-    for (const session of sessionsOf.get(partition) ?? []) links.sessions.add(idOf("sessions", session), confidence);
+    for (const session of sessionsOf.get(partition) ?? []) if (!/^(session|kernel|run):/.test(id)) links.sessions.add(idOf("sessions", session));
     for (const kernel of kernelsOf.get(row) ?? []) addKernel(links, kernel, confidence, id);
   }
 
   // Of a selected ONNX node or kernel, its neighbours under the same node are not meant.
   function addOnnx(links, onnx, confidence, id) {
-    if (!id.startsWith("onnx:") || onnx === id) links.onnx.add(onnx, confidence);
+    const known = id.startsWith("kernel:") && kernelOnnx(id).length > 0; // the profile names them itself
+    if (!known && (!id.startsWith("onnx:") || onnx === id)) links.onnx.add(onnx, confidence);
   }
 
   function addKernel(links, row, confidence, id) {
     const kernel = idOf("kernels", row);
     if (id.startsWith("kernel:") && kernel !== id) return;
     if (id.startsWith("session:") && `session:${data.table("kernels").get(row, "session_id")}` !== id) return;
+    const named = kernelOnnx(kernel);
+    if (id.startsWith("onnx:") && named.length && !named.includes(id)) return;
     links.kernels.add(kernel, weaker(confidence, data.table("kernels").get(row, "confidence") ?? "none"));
+  }
+
+  /** Ids of the ONNX nodes that a kernel computes, where the profile tells them. */
+  function kernelOnnx(kernel) {
+    const get = (column) => data.table("kernels").get(rowOf(kernel).row, column);
+    const session = rowOf(`session:${get("session_id")}`);
+    const model = session && places().modelOf.get(data.table("sessions").get(session.row, "partition_id"));
+    return model ? (get("onnx_nodes") ?? []).map((name) => `onnx:${model}/${name}`).filter((onnx) => places().onnx.has(onnx)) : [];
   }
 
   /** Models, sessions, breaks and findings that are about what was found so far. */
   function addSiblings(links, id) {
     const partitions = links.partitions.list();
-    for (const { id: partition, confidence } of partitions) {
+    for (const { id: partition } of partitions) {
       const name = partition.slice("partition:".length);
-      for (const row of places().modelsOf.get(name) ?? []) links.models.add(idOf("models", row), confidence);
-      if (id.startsWith("session:")) continue;
-      for (const row of places().sessionsOf.get(name) ?? []) links.sessions.add(idOf("sessions", row), confidence);
+      for (const row of places().modelsOf.get(name) ?? []) links.models.add(idOf("models", row));
+      if (/^(session|kernel|run):/.test(id)) continue; // those are of one session
+      for (const row of places().sessionsOf.get(name) ?? []) links.sessions.add(idOf("sessions", row));
     }
     const lines = new Set(links.lines.list().map((link) => link.id));
     const graphs = data.table("graphs");

@@ -96,7 +96,7 @@ function partsNote(parts, store) {
   return kernels ? el("p", {}, go(store, "Slowest kernels", { tab: "tables", table: "kernels" })) : note(HELP.kernels.missing, HELP.kernels.call);
 }
 
-const note = (said, call) => el("p.ol-soft", {}, `${said} `, call ? el("code", {}, call) : null);
+const note = (said, call) => el("p.ol-soft", {}, said, call ? " To fill this in: " : null, call ? el("code", {}, call) : null);
 
 function callTime(store) {
   const { call } = store.data.overview;
@@ -150,6 +150,6 @@ function first(store) {
   const looks = store.data.overview.looks;
   const items = looks.map((look) => el("li", {}, look.id && store.identity.has(look.id) ? go(store, look.sentence, { selected: look.id }) : look.sentence));
   const findings = store.data.table("findings").rows;
-  const more = findings ? el("p", {}, go(store, `All ${counted(findings, "finding")}`, { tab: "findings" })) : null;
+  const more = findings ? el("p", {}, go(store, findings === 1 ? "The finding" : `All ${counted(findings, "finding")}`, { tab: "findings" })) : null;
   return card("first", "What should I do first?", looks.length ? el("ol", {}, ...items) : el("p", {}, "Nothing stands out."), more);
 }

@@ -2,7 +2,7 @@
 import { button, el } from "./dom.js";
 import { clipped, counted, functionName, place } from "./format.js";
 
-const MAX_BOXES = 60;
+const MAX_BOXES = 30;
 
 /**
  * @typedef {{id: string, ort: boolean, nodes: number, label: string}} Piece

@@ -76,6 +76,7 @@ class Timeline {
 
   paint() {
     if (!this.canvas.clientWidth) return;
+    Object.assign(this.view, { top: this.holder.scrollTop, bottom: this.holder.scrollTop + this.holder.clientHeight });
     this.view.focused = this.canvas.getRootNode().activeElement === this.canvas;
     drawTimeline(this.canvas, this.calls, this.view, (this.colours ??= palette(this.holder, COLOURS)));
     this.figures.textContent = this.inView();
@@ -170,6 +171,7 @@ class Timeline {
       drag = null;
     });
     this.canvas.addEventListener("keydown", (event) => this.onKey(event));
+    this.holder.addEventListener("scroll", () => this.draw(), { passive: true });
     for (const name of ["focus", "blur"]) this.canvas.addEventListener(name, () => this.draw());
   }
 

@@ -16,8 +16,8 @@ const DIM = 0.25; // opacity of what does not belong to the selection
 /**
  * @param {HTMLCanvasElement} canvas
  * @param {import("./calls.js").Calls} calls
- * @param {{from: number, to: number, lane: number, row: number, dim: Set<number>|null, focused: boolean}} view What is in
- *   view on the drawn axis, the marked call, and the rows that are not dimmed.
+ * @param {{from: number, to: number, top: number, bottom: number, lane: number, row: number, dim: Set<number>|null, focused: boolean}} view What is in
+ *   view on the drawn axis and of the lanes, the marked call, and the rows that are not dimmed.
  * @param {Record<string, string>} colours
  */
 export function drawTimeline(canvas, calls, view, colours) {
@@ -27,7 +27,10 @@ export function drawTimeline(canvas, calls, view, colours) {
   context.font = "11px system-ui, sans-serif";
   context.textBaseline = "middle";
   grid(frame);
-  calls.lanes.forEach((lane, at) => drawLane(frame, lane, TOP + at * LANE));
+  calls.lanes.forEach((lane, at) => {
+    const top = TOP + at * LANE;
+    if (top + LANE >= view.top && top <= view.bottom) drawLane(frame, lane, top); // the others are scrolled away
+  });
   pauses(frame);
   mark(frame);
 }

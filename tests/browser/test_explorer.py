@@ -272,3 +272,14 @@ def test_damaged_data_is_said(browser: Browser, tmp_path: Path) -> None:
     page.goto(file.as_uri())
     assert "could not start" in page.inner_text("[role=alert]")
     page.close()
+
+
+def test_nothing_shows_a_missing_value_as_a_word(show: Callable[..., Page]) -> None:
+    page = show(PIECES)
+    for kind in ("graphs", "nodes", "sessions", "kernels", "breaks", "recompiles", "findings", "runs"):
+        go(page, "tables")
+        page.click(f"[data-table={kind}]")
+        page.click(".ol-grid-row[data-at='0']")
+        words = page.inner_text(".ol-details").split()
+        assert words
+        assert not {"null", "undefined", "NaN", "[object"} & set(words), kind
