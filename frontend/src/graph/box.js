@@ -1,6 +1,6 @@
 // One box as SVG. Three levels of detail: everything; the title in larger letters; the bare shape.
 import { svg, svgText } from "./svg.js";
-import { clipped, isolated } from "./text.js";
+import { isolated } from "./text.js";
 
 export const FULL = 2;
 export const TITLE = 1;
@@ -10,6 +10,7 @@ export const SHAPE = 0;
  * @typedef {object} Paint What a box is drawn from.
  * @property {import("./labels.js").Labels} labels
  * @property {(item: import("./item.js").Item) => import("./colours.js").Look} look
+ * @property {import("./text.js").Font} font
  * @property {string} prefix Of ids in the page.
  */
 
@@ -24,9 +25,9 @@ export function boxElement(item, level, paint, at) {
   const look = paint.look(item);
   const group = svg("g", { class: classOf(item), transform: `translate(${at.x} ${at.y})`, style: styleOf(look) });
   if (item.kind === "fold") group.append(...stack(item));
-  group.append(svg("rect", { class: "olg-body", width: item.w, height: item.h, rx: item.parts ? 7 : 4 }));
-  if (item.torch && !item.ort) group.append(svg("rect", { class: "olg-hatched", fill: `url(#${paint.prefix}hatch)`, width: item.w, height: item.h, rx: item.parts ? 7 : 4 }));
-  if (look.hue) group.append(svg("path", { class: "olg-edge", d: `M0 5q0-5 5-5h2v${item.h}h-2q-5 0-5-5z` }));
+  group.append(svg("rect", { class: "olg-body", width: item.w, height: item.h, rx: roundness(item) }));
+  if (item.torch && !item.ort) group.append(svg("rect", { class: "olg-hatched", fill: `url(#${paint.prefix}hatch)`, width: item.w, height: item.h, rx: roundness(item) }));
+  if (look.hue && level > SHAPE) group.append(svg("path", { class: "olg-edge", d: `M0 5q0-5 5-5h2v${item.h}h-2q-5 0-5-5z` }));
   if (item.ort && item.torch) group.append(shareBar(item, paint));
   else if (level === SHAPE && item.torch) group.append(svg("rect", { class: "olg-mark", width: item.w, height: item.h, rx: 4 }));
   if (look.bar !== null && level > SHAPE) group.append(svg("rect", { class: "olg-time", x: 8, y: item.h - 6, width: Math.max(1.5, (item.w - 16) * Math.min(1, look.bar)), height: 4 }));
@@ -34,6 +35,9 @@ export function boxElement(item, level, paint, at) {
   else if (level === TITLE) titleText(group, item, paint);
   return group;
 }
+
+/** Inputs and outputs are told by their shape. */
+const roundness = (item) => (item.parts ? 7 : item.kind === "op" ? 4 : item.h / 2);
 
 function classOf(item) {
   const side = item.torch ? (item.ort ? "olg-mixed" : "olg-torch") : item.ort ? "olg-ort" : "olg-neither";
@@ -62,24 +66,24 @@ function shareBar(item, paint) {
 
 function fullText(group, item, look, paint) {
   const { labels } = paint;
-  const left = look.hue ? 14 : 10;
+  const left = look.hue ? 14 : item.kind === "op" || item.parts ? 10 : 16;
   const isGroup = item.parts !== null;
-  const tag = isGroup && item.torch ? (item.ort ? `${item.torch} in PyTorch` : "all in PyTorch") : "";
-  group.append(write(labels.title(item), left, isGroup ? 19 : 16, item.w - left - (isGroup ? 28 : 8), 12.5, "olg-title"));
-  const tagRoom = look.tag ? Math.min(item.w * 0.62, look.tag.length * 6.4 + 8) : 0;
+  const tag = isGroup ? labels.side(item) : "";
+  group.append(write(paint, labels.title(item), left, isGroup ? 19 : item.kind === "output" ? 23 : 16, item.w - left - (isGroup ? 28 : 8), 12.5, "olg-title"));
   const note = labels.note(item);
   const noteY = isGroup ? 35 : 31;
-  const second = isGroup ? tag || look.tag : look.tag;
-  const room = item.w - left - 8 - (second ? Math.min(item.w * 0.55, second.length * 6.2 + 6) : 0);
-  if (note && room > 18) group.append(write(note, left, noteY, room, 11, "olg-note"));
-  if (second) group.append(write(second, item.w - 8, noteY, Math.max(tagRoom, item.w * 0.55), 11, tag || look.tag === "PyTorch" ? "olg-tag olg-tag-torch" : "olg-tag"));
+  const second = tag || (item.kind === "torch" ? "" : look.tag);
+  const forTag = second ? Math.min(item.w * (note ? 0.66 : 0.9), paint.font.widthOf(second, 11) + 2) : 0;
+  const room = item.w - left - 8 - forTag - (second ? 6 : 0);
+  if (note && room > 18) group.append(write(paint, note, left, noteY, room, 11, "olg-note"));
+  if (second) group.append(write(paint, second, item.w - 8, noteY, forTag, 11, tag || look.tag === "PyTorch" ? "olg-tag olg-tag-torch" : "olg-tag"));
   const stub = labels.stub(item);
-  if (stub) group.append(stubElement(stub, item, left, isGroup ? 48 : 45));
+  if (stub) group.append(stubElement(stub, item, paint, left, isGroup ? 48 : 45));
   if (isGroup) group.append(toggle(item.w - 22, 7, false));
 }
 
-function stubElement(stub, item, left, y) {
-  const text = write(`⇢ ${stub.text}`, left, y, item.w - left - 6, 10, stub.row >= 0 ? "olg-stub olg-stub-link" : "olg-stub");
+function stubElement(stub, item, paint, left, y) {
+  const text = write(paint, `⇢ ${stub.text}`, left, y, item.w - left - 6, 10, stub.row >= 0 ? "olg-stub olg-stub-link" : "olg-stub");
   if (stub.row >= 0) text.setAttribute("data-row", stub.row);
   return text;
 }
@@ -95,13 +99,15 @@ export function toggle(x, y, open) {
 }
 
 function titleText(group, item, paint) {
-  const size = item.parts ? 22 : 17;
-  const middle = item.h / 2 + size * 0.35 - (item.ort && item.torch ? 4 : 0);
-  group.append(write(paint.labels.title(item), 10, middle, item.w - 14, size, "olg-title"));
+  const mixed = item.ort && item.torch;
+  const size = item.parts ? 20 : 16;
+  const middle = mixed ? 21 : item.h / 2 + size * 0.35;
+  group.append(write(paint, paint.labels.title(item), 11, middle, item.w - 14, size, "olg-title"));
+  if (mixed) group.append(write(paint, `${item.torch} in PyTorch`, 11, 38, item.w - 14, 15, "olg-tag-torch"));
 }
 
-function write(text, x, y, room, size, kind) {
-  return svgText(isolated(clipped(text, room, size)), x, y, { class: kind, "font-size": size });
+function write({ font }, text, x, y, room, size, kind) {
+  return svgText(isolated(font.clipped(text, room, size)), x, y, { class: kind, "font-size": size });
 }
 
 /**
@@ -112,17 +118,24 @@ export function frameElement(item, level, paint, at) {
   const look = paint.look(item);
   const group = svg("g", { class: `${classOf(item)} olg-open`, transform: `translate(${at.x} ${at.y})`, style: styleOf(look) });
   group.append(svg("rect", { class: "olg-body", width: item.w, height: item.h, rx: 8 }));
-  group.append(svg("path", { class: "olg-header", d: `M0 26v-18q0-8 8-8h${item.w - 16}q8 0 8 8v18z` }));
-  if (look.hue) group.append(svg("path", { class: "olg-edge", d: `M0 8q0-8 8-8h1v${item.h}h-1q-8 0-8-8z` }));
+  if (level > SHAPE) group.append(svg("path", { class: "olg-header", d: `M0 26v-18q0-8 8-8h${item.w - 16}q8 0 8 8v18z` }));
+  if (level > SHAPE && look.hue && look.hue !== "neutral") group.append(svg("path", { class: "olg-edge", d: `M0 8q0-8 8-8h1v${item.h}h-1q-8 0-8-8z` }));
   if (level === FULL) headerText(group, item, look, paint);
   return group;
 }
 
 function headerText(group, item, look, paint) {
   group.append(toggle(item.w - 22, 6, true));
-  const tag = item.torch ? (item.ort ? `▨ ${item.torch} of ${item.ort + item.torch} in PyTorch` : "▨ all in PyTorch") : item.kind === "graph" && item.ort ? "all in ONNX Runtime" : look.tag;
   const room = item.w - 44;
-  const forTag = tag ? Math.min(room * 0.6, tag.length * 6.4 + 6) : 0;
-  group.append(write(paint.labels.title(item), 14, 18, room - forTag, 12.5, "olg-title"));
-  if (tag && room > 120) group.append(write(tag, item.w - 30, 18, forTag, 11, item.torch ? "olg-tag olg-tag-torch" : "olg-tag"));
+  const width = (text, size) => paint.font.widthOf(text, size) + 2;
+  const title = width(paint.labels.title(item), 12.5);
+  const tags = [headerTag(item, look), item.torch ? `▨ ${item.torch} in PyTorch` : "", item.torch ? `▨ ${item.torch}` : ""];
+  const tag = tags.find((text) => width(text, 11) + 8 <= Math.max(room - title, room * 0.3)) ?? "";
+  group.append(write(paint, paint.labels.title(item), 14, 18, room - (tag ? width(tag, 11) + 8 : 0), 12.5, "olg-title"));
+  if (tag) group.append(write(paint, tag, item.w - 30, 18, width(tag, 11), 11, item.torch ? "olg-tag olg-tag-torch" : "olg-tag"));
+}
+
+function headerTag(item, look) {
+  if (item.torch) return item.ort ? `▨ ${item.torch} of ${item.ort + item.torch} in PyTorch` : "▨ all in PyTorch";
+  return item.kind === "graph" && item.ort ? "all in ONNX Runtime" : look.tag;
 }

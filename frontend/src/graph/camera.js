@@ -91,10 +91,12 @@ export class Camera {
    * All of a box into view.
    * @param {{w: number, h: number}} box
    * @param {number} [least] Never smaller than this: then its top is shown.
+   * @param {number} [corner] Width that is kept free, where there is room, when not all of it is shown.
    */
-  fit({ w, h }, least = LEAST) {
-    const { width, height } = this.view;
-    const k = Math.max(least, Math.min(1, (width - 24) / w, (height - 24) / h));
+  fit({ w, h }, least = LEAST, corner = 0) {
+    const { height, width: whole } = this.view;
+    const k = Math.max(least, Math.min(1, (whole - 24) / w, (height - 24) / h));
+    const width = h * k > height && w * k < whole - corner - 24 ? whole - corner : whole;
     this.k = k;
     this.x = w * k <= width ? (width - w * k) / 2 : 12;
     this.y = h * k <= height ? (height - h * k) / 2 : 12;

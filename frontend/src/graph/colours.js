@@ -3,8 +3,8 @@ import { percent, real, time } from "../format.js";
 import { TORCH } from "./ops.js";
 
 /** Okabe and Ito's hues; vermilion is PyTorch's alone. */
-const HUES = ["#0072b2", "#009e73", "#e69f00", "#56b4e9", "#cc79a7", "#f0e442"];
-const PHASES = { inference: HUES[0], forward: HUES[1], backward: HUES[4] };
+const HUES = ["#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#f0e442"]; // not orange: too near
+const PHASES = { inference: HUES[0], forward: HUES[1], backward: HUES[2] };
 const REASONS = {
   no_converter: "#e69f00", converter_raised: "#cc79a7", dtype: "#56b4e9", layout: "#009e73", device: "#0072b2",
   dynamic_shape: "#f0e442", side_effect: "#999999", too_small: "#7fc8a9", policy: "#8f7fd1", session_refused: "#d55e00",
@@ -51,7 +51,8 @@ export class Colours {
     const piece = this.labels.piece(item);
     const at = this.partitions.get(piece);
     if (item.torch && !item.ort) return plain("PyTorch");
-    return { ...plain(piece), hue: at === undefined ? (item.ort ? "neutral" : null) : HUES[at % HUES.length] };
+    const said = this.partitions.size < 2 || (this.tree.groupBy === "partition" && item.kind !== "graph"); // the box around it says so
+    return { ...plain(said ? "" : piece), hue: at === undefined ? (item.ort ? "neutral" : null) : HUES[at % HUES.length] };
   }
 
   phase(item) {
@@ -85,7 +86,7 @@ export class Colours {
       if (this.tree.ops.side[row] === TORCH) found.add(this.data.table("nodes").get(row, "reason_code") ?? "unknown");
     }
     const [first] = found;
-    return { ...plain(found.size === 1 ? first : `${found.size} reasons`), hue: found.size === 1 ? (REASONS[first] ?? HUES[4]) : "neutral", strength: 0.5 };
+    return { ...plain(found.size === 1 ? first : `${found.size} reasons`), hue: found.size === 1 ? (REASONS[first] ?? HUES[2]) : "neutral", strength: 0.5 };
   }
 
   /** @returns {{hue: string|null, words: string, strength?: number}[]} What the hues mean; `note` stands below. */
@@ -127,9 +128,9 @@ export class Colours {
     const codes = this.data.table("nodes").column("reason_code");
     for (let row = 0; row < codes.length; row++) if (this.tree.ops.side[row] === TORCH) met.add(codes[row] ?? "unknown");
     const words = this.data.overview?.reasons ?? {};
-    const entries = [...met].map((code) => ({ hue: REASONS[code] ?? HUES[4], words: `${code}: ${words[code] ?? "not told"}`, strength: 0.5 }));
+    const entries = [...met].map((code) => ({ hue: REASONS[code] ?? HUES[2], words: `${code}: ${words[code] ?? "not told"}`, strength: 0.5 }));
     return { entries, note: met.size ? "" : "nothing stays in PyTorch" };
   }
 }
 
-const plain = (tag) => ({ hue: null, tag, bar: null, strength: 0.14 });
+const plain = (tag) => ({ hue: null, tag, bar: null, strength: 0.2 });

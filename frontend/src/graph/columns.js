@@ -1,10 +1,11 @@
 // A long chain of boxes is a ribbon that nobody can read when all of it is in view: it is broken into columns.
 
-const TALL = 1300; // pixels that are still looked at by scrolling
-const ASPECT = 1.5; // of what results, width to height
+const TALL = 760; // pixels that are still looked at by scrolling
+const ASPECT = 1.75; // of what results, width to height: that of most windows
 const FEW = 3; // values that may cross from one column to the next
-const GUTTER = 44;
-const MOST_COLUMNS = 24;
+const GUTTER = 44; // between columns, at least
+const MOST_COLUMNS = 40;
+const TRIES = 60; // heights of a column that are tried
 const HEAD = -8; // above the boxes of a column, where wires turn
 const LEAD = 10; // between a box and the turn of a wire
 
@@ -18,22 +19,23 @@ const LEAD = 10; // between a box and the turn of a wire
  * @param {{w: number, h: number}[]} boxes
  * @param {import("./wires.js").Wire[]} wires
  * @param {Laid} laid
+ * @param {number} [label] Width of the widest label.
  * @returns {Laid} The same, or in columns.
  */
-export function columnsOf(boxes, wires, laid) {
+export function columnsOf(boxes, wires, laid, label = 0) {
+  const gutter = Math.max(GUTTER, label);
   if (boxes.length < 4) return laid;
   const spans = laid.places.map(({ y }, at) => [y - boxes[at].h / 2, y + boxes[at].h / 2]);
   const top = Math.min(...spans.map(([from]) => from));
   const height = Math.max(...spans.map(([, to]) => to)) - top;
   const width = Math.max(...laid.places.map(({ x }, at) => x + boxes[at].w / 2)) - Math.min(...laid.places.map(({ x }, at) => x - boxes[at].w / 2));
-  const count = Math.min(MOST_COLUMNS, Math.round(Math.sqrt((ASPECT * height) / (width + GUTTER))));
-  if (height < TALL || count < 2) return laid;
-  const cuts = cutsOf(spans, wires, { top, height, count });
-  return cuts.length ? new Columns(boxes, wires, laid, cuts).laid() : laid;
+  if (height < TALL) return laid;
+  const cuts = cutsOf(calmOf(spans, wires), { top, height, width: width + gutter });
+  return cuts.length ? new Columns(boxes, wires, laid, cuts, gutter).laid() : laid;
 }
 
-/** Heights between boxes where few wires cross, near equal parts. */
-function cutsOf(spans, wires, { top, height, count }) {
+/** Heights between boxes where few wires cross. */
+function calmOf(spans, wires) {
   const gaps = [];
   let reach = Infinity;
   for (const [from, to] of [...spans].sort((a, b) => a[0] - b[0])) {
@@ -42,19 +44,38 @@ function cutsOf(spans, wires, { top, height, count }) {
   }
   const inner = wires.filter(({ from, to }) => from >= 0 && to >= 0);
   const crossing = (y) => new Set(inner.filter(({ from, to }) => spans[from][1] < y && spans[to][0] > y).map(({ from }) => from)).size;
-  const calm = gaps.filter((y) => crossing(y) <= FEW);
-  const cuts = new Set();
-  for (let part = 1; part < count; part++) {
-    const ideal = top + (height * part) / count;
-    const near = calm.reduce((best, y) => (Math.abs(y - ideal) < Math.abs(best - ideal) ? y : best), Infinity);
-    if (Math.abs(near - ideal) < height / count / 2) cuts.add(near);
+  return gaps.filter((y) => crossing(y) <= FEW);
+}
+
+/** The cuts with which all of it can be drawn the largest. */
+function cutsOf(calm, { top, height, width }) {
+  const tries = Array.from({ length: TRIES }, (_, at) => filled(calm, top, top + height, (height * (at + 1)) / TRIES));
+  const scale = (cuts) => {
+    const bounds = [top, ...cuts, top + height];
+    const tallest = Math.max(...bounds.slice(1).map((to, at) => to - bounds[at]));
+    return cuts.length < MOST_COLUMNS ? Math.min(ASPECT / ((cuts.length + 1) * width), 1 / tallest) : 0;
+  };
+  const largest = Math.max(...tries.map(scale));
+  const good = tries.filter((cuts) => scale(cuts) >= 0.88 * largest);
+  return good.reduce((best, cuts) => (cuts.length < best.length ? cuts : best)); // columns that hardly help only part what belongs together
+}
+
+/** Cuts such that no column is taller than `most`, where that can be. */
+function filled(calm, top, bottom, most) {
+  const cuts = [];
+  let from = top;
+  while (bottom - from > most) {
+    const within = calm.filter((y) => y > from && y - from <= most).at(-1) ?? calm.find((y) => y > from);
+    if (within === undefined) break;
+    cuts.push(within);
+    from = within;
   }
-  return [...cuts];
+  return cuts;
 }
 
 class Columns {
-  constructor(boxes, wires, { places, routes, doors }, cuts) {
-    Object.assign(this, { boxes, wires, routes, doors, last: cuts.length });
+  constructor(boxes, wires, { places, routes, doors }, cuts, gutter) {
+    Object.assign(this, { boxes, wires, routes, doors, gutter, last: cuts.length });
     this.column = places.map(({ y }) => cuts.filter((cut) => y > cut).length);
     const within = this.routes.map((_, at) => this.columnOfWire(wires[at]));
     const extents = Array.from({ length: cuts.length + 1 }, () => ({ left: Infinity, right: -Infinity, top: Infinity, bottom: -Infinity }));
@@ -67,7 +88,7 @@ class Columns {
     let x = 0;
     for (const own of extents) {
       Object.assign(own, { dx: x - own.left, dy: -own.top });
-      x += own.right - own.left + GUTTER;
+      x += own.right - own.left + gutter;
     }
     Object.assign(this, { within, extents, foot: Math.max(...extents.map((own) => own.bottom - own.top)) + 12 });
     this.places = places.map((place, at) => this.moved(place, this.column[at]));
@@ -100,13 +121,13 @@ class Columns {
   byGutter({ from, to }) {
     const start = from < 0 ? 0 : this.column[from];
     const end = to < 0 ? this.last : this.column[to];
-    const exit = this.extents[start].right + this.extents[start].dx + GUTTER / 2;
-    const entry = this.extents[end].left + this.extents[end].dx - GUTTER / 2;
+    const exit = this.extents[start].right + this.extents[start].dx + this.gutter / 2;
+    const entry = this.extents[end].left + this.extents[end].dx - this.gutter / 2;
     const a = from < 0 ? { x: 0, y: HEAD } : { x: this.places[from].x, y: this.places[from].y + this.boxes[from].h / 2 };
     const b = to < 0 ? { x: 0, y: this.foot } : { x: this.places[to].x, y: this.places[to].y - this.boxes[to].h / 2 };
     const out = from < 0 ? [{ x: entry, y: HEAD }] : [{ x: a.x, y: a.y + LEAD }, { x: exit, y: a.y + LEAD }];
     const around = end - start > 1 && from >= 0 ? [{ x: exit, y: this.foot }, { x: entry, y: this.foot }] : [];
     const last = to < 0 ? [{ x: exit, y: this.foot }] : [{ x: entry, y: b.y - LEAD }, { x: b.x, y: b.y - LEAD }];
-    return { points: [a, ...out, ...around, ...last, b], wrapped: true, x: exit, y: a.y + LEAD };
+    return { points: [a, ...out, ...around, ...last, b], wrapped: true, ...(to < 0 ? { x: exit, y: a.y + LEAD } : { x: entry, y: b.y + LEAD }) };
   }
 }

@@ -72,7 +72,8 @@ function crowded(parts) {
 function foldOf(layers, kinds) {
   const [first, last] = [layers[0], layers.at(-1)];
   const ends = [first.ends?.[0] ?? first.own, last.ends?.[1] ?? last.own];
-  const item = new Item("fold", ends.join("–"), layers);
+  const list = first.title.slice(0, first.title.lastIndexOf(".") + 1); // `layers.` of `layers.0`
+  const item = new Item("fold", `${list}${ends.join("–")}`, layers);
   item.ends = ends;
   item.times = layers.reduce((sum, layer) => sum + layer.times, 0);
   item.kinds = kinds;
@@ -84,7 +85,7 @@ function foldOf(layers, kinds) {
 /** A list of layers that are all alike is its fold. */
 function takeIn(item, only) {
   const { kind, parts, times, kinds, note } = only;
-  Object.assign(item, { kind, parts, times, kinds, note, title: `${item.title}.${only.title}` });
+  Object.assign(item, { kind, parts, times, kinds, note, title: `${item.title}.${only.ends.join("–")}` });
 }
 
 function paged(parts) {

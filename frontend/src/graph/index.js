@@ -29,6 +29,7 @@ export function mountGraph(root, store) {
   const world = svg("g");
   const stage = el("div.olg-stage", { tabindex: "0", role: "tree", "aria-label": "Graph: arrows follow the wires, Enter opens and closes, / finds, n goes to the next operation in PyTorch, Escape leaves" });
   stage.append(svg("svg", { class: "olg-svg", "aria-hidden": "false", role: "presentation" }, hatch(prefix), world));
+  root.replaceChildren(helpLine("graph"), stage); // the font is measured in place
   let bars = null;
   let map = null;
   const view = new View({ stage, world, prefix }, store, ops, (place) => {
@@ -51,7 +52,9 @@ export function mountGraph(root, store) {
   const finder = createFinder(bars.find, bars.findHome, store, () => view, { pick, back: () => stage.focus({ preventScroll: true }) });
   stage.addEventListener("keydown", keyListener(view, { select: selection.choose, find: () => bars.find.focus(), leave: () => leave(stage, bars) }));
   listenToClicks(stage, view, selection, store);
-  root.replaceChildren(helpLine("graph"), bars.top, stage, bars.foot);
+  stage.before(bars.top);
+  stage.after(bars.foot);
+  stage.append(bars.zoom);
   bars.refresh();
   selection.follow();
   view.paint();
@@ -102,7 +105,7 @@ function announce(stage, view) {
 
 /** Escape goes where Tab would: to what stands after the drawing, or before it. */
 function leave(stage, bars) {
-  (bars.foot.querySelector("button") ?? bars.top.querySelector(".olg-zoom button"))?.focus();
+  (bars.foot.querySelector("button") ?? bars.top.querySelector("button"))?.focus();
   stage.blur();
 }
 

@@ -21,6 +21,7 @@ export class Item {
     this.id = null; // what the store calls it; null for groups that only this view knows
     this.also = null; // further ids: of modules that hold nothing but this one
     this.own = ""; // name of a module in the one around it
+    this.bare = ""; // its title without the name of the list it is in
     this.layer = false; // whether that is a number
     this.ends = null; // of a fold: the names of its first and last layer
     this.times = 1; // how many layers a fold stands for

@@ -7,6 +7,7 @@ import { bytes, clipped, counted, functionName } from "../format.js";
  * @property {(item: import("./item.js").Item) => string} note
  * @property {(item: import("./item.js").Item) => {text: string, row: number}|null} stub What is read without a drawn
  *   wire: weights, and values that many boxes read. `row` is -1 where there is no box to go to.
+ * @property {(item: import("./item.js").Item) => string} side How much of it stays in PyTorch; empty where nothing does.
  * @property {(item: import("./item.js").Item) => string} piece Partitions of what is inside, as `p3` or `5 partitions`.
  * @property {(item: import("./item.js").Item) => string} spoken All of it, for a screen reader.
  */
@@ -32,30 +33,42 @@ export function createLabels(tree) {
   }
 
   function graphTitle(item) {
-    const get = (column) => (item.graph.row < 0 ? null : graphs.get(item.graph.row, column));
-    const phase = get("phase");
-    return [item.title, functionName(get("name")), phase && phase !== "inference" ? `(${phase})` : ""].filter(Boolean).join(" ");
+    const { get, forward } = graphFacts(item);
+    const name = get("name") ?? forward?.name;
+    const called = name ? functionName(name) : "";
+    const call = /^[\w.]+$/.test(called) ? `${called}()` : called;
+    return [item.title, get("phase") === "backward" && call ? `backward of ${call}` : call].filter(Boolean).join(" ");
+  }
+
+  function graphFacts(item) {
+    const { row } = item.graph;
+    const get = (column) => (row < 0 ? null : graphs.get(row, column));
+    const same = (other) => graphs.get(other, "compile_id") === get("compile_id") && graphs.get(other, "phase") === "forward";
+    const other = get("phase") === "backward" ? (data.index("graphs", "phase").get("forward") ?? []).find(same) : undefined;
+    return { get, forward: other === undefined ? null : { name: graphs.get(other, "name") } };
   }
 
   function note(item) {
     if (item.kind === "op") return opNote(item);
     if (item.kind === "input") return bytes(ops.bytes[item.row]);
-    if (item.kind === "output") return "what the graph returns";
+    if (item.kind === "output") return "";
     const size = item.ort + item.torch;
     const own = item.kind === "graph" ? compiled(item) : item.kind === "fold" ? `${item.times} × ${item.note || "layers"}` : item.note;
-    return [own, item.kind === "run" || item.kind === "inputs" ? "" : counted(size, "op")].filter(Boolean).join(" · ");
+    const counts = item.kind === "run" || item.kind === "inputs" || (item.torch && item.ort); // the title, or the tag, says it
+    return [own, counts ? "" : counted(size, "op")].filter(Boolean).join(" · ");
   }
 
   function compiled(item) {
-    const get = (column) => (item.graph.row < 0 ? null : graphs.get(item.graph.row, column));
-    return get("recompile_of") ? `recompiled ${get("compile_id")}` : "";
+    const { get } = graphFacts(item);
+    const pass = { forward: "forward pass", backward: "backward pass" }[get("phase")];
+    return [pass, get("recompile_of") ? `recompiled as ${get("compile_id")}` : ""].filter(Boolean).join(", ");
   }
 
   function opNote(item) {
     const shape = nodes.get(item.row, "shape");
     const dtype = nodes.get(item.row, "dtype")?.replace("torch.", "");
     const type = shape === null ? "" : [shape.join("×"), DTYPES[dtype] ?? dtype].filter(Boolean).join(" ");
-    return [item.note, type].filter(Boolean).join(" · ");
+    return [near(item.note), type].filter(Boolean).join(" · ");
   }
 
   function stub(item) {
@@ -76,10 +89,17 @@ export function createLabels(tree) {
     return found.size === 0 ? "" : found.size === 1 ? [...found][0] : counted(found.size, "partition");
   }
 
+  function side(item) {
+    if (!item.torch) return "";
+    if (!item.parts) return "PyTorch";
+    if (item.ort) return `${item.torch} of ${item.ort + item.torch} in PyTorch`;
+    return item.kind === "torch" ? "" : "all in PyTorch"; // its title says so
+  }
+
   function spoken(item) {
-    const side = item.row >= 0 ? opSide(item) : groupSide(item);
+    const place = item.row >= 0 ? opSide(item) : groupSide(item);
     const read = stub(item);
-    return [clipped(title(item), 80), clipped(note(item), 80), side, read && `reads ${clipped(read.text, 80)}`].filter(Boolean).join(", ");
+    return [clipped(title(item), 80), clipped(note(item), 80), place, read && `reads ${clipped(read.text, 80)}`].filter(Boolean).join(", ");
   }
 
   function opSide(item) {
@@ -94,7 +114,13 @@ export function createLabels(tree) {
     return item.ort ? `${item.torch} of ${item.ort + item.torch} operations stay in PyTorch` : "all in PyTorch";
   }
 
-  return { title, note, stub, piece, spoken };
+  return { title, note, side, stub, piece, spoken };
+}
+
+/** The end of a module path: `blocks.13` of `stage.blocks.13`. */
+function near(path) {
+  const names = path.split(".");
+  return names.slice(/^\d+$/.test(names.at(-1)) ? -2 : -1).join(".");
 }
 
 /** @returns {Set<string>} Partitions of the operations in an item. */

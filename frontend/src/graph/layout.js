@@ -2,22 +2,23 @@
 import dagre from "@dagrejs/dagre";
 import { columnsOf } from "./columns.js";
 import { rankedLayout } from "./rank.js";
-import { widthOf } from "./text.js";
 import { wiresOf } from "./wires.js";
 import { sequenceWires } from "./sequence.js";
 
 export const HEADER = 28; // of an opened group
 const PAD = 14;
 const GAPS = { across: 16, down: 34 };
-const LABEL = { w: 58, h: 16 }; // bytes at a border between partitions
+const LABEL = { w: 60, h: 16 }; // bytes at a border between partitions
 const MOST_BOXES = 200; // for dagre; it takes a second beyond
 const MOST_WIRES = 400;
 const MOST_KEPT = 3000;
-const WIDTHS = { op: [72, 96, 120, 148, 180], group: [140, 168, 200, 236] };
+const TAG = 36; // for the name of a partition
+const WIDTHS = { op: [72, 96, 120, 148, 180, 220], group: [140, 168, 200, 236, 268] };
 
 /**
  * @typedef {object} Route
  * @property {number[]} points x, y, x, y ... in the group.
+ * @property {boolean} wrapped Whether it goes along a gutter, see columns.js.
  * @property {boolean} back Whether it runs against the order, as one wire of a cycle must.
  * @property {{x: number, y: number}|null} label Centre of its label.
  *
@@ -33,10 +34,12 @@ export class Layout {
   /**
    * @param {import("./tree.js").Tree} tree
    * @param {import("./labels.js").Labels} labels
+   * @param {import("./text.js").Font} font
    */
-  constructor(tree, labels) {
+  constructor(tree, labels, font) {
     this.tree = tree;
     this.labels = labels;
+    this.font = font;
     this.kept = new Map();
     this.runs = 0;
   }
@@ -68,10 +71,13 @@ export class Layout {
 
   sizeClosed(item) {
     const stub = this.labels.stub(item) ? 14 : 0;
-    const text = Math.max(widthOf(this.labels.title(item).slice(0, 60), 12.5), widthOf(this.labels.note(item).slice(0, 60), 11));
+    const width = (text, size) => this.font.widthOf(text.slice(0, 60), size);
     const isGroup = item.parts !== null;
+    const [note, side] = [this.labels.note(item), this.labels.side(item)];
+    const second = width(note, 11) * 0.9 + (side ? width(side, 11) + 8 : item.ort ? TAG : 0); // measured in bold
+    const text = Math.max(width(this.labels.title(item), 12.5) + (isGroup ? 16 : 0), second);
     const widths = isGroup ? WIDTHS.group : WIDTHS.op;
-    item.w = widths.find((width) => width >= text + (isGroup ? 40 : 22)) ?? widths.at(-1);
+    item.w = widths.find((most) => most >= text + 24) ?? widths.at(-1);
     item.h = (isGroup ? 56 : 38) + stub;
   }
 
@@ -82,7 +88,7 @@ export class Layout {
     let found = this.kept.get(key);
     if (!found) {
       if (this.kept.size >= MOST_KEPT) this.kept.delete(this.kept.keys().next().value);
-      this.kept.set(key, (found = planOf(boxes, wires)));
+      this.kept.set(key, (found = planOf(boxes, wires, this.font)));
       this.runs++;
     }
     return found;
@@ -96,20 +102,21 @@ function planKey(boxes, wires) {
 }
 
 /** @returns {Plan} */
-export function planOf(boxes, wires) {
+export function planOf(boxes, wires, font) {
   const small = boxes.length <= MOST_BOXES && wires.length <= MOST_WIRES;
   let laid = null;
   try {
-    laid = small ? withDagre(boxes, wires) : null;
+    laid = small ? withDagre(boxes, wires, font) : null;
   } catch {
     laid = null; // it fails on few graphs, and nobody knows which
   }
   const plain = laid === null;
   laid ??= { ...ranked(boxes, wires), doors: {} };
-  return shifted(boxes, wires, columnsOf(boxes, wires, laid), plain);
+  const widest = most([0, ...wires.map(({ label }) => (label ? font.widthOf(label, 11) + 12 : 0))]);
+  return shifted(boxes, wires, columnsOf(boxes, wires, laid, widest), plain);
 }
 
-function withDagre(boxes, wires) {
+function withDagre(boxes, wires, font) {
   const graph = new dagre.graphlib.Graph({ multigraph: false });
   graph.setGraph({ nodesep: GAPS.across, ranksep: GAPS.down, edgesep: 8, ranker: "network-simplex" });
   boxes.forEach(({ w, h }, at) => graph.setNode(String(at), { width: w, height: h }));
@@ -118,17 +125,23 @@ function withDagre(boxes, wires) {
     if (!graph.hasNode(side)) graph.setNode(side, { width: 1, height: 1 });
     return side;
   };
-  for (const wire of wires) graph.setEdge(name(wire.from, "in"), name(wire.to, "out"), edgeOf(wire));
+  for (const wire of wires) graph.setEdge(name(wire.from, "in"), name(wire.to, "out"), edgeOf(wire, font));
   dagre.layout(graph);
   const places = boxes.map((_, at) => graph.node(String(at)));
   const routes = wires.map(({ from, to }) => graph.edge(from < 0 ? "in" : String(from), to < 0 ? "out" : String(to)));
   return { places, routes, doors: { in: graph.node("in")?.x, out: graph.node("out")?.x } };
 }
 
-const edgeOf = ({ label, cuts }) => {
-  const width = label ? widthOf(label, 11) + 10 : LABEL.w;
-  return label || cuts ? { width, height: LABEL.h, labelpos: "c", weight: 2 } : { weight: 1 };
+const edgeOf = (wire, font) => {
+  const [width, height] = labelSize(wire, font);
+  return width ? { width, height, labelpos: "c", weight: 2 } : { weight: 1 };
 };
+
+/** A label of a break has its reason below it. */
+function labelSize({ label, more, cuts }, font) {
+  if (!label) return cuts ? [LABEL.w, LABEL.h] : [0, 0];
+  return [Math.max(font.widthOf(label, 11), more ? Math.min(240, font.widthOf(more, 10)) : 0) + 12, more ? 32 : LABEL.h];
+}
 
 function ranked(boxes, wires) {
   const inner = wires.filter(({ from, to }) => from >= 0 && to >= 0);
@@ -144,7 +157,8 @@ function shifted(boxes, wires, { places, routes, doors }, plain) {
   const left = least([...lefts, ...xs]) - PAD;
   const right = most([...places.map((place, at) => place.x + boxes[at].w / 2), ...xs]) + PAD;
   const top = least(places.map((place, at) => place.y - boxes[at].h / 2)) - HEADER - (doors.in === undefined ? 10 : 18);
-  const bottom = most([...places.map((place, at) => place.y + boxes[at].h / 2), ...routes.flatMap(({ points }) => points.map((point) => point.y))]) + PAD;
+  const bends = routes.flatMap(({ points }, at) => (wires[at].to < 0 ? points.slice(0, -1) : points)); // a door needs no row of its own
+  const bottom = most([...places.map((place, at) => place.y + boxes[at].h / 2), ...bends.map(({ y }) => y)]) + PAD;
   const [w, h] = boxes.length ? [Math.max(170, right - left), bottom - top] : [170, HEADER + PAD];
   const slack = boxes.length ? Math.max(0, (170 - (right - left)) / 2) : 0;
   const corners = places.map(({ x, y }, at) => ({ x: x - boxes[at].w / 2 - left + slack, y: y - boxes[at].h / 2 - top }));
@@ -165,5 +179,5 @@ function bordered({ from, to }, route, { corners, boxes, inX, outX, h }) {
   const back = end.y < start.y && !route.wrapped;
   const inner = back ? route.points.map(({ x, y }) => ({ x, y })) : route.points.slice(1, -1);
   const points = back ? inner : [start, ...inner, end];
-  return { points: points.flatMap(({ x, y }) => [x, y]), back, square: Boolean(route.wrapped), label: Number.isFinite(route.x) ? { x: route.x, y: route.y } : null };
+  return { points: points.flatMap(({ x, y }) => [x, y]), back, wrapped: Boolean(route.wrapped), label: Number.isFinite(route.x) ? { x: route.x, y: route.y } : null };
 }

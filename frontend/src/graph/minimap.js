@@ -14,7 +14,8 @@ export class Minimap {
     this.view = view;
     this.canvas = /** @type {HTMLCanvasElement} */ (el("canvas", { width: WIDTH * 2, height: HEIGHT * 2 }));
     this.frame = el("div.olg-minimap-frame");
-    this.root = el("div.olg-minimap", { "data-minimap": true, "aria-hidden": "true", title: "All of the graph; drag the frame" }, this.canvas, this.frame);
+    this.samples = { ink: el("span"), ort: el("span.olg-is-ort"), torch: el("span.olg-is-torch") }; // a canvas knows no variables
+    this.root = el("div.olg-minimap", { "data-minimap": true, "aria-hidden": "true", title: "All of the graph; drag the frame" }, this.canvas, this.frame, ...Object.values(this.samples));
     const go = (event) => event.buttons & 1 && this.look(event);
     for (const event of ["pointerdown", "pointermove"]) this.root.addEventListener(event, go);
     stage.append(this.root);
@@ -33,8 +34,7 @@ export class Minimap {
   draw() {
     const { root } = this.view;
     const context = this.canvas.getContext("2d");
-    const style = getComputedStyle(this.root);
-    this.colours = { ink: style.color, ort: style.getPropertyValue("--ol-ort"), torch: style.getPropertyValue("--ol-eager") };
+    this.colours = Object.fromEntries(Object.entries(this.samples).map(([name, sample]) => [name, getComputedStyle(sample).color]));
     this.scale = Math.min((WIDTH - 8) / root.w, (HEIGHT - 8) / root.h);
     this.x = (WIDTH - root.w * this.scale) / 2;
     this.y = (HEIGHT - root.h * this.scale) / 2;

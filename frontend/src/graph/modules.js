@@ -68,15 +68,15 @@ function modulePart(branch, making, graphId) {
   const only = parts.length === 1 ? parts[0] : null;
   if (typeof only === "number") {
     const known = making.solo.get(only) ?? { note: "", ids: [] }; // a module of a single operation is that operation
-    making.solo.set(only, { note: known.note ? `${branch.name}.${known.note}` : branch.name, ids: [id, ...known.ids] });
+    making.solo.set(only, { note: known.note ? `${branch.name}.${known.note}` : prefixOf(branch) + branch.name, ids: [id, ...known.ids] });
     return only;
   }
   const nested = only?.kind === "module";
-  const item = nested ? only : new Item("module", branch.name, parts);
-  if (nested) {
-    item.title = `${branch.name}.${only.title}`;
-    item.also = [...(item.also ?? []), id];
-  } else {
+  const item = nested ? only : new Item("module", "", parts);
+  item.bare = nested ? `${branch.name}.${only.bare}` : branch.name;
+  item.title = prefixOf(branch) + item.bare;
+  if (nested) item.also = [...(item.also ?? []), id];
+  else {
     item.id = id;
     item.note = making.types.get(branch.path) ?? "";
   }
@@ -84,6 +84,9 @@ function modulePart(branch, making, graphId) {
   item.layer = NUMBER.test(branch.name);
   return item;
 }
+
+/** A bare number would say little: `layers.3`. */
+const prefixOf = ({ name, outer }) => (NUMBER.test(name) && outer?.name && !NUMBER.test(outer.name) ? `${outer.name}.` : "");
 
 function runItem(rows, making) {
   const item = new Item("run", `${rows.length} operations`, rows);

@@ -1,8 +1,8 @@
 // What is open when a graph is first shown: enough to see its parts and where PyTorch comes in, little enough to read.
 import { setOpen } from "./item.js";
 
-const ROOM = 36; // boxes
-const SMALL = 40; // operations of a graph that is shown whole
+const ROOM = 30; // boxes
+const SMALL = 12; // operations of a graph that is shown whole
 const SHARE = 0.05; // of all operations that a group must hold to be opened
 
 /** @param {import("./item.js").Item} root */
@@ -10,26 +10,26 @@ export function openFirst(root) {
   setOpen(root, true);
   const whole = root.ort + root.torch;
   let room = ROOM - root.parts.length;
-  let waiting = groups(root);
+  let waiting = [root];
   while (waiting.length) {
-    waiting.sort((a, b) => worth(b) - worth(a));
     const next = waiting.shift();
-    if (!worthOpening(next, whole) || next.parts.length - 1 > room) continue;
-    setOpen(next, true);
-    room -= next.parts.length - 1;
-    waiting = [...waiting, ...groups(next)];
+    // Brothers open together or not at all: one of ten layers standing open would look like the odd one. Where there is
+    // no room for all of them, those that PyTorch has a part in may open alone: they are odd.
+    const worthy = groups(next).filter((child) => worthOpening(child, whole));
+    const opening = [worthy, worthy.filter(isMixed)].find((children) => grown(children) <= room) ?? [];
+    room -= grown(opening);
+    for (const child of opening) setOpen(child, true);
+    waiting = [...waiting, ...opening];
   }
 }
 
+const grown = (children) => children.reduce((sum, child) => sum + child.parts.length - 1, 0);
+const isMixed = (item) => item.torch > 0 && item.ort > 0;
 const groups = (item) => item.children.filter((child) => child.parts);
 
-/** Groups that are partly in PyTorch first, then large ones. */
-const worth = (item) => (item.torch && item.ort ? 1e9 : 0) + item.size;
-
 function worthOpening(item, whole) {
-  if (item.kind === "inputs" || item.kind === "page") return false;
-  if (item.kind === "graph" || (item.torch > 0 && item.ort > 0)) return true;
-  if (whole <= SMALL) return true;
+  if (item.kind === "inputs" || item.kind === "page" || item.size < 3) return false;
+  if (item.kind === "graph" || isMixed(item) || whole <= SMALL) return true;
   const hasGroups = item.parts.some((part) => typeof part !== "number");
   return item.kind !== "fold" && hasGroups && item.size >= SHARE * whole;
 }

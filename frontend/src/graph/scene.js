@@ -2,15 +2,17 @@
 import { bytes } from "../format.js";
 import { FULL, SHAPE, TITLE, boxElement, frameElement } from "./box.js";
 import { svg, svgText } from "./svg.js";
-import { clipped, isolated } from "./text.js";
+import { isolated } from "./text.js";
 import { joinedPaths } from "./wirepath.js";
 
 const MARGIN = 160; // pixels around the view that are drawn too
 const SLACK = 80; // pixels that the view moves before it is looked at again
-const TINY = 22; // pixels of height below which nobody can look into a group
+const TINY = 52; // pixels of height or width below which nobody can look into a group
+const WIRED = 110; // pixels of either below which its wires are a blur
+const DUST = 3; // pixels of height below which an operation is left out, unless it stays in PyTorch
 const FAINT = 0.16; // scale below which operations are not drawn one by one
 
-const levelAt = (k) => (k >= 0.55 ? FULL : k >= 0.26 ? TITLE : SHAPE);
+const levelAt = (k) => (k >= 0.5 ? FULL : k >= 0.26 ? TITLE : SHAPE);
 
 export class Scene {
   /**
@@ -47,7 +49,7 @@ export class Scene {
    */
   show(root, view, again = false) {
     const level = levelAt(view.k);
-    if (root !== this.root || level !== this.level || (this.k < FAINT) !== (view.k < FAINT)) this.clear();
+    if (root !== this.root || level !== this.level) this.clear();
     Object.assign(this, { root, level, k: view.k });
     if (!again && this.seen && this.covers(view)) return;
     this.seen = { ...view };
@@ -75,6 +77,7 @@ export class Scene {
   visit(item, x, y) {
     const { left, top, right, bottom } = this.area;
     if (x > right || y > bottom || x + item.w < left || y + item.h < top) return;
+    if (!item.parts && !item.torch && item.h * this.k < DUST) return;
     const opened = item.open && !this.tooSmall(item);
     const entry = this.entry(item, opened, x, y);
     entry.round = this.round;
@@ -82,14 +85,19 @@ export class Scene {
   }
 
   tooSmall(item) {
-    return item !== this.root && (item.h * this.k < TINY || (this.k < FAINT && item.parts.every((part) => typeof part === "number")));
+    return item !== this.root && (Math.min(item.h, item.w) * this.k < (this.level === SHAPE ? TINY : 24) || (this.k < FAINT && item.parts.every((part) => typeof part === "number")));
+  }
+
+  isWired(item) {
+    return this.level > SHAPE || Math.min(item.w, item.h) * this.k >= WIRED;
   }
 
   entry(item, opened, x, y) {
+    const detail = opened ? (this.isWired(item) ? 2 : 1) : 0;
     const known = this.drawn.get(item.key);
-    if (known && known.opened === opened) return known;
+    if (known && known.detail === detail) return known;
     for (const part of known?.parts ?? []) part.remove();
-    const entry = { item, opened, x, y, parts: opened ? this.openParts(item, x, y) : this.closedParts(item, x, y), round: 0 };
+    const entry = { item, detail, x, y, parts: opened ? this.openParts(item, x, y) : this.closedParts(item, x, y), round: 0 };
     this.drawn.set(item.key, entry);
     return entry;
   }
@@ -139,6 +147,7 @@ export class Scene {
     const group = svg("g", { transform: `translate(${x} ${y})` });
     const { wires } = item.wires;
     const { plan } = item;
+    if (!this.isWired(item)) return group;
     const kinds = { plain: (wire, at) => !wire.cuts && !plan.routes[at].back, cut: (wire, at) => wire.cuts && !plan.routes[at].back, back: (_, at) => plan.routes[at].back };
     for (const [kind, wanted] of Object.entries(kinds)) {
       const { lines, heads } = joinedPaths(plan, wires, wanted);
@@ -150,30 +159,38 @@ export class Scene {
     return group;
   }
 
-  wireLabel(group, wire, { label }) {
+  wireLabel(group, wire, { label, wrapped }) {
     const text = wire.label ?? (wire.cuts && wire.cut ? bytes(wire.cut) : "");
     if (!text || !label) return;
-    const element = svgText(isolated(clipped(text, 330, 11)), label.x, label.y + 4, { class: wire.id ? "olg-wire-label olg-wire-link" : "olg-wire-label" });
+    const { font } = this.paint;
+    const two = wire.more && !wrapped;
+    const element = svgText(text, label.x, label.y + (two ? -2 : 4), { class: wire.id ? "olg-wire-label olg-wire-link" : "olg-wire-label", "font-size": this.level === FULL ? 11 : 15 });
     if (wire.id) element.setAttribute("data-id", wire.id);
     group.append(element);
+    if (two && this.level === FULL) group.append(svgText(isolated(font.clipped(wire.more, 240, 10)), label.x, label.y + 11, { class: "olg-wire-label olg-wire-more", "font-size": 10 }));
   }
 
   /** The name of an opened group, as large on screen at every scale, above what is inside. */
   name(item, x, y) {
     const element = svgText("", x + 6, y, { class: "olg-name" });
-    element.item = item;
+    Object.assign(element, { item, at: { x, y } });
     return element;
   }
 
   resizeNames() {
     if (this.level === FULL) return;
-    for (const element of this.names.children) {
-      const { item } = element;
+    const { font, labels } = this.paint;
+    const taken = [];
+    for (const element of [...this.names.children].sort((a, b) => a.item.depth - b.item.depth)) {
+      const { item, at } = element;
       const size = Math.max(12.5, Math.min(12 / this.k, item.h / 3));
-      const readable = item.w * this.k > 56 && size * this.k >= 8;
+      const text = item.w * this.k > 40 && size * this.k >= 8 ? isolated(font.clipped(labels.title(item), item.w - 12, size)) : "";
+      const space = { left: at.x, right: at.x + font.widthOf(text, size), top: at.y, bottom: at.y + size * 1.25 };
+      const free = text.length > 1 && !taken.some((other) => space.left < other.right && other.left < space.right && space.top < other.bottom && other.top < space.bottom);
+      if (free) taken.push(space); // outer names first: an inner one that would cover them waits for a closer look
       element.setAttribute("font-size", size);
       element.setAttribute("dy", size * 1.1);
-      element.textContent = readable ? isolated(clipped(this.paint.labels.title(item), item.w - 12, size)) : "";
+      element.textContent = free ? text : "";
     }
   }
 

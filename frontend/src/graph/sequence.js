@@ -4,7 +4,7 @@ import { clipped } from "../format.js";
 /**
  * @param {import("./tree.js").Tree} tree
  * @param {import("./item.js").Item} item Whose children are graphs, or pages of them.
- * @returns {import("./wires.js").Wires} Each wire has `label`, and the `id` of the break or recompile that it is.
+ * @returns {import("./wires.js").Wires} Each wire has `label`, `more` to say where there is room, and the `id` of a break or recompile.
  */
 export function sequenceWires(tree, item) {
   const childOf = new Map();
@@ -35,7 +35,7 @@ function steps(tree) {
   const found = [...pairs(forward), ...turn(forward, backward), ...pairs(backward)].map(([a, b]) => ({ from: a.item, to: b.item, ...parting(data, a, b) }));
   for (const graph of about.filter(({ replaces }) => replaces !== null)) {
     const original = about.find(({ compiled, phase }) => compiled === graph.replaces && phase === graph.phase);
-    if (original) found.push({ from: original.item, to: graph.item, label: "↻ recompiled: a guard failed", id: `recompile:${graph.compiled}` });
+    if (original) found.push({ from: original.item, to: graph.item, label: "↻ recompiled", more: "a guard failed", id: `recompile:${graph.compiled}` });
   }
   return found;
 }
@@ -50,5 +50,5 @@ function parting(data, a, b) {
   const breaks = data.table("breaks");
   const row = (data.index("breaks", "compile_ids").get(a.compiled) ?? [])[0];
   if (row === undefined || a.phase === "backward") return { label: "then" };
-  return { label: `✂ graph break: ${clipped(breaks.get(row, "reason") ?? "", 44)}`, id: `break:${breaks.get(row, "break_id")}` };
+  return { label: "✂ graph break", more: clipped(breaks.get(row, "reason") ?? "", 60), id: `break:${breaks.get(row, "break_id")}` };
 }

@@ -7,6 +7,7 @@ import { MODES } from "./colours.js";
  * @typedef {object} Bars
  * @property {HTMLElement} top
  * @property {HTMLElement} foot
+ * @property {HTMLElement} zoom Stands in a corner of the drawing.
  * @property {HTMLInputElement} find
  * @property {HTMLElement} findHome Where the list of what was found goes.
  * @property {() => void} refresh Shows the state anew.
@@ -33,6 +34,8 @@ export function createBars(store, view, actions) {
     button("−", () => view().camera.zoom(0.8), { title: "Smaller (-)", "aria-label": "Zoom out" }),
     button("+", () => view().camera.zoom(1.25), { title: "Larger (+)", "aria-label": "Zoom in" }),
     button("Fit", () => view().fit(), { title: "All of it in view (0)" }),
+  ];
+  const openings = [
     button("Open all", () => view().openAll(), { title: "Open every group" }),
     button("Close", () => view().closeAll(), { title: "Back to the opening view" }),
   ];
@@ -43,7 +46,7 @@ export function createBars(store, view, actions) {
     el("span.olg-choice", { role: "group", "aria-label": "Boxes are" }, ...grouping),
     el("label.olg-label", {}, "colour ", colour),
     findHome,
-    el("span.olg-zoom", {}, ...zoom),
+    el("span.olg-openings", {}, ...openings),
   );
   const sentence = el("div.olg-sentence", { role: "status" });
   const legend = el("ul.ol-key.olg-legend", { "aria-label": "Legend" });
@@ -58,7 +61,7 @@ export function createBars(store, view, actions) {
     legend.replaceChildren(...sides(view().root), ...entries.map(entry), note ? el("li.ol-soft", {}, note) : "");
   }
 
-  return { top, foot, find, findHome, refresh };
+  return { top, foot, zoom: el("div.olg-zoom", { role: "group", "aria-label": "Zoom" }, ...zoom), find, findHome, refresh };
 }
 
 function graphChoice(store, choice) {

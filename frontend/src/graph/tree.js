@@ -22,6 +22,7 @@ export class Tree {
    */
   constructor(ops, groupBy) {
     this.ops = ops;
+    this.groupBy = groupBy;
     this.order = new Int32Array(ops.count); // rows in the order of the boxes
     this.place = new Int32Array(ops.count); // the other way round
     this.homes = new Array(ops.count); // group of each row

@@ -7,10 +7,12 @@ import { Layout } from "./layout.js";
 import { createMeasured } from "./measured.js";
 import { openFirst } from "./opening.js";
 import { Scene } from "./scene.js";
+import { fontOf } from "./text.js";
 import { Tree } from "./tree.js";
 
 const MOST_OPEN = 30_000; // boxes; what is more stays closed, and is said
-const READABLE = 0.5; // scale below which an opening view would show shapes without names
+const MINIMAP = 160; // pixels of width that it covers
+const READABLE = 0.6; // scale below which an opening view would show shapes without names
 
 export class View {
   /**
@@ -27,7 +29,7 @@ export class View {
     this.changed = changed;
     this.trees = new Map(); // by grouping
     this.camera = new Camera(stage, () => this.ask());
-    this.scene = new Scene(world, { prefix, labels: null, look: (item) => this.colours.look(item, store.get("colorBy")) });
+    this.scene = new Scene(world, { prefix, font: fontOf(stage), labels: null, look: (item) => this.colours.look(item, store.get("colorBy")) });
     this.scene.marks = (item) => this.marks(item);
     this.current = null; // where the keyboard is
     this.chosen = new Set(); // items of the selection
@@ -50,6 +52,7 @@ export class View {
     const same = this.tree === tree && this.root === root;
     Object.assign(this, { tree, labels, layout, colours, root });
     this.scene.paint.labels = labels;
+    this.stage.classList.toggle("olg-by-partition", groupBy === "partition");
     if (same) return;
     this.current = null;
     this.leftClosed = 0;
@@ -62,13 +65,13 @@ export class View {
     const tree = new Tree(this.ops, groupBy);
     const labels = createLabels(tree);
     let measured = null;
-    return { tree, labels, layout: new Layout(tree, labels), colours: new Colours(tree, labels, () => (measured ??= createMeasured(tree))) };
+    return { tree, labels, layout: new Layout(tree, labels, this.scene.paint.font), colours: new Colours(tree, labels, () => (measured ??= createMeasured(tree))) };
   }
 
   /** The opening view: all of it where that can be read, else its top. */
   home() {
     this.scene.clear();
-    this.camera.fit(this.root, READABLE);
+    this.camera.fit(this.root, READABLE, MINIMAP);
   }
 
   fit() {

@@ -5,9 +5,9 @@ const HEAD = 5; // of an arrow, pixels
 const r = (value) => Math.round(value * 10) / 10;
 
 /** A smooth way down through points; a square one where the wire goes along a gutter. */
-export function pathOf({ points, square, back }) {
+export function pathOf({ points, wrapped, back }) {
   if (points.length < 4) return "";
-  return square ? squarePath(points) : back ? linePath(points) : smoothPath(points);
+  return wrapped ? squarePath(points) : back ? linePath(points) : smoothPath(points);
 }
 
 function smoothPath(points) {

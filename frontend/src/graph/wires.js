@@ -51,7 +51,7 @@ function join(wires, scan, row, from, to) {
   if (!wires.has(key)) wires.set(key, { from, to, count: 0, cut: 0, cuts: false });
   const wire = wires.get(key);
   wire.count++;
-  if (to >= 0 && scan.cuts(row, to)) {
+  if (from >= 0 && to >= 0 && scan.cuts(row, to)) { // a border is told once, where the wire comes from
     wire.cuts = true;
     wire.cut += scan.ops.bytes[row];
   }
@@ -109,19 +109,19 @@ class Scan {
 
   /** Wires to what is outside. A training graph returns dozens of values to its backward: those are marked instead. */
   leaving(wires, returned) {
-    const inner = new Map();
-    const outputs = new Map();
+    const { outStart, outRow, inStart, role } = this.ops;
+    const out = new Map();
     for (let at = this.item.low; at < this.item.high; at++) {
       const row = this.tree.order[at];
       const slot = this.slots[at - this.item.low];
-      for (let link = this.ops.outStart[row]; link < this.ops.outStart[row + 1]; link++) {
-        const reader = this.ops.outRow[link];
-        if (this.slot(reader) < 0) (this.ops.role[reader] === OUTPUT ? outputs : inner).set(slot, row);
+      for (let link = outStart[row]; link < outStart[row + 1]; link++) {
+        const reader = outRow[link];
+        if (this.slot(reader) >= 0) continue;
+        if (role[reader] === OUTPUT && inStart[reader + 1] - inStart[reader] > HUB) returned.add(slot);
+        else out.set(slot, row);
       }
     }
-    if (outputs.size > HUB) for (const slot of outputs.keys()) returned.add(slot);
-    else for (const [slot, row] of outputs) join(wires, this, row, slot, -1);
-    if (inner.size <= HUB * 2) for (const [slot, row] of inner) if (!outputs.has(slot) || outputs.size > HUB) join(wires, this, row, slot, -1);
+    if (out.size <= HUB * 2) for (const [slot, row] of out) join(wires, this, row, slot, -1);
   }
 
   /** Whether a child reads a row from another partition, or over the border to PyTorch. */
