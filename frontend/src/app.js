@@ -53,6 +53,16 @@ export function mountApp(root, store, options = {}) {
   };
 }
 
+/**
+ * Says in the explorer's place that it could not start.
+ * @param {HTMLElement} root
+ * @param {Error} error
+ * @param {string} instead What to use in its place.
+ */
+export function mountFailure(root, error, instead) {
+  root.replaceChildren(el("p", { role: "alert" }, `The explorer could not start: ${error.message}. ${instead}`));
+}
+
 function header(store) {
   const { meta, overview } = store.data;
   const theme = button("", () => store.set({ theme: { auto: "light", light: "dark", dark: "auto" }[store.get("theme")] }), { class: "ol-icon ol-theme" });

@@ -45,7 +45,7 @@ function ranked(breaks) {
 }
 
 /** What a card is about, as a line of code, and the button that selects it. */
-export function codeLine(store, id, file, line, source) {
+function codeLine(store, id, file, line, source) {
   const where = link(store, id, place(file, line));
   return el("p.ol-card-code", {}, where, source ? el("code", {}, clipped(source.trim(), 300)) : null);
 }

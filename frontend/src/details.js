@@ -25,7 +25,7 @@ const KIND_NAMES = { graph: "graph", partition: "partition", node: "FX node", mo
   session: "session", kernel: "kernel", break: "graph break", recompile: "recompile", finding: "finding", run: "call" };
 
 /** Sign and meaning of each confidence: told by shape and word, not by colour. */
-export const CONFIDENCE = {
+const CONFIDENCE = {
   exact: ["●", "exact: made from it, by name"],
   fused: ["◐", "fused: several were merged into one"],
   inferred: ["○", "inferred: from its neighbours"],

@@ -44,7 +44,6 @@ export const HELP = {
   onnx: { help: "The ONNX models as Netron draws them. Click a node to see which line it came from.", missing: "No ONNX model is in this page." },
   kernels: { help: "", missing: "ONNX Runtime's kernels were not measured.", call: "lens.profile(x)" },
   ledger: { help: "", missing: "No call was measured as a whole, so guards and Python are not in it.", call: "lens.measure(x)" },
-  numericsTable: { help: "", missing: "No value was compared with PyTorch.", call: "lens.verify(x)" },
 };
 
 /** @returns {HTMLElement} The line of help of a panel. */

@@ -260,6 +260,6 @@ export function createIdentity(data) {
 }
 
 /** @returns {string} The last folder and the file of a path that ends in `:line`. */
-export function shortPlace(place) {
+function shortPlace(place) {
   return place.replaceAll("\\", "/").split("/").slice(-2).join("/").replace(/^\//, "");
 }

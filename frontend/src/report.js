@@ -1,5 +1,5 @@
 // The mount for the HTML report: every element with `data-ortlens-payload` shows the data in the element of that id.
-import { mountApp } from "./app.js";
+import { mountApp, mountFailure } from "./app.js";
 import { createData, payloadFromBase64 } from "./data.js";
 import { createStore } from "./store.js";
 
@@ -9,10 +9,7 @@ async function start(root) {
     mountApp(root, createStore(createData(await payloadFromBase64(source.textContent))));
     root.dataset.ortlensReady = "yes";
   } catch (error) {
-    const note = document.createElement("p");
-    note.setAttribute("role", "alert");
-    note.textContent = `The explorer could not start: ${error.message}. The summary and the tables on this page do not depend on it.`;
-    root.replaceChildren(note);
+    mountFailure(root, error, "The summary and the tables on this page do not depend on it.");
     throw error; // stays visible in the console
   }
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from ortlens.trace import store
-from tests.browser.page import page_from_captures
+from ortlens.views.payload import payload_bytes
+from tests.browser.page import STATIC, page_from_captures
 from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
@@ -283,3 +285,45 @@ def test_nothing_shows_a_missing_value_as_a_word(show: Callable[..., Page]) -> N
         words = page.inner_text(".ol-details").split()
         assert words
         assert not {"null", "undefined", "NaN", "[object"} & set(words), kind
+
+
+_HOST = """async ([code, data]) => {
+  const bytes = Uint8Array.from(atob(data), (char) => char.charCodeAt(0));
+  const larger = new Uint8Array(bytes.length + 16);
+  larger.set(bytes, 8);
+  const traits = { payload: new DataView(larger.buffer, 8, bytes.length), selected: null, tab: "source", graph: null };
+  const listeners = {};
+  const model = {
+    saved: 0,
+    get: (key) => traits[key],
+    set: (key, value) => { traits[key] = value; },
+    save_changes: () => { model.saved += 1; },
+    on: (event, listener) => { listeners[event] = listener; },
+    off: (event) => { delete listeners[event]; },
+  };
+  const url = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
+  const { default: widget } = await import(url);
+  const el = document.body.appendChild(document.createElement("div"));
+  window.host = { traits, model, listeners, el, cleanup: await widget.render({ model, el }) };
+}"""
+
+
+def test_the_widget_shares_its_selection_both_ways(browser: Browser, tmp_path: Path) -> None:
+    """The notebook's bundle under a host that does what anywidget does."""
+    file = tmp_path / "host.html"
+    file.write_text("<!doctype html><meta charset='utf-8'><body></body>", encoding="utf-8")
+    page = browser.new_page(viewport=WIDE)
+    page.goto(file.as_uri())
+    code = (STATIC / "explorer.widget.js").read_text(encoding="utf-8")
+    page.evaluate(_HOST, [code, base64.b64encode(payload_bytes(PIECES)).decode()])
+    assert page.get_attribute("[role=tab][aria-selected=true]", "data-tab") == "source"
+    page.click(".ol-source-text:has-text('torch.relu')")
+    assert str(page.evaluate("host.traits.selected")).startswith("line:")
+    assert page.evaluate("host.model.saved") == 1
+    page.evaluate("host.traits.selected = 'break:b0'; host.listeners['change:selected']()")
+    assert selected(page) == PIECES.breaks[0].reason
+    page.evaluate("host.traits.selected = null; host.listeners['change:selected']()")
+    assert page.locator(".ol-details-name").count() == 0
+    page.evaluate("host.cleanup()")
+    assert page.evaluate("[host.el.childNodes.length, Object.keys(host.listeners).length]") == [0, 0]
+    page.close()
