@@ -18,7 +18,7 @@ SAY := @printf '\n==> %s\n'
 
 export PYTHONDONTWRITEBYTECODE = 1
 
-.PHONY: help venv demo test lint format-check ruff types contracts dead-code deps docs pytest coverage bench zoo conformance soak clean
+.PHONY: help venv demo frontend test lint format-check ruff types contracts dead-code deps docs pytest coverage bench zoo conformance soak clean
 
 help: ## Show this list
 	@printf 'ortlens: PyTorch through ONNX Runtime, recorded and shown\n\n'
@@ -57,6 +57,11 @@ venv: $(VENV)/.dev ## Make the development environment in .venv, with the tested
 demo: $(VENV)/.runtime ## Run a small model through ONNX Runtime and show what happened
 	$(SAY) 'Running: ortlens demo'
 	@$(BIN)/ortlens demo
+
+frontend: ## Build and test the explorer's bundles in frontend/; needs node 20. Installing and testing the rest needs none
+	$(SAY) 'Building the explorer'
+	@cd frontend && npm ci --no-audit --no-fund && npm run build && npm test
+	@git diff --exit-code --stat -- ortlens/views/static || { echo 'the bundles changed: commit them'; exit 1; }
 
 bench: $(VENV)/.dev ## Measure the figures that the README quotes: half an hour. BENCH_ARGS goes to each script
 	$(SAY) 'Running the benchmarks; the tables are kept in $(BUILD)/bench'
