@@ -1,5 +1,6 @@
 // Bundles the explorer into ortlens/views/static. The output is committed, so that installing a clone needs no Node;
 // it must therefore be a function of the sources and the lock file alone: no times, no paths, no environment.
+// `node build.mjs FOLDER` writes elsewhere, to compare.
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -7,7 +8,7 @@ import { gzipSync } from "node:zlib";
 import { build } from "esbuild";
 
 const here = dirname(fileURLToPath(import.meta.url));
-const out = join(here, "..", "ortlens", "views", "static");
+const out = process.argv[2] ?? join(here, "..", "ortlens", "views", "static");
 const LIMIT = 150_000; // bytes of the widget, gzip: what one notebook carries
 
 const common = {
@@ -34,12 +35,20 @@ function styleSheet() {
   return parts.map((path) => readFileSync(join(here, path), "utf8")).join("\n");
 }
 
-/** The licence texts of every package that a bundle holds. */
-function licences(inputs) {
+const aboutPackage = (name) => JSON.parse(readFileSync(join(here, "node_modules", name, "package.json"), "utf8"));
+
+/** The packages that a bundle holds, with those that they may have bundled themselves. */
+function packages(inputs) {
   const names = new Set(inputs.map((path) => path.match(/node_modules\/((?:@[^/]+\/)?[^/]+)\//)?.[1]).filter(Boolean));
-  const parts = [...names].sort().map((name) => {
+  for (const name of names) for (const other of Object.keys(aboutPackage(name).dependencies ?? {})) names.add(other);
+  return [...names].sort();
+}
+
+/** The licence texts of all of them. */
+function licences(inputs) {
+  const parts = packages(inputs).map((name) => {
     const folder = join(here, "node_modules", name);
-    const about = JSON.parse(readFileSync(join(folder, "package.json"), "utf8"));
+    const about = aboutPackage(name);
     const file = readdirSync(folder).sort().find((entry) => /^licen[cs]e(\.|$)/i.test(entry));
     if (!file) throw new Error(`${name} has no licence file`);
     return `${name} ${about.version} (${about.license})\n\n${readFileSync(join(folder, file), "utf8").trim()}\n`;

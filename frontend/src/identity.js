@@ -76,11 +76,11 @@ export function createIdentity(data) {
   }
 
   function numericId(get) {
-    const partition = places().rows.get(`partition:${get("partition_id")}`);
+    const partition = places().row(`partition:${get("partition_id")}`);
     return partition ? `node:${data.table("partitions").get(partition.row, "graph_id")}/${get("node")}` : null;
   }
 
-  const rowOf = (id) => places().rows.get(id) ?? null;
+  const rowOf = (id) => places().row(id) ?? null;
   const rowsWhere = (column, value) => data.index("nodes", column).get(value) ?? [];
 
   /** Rows of nodes, with how sure each is. */
@@ -238,8 +238,8 @@ export function createIdentity(data) {
   }
 
   function has(id) {
-    const { rows, modules, lines, onnx } = places();
-    return rows.has(id) || modules.has(id) || lines.has(id) || onnx.has(id);
+    const { modules, lines, onnx } = places();
+    return rowOf(id) !== null || modules.has(id) || lines.has(id) || onnx.has(id);
   }
 
   function label(id) {

@@ -21,12 +21,19 @@ export class Places {
     this.data = data;
     this.rows = new Map(); // id -> {table, row}
     for (const [name, [kind, ...columns]] of Object.entries(KEYS)) this.#addTable(name, kind, columns);
-    for (const name of ["findings", "runs"]) for (let row = 0; row < data.table(name).rows; row++) this.#put(`${name.slice(0, -1)}:${row}`, name, row);
     this.#addNodes();
     this.#addLines();
     this.#addKernels();
     this.sessionsOf = data.index("sessions", "partition_id");
     this.modelsOf = data.index("models", "partition_id");
+  }
+
+  /** The row that an id names. Calls and findings have no names but their rows: a hundred thousand entries less. */
+  row(id) {
+    const numbered = /^(run|finding):(\d+)$/.exec(id);
+    if (!numbered) return this.rows.get(id);
+    const found = { table: `${numbered[1]}s`, row: Number(numbered[2]) };
+    return found.row < this.data.table(found.table).rows ? found : undefined;
   }
 
   #put(id, table, row) {

@@ -87,7 +87,7 @@ describe("a real capture", () => {
   });
 
   test("an id that names nothing has no chain", () => {
-    for (const id of ["node:g0/none", "nonsense", "", "constructor:x", "line::"]) {
+    for (const id of ["node:g0/none", "nonsense", "", "constructor:x", "line::", "run:999999", "run:-1", "finding:1e3", "run:"]) {
       assert.equal(identity.chain(id), null);
       assert.equal(identity.has(id), false);
     }
