@@ -28,7 +28,16 @@ export function mountOverview(root, store) {
   root.append(helpLine("overview"));
   if (overview.coverage.verdict === "empty") root.append(emptyState("overview"));
   else root.append(el("div.ol-cards", {}, el("div", {}, inOrt(store), pieces(store)), el("div", {}, first(store), times(store), right(store))));
+  root.append(recorded(store.data.meta));
   return () => {};
+}
+
+/** Where the figures come from. */
+function recorded({ created, environment }) {
+  const known = [["version_torch", "torch"], ["version_onnxruntime", "onnxruntime"], ["python", "Python"], ["platform", ""], ["cpu_count", "processors:"], ["torch_threads", "threads of torch:"]];
+  const told = known.filter(([key]) => environment[key]).map(([key, words]) => `${words} ${environment[key]}`.trim());
+  if (!created && !told.length) return el("span");
+  return el("p.ol-soft.ol-recorded", {}, clipped(`Recorded ${created.replace("T", " ")} with ${told.join(", ")}`, 400));
 }
 
 const card = (name, question, ...children) => el(`section.ol-card.ol-card-${name}`, {}, el("h3", {}, question), ...children);
@@ -38,7 +47,7 @@ function inOrt(store) {
   const { coverage, coverage_sentence: sentence } = store.data.overview;
   const share = coverage.share;
   const bar = share === null ? null : shareBar(share, `${percent(share)} of the compute nodes run in ONNX Runtime`);
-  return card("ort", "Is it in ONNX Runtime?", el("p.ol-big", {}, share === null ? "no" : answer(coverage.verdict, share)), bar, el("p", {}, sentence));
+  return card("ort", "Is it in ONNX Runtime?", el("p.ol-big", {}, share === null ? "No" : answer(coverage.verdict, share)), bar, el("p", {}, sentence));
 }
 
 const answer = (verdict, share) => ({ whole: "Yes, all of it", none: "No, none of it" })[verdict] ?? `Yes, ${percent(share)} of it`;
@@ -120,6 +129,7 @@ function right(store) {
   const numerics = store.data.table("numerics");
   const found = judged(numerics);
   const title = "Is it right?";
+  if (!found.checked && !store.data.overview.coverage.ort_node_count) return card("right", title, note("ONNX Runtime computed nothing that could be compared.", null));
   if (!found.checked) return card("right", title, note("Not checked yet.", HELP.numerics.call));
   const words = `${counted(found.checked, "value")} compared with PyTorch`;
   if (!found.wrong) {

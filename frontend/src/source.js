@@ -90,7 +90,7 @@ function lineRow(store, file, line, most) {
   const ns = line.ortNs + line.eagerNs;
   const signs = [...new Set(line.marks.map((mark) => mark.kind))].filter((kind) => SIGNS[kind]);
   const margin = el("span.ol-margin", {}, ...signs.map((kind) => el(`span.ol-mark-${kind}`, { title: SIGNS[kind][1], role: "img", "aria-label": SIGNS[kind][1] }, SIGNS[kind][0])));
-  const source = link(store, id, line.source === null ? "(source not recorded)" : clipped(line.source, 500));
+  const source = link(store, id, line.source === null ? `(source ${store.data.meta.redacted ? "left out" : "not recorded"})` : clipped(line.source, 500));
   source.classList.add("ol-source-text");
   if (!store.identity.has(id)) source.disabled = true;
   return el("div.ol-line", { "data-line": id }, el("span.ol-number.ol-soft", {}, String(line.line)), margin, timeCell(line, ns, most), nodesCell(line), source);
