@@ -1,6 +1,6 @@
 // One box as SVG. Three levels of detail: everything; the title in larger letters; the bare shape.
+import { count } from "../format.js";
 import { svg, svgText } from "./svg.js";
-import { isolated } from "./text.js";
 
 export const FULL = 2;
 export const TITLE = 1;
@@ -28,7 +28,7 @@ export function boxElement(item, level, paint, at) {
   group.append(svg("rect", { class: "olg-body", width: item.w, height: item.h, rx: roundness(item) }));
   if (item.torch && !item.ort) group.append(svg("rect", { class: "olg-hatched", fill: `url(#${paint.prefix}hatch)`, width: item.w, height: item.h, rx: roundness(item) }));
   if (look.hue && level > SHAPE) group.append(svg("path", { class: "olg-edge", d: `M0 5q0-5 5-5h2v${item.h}h-2q-5 0-5-5z` }));
-  if (item.ort && item.torch) group.append(shareBar(item, paint));
+  if (item.ort && item.torch) group.append(shareBar(item, paint, level === SHAPE ? Math.max(7, item.h * 0.14) : 7));
   else if (level === SHAPE && item.torch) group.append(svg("rect", { class: "olg-mark", width: item.w, height: item.h, rx: 4 }));
   if (look.bar !== null && level > SHAPE) group.append(svg("rect", { class: "olg-time", x: 8, y: item.h - 6, width: Math.max(1.5, (item.w - 16) * Math.min(1, look.bar)), height: 4 }));
   if (level === FULL) fullText(group, item, look, paint);
@@ -50,17 +50,17 @@ const styleOf = ({ hue, strength }) => (hue && hue !== "neutral" ? `--hue:${hue}
 const stack = ({ w, h }) => [8, 4].map((by) => svg("rect", { class: "olg-body olg-behind", x: by, y: by, width: w, height: h, rx: 7 }));
 
 /** How much of a group is in ONNX Runtime: filled, and hatched for what stays in PyTorch. */
-function shareBar(item, paint) {
+function shareBar(item, paint, height) {
   const whole = item.w - 16;
   const share = item.torch / (item.ort + item.torch);
   const hatched = Math.min(whole - 4, Math.max(8, whole * share)); // few of many must still be seen
-  const y = item.h - 12;
+  const y = item.h - height - 5;
   return svg(
     "g",
     { class: "olg-share" },
-    svg("rect", { class: "olg-share-ort", x: 8, y, width: whole - hatched, height: 7 }),
-    svg("rect", { class: "olg-share-torch", x: 8 + whole - hatched, y, width: hatched, height: 7 }),
-    svg("rect", { fill: `url(#${paint.prefix}hatch)`, x: 8 + whole - hatched, y, width: hatched, height: 7 }),
+    svg("rect", { class: "olg-share-ort", x: 8, y, width: whole - hatched, height }),
+    svg("rect", { class: "olg-share-torch", x: 8 + whole - hatched, y, width: hatched, height }),
+    svg("rect", { fill: `url(#${paint.prefix}hatch)`, x: 8 + whole - hatched, y, width: hatched, height }),
   );
 }
 
@@ -103,11 +103,11 @@ function titleText(group, item, paint) {
   const size = item.parts ? 20 : 16;
   const middle = mixed ? 21 : item.h / 2 + size * 0.35;
   group.append(write(paint, paint.labels.title(item), 11, middle, item.w - 14, size, "olg-title"));
-  if (mixed) group.append(write(paint, `${item.torch} in PyTorch`, 11, 38, item.w - 14, 15, "olg-tag-torch"));
+  if (mixed) group.append(write(paint, `${count(item.torch)} in PyTorch`, 11, 38, item.w - 14, 15, "olg-tag-torch"));
 }
 
 function write({ font }, text, x, y, room, size, kind) {
-  return svgText(isolated(font.clipped(text, room, size)), x, y, { class: kind, "font-size": size });
+  return svgText(font.clipped(text, room, size), x, y, { class: kind, "font-size": size });
 }
 
 /**
@@ -129,13 +129,13 @@ function headerText(group, item, look, paint) {
   const room = item.w - 44;
   const width = (text, size) => paint.font.widthOf(text, size) + 2;
   const title = width(paint.labels.title(item), 12.5);
-  const tags = [headerTag(item, look), item.torch ? `▨ ${item.torch} in PyTorch` : "", item.torch ? `▨ ${item.torch}` : ""];
+  const tags = [headerTag(item, look), item.torch ? `▨ ${count(item.torch)} in PyTorch` : "", item.torch ? `▨ ${count(item.torch)}` : ""];
   const tag = tags.find((text) => width(text, 11) + 8 <= Math.max(room - title, room * 0.3)) ?? "";
   group.append(write(paint, paint.labels.title(item), 14, 18, room - (tag ? width(tag, 11) + 8 : 0), 12.5, "olg-title"));
   if (tag) group.append(write(paint, tag, item.w - 30, 18, width(tag, 11), 11, item.torch ? "olg-tag olg-tag-torch" : "olg-tag"));
 }
 
 function headerTag(item, look) {
-  if (item.torch) return item.ort ? `▨ ${item.torch} of ${item.ort + item.torch} in PyTorch` : "▨ all in PyTorch";
+  if (item.torch) return item.ort ? `▨ ${count(item.torch)} of ${count(item.ort + item.torch)} in PyTorch` : "▨ all in PyTorch";
   return item.kind === "graph" && item.ort ? "all in ONNX Runtime" : look.tag;
 }

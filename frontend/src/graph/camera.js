@@ -35,7 +35,7 @@ export class Camera {
   }
 
   down(event) {
-    if (event.button !== 0 || event.target.closest?.("[data-minimap]")) return;
+    if (event.button !== 0 || event.target.closest?.("[data-minimap], button")) return;
     this.pointers.set(event.pointerId, { x: event.clientX, y: event.clientY });
     if (this.pointers.size === 1) this.dragged = false;
   }

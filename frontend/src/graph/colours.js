@@ -1,6 +1,7 @@
 // What the colour of a box means, and the words that say the same beside it.
 import { percent, real, time } from "../format.js";
 import { TORCH } from "./ops.js";
+import { safe } from "./text.js";
 
 /** Okabe and Ito's hues; vermilion is PyTorch's alone. */
 const HUES = ["#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#f0e442"]; // not orange: too near
@@ -59,7 +60,8 @@ export class Colours {
     let graph = item;
     while (graph && graph.kind !== "graph") graph = graph.parent;
     const phase = this.phases.get(graph);
-    return { ...plain(phase ?? ""), hue: PHASES[phase] ?? null };
+    const tag = item.torch && !item.parts ? "PyTorch" : item.parts && item.parent !== graph ? "" : (phase ?? "");
+    return item.row >= 0 && item.kind !== "op" ? plain("") : { ...plain(item.kind === "op" && !item.torch ? "" : tag), hue: PHASES[phase] ?? null };
   }
 
   time(item) {
@@ -89,22 +91,23 @@ export class Colours {
     return { ...plain(found.size === 1 ? first : `${found.size} reasons`), hue: found.size === 1 ? (REASONS[first] ?? HUES[2]) : "neutral", strength: 0.5 };
   }
 
-  /** @returns {{hue: string|null, words: string, strength?: number}[]} What the hues mean; `note` stands below. */
+  /** @returns {{entries: {hue: string|null, words: string, strength?: number}[], note: string}} What the hues mean. */
   legend(mode) {
-    const entries = this[`${mode}Legend`]();
-    return { entries: entries.entries ?? entries, note: entries.note ?? "" };
+    const { entries, note = "" } = this[`${mode}Legend`]();
+    return { entries, note };
   }
 
   partitionLegend() {
     const count = this.partitions.size;
-    const shown = [...this.partitions.keys()].slice(0, HUES.length).map((id, at) => ({ hue: HUES[at], words: id }));
+    if (count < 2) return { entries: [] }; // one hue tells nothing
+    const shown = [...this.partitions.keys()].slice(0, HUES.length).map((id, at) => ({ hue: HUES[at], words: safe(id) }));
     const more = count > HUES.length ? [{ hue: null, words: `and ${count - HUES.length} more; hues repeat, names do not` }] : [];
     return { entries: [...shown, ...more], note: count > 1 ? "each hue is one partition: one ONNX model" : "" };
   }
 
   phaseLegend() {
     const met = new Set(this.phases.values());
-    return Object.keys(PHASES).filter((phase) => met.has(phase)).map((phase) => ({ hue: PHASES[phase], words: phase }));
+    return { entries: Object.keys(PHASES).filter((phase) => met.has(phase)).map((phase) => ({ hue: PHASES[phase], words: phase })) };
   }
 
   timeLegend() {
@@ -120,7 +123,7 @@ export class Colours {
 
   errorLegend() {
     if (!this.measured().hasErrors) return { entries: [], note: "nothing was compared yet: lens.verify(x) does" };
-    return [{ hue: HUES[1], words: "✓ within tolerance" }, { hue: REASONS.session_refused, words: "✗ out of tolerance", strength: 0.6 }];
+    return { entries: [{ hue: HUES[1], words: "✓ within tolerance" }, { hue: REASONS.session_refused, words: "✗ out of tolerance", strength: 0.6 }] };
   }
 
   reasonLegend() {

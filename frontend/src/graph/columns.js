@@ -2,7 +2,7 @@
 
 const TALL = 760; // pixels that are still looked at by scrolling
 const ASPECT = 1.75; // of what results, width to height: that of most windows
-const FEW = 3; // values that may cross from one column to the next
+const FEW = [3, 8, 24]; // values that may cross from one column to the next; more only where there is no better place
 const GUTTER = 44; // between columns, at least
 const MOST_COLUMNS = 40;
 const TRIES = 60; // heights of a column that are tried
@@ -30,11 +30,12 @@ export function columnsOf(boxes, wires, laid, label = 0) {
   const height = Math.max(...spans.map(([, to]) => to)) - top;
   const width = Math.max(...laid.places.map(({ x }, at) => x + boxes[at].w / 2)) - Math.min(...laid.places.map(({ x }, at) => x - boxes[at].w / 2));
   if (height < TALL) return laid;
-  const cuts = cutsOf(calmOf(spans, wires), { top, height, width: width + gutter });
+  const places = calmOf(spans, wires);
+  const cuts = FEW.map((few) => cutsOf(places(few), { top, height, width: width + gutter })).find((found) => found.length) ?? [];
   return cuts.length ? new Columns(boxes, wires, laid, cuts, gutter).laid() : laid;
 }
 
-/** Heights between boxes where few wires cross. */
+/** A function to heights between boxes where few wires cross. */
 function calmOf(spans, wires) {
   const gaps = [];
   let reach = Infinity;
@@ -44,7 +45,8 @@ function calmOf(spans, wires) {
   }
   const inner = wires.filter(({ from, to }) => from >= 0 && to >= 0);
   const crossing = (y) => new Set(inner.filter(({ from, to }) => spans[from][1] < y && spans[to][0] > y).map(({ from }) => from)).size;
-  return gaps.filter((y) => crossing(y) <= FEW);
+  const crossed = gaps.map(crossing);
+  return (few) => gaps.filter((_, at) => crossed[at] <= few);
 }
 
 /** The cuts with which all of it can be drawn the largest. */
@@ -57,7 +59,7 @@ function cutsOf(calm, { top, height, width }) {
   };
   const largest = Math.max(...tries.map(scale));
   const good = tries.filter((cuts) => scale(cuts) >= 0.88 * largest);
-  return good.reduce((best, cuts) => (cuts.length < best.length ? cuts : best)); // columns that hardly help only part what belongs together
+  return good.reduce((best, cuts) => (cuts.length < best.length ? cuts : best), good[0] ?? []); // columns that hardly help only part what belongs together
 }
 
 /** Cuts such that no column is taller than `most`, where that can be. */

@@ -1,8 +1,8 @@
 // The search field: a list of what fits, and marks on the boxes.
 import { el } from "../dom.js";
-import { clipped, count, counted } from "../format.js";
+import { count, counted } from "../format.js";
 import { listed, search } from "./search.js";
-import { isolated } from "./text.js";
+import { headOf, safe } from "./text.js";
 
 /**
  * @param {HTMLInputElement} input
@@ -36,13 +36,13 @@ export function createFinder(input, home, store, view, actions) {
     el("li.ol-soft", { role: "presentation" }, items.length ? (all + groups.length > items.length ? `${count(items.length)} of ${counted(all, "operation")}` : counted(all, "operation")) : "nothing is called so");
 
   function option(item, index) {
-    const { labels, ops } = view().tree === null ? {} : view();
-    const where = item.row >= 0 ? `${ops.name[item.row]}${ops.module[item.row] ? ` in ${ops.module[item.row]}` : ""}` : labels.note(item);
+    const { labels, ops } = view();
+    const where = item.row >= 0 ? `${safe(ops.name[item.row])}${ops.module[item.row] ? ` in ${safe(ops.module[item.row])}` : ""}` : labels.note(item);
     const entry = el(
       "li",
       { role: "option", id: `${listId}-${index}` },
-      el("span.olg-found-name", {}, isolated(clipped(labels.title(item), 40))),
-      el("span.ol-soft", {}, isolated(clipped(where, 60))),
+      el("span.olg-found-name", {}, headOf(labels.title(item), 40)),
+      el("span.ol-soft", {}, headOf(where, 60)),
       item.torch ? el("span.olg-tag-torch", {}, "PyTorch") : null,
     );
     entry.addEventListener("pointerdown", (event) => {

@@ -88,15 +88,18 @@ function takeIn(item, only) {
   Object.assign(item, { kind, parts, times, kinds, note, title: `${item.title}.${only.ends.join("–")}` });
 }
 
-function paged(parts) {
+/** Parts, or pages of them, all of about the same size. */
+export function paged(parts) {
+  const words = (number) => number.toLocaleString("en-US");
   let pages = parts;
-  for (let size = PAGE; pages.length > MAX_CHILDREN; size *= PAGE) {
-    const cut = [];
-    for (let at = 0; at < pages.length; at += PAGE) {
-      const first = at * (size / PAGE);
-      cut.push(new Item("page", `${first + 1}–${Math.min(first + size, parts.length)} of ${parts.length}`, pages.slice(at, at + PAGE)));
-    }
-    pages = cut;
+  let each = 1;
+  while (pages.length > MAX_CHILDREN) {
+    const size = Math.ceil(pages.length / Math.ceil(pages.length / PAGE));
+    each *= size;
+    pages = Array.from({ length: Math.ceil(pages.length / size) }, (_, page) => {
+      const last = Math.min((page + 1) * each, parts.length);
+      return new Item("page", `${words(page * each + 1)}–${words(last)} of ${words(parts.length)}`, pages.slice(page * size, (page + 1) * size));
+    });
   }
   return pages;
 }

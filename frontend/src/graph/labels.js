@@ -1,5 +1,6 @@
 // What is written in a box: a title, a line below it, and the stubs of what it reads from far away.
-import { bytes, clipped, counted, functionName } from "../format.js";
+import { bytes, count, counted, functionName } from "../format.js";
+import { headOf, safe } from "./text.js";
 
 /**
  * @typedef {object} Labels
@@ -26,18 +27,16 @@ export function createLabels(tree) {
 
   function title(item) {
     if (item.kind === "graph") return graphTitle(item);
-    if (item.kind === "torch") return `PyTorch: ${item.title}`;
-    if (item.kind === "partition") return `partition ${item.title}`;
-    if (item.kind === "input") return `input ${item.title}`;
-    return item.title;
+    const prefix = { torch: "PyTorch: ", partition: "partition ", input: "input " }[item.kind] ?? "";
+    return prefix + safe(item.title);
   }
 
   function graphTitle(item) {
     const { get, forward } = graphFacts(item);
     const name = get("name") ?? forward?.name;
     const called = name ? functionName(name) : "";
-    const call = /^[\w.]+$/.test(called) ? `${called}()` : called;
-    return [item.title, get("phase") === "backward" && call ? `backward of ${call}` : call].filter(Boolean).join(" ");
+    const call = /^[\w.]+$/.test(called) ? `${called}()` : safe(called);
+    return [safe(item.title), get("phase") === "backward" && call ? `backward of ${call}` : call].filter(Boolean).join(" ");
   }
 
   function graphFacts(item) {
@@ -53,7 +52,7 @@ export function createLabels(tree) {
     if (item.kind === "input") return bytes(ops.bytes[item.row]);
     if (item.kind === "output") return "";
     const size = item.ort + item.torch;
-    const own = item.kind === "graph" ? compiled(item) : item.kind === "fold" ? `${item.times} × ${item.note || "layers"}` : item.note;
+    const own = item.kind === "graph" ? compiled(item) : item.kind === "fold" ? `${item.times} × ${safe(item.note || "layers")}` : safe(item.note);
     const counts = item.kind === "run" || item.kind === "inputs" || (item.torch && item.ort); // the title, or the tag, says it
     return [own, counts ? "" : counted(size, "op")].filter(Boolean).join(" · ");
   }
@@ -68,7 +67,7 @@ export function createLabels(tree) {
     const shape = nodes.get(item.row, "shape");
     const dtype = nodes.get(item.row, "dtype")?.replace("torch.", "");
     const type = shape === null ? "" : [shape.join("×"), DTYPES[dtype] ?? dtype].filter(Boolean).join(" ");
-    return [near(item.note), type].filter(Boolean).join(" · ");
+    return [safe(near(item.note)), safe(type)].filter(Boolean).join(" · ");
   }
 
   function stub(item) {
@@ -76,7 +75,7 @@ export function createLabels(tree) {
     let row = -1;
     for (const weight of item.row >= 0 ? ops.weights.get(item.row) ?? [] : []) words.push(`weight ${bytes(weight.bytes)}${weight.shared ? ", shared" : ""}`);
     for (const hub of item.parent?.wires?.stubs.get(item.index) ?? []) {
-      words.push(ops.name[hub]);
+      words.push(safe(ops.name[hub]));
       row = hub;
     }
     if (item.parent?.wires?.returned.has(item.index)) words.push("returned");
@@ -84,22 +83,22 @@ export function createLabels(tree) {
   }
 
   function piece(item) {
-    if (item.row >= 0) return ops.partition[item.row] ?? "";
+    if (item.row >= 0) return safe(ops.partition[item.row] ?? "");
     const found = partitionsIn(tree, item);
-    return found.size === 0 ? "" : found.size === 1 ? [...found][0] : counted(found.size, "partition");
+    return found.size === 0 ? "" : found.size === 1 ? safe([...found][0]) : counted(found.size, "partition");
   }
 
   function side(item) {
     if (!item.torch) return "";
     if (!item.parts) return "PyTorch";
-    if (item.ort) return `${item.torch} of ${item.ort + item.torch} in PyTorch`;
+    if (item.ort) return `${count(item.torch)} of ${count(item.ort + item.torch)} in PyTorch`;
     return item.kind === "torch" ? "" : "all in PyTorch"; // its title says so
   }
 
   function spoken(item) {
     const place = item.row >= 0 ? opSide(item) : groupSide(item);
     const read = stub(item);
-    return [clipped(title(item), 80), clipped(note(item), 80), place, read && `reads ${clipped(read.text, 80)}`].filter(Boolean).join(", ");
+    return [headOf(title(item), 80), headOf(note(item), 80), place, read && `reads ${headOf(read.text, 80)}`].filter(Boolean).join(", ");
   }
 
   function opSide(item) {
@@ -111,7 +110,7 @@ export function createLabels(tree) {
   function groupSide(item) {
     if (!item.ort && !item.torch) return "";
     if (!item.torch) return "all in ONNX Runtime";
-    return item.ort ? `${item.torch} of ${item.ort + item.torch} operations stay in PyTorch` : "all in PyTorch";
+    return item.ort ? `${count(item.torch)} of ${count(item.ort + item.torch)} operations stay in PyTorch` : "all in PyTorch";
   }
 
   return { title, note, side, stub, piece, spoken };

@@ -11,6 +11,7 @@ const GAPS = { across: 16, down: 34 };
 const LABEL = { w: 60, h: 16 }; // bytes at a border between partitions
 const MOST_BOXES = 200; // for dagre; it takes a second beyond
 const MOST_WIRES = 400;
+const MANY = 7; // boxes without a wire between them stand in lines, not in one row
 const MOST_KEPT = 3000;
 const TAG = 36; // for the name of a partition
 const WIDTHS = { op: [72, 96, 120, 148, 180, 220], group: [140, 168, 200, 236, 268] };
@@ -64,8 +65,7 @@ export class Layout {
   }
 
   wires(item) {
-    if (item === this.tree.root && item.kind === "all") return sequenceWires(this.tree, item);
-    if (item.parts[0]?.kind === "graph") return sequenceWires(this.tree, item); // a page of graphs
+    if (item.depth < this.tree.graphs[0]?.depth) return sequenceWires(this.tree, item); // all graphs, or a page of them
     return wiresOf(this.tree, item, item.kind !== "graph");
   }
 
@@ -103,7 +103,8 @@ function planKey(boxes, wires) {
 
 /** @returns {Plan} */
 export function planOf(boxes, wires, font) {
-  const small = boxes.length <= MOST_BOXES && wires.length <= MOST_WIRES;
+  const linked = wires.some(({ from, to }) => from >= 0 && to >= 0) || boxes.length < MANY;
+  const small = boxes.length <= MOST_BOXES && wires.length <= MOST_WIRES && linked;
   let laid = null;
   try {
     laid = small ? withDagre(boxes, wires, font) : null;
@@ -174,6 +175,7 @@ const most = (values) => values.reduce((a, b) => Math.max(a, b), -Infinity);
 
 /** A wire from the bottom of one box to the top of another. */
 function bordered({ from, to }, route, { corners, boxes, inX, outX, h }) {
+  if (!route.points.length) return { points: [], back: false, wrapped: false, label: null }; // the plain layout draws no wires to doors
   const start = from < 0 ? { x: inX, y: HEADER } : { x: corners[from].x + boxes[from].outX, y: corners[from].y + boxes[from].h };
   const end = to < 0 ? { x: outX, y: h } : { x: corners[to].x + boxes[to].inX, y: corners[to].y };
   const back = end.y < start.y && !route.wrapped;

@@ -15,7 +15,7 @@ export function rankedLayout(boxes, wires, gaps) {
   for (const row of rows) {
     const wanted = new Map(row.map((box) => [box, meanX(sources.get(box), places)]));
     row.sort((a, b) => wanted.get(a) - wanted.get(b) || a - b);
-    for (const line of lines(row, rows.length)) y = place(line, y);
+    for (const line of lines(row)) y = place(line, y);
   }
   return places;
 
@@ -47,8 +47,8 @@ function meanX(sources, places) {
 }
 
 /** A row of hundreds of boxes that wait for nothing would be a ribbon: it is broken into lines. */
-function lines(row, rows) {
-  const most = Math.max(12, Math.ceil(Math.sqrt(row.length * Math.max(1, 3 / rows)) * 1.5));
+function lines(row) {
+  const most = Math.max(8, Math.ceil(Math.sqrt(row.length * 1.2)));
   const found = [];
   for (let at = 0; at < row.length; at += most) found.push(row.slice(at, at + most));
   return found;

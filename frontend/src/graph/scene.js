@@ -2,7 +2,6 @@
 import { bytes } from "../format.js";
 import { FULL, SHAPE, TITLE, boxElement, frameElement } from "./box.js";
 import { svg, svgText } from "./svg.js";
-import { isolated } from "./text.js";
 import { joinedPaths } from "./wirepath.js";
 
 const MARGIN = 160; // pixels around the view that are drawn too
@@ -167,7 +166,7 @@ export class Scene {
     const element = svgText(text, label.x, label.y + (two ? -2 : 4), { class: wire.id ? "olg-wire-label olg-wire-link" : "olg-wire-label", "font-size": this.level === FULL ? 11 : 15 });
     if (wire.id) element.setAttribute("data-id", wire.id);
     group.append(element);
-    if (two && this.level === FULL) group.append(svgText(isolated(font.clipped(wire.more, 240, 10)), label.x, label.y + 11, { class: "olg-wire-label olg-wire-more", "font-size": 10 }));
+    if (two && this.level === FULL) group.append(svgText(font.clipped(wire.more, 240, 10), label.x, label.y + 11, { class: "olg-wire-label olg-wire-more", "font-size": 10 }));
   }
 
   /** The name of an opened group, as large on screen at every scale, above what is inside. */
@@ -184,7 +183,7 @@ export class Scene {
     for (const element of [...this.names.children].sort((a, b) => a.item.depth - b.item.depth)) {
       const { item, at } = element;
       const size = Math.max(12.5, Math.min(12 / this.k, item.h / 3));
-      const text = item.w * this.k > 40 && size * this.k >= 8 ? isolated(font.clipped(labels.title(item), item.w - 12, size)) : "";
+      const text = item.w * this.k > 40 && size * this.k >= 8 ? font.clipped(labels.title(item), item.w - 12, size) : "";
       const space = { left: at.x, right: at.x + font.widthOf(text, size), top: at.y, bottom: at.y + size * 1.25 };
       const free = text.length > 1 && !taken.some((other) => space.left < other.right && other.left < space.right && space.top < other.bottom && other.top < space.bottom);
       if (free) taken.push(space); // outer names first: an inner one that would cover them waits for a closer look

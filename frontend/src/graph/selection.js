@@ -12,17 +12,14 @@ export function createSelection(view, store) {
     if (item.id === null) return show(store.get("selected")); // only this view knows it
     own = item.id;
     store.set({ selected: item.id });
+    own = null;
     show(item.id);
   }
 
   function follow() {
     const id = store.get("selected");
     show(id);
-    if (id === own || id === null) {
-      own = null;
-      return;
-    }
-    own = null;
+    if (id === own || id === null) return;
     const target = [...view.chosen].find((item) => view.root.holds(item)) ?? [...view.chosen][0] ?? firstLinked();
     if (target && target !== view.root) view.goToWhenSeen(target);
     view.scene.remark();

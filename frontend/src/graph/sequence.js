@@ -1,5 +1,5 @@
 // Between graphs there are no tensors to follow, only the order in which they run: what parts them is named.
-import { clipped } from "../format.js";
+import { safe } from "./text.js";
 
 /**
  * @param {import("./tree.js").Tree} tree
@@ -49,6 +49,6 @@ function parting(data, a, b) {
   if (a.phase !== "backward" && b.phase === "backward") return { label: "backward begins" };
   const breaks = data.table("breaks");
   const row = (data.index("breaks", "compile_ids").get(a.compiled) ?? [])[0];
-  if (row === undefined || a.phase === "backward") return { label: "then" };
-  return { label: "✂ graph break", more: clipped(breaks.get(row, "reason") ?? "", 60), id: `break:${breaks.get(row, "break_id")}` };
+  if (row === undefined || a.phase === "backward") return {};
+  return { label: "✂ graph break", more: safe(breaks.get(row, "reason") ?? ""), id: `break:${breaks.get(row, "break_id")}` };
 }

@@ -3,6 +3,8 @@ import { visible } from "../format.js";
 
 const PLAIN = /^[\x20-\x7e]*$/;
 const STACKED = /(\p{M}{2})\p{M}+/gu; // accents upon accents would grow over the boxes above
+const OPEN = "\u2068";
+const CLOSE = "\u2069";
 const MOST = 200; // characters that are looked at: a name of 10,000 is not walked through to show its head
 
 const EMS = new Map([
@@ -22,6 +24,7 @@ export class Font {
   }
 
   emOf(char) {
+    if (char === OPEN || char === CLOSE) return 0;
     return this.ems.get(char) ?? (char < "\x7f" ? EM : char < "\u0530" ? 0.75 : 1.05);
   }
 
@@ -33,22 +36,20 @@ export class Font {
   }
 
   /**
-   * @param {string} text
+   * @param {string} text Made safe.
    * @param {number} room Pixels.
    * @param {number} size Of the font, in pixels.
-   * @returns {string} The text made visible, ending in an ellipsis where it was cut.
+   * @returns {string} The text, ending in an ellipsis where it was cut.
    */
   clipped(text, room, size) {
-    const head = text.length > MOST ? `${text.slice(0, MOST)}…` : text;
-    const shown = PLAIN.test(head) ? head : visible(head).replace(STACKED, "$1");
-    if (this.widthOf(shown, size) <= room) return shown;
+    if (this.widthOf(text, size) <= room) return text;
     let [cut, used] = ["", size]; // the ellipsis
-    for (const char of shown) {
+    for (const char of text) {
       used += this.emOf(char) * size;
       if (used > room) break;
       cut += char;
     }
-    return `${cut}…`;
+    return closed(`${cut}…`);
   }
 }
 
@@ -61,5 +62,17 @@ export function fontOf(element) {
   return new Font(new Map(ASCII.map((char) => [char, context.measureText(char).width / 100])));
 }
 
-/** @returns {string} A name as one direction of its own, whatever it holds (U+2068 ... U+2069). */
-export const isolated = (text) => (PLAIN.test(text) ? text : `\u2068${text}\u2069`);
+/**
+ * A name as it can stand among other words: nothing in it hides or reorders, and it is one direction of its own.
+ * @returns {string} Between U+2068 and U+2069 unless it is plain ASCII.
+ */
+export function safe(text) {
+  const head = text.length > MOST ? `${text.slice(0, MOST)}…` : text;
+  return PLAIN.test(head) ? head : `${OPEN}${visible(head).replace(STACKED, "$1")}${CLOSE}`;
+}
+
+/** @returns {string} The head of safe text. */
+export const headOf = (text, most) => (text.length <= most ? text : closed(`${text.slice(0, most - 1)}…`));
+
+/** What was cut inside of a name ends that name. */
+const closed = (text) => (text.lastIndexOf(OPEN) > text.lastIndexOf(CLOSE) ? text + CLOSE : text);

@@ -2,6 +2,7 @@
 import { button, el } from "../dom.js";
 import { count, counted, percent } from "../format.js";
 import { MODES } from "./colours.js";
+import { safe } from "./text.js";
 
 /**
  * @typedef {object} Bars
@@ -69,8 +70,8 @@ function graphChoice(store, choice) {
   const table = data.table("graphs");
   if (table.rows < 2) return null;
   const ids = Array.from(table.column("graph_id"));
-  const words = ids.map((id, row) => [id, `${id} ${[store.identity.label(`graph:${id}`)]}: ${counted(table.get(row, "node_count") ?? 0, "op")}`]);
-  return choice("Graph", "graph", [["", `the whole model: ${counted(ids.length, "graph")}`], ...words]);
+  const words = ids.map((id, row) => [id, `${safe(id)} ${safe(store.identity.label(`graph:${id}`))}: ${counted(table.get(row, "node_count") ?? 0, "op")}`]);
+  return choice("Graph", "graph", [["", `all ${counted(ids.length, "graph")}`], ...words]);
 }
 
 /** How much is in ONNX Runtime, and the way to what is not. */
@@ -92,7 +93,7 @@ function sentenceOf(view, actions) {
 function warnings(view) {
   const said = [];
   const cycles = (view.root.kind === "graph" ? [view.root] : view.tree.graphs).filter((graph) => graph.cycle.length);
-  for (const graph of cycles) said.push(`✗ partitions wait for each other: ${[...graph.cycle, graph.cycle[0]].join(" → ")}`);
+  for (const graph of cycles) said.push(`✗ partitions wait for each other: ${[...graph.cycle, graph.cycle[0]].map(safe).join(" → ")}`);
   const nodes = view.ops.data.table("nodes");
   if (nodes.total > nodes.rows) said.push(`the first ${count(nodes.rows)} of ${count(nodes.total)} operations are here; the frame .nodes has all`);
   if (view.leftClosed) said.push(`${counted(view.leftClosed, "group")} left closed: too many boxes to draw; open them one by one`);

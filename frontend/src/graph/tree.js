@@ -1,5 +1,5 @@
 // The tree of boxes: graphs, then modules, or pieces and the modules in them.
-import { fold } from "./fold.js";
+import { fold, paged } from "./fold.js";
 import { Item, groupsIn } from "./item.js";
 import { partsByModule } from "./modules.js";
 import { INPUT, OP, ORT, TORCH } from "./ops.js";
@@ -37,7 +37,7 @@ export class Tree {
     const codeOf = (row) => within(codes, ops.target[row]) * 3 + ops.side[row];
     for (const graph of this.graphs) fold(graph, codeOf);
     /** All graphs; with one graph, that graph. */
-    this.root = this.graphs.length === 1 ? this.graphs[0] : new Item("all", "the whole model", this.graphs);
+    this.root = this.graphs.length === 1 ? this.graphs[0] : new Item("all", "the whole model", paged(this.graphs));
     this.number();
   }
 
@@ -148,8 +148,10 @@ function pieceItem(making, { partition, rows }, parts) {
 
 /** @returns {string} `aten.add.Tensor` as `add`, `operator.mul` as `mul`, `mylib::op.default` as `op`. */
 export function shortTarget(target) {
-  const parts = (target || "operation").split("::").pop().split(".");
-  return (parts.length > 2 ? parts[parts.length - 2] : parts[parts.length - 1]) || target;
+  const [space, rest] = (target || "operation").split("::");
+  const parts = (rest ?? space).split(".");
+  const short = rest !== undefined ? parts[0] : parts.length > 2 ? parts[parts.length - 2] : parts[parts.length - 1];
+  return short || target;
 }
 
 /** @returns {string} The three commonest of some words. */
