@@ -5,6 +5,7 @@ import { createStore } from "./store.js";
 
 async function start(root) {
   const source = document.getElementById(root.dataset.ortlensPayload);
+  root.textContent = "Opening the explorer…"; // unpacking takes a moment, in which the page is painted
   try {
     mountApp(root, createStore(createData(await payloadFromBase64(source.textContent))));
     root.dataset.ortlensReady = "yes";

@@ -84,7 +84,8 @@ class Timeline {
 
   inView() {
     const { start, total } = this.calls;
-    const first = firstAfter(start, this.view.from);
+    const after = firstAfter(start, this.view.from);
+    const first = after && start[after - 1] + total[after - 1] > this.view.from ? after - 1 : after; // one may reach into the view
     const last = firstAfter(start, this.view.to);
     let busy = 0;
     for (let row = first; row < last; row++) busy += total[row];

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,17 @@ pytestmark = pytest.mark.slow
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 MODELS = ("BERT", "GPT-2", "LLaMA", "ResNet")
 FEW = ("geometric mean", "worst")
+CLICKS = (
+    "first paint",
+    "ready",
+    "open the graph",
+    "open the tables",
+    "open the table of calls",
+    "sort it by time",
+    "sort it by name",
+    "open the timeline",
+    "a frame of zooming the timeline",
+)
 
 # By script and start of a table's title: the names of its rows.
 EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
@@ -42,6 +54,10 @@ EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
     "large_capture": {
         "Made up of records": ("all frames", "what_if()", "what_if(*ops)"),
         "Compiled in a dry run": ("all frames", "what_if()", "what_if(*ops)"),
+    },
+    "explorer": {
+        "What a page of": ("page", "data, gzip", "packing it", "widget, gzip"),
+        **({"How soon a page of": CLICKS} if shutil.which("chromium") else {"Times are not measured": ()}),
     },
     "training": {"A training step": ("ortlens to eager",)},
     "growth": {
