@@ -3,31 +3,45 @@
 from __future__ import annotations
 
 import base64
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
 
 from ortlens.views.payload import payload_bytes
 
 if TYPE_CHECKING:
+    from playwright.sync_api import ViewportSize
+
     from ortlens.trace.records import Capture
 
+CHROMIUM = shutil.which("chromium")
+BROWSER_MARKS = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium: apt-get install chromium fonts-dejavu-core"),
+    # playwright's own loop, when the last page is closed
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+WIDE: ViewportSize = {"width": 1280, "height": 800}
 STATIC = Path(__file__).parents[2] / "ortlens" / "views" / "static"
 _RULES = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 _STYLE = "body{margin:0;background:Canvas;color:CanvasText;color-scheme:light dark;--ortlens-height:100vh}"
 
 
-def page_from_captures(*captures: Capture) -> str:
+def page_from_captures(*captures: Capture | bytes) -> str:
     """A page with a view per capture.
 
     Args:
-        *captures: What to show.
+        *captures: What to show; packed ones as they are.
 
     Returns:
         The HTML; it loads nothing.
     """
     css = (STATIC / "explorer.css").read_text(encoding="utf-8")
     script = (STATIC / "explorer.report.js").read_text(encoding="utf-8").replace("</script", "<\\/script")
-    data = [base64.b64encode(payload_bytes(capture)).decode() for capture in captures]
+    packed = [capture if isinstance(capture, bytes) else payload_bytes(capture) for capture in captures]
+    data = [base64.b64encode(one).decode() for one in packed]
     views = "".join(
         f'<div data-ortlens-payload="data{n}"></div><script type="text/plain" id="data{n}">{text}</script>' for n, text in enumerate(data)
     )

@@ -3,75 +3,26 @@
 from __future__ import annotations
 
 import base64
-import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ortlens.trace import store
 from ortlens.views.payload import payload_bytes
-from tests.browser.page import STATIC, page_from_captures
+from tests.browser.page import BROWSER_MARKS, STATIC, WIDE, page_from_captures
 from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from playwright.sync_api import Browser, Locator, Page, Request, ViewportSize
+    from playwright.sync_api import Browser, Locator, Page
 
-    from ortlens.trace.records import Capture
 
-playwright = pytest.importorskip("playwright.sync_api")
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium: apt-get install chromium fonts-dejavu-core"),
-    # playwright's own loop, when the last page is closed
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = BROWSER_MARKS
 
 PIECES = store.load(Path(__file__).parent / "captures" / "pieces.ortlens")
 PANELS = ("overview", "graph", "tables", "timeline", "source", "breaks", "findings", "numerics")
-WIDE: ViewportSize = {"width": 1280, "height": 800}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with playwright.sync_playwright() as running:
-        started = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def show(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
-    """Opens captures; when the test is over, nothing may have been complained of, asked of anyone, or run."""
-    trouble: list[str] = []
-    pages: list[Page] = []
-
-    def opened(*captures: Capture, color_scheme: Literal["light", "dark"] = "light", viewport: ViewportSize = WIDE) -> Page:
-        file = tmp_path / f"page{len(pages)}.html"
-        file.write_text(page_from_captures(*captures), encoding="utf-8")
-        page = browser.new_page(color_scheme=color_scheme, viewport=viewport)
-        pages.append(page)
-
-        def asked(request: Request) -> None:
-            if request.url != file.as_uri():
-                trouble.append(f"request: {request.url}")
-
-        page.on("console", lambda message: trouble.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: trouble.append(f"dialog: {dialog.message}"))
-        page.on("request", asked)
-        page.goto(file.as_uri())
-        for view in page.query_selector_all("[data-ortlens-payload]"):
-            view.wait_for_selector("xpath=self::*[@data-ortlens-ready]", timeout=20_000)
-        return page
-
-    yield opened
-    for page in pages:
-        page.close()
-    assert trouble == []
 
 
 def go(page: Page, panel: str) -> Locator:
