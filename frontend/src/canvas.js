@@ -60,7 +60,7 @@ export function hatching(context, colour, step = 6) {
 export function onThemeChange(store, draw) {
   const preference = matchMedia("(prefers-color-scheme: dark)");
   const observer = new MutationObserver(draw);
-  observer.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name", "class"] });
+  observer.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name", "data-vscode-theme-kind", "class"] });
   preference.addEventListener("change", draw);
   const unsubscribe = store.subscribe(["theme"], draw);
   return () => {

@@ -64,8 +64,11 @@ const PLACES = [
 export function mountDetails(root, store) {
   const show = () => {
     const chain = store.get("chain");
+    const within = root.contains(root.getRootNode().activeElement);
     root.dataset.empty = String(!chain);
     root.replaceChildren(...(chain ? selected(store, chain) : nothing(store)));
+    // Who walks from link to link by keyboard goes on from the name of what was selected.
+    if (within) root.querySelector("[tabindex]")?.focus();
   };
   show();
   return store.subscribe(["chain"], show);
@@ -74,13 +77,13 @@ export function mountDetails(root, store) {
 function nothing(store) {
   const id = store.get("selected");
   const said = id ? `Nothing here is called ${clipped(id, 80)}.` : "Click a line, a module, a node, a call: what it is linked to stands here.";
-  return [el("h3", {}, "Details"), el("p.ol-soft", {}, said)];
+  return [el("h3", { tabindex: "-1" }, "Details"), el("p.ol-soft", {}, said)];
 }
 
 function selected(store, chain) {
   const close = button("×", () => store.set({ selected: null }), { class: "ol-icon", title: "Select nothing", "aria-label": "Select nothing" });
   const head = el("div.ol-details-head", {}, el("span.ol-kind", {}, KIND_NAMES[chain.kind] ?? chain.kind), close);
-  const name = el("p.ol-details-name", {}, clipped(nameOf(store, chain), 300));
+  const name = el("p.ol-details-name", { tabindex: "-1" }, clipped(nameOf(store, chain), 300));
   const body = el("div.ol-chain", {}, ...STEPS.filter((step) => chain[step].length && !isItself(chain, step)).map((step) => stepOf(store, chain, step)));
   return [head, name, jumps(store, chain), about(store, chain), el("h4", {}, "Linked to"), body, legend(chain)].filter(Boolean);
 }

@@ -107,7 +107,9 @@ function headRow(state, refresh) {
       // The largest number is asked for first, the first word likewise; a third click gives the recorded order back.
       const first = { column, down: column.number };
       state.sort = state.sort?.column !== column ? first : state.sort.down === first.down ? { column, down: !first.down } : null;
-      row.replaceWith(headRow(state, refresh));
+      const again = headRow(state, refresh);
+      row.replaceWith(again);
+      again.children[at].firstChild.focus();
       refresh();
     };
     const label = el("button", { type: "button", title: column.meaning, on: { click: sort } }, column.name + sign);

@@ -66,12 +66,13 @@ export function mountTables(root, store) {
     grid.refresh();
   }
 
-  function show() {
+  function show(toggled) {
     const name = store.get("table");
     const table = store.data.table(name);
     for (const tab of names.children) tab.setAttribute("aria-pressed", String(tab.dataset.table === name));
     linked = onlyLinked.checked ? linkedRows(store) : null;
     columns.lastChild.replaceChildren(chooser(store, hidden, show));
+    for (const box of columns.querySelectorAll("input")) if (box.value === toggled) box.focus(); // the list was made anew
     grid.show(shownColumns(store, hidden), table.rows, SORT[name]);
     grid.element.hidden = !table.rows;
     empty.hidden = Boolean(table.rows);
@@ -87,12 +88,12 @@ export function mountTables(root, store) {
     else grid.choose(id ? firstLinked(store, name, id) : -1);
   }
 
-  show();
+  show(null);
   const changed = () => {
     if (onlyLinked.checked) refresh();
     chooseSelected();
   };
-  return together([store.subscribe(["table"], show), store.subscribe(["selected"], changed), grid.destroy]);
+  return together([store.subscribe(["table"], () => show(null)), store.subscribe(["selected"], changed), grid.destroy]);
 }
 
 function told(store, shown) {
@@ -147,12 +148,12 @@ function chooser(store, hidden, show) {
   const table = store.data.table(store.get("table"));
   shownColumns(store, hidden);
   const boxes = [...table.columns.values()].map((column) => {
-    const box = el("input", { type: "checkbox" });
+    const box = el("input", { type: "checkbox", value: column.name });
     box.checked = !hidden.get(table.name).has(column.name);
     box.addEventListener("change", () => {
       if (box.checked) hidden.get(table.name).delete(column.name);
       else hidden.get(table.name).add(column.name);
-      show();
+      show(column.name);
     });
     return el("label", { title: column.meaning }, box, ` ${column.name}`);
   });
