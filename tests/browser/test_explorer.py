@@ -278,3 +278,23 @@ def test_the_widget_shares_its_selection_both_ways(browser: Browser, tmp_path: P
     page.evaluate("host.cleanup()")
     assert page.evaluate("[host.el.childNodes.length, Object.keys(host.listeners).length]") == [0, 0]
     page.close()
+
+
+def test_focus_survives_what_it_sets_off(show: Callable[..., Page]) -> None:
+    page = show(PIECES)
+    focused = "[document.activeElement.className, document.activeElement.textContent, document.activeElement.value].join(' ')"
+    go(page, "tables")
+    page.click("[data-table=runs]")
+    page.focus(".ol-grid-head button:text-matches('^run_ns')")
+    page.keyboard.press("Enter")
+    assert "run_ns \N{BLACK DOWN-POINTING TRIANGLE}" in page.evaluate(focused)
+    page.click(".ol-chooser summary")
+    page.focus(".ol-chooser input[value=bind_ns]")
+    page.keyboard.press("Space")
+    assert "bind_ns" in page.evaluate(focused)
+    assert page.locator(".ol-grid-head button:text-matches('^bind_ns')").count() == 0
+    page.click(".ol-chooser summary")
+    page.click(".ol-grid-row[data-at='0']")
+    page.focus(".ol-chain .ol-link >> nth=0")
+    page.keyboard.press("Enter")
+    assert "ol-details-name" in page.evaluate(focused)
