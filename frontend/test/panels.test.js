@@ -108,3 +108,28 @@ test("filters compare numbers with units, and find words", () => {
   assert.deepEqual(kept("25"), [2]);
   assert.deepEqual(kept("> nonsense"), []);
 });
+
+test("cells tell wrong, unchecked and not finite apart; the worst row of a value counts", () => {
+  const text = (...values) => ({ kind: "str", enc: "text", codes: values.map((value) => (value === null ? -1 : names.indexOf(value))) });
+  const names = ["g0", "a", "b", "c", "d", "p0", "compute", "ort"];
+  const plain = (kind, enc, ...values) => ({ kind, enc, values });
+  const nodes = { rows: 4, columns: { graph_id: text("g0", "g0", "g0", "g0"), node: text("a", "b", "c", "d"), partition_id: text("p0", "p0", "p0", null), kind: text("compute", "compute", "compute", "compute") } };
+  const numerics = {
+    rows: 4,
+    columns: {
+      partition_id: text("p0", "p0", "p0", "p0"),
+      node: text("a", "a", "b", "c"),
+      ok: plain("bool", "bools", 1, 0, 1, null),
+      max_abs: plain("float", "floats", 1e-7, 0.5, "NaN", null),
+      max_rel: plain("float", "floats", 0, 0, 0, null),
+      first_divergence: plain("bool", "bools", 0, 1, 0, 0),
+      nonfinite: text(null, null, "ort", null),
+    },
+  };
+  const store = createStore(createData(handMade({ nodes, numerics }, names)));
+  const [{ cells }] = sectionsOf(store);
+  assert.deepEqual(cells.map((cell) => [cell.name, cell.state, cell.first, cell.nonfinite]), [["a", "wrong", true, null], ["b", "ok", false, "ort"], ["c", "unchecked", false, null]]);
+  assert.equal(cells[0].abs, 0.5);
+  assert.ok(Number.isNaN(cells[1].abs));
+  assert.equal(cells[2].abs, null);
+});
