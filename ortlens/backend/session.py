@@ -18,6 +18,7 @@ from ortlens.backend import _torch, call, convert, dtypes, layout, providers, th
 from ortlens.backend.labels import label_of
 from ortlens.backend.memory import heap_bytes
 from ortlens.errors import SessionError
+from ortlens.trace.runlog import RunLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.split import Part
     from ortlens.trace.records import SessionCause
-    from ortlens.trace.runlog import RunLog
 
 Around: TypeAlias = Callable[[Callable[..., tuple[Any, ...]], tuple[Any, ...]], tuple[Any, ...]]
 """Goes around a run of a partition: takes what runs it and the inputs, returns the outputs."""
@@ -94,14 +94,14 @@ class _Recipe:
     providers: list[tuple[str, dict[str, Any]]]
     threads: threads.ThreadChoice
 
-    def session(self, serialized: bytes) -> onnxruntime.InferenceSession:
+    def session(self, serialized: bytes, *, without: Sequence[str] = ()) -> onnxruntime.InferenceSession:
         try:
             return onnxruntime.InferenceSession(
                 serialized,
                 self.options,
                 providers=self.providers,
                 enable_fallback=0,
-                disabled_optimizers=_unwanted(self.model, self.providers),
+                disabled_optimizers=[*_unwanted(self.model, self.providers), *without],
             )
         except Exception as error:
             raise ModelRefused(str(error)) from error
@@ -275,12 +275,21 @@ class PartitionRunner:
             preallocate=self._options.preallocate_output,
         )
 
-    def twin(self, args: Sequence[Any], arranged: Callable[[onnxruntime.SessionOptions], AbstractContextManager[object]]) -> Twin | None:
+    def twin(
+        self,
+        args: Sequence[Any],
+        arranged: Callable[[onnxruntime.SessionOptions], AbstractContextManager[object]],
+        *,
+        model: onnx.ModelProto | None = None,
+        without: Sequence[str] = (),
+    ) -> Twin | None:
         """Make a second session like the one that runs these arguments.
 
         Args:
             args: Values of the partition's inputs.
             arranged: Called with the options of the session; inside the context they are as wanted, after it as they were.
+            model: Another model of the partition, with weights as inputs; None: the one that runs.
+            without: Rewrites of ONNX Runtime to do without, beside those that the session that runs does without.
 
         Returns:
             The session; None while PyTorch runs the partition.
@@ -288,13 +297,34 @@ class PartitionRunner:
         Raises:
             ModelRefused: ONNX Runtime does not make it so.
         """
+        place = self._place_of(args)
+        if place is None:
+            return None
+        recipe = self._recipe(list(self._frozen.values()), self._dimensions(args) if self._fixed_sizes else {}, model)
+        with arranged(recipe.options):
+            session = recipe.session(recipe.model.SerializeToString(), without=without)
+        return Twin(session=session, model=recipe.model, session_id=self._session_ids[place], info=self.sessions[place])
+
+    def session_for(self, args: Sequence[Any]) -> SessionInfo | None:
+        """The session that runs these arguments.
+
+        Args:
+            args: Values of the partition's inputs.
+
+        Returns:
+            The session; None while PyTorch runs the partition.
+        """
+        place = self._place_of(args)
+        return None if place is None else self.sessions[place]
+
+    def _place_of(self, args: Sequence[Any]) -> int | None:
+        """Which of the sessions runs these arguments; None for none."""
         if self._failed_once or not self.sessions:
             return None
-        place = list(self._by_sizes).index(self._sizes_of(args)) if self._fixed_sizes else 0
-        recipe = self._recipe(list(self._frozen.values()), self._dimensions(args) if self._fixed_sizes else {})
-        with arranged(recipe.options):
-            session = recipe.session(recipe.model.SerializeToString())
-        return Twin(session=session, model=recipe.model, session_id=self._session_ids[place], info=self.sessions[place])
+        if not self._fixed_sizes:
+            return 0
+        known, wanted = list(self._by_sizes), self._sizes_of(args)
+        return known.index(wanted) if wanted in known else None
 
     def uncounted(self, session: onnxruntime.InferenceSession, log: RunLog) -> Callable[..., tuple[Any, ...]]:
         """A function that runs a session of this partition without being counted among its calls.
@@ -338,7 +368,7 @@ class PartitionRunner:
             weight_inputs=weight_inputs,
             freeze=bool(self._freezable) if freeze is None else freeze,
             alternates=self._alternates,
-            hooks=RunnerHooks(session_made=lambda _runner, _info: None, run_failed=lambda _runner, _error: None),
+            hooks=RunnerHooks(session_made=lambda _runner, _info: RunLog(None, None), run_failed=lambda _runner, _error: None),
             work=self._work,
         )
         made._choice = choice
@@ -394,10 +424,11 @@ class PartitionRunner:
     def _names(self) -> list[str]:
         return [node.name for node in self.part.module.graph.nodes if node.op == "placeholder"]
 
-    def _recipe(self, frozen: list[weights.FrozenWeight], dimensions: Mapping[str, int]) -> _Recipe:
+    def _recipe(self, frozen: list[weights.FrozenWeight], dimensions: Mapping[str, int], other: onnx.ModelProto | None = None) -> _Recipe:
         # A user's SessionOptions serve many sessions and must not collect their weights: there the bytes go into the model.
         own = self._options.ort_session_options
-        model = weights.with_frozen(self.model, frozen, inline=own is not None) if frozen else self.model
+        plain = other or self.model
+        model = weights.with_frozen(plain, frozen, inline=own is not None) if frozen else plain
         model = layout.with_permuted_inputs(model, self._orders([weight.name for weight in frozen]))
         chosen = providers.providers_for(self._devices(), self._options)
         chosen_threads = threads.choose(self._work, alternates=self._alternates) if own is None else threads.of_the_user(own)
