@@ -213,9 +213,9 @@ class PartitionRunner:
         self.ran_before = True
         if self._fixed_sizes:
             self.sessions.append(info)
-            self._session_ids.append(log and log.session_id)
+            self._session_ids.append(None if log is None else log.session_id)
         else:
-            self._session_ids = [log and log.session_id]
+            self._session_ids = [None if log is None else log.session_id]
             self.sessions = [info]  # the one before it, if any, holds weights that are no more
         made = call.make_call(
             info.session,
@@ -263,11 +263,12 @@ class PartitionRunner:
         on_failure: Callable[[tuple[Any, ...], Exception], tuple[Any, ...]],
         count: Callable[[], object],
         log: RunLog | None,
+        outputs: Sequence[call.Output] | None = None,
     ) -> Callable[..., tuple[Any, ...]]:
         return call.make_call(
             session,
             self._inputs(frozen),
-            self._outputs(),
+            self._outputs() if outputs is None else outputs,
             on_stale=on_stale,
             on_failure=on_failure,
             count=count,
@@ -326,28 +327,37 @@ class PartitionRunner:
         known, wanted = list(self._by_sizes), self._sizes_of(args)
         return known.index(wanted) if wanted in known else None
 
-    def uncounted(self, session: onnxruntime.InferenceSession, log: RunLog) -> Callable[..., tuple[Any, ...]]:
+    def uncounted(
+        self, session: onnxruntime.InferenceSession, log: RunLog, outputs: Sequence[call.Output] | None = None
+    ) -> Callable[..., tuple[Any, ...]]:
         """A function that runs a session of this partition without being counted among its calls.
 
         Args:
             session: One that runs the partition, or its twin.
             log: Where its calls are recorded.
+            outputs: What the session gives; None: what the partition gives.
 
         Returns:
-            A function of the partition's inputs that returns its outputs; it raises `WeightChanged` when a frozen weight is not what it
+            A function of the partition's inputs that returns the outputs; it raises `WeightChanged` when a frozen weight is not what it
             was, and what ONNX Runtime raises.
         """
-        return self._caller(session, self._frozen, on_stale=_changed, on_failure=_raised, count=lambda: None, log=log)
+        return self._caller(session, self._frozen, on_stale=_changed, on_failure=_raised, count=lambda: None, log=log, outputs=outputs)
 
     def variant(
-        self, *, choice: threads.ThreadChoice | None = None, freeze: bool | None = None, preallocate: bool | None = None
+        self,
+        *,
+        choice: threads.ThreadChoice | None = None,
+        freeze: bool | None = None,
+        preallocate: bool | None = None,
+        model: onnx.ModelProto | None = None,
     ) -> PartitionRunner:
-        """A runner of the same model with another setting, for measuring what it would bring. It tells nobody, and raises where it fails.
+        """A runner of the same partition with another setting, to see what it would bring. It tells nobody, and raises where it fails.
 
         Args:
             choice: Threads; None: as this runner has them.
             freeze: Whether weights are constants; None: likewise.
             preallocate: Whether PyTorch allocates outputs of symbolic size; None: likewise.
+            model: The ONNX model; None: likewise.
 
         Returns:
             The runner; it has no session yet, see `prepare`.
@@ -362,7 +372,7 @@ class PartitionRunner:
         weight_inputs = frozenset(place for place, node in enumerate(self.part.inputs) if node in self._weights)
         made = PartitionRunner(
             self.part,
-            self.model,
+            model or self.model,
             self.permutations,
             options=options,
             weight_inputs=weight_inputs,
