@@ -6,11 +6,13 @@ import contextlib
 import inspect
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
+from ortlens.analysis.ledger import ledger_from_logs
 from ortlens.backend import _torch
 from ortlens.backend.compiler import OrtBackend, ortlens_backend, torch_compile_backend
 from ortlens.backend.entry import count_ops, needs_gradient
@@ -19,6 +21,7 @@ from ortlens.lens import dry_run as fakes
 from ortlens.lens.dynamo import DynamoWatch
 from ortlens.lens.environment import environment
 from ortlens.lens.explain_output import ExplainOutput, reason_from_break
+from ortlens.lens.measure import LedgerPass
 from ortlens.trace import records as r
 from ortlens.trace.recorder import CURRENT, Recorder
 from ortlens.views.capture_view import CaptureView
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     import pathlib
     from collections.abc import Callable, Mapping, Sequence
 
+    import pandas as pd
     from torch.export import ExportedProgram
 
     from ortlens.backend.graph import CompiledGraph
@@ -134,11 +138,98 @@ class Lens(CaptureView):
             raise UsageError("nothing was compiled through this lens yet; call the compiled function once, then ask again")
         return self._targets[0][1](*args, **kwargs)
 
+    def measure(self, *args: Any, **kwargs: Any) -> pd.DataFrame:
+        """Call what was compiled some dozens of times, half a second at most, and write down where the wall time of a call goes.
+
+        Every graph that a call enters gets its rows: guards, bind, run, output, eager, and what is left. What each graph break
+        costs per call goes into `breaks`. The figures are means over the middle half of the calls by wall time.
+
+        Args:
+            *args: Arguments of the target.
+            **kwargs: Likewise.
+
+        Returns:
+            The frame `ledger`; as it was when the call entered no graph.
+
+        Raises:
+            UsageError: Nothing was compiled through this lens yet, or only a dry run was made.
+
+        Example:
+            >>> import torch, ortlens
+            >>> lens = ortlens.Lens()
+            >>> fast = torch.compile(torch.sin, backend=lens)
+            >>> _ = fast(torch.ones(2))
+            >>> round(float(lens.measure(torch.ones(2)).share.sum()), 6)
+            1.0
+        """
+        self.measured(lambda: self.call_target(args, kwargs))
+        return self.ledger
+
+    def measured(self, call: Callable[[], Any], **limits: Any) -> Any:
+        """The same for a call that the caller makes.
+
+        Args:
+            call: Calls what was compiled through this lens.
+            **limits: As for `ortlens.lens.measure.LedgerPass.measure`.
+
+        Returns:
+            What the last call returned.
+        """
+        return LedgerPass(self._recorder, self._watch, self.live_graphs).measure(call, **limits)
+
+    def probe(self, *args: Any, **kwargs: Any) -> pd.DataFrame:
+        """Measure what changes would bring, by making them beside the code that runs, which stays as it is.
+
+        Threads, spinning, guards, frozen weights, dense inputs, preallocated outputs, partitions left to PyTorch, a filled cache:
+        each change that makes sense here is timed in turns with what runs, for less than a second. The target is called some
+        hundred times, so take care with one that has side effects. What the machine reaches at most is measured too, for the rule
+        `slow_kernel`.
+
+        Args:
+            *args: Arguments of the target.
+            **kwargs: Likewise.
+
+        Returns:
+            The frame `findings`; rows with `measured` come from here, and those of which nothing is to be gained say so.
+
+        Raises:
+            UsageError: Nothing was compiled through this lens yet, or only a dry run was made.
+        """
+        from ortlens.lens.probes import Probe
+
+        Probe(self._recorder, self.live_graphs(), lambda: self.call_target(args, kwargs), self.captured).run()
+        return self.findings
+
     def live_graphs(self) -> tuple[CompiledGraph, ...]:
         """The graphs of our backend that were compiled through this lens, oldest first; those of earlier guards are among them."""
         from ortlens.backend.graph import CompiledGraph
 
         return tuple(graph for graph in self._recorder.live if isinstance(graph, CompiledGraph))
+
+    def profile(self, *args: Any, repeat: int = 20, **kwargs: Any) -> pd.DataFrame:
+        """Find out where the time inside ONNX Runtime goes, kernel by kernel.
+
+        Calls what was compiled through this lens, once, or again where that call compiled anew. Each run of a session is then repeated
+        with and without ONNX Runtime's profiler, in turn, in a second session of the same model that shares the frozen weights. Times
+        are those of unprofiled runs, divided as the profiler saw them; `sessions.distortion` says how much longer the profiled ones
+        took. Backward partitions are profiled where the target itself calls backward. The optimised model is kept too, see `fusions`.
+
+        Args:
+            *args: Arguments of the target.
+            repeat: How often each run is repeated with the profiler, and as often without. A target with a keyword of that name gets
+                it by `functools.partial`, or compile a function around it.
+            **kwargs: Keyword arguments of the target.
+
+        Returns:
+            The frame `kernels`; a session's earlier rows are replaced.
+
+        Raises:
+            UsageError: `repeat` is not a positive number, nothing was compiled, or no partition ran in ONNX Runtime.
+        """
+        from ortlens.lens.kernels import profile
+
+        profile(self, self._recorder, args, kwargs, repeat)
+        return self.kernels
 
     def _claims(self, backend: object) -> bool:
         return backend is self
@@ -235,7 +326,8 @@ class Lens(CaptureView):
         Returns:
             The capture; recording goes on.
         """
-        return self._recorder.capture(name=self.name, backend=self._backend_name, environment=environment())
+        capture = self._recorder.capture(name=self.name, backend=self._backend_name, environment=environment())
+        return capture if capture.ledger else replace(capture, ledger=ledger_from_logs(capture))
 
     def export_onnx(self, path: str | os.PathLike[str], weights: object = None) -> pathlib.Path:
         """Write the model to deploy, when ONNX Runtime runs the whole of it as one partition.

@@ -245,6 +245,12 @@ class Session:
     arena_bytes: int | None = column(
         "Peak of what ONNX Runtime's allocators held for activations while profiled; empty where not profiled.", unit="bytes", default=None
     )
+    arena_held_bytes: int | None = column(
+        "The most that ONNX Runtime's allocator had taken from the system while profiled, packed weights and unused space included; empty "
+        "where not profiled.",
+        unit="bytes",
+        default=None,
+    )
     distortion: float | None = column(
         "How much longer a run takes under ONNX Runtime's profiler: profiled over unprofiled time; empty where not profiled.", default=None
     )
@@ -285,6 +291,7 @@ class Kernel:
     bytes: int | None = column("Bytes of what it reads and writes, as ONNX Runtime's profile tells them.", unit="bytes", default=None)
     nodes: tuple[str, ...] = column("Every FX node that it computes.", default=())
     onnx_nodes: tuple[str, ...] = column("Nodes of the ONNX model, as it was before ONNX Runtime's rewrites, that it computes.", default=())
+    onnx_ops: tuple[str, ...] = column("Operators of these nodes, in the same order.", default=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
