@@ -107,22 +107,25 @@ def finding_sentence(finding: Finding) -> str:
         One sentence without a full stop.
     """
     said = visible(finding.title)
-    return f"{said} ({gain_words(finding)} per call)" if finding.gain_ns else said
+    if not finding.gain_ns:
+        return said
+    gain = time_from_ns(finding.gain_ns)
+    return f"{said} (saves {gain} per call, measured)" if finding.measured else f"{said} (would save about {gain} per call, estimated)"
 
 
 def gain_words(finding: Finding) -> str:
-    """What mending something would save.
+    """What mending something would save per call.
 
     Args:
         finding: A finding.
 
     Returns:
-        `saves 1.20 ms, measured`, or `about 1.20 ms, estimated`; empty when nothing is known to be saved.
+        `1.20 ms, measured`, or `about 1.20 ms`; empty when nothing is known to be saved.
     """
     if not finding.gain_ns:
         return ""
     gain = time_from_ns(finding.gain_ns)
-    return f"saves {gain}, measured" if finding.measured else f"about {gain}, estimated"
+    return f"{gain}, measured" if finding.measured else f"about {gain}"
 
 
 def look_sentence(look: Look) -> str:

@@ -175,10 +175,11 @@ def _times(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
 
 
 def _findings(overview: Overview, room: int) -> Iterator[str]:
-    for finding in overview.findings[:_MAX_FINDINGS]:
+    telling = [finding for finding in overview.findings if finding.gain_ns != 0]  # 0: measured, and nothing to be gained
+    for finding in telling[:_MAX_FINDINGS]:
         yield from _prose(finding_sentence(finding), room, hang="  ")
-    if len(overview.findings) > _MAX_FINDINGS:
-        yield f"and {len(overview.findings) - _MAX_FINDINGS:,} more: see table findings"
+    if len(overview.findings) > len(telling[:_MAX_FINDINGS]):
+        yield f"and {len(overview.findings) - len(telling[:_MAX_FINDINGS]):,} more: see table findings"
 
 
 def _looks(overview: Overview, room: int) -> Iterator[str]:

@@ -20,6 +20,8 @@ _OFTEN = 3
 _COLD_NS = 1_000_000_000
 _COLD_SHARE = 0.25
 _GUARD_SHARE = 0.25
+_MOST_OF_IT = 0.5
+_GUARD_MUCH_NS = 200_000
 _GUARD_NS = 20_000
 _LIMIT = re.compile(r"recompile_limit|cache_size_limit", re.IGNORECASE)
 
@@ -150,7 +152,8 @@ def _entered_per_call(capture: Capture) -> dict[str, float]:
 @rule(
     name="heavy_guards",
     looks_for="Guards that take a large part of a call.",
-    fires="At 25 % of the wall time of a call and 20 µs, as the ledger tells.",
+    fires="At 25 % of the wall time of a call and 20 µs, as the ledger tells: as information, since skipping guards is a risk; from 50 % "
+    "and 200 µs on as a warning.",
     hazard="Before each compiled graph PyTorch checks whether its assumptions still hold, for every module and tensor that it saw.",
     probed="A call with all guards skipped (torch.compiler.set_stance(skip_guard_eval_unsafe=True)) against a call as it is.",
 )
@@ -163,6 +166,7 @@ def heavy_guards(capture: Capture) -> Iterator[Finding]:
     graph = next(iter(capture.graphs), None)
     yield heavy_guards.finding(
         subject=GUARDS,
+        severity="warning" if guards >= _GUARD_MUCH_NS and guards >= _MOST_OF_IT * whole else "info",
         title=f"guards take {time_text(guards)} of {time_text(whole)} per call",
         evidence=f"ledger: guards {guards / whole:.0%} of the wall time, over {len({part.graph_id for part in capture.ledger})} graph(s)",
         mitigation="Merge graphs, so that guards run once. Where modules do not change after the first call: "

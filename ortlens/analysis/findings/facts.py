@@ -140,6 +140,28 @@ def crossings(capture: Capture) -> dict[str, int]:
     return found
 
 
+def eager_ns(capture: Capture) -> dict[tuple[str, str], float]:
+    """What each node that PyTorch runs takes per call of the model.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        Nanoseconds by graph id and node: the mean over all calls, the first ones included; where the ledger holds what the nodes
+        of a graph took once it was warm, scaled to that. Empty without calls.
+    """
+    calls = call_time(capture).calls
+    if not calls:
+        return {}
+    means = {(row.graph_id, row.node): row.total_ns / calls for row in capture.fallbacks}
+    sums: dict[str, float] = defaultdict(float)
+    for (graph_id, _), mean in means.items():
+        sums[graph_id] += mean
+    warm = {part.graph_id: part.ns for part in capture.ledger if part.part == "eager"}
+    scale = {graph_id: min(warm[graph_id] / whole, 1.0) for graph_id, whole in sums.items() if graph_id in warm and whole}
+    return {key: mean * scale.get(key[0], 1.0) for key, mean in means.items()}
+
+
 def usable_cores(capture: Capture) -> int | None:
     """Cores that the process could use where the capture was made.
 
@@ -173,6 +195,20 @@ def most_common(names: list[str], limit: int = 3) -> str:
     return ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in ranked)
 
 
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """A number with its noun.
+
+    Args:
+        number: How many.
+        noun: The noun for one.
+        plural: The noun for others; by default with an s.
+
+    Returns:
+        `1 node`, `2,000 nodes`.
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 def time_text(nanoseconds: float) -> str:
     """A time in words.
 
@@ -183,7 +219,7 @@ def time_text(nanoseconds: float) -> str:
         Three significant digits and a unit, as `12.3 µs`.
     """
     for factor, unit in ((_SECOND, "s"), (_MILLI, "ms"), (_MICRO, "µs")):
-        if abs(nanoseconds) >= factor:
+        if abs(nanoseconds) >= factor * 0.9995:
             return f"{nanoseconds / factor:.3g} {unit}"
     return f"{nanoseconds:.0f} ns"
 

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.findings.facts import current, most_common, size_text, time_text, usable_cores
+from ortlens.analysis.findings.facts import counted, current, most_common, size_text, time_text, usable_cores
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.timing import call_time
 
@@ -58,7 +58,7 @@ def kernels_on_cpu(capture: Capture) -> Iterator[Finding]:
         worst = max(stray, key=lambda kernel: kernel.total_ns)
         yield kernels_on_cpu.finding(
             subject=session.session_id,
-            title=f"{len(stray)} kernels of {session.session_id} run on the CPU instead of {wanted}: {share:.0%} of its kernel time",
+            title=f"{counted(len(stray), 'kernel')} of {session.session_id} on the CPU instead of {wanted}: {share:.0%} of its kernel time",
             evidence=f"{most_common([kernel.op_type for kernel in stray])}; {time_text(spent)} while profiled, shares of the profiled run",
             mitigation=f"Write {worst.op_type} with operators and element types that {wanted} has, or leave it to PyTorch on the device.",
             file=worst.file,
@@ -84,7 +84,7 @@ def provider_copies(capture: Capture) -> Iterator[Finding]:
         yield provider_copies.finding(
             subject=session.session_id,
             severity="warning" if share >= _COPY_SHARE else "info",
-            title=f"{session.session_id} copies between devices {len(copies)} times per run: {share:.1%} of its kernel time",
+            title=f"{counted(len(copies), 'copy', 'copies')} between devices in {session.session_id}: {share:.1%} of its kernel time",
             evidence=f"{most_common([kernel.op_type for kernel in copies])}; {time_text(spent)} while profiled"
             + (f", {size_text(moved)}" if moved else "")
             + (f"; on the CPU run {most_common(stray)}" if stray else ""),

@@ -47,6 +47,7 @@ RECORDED: Mapping[str, str] = {
     "thread_count": "Only by `lens.probe()`: another number of threads was measured to be faster, or not to be.",
     "run_failed": "A partition failed while running; PyTorch runs it from then on.",
     "backend_failed": "A graph could not be prepared for ONNX Runtime and stays in PyTorch.",
+    "profile_failed": "A partition could not be profiled; its kernels are not in the capture.",
     "optimiser_failed": "The ONNX optimiser failed on a model, which runs unoptimised.",
     "cache_failed": "A converted model could not be kept in `cache_dir`.",
     "dump_failed": "A model could not be written to `dump_path`.",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.findings.facts import (
     ENOUGH_CALLS,
+    counted,
     crossings,
     current,
     partitions_by_graph,
@@ -80,7 +81,7 @@ def weights_changed(capture: Capture) -> Iterator[Finding]:
         given_up = sessions[-1].frozen_bytes == 0 and bool(partition_id in parts and parts[partition_id].weight_bytes)
         yield weights_changed.finding(
             subject=partition_id,
-            title=f"the weights of {partition_id} changed {len(anew)} time{'s' if len(anew) > 1 else ''} between calls"
+            title=f"the weights of {partition_id} changed {counted(len(anew), 'time')} between calls"
             + ("; they are no longer frozen" if given_up else ""),
             evidence=f"making its sessions anew took {time_text(spent)}; before it ran {sum(s.calls for s in sessions):,} times in all",
             mitigation="Change weights before the first compiled call, or keep what changes out of parameters and buffers; for a model "
@@ -138,7 +139,7 @@ def too_many_threads(capture: Capture) -> Iterator[Finding]:
         most = max(session.threads or 0 for session in crowded)
         yield too_many_threads.finding(
             subject=SESSIONS,
-            title=f"{len(crowded)} session{'s' if len(crowded) > 1 else ''} work with up to {most} threads on {cores} cores",
+            title=f"{counted(len(crowded), 'session')} with up to {most} threads on {cores} cores",
             evidence=f"{_ids(crowded)}: {crowded[0].threads_reason or 'reason not recorded'}; the process may use {cores} cores",
             mitigation=f"torch.set_num_threads({cores}), or intra_op_num_threads={cores} in ort_session_options.",
         )
@@ -160,7 +161,7 @@ def spinning_threads(capture: Capture) -> Iterator[Finding]:
     if spinning:
         yield spinning_threads.finding(
             subject=SESSIONS,
-            title=f"the threads of {len(spinning)} session{'s' if len(spinning) > 1 else ''} spin while PyTorch computes between the runs",
+            title=f"the threads of {counted(len(spinning), 'session')} spin while PyTorch computes between the runs",
             evidence=f"{_ids(spinning)}: {spinning[0].threads_reason or 'reason not recorded'}; {len(alternating)} graph(s) alternate",
             mitigation='Leave ort_session_options out, or add the entry "session.intra_op.allow_spinning" = "0" to it.',
         )
@@ -174,9 +175,10 @@ def _ids(sessions: list[Session], limit: int = 6) -> str:
 @rule(
     name="tiny_graph",
     looks_for="A graph so small that handing it to ONNX Runtime costs about as much as running it.",
-    fires="At 40 % of a graph's session time for binding and handing over, where all of it is at most 100 µs and 10 calls were seen.",
+    fires="At 40 % of the session time for binding and handing over, in a graph that is one partition, takes at most 100 µs and was "
+    "called 10 times.",
     hazard="The call waits for its frame, not for the computation; a faster kernel would change nothing.",
-    probed="A call with the partitions of these graphs left to PyTorch against a call as it is.",
+    probed="A call with the graph left to PyTorch against a call as it is.",
 )
 def tiny_graph(capture: Capture) -> Iterator[Finding]:
     """Graphs in which crossing dominates."""
@@ -186,9 +188,9 @@ def tiny_graph(capture: Capture) -> Iterator[Finding]:
         latest = [sessions[part.partition_id][-1] for part in pieces.get(graph.graph_id, []) if part.partition_id in sessions]
         timed = [times[session.session_id] for session in latest if session.session_id in times]
         crossing, running = sum(time.crossing_ns for time in timed), sum(time.run_ns for time in timed)
-        if not timed or per_graph[graph.graph_id].calls < _TINY_CALLS or crossing + running > _TINY_NS:
-            continue
-        if crossing < _TINY_SHARE * (crossing + running):
+        is_whole = graph.partition_count == 1 and not graph.fallback_count
+        is_short = bool(timed) and crossing + running <= _TINY_NS and per_graph[graph.graph_id].calls >= _TINY_CALLS
+        if not is_whole or not is_short or crossing < _TINY_SHARE * (crossing + running):
             continue
         flops = sum(part.flops or 0 for part in pieces[graph.graph_id])
         yield tiny_graph.finding(
@@ -228,7 +230,7 @@ def output_allocations(capture: Capture) -> Iterator[Finding]:
             subject=session.session_id,
             severity="info",
             title=f"{session.session_id} spends {time_text(time.output_ns)} of {time_text(whole)} per run on handing over "
-            f"{part.output_count} output{'s' if part.output_count > 1 else ''}",
+            f"{counted(part.output_count, 'output')}",
             evidence=f"median of output_ns over the kept runs of {session.calls:,} calls ({calls:,} of the model); sizes are symbolic: "
             f"{session.input_signature or 'signature not recorded'}",
             mitigation="Try preallocate_output=True, and let the graph return no more than is used.",
