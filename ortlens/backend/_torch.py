@@ -12,6 +12,7 @@ changes are looked for here and nowhere else. Everything is imported on first us
 | compile ids, static inputs, fake mode | `torch/_guards.py` | Dynamo publishes them nowhere else |
 | counts of what could not be traced | `torch/_dynamo/utils.py` | all that torch 2.9 keeps of some breaks |
 | the structured trace | `torch/_logging/_internal.py` | the log that tlparse reads |
+| times of Dynamo's look-ups | `torch/autograd/profiler_legacy.py` | public, but on its way out; the newer one writes to stderr |
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import os
 import pathlib
 import re
 import sys
+import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +42,8 @@ TRACE_LOGGER = "torch.__trace"  # torch/_logging/_internal.py: trace_log; it nev
 
 
 _STARRED = re.compile(r"L\['([^']+)'\]\[(\d+)\]")
+
+_LOOKUP, _REGION, _CLOCK = "TorchDynamo Cache Lookup", "Torch-Compiled Region: ", "ortlens clock"
 
 _CHATTY = ("torch.onnx", "onnxscript", "onnx_ir")
 
@@ -520,6 +524,47 @@ def untold_failures() -> dict[str, int]:
     from torch._dynamo.variables import functions
 
     return dict(utils.counters.get("inline_call", {})) if hasattr(functions, "SkipFrame") else {}
+
+
+@contextlib.contextmanager
+def lookups_heard(heard: list[tuple[bool, int, int]]) -> Iterator[None]:
+    """Listen to Dynamo looking for compiled code, its guards included, and to that code starting.
+
+    torch marks both for its profiler (`TorchDynamo Cache Lookup` in `torch/csrc/dynamo/eval_frame_cpp.cpp`, `Torch-Compiled
+    Region` in `torch/_dynamo/convert_frame.py`). The older profiler is taken: what `torch.profiler` is built on writes lines to
+    stderr of its own. Rejected: `profile_guard_manager` in `torch/_C/_dynamo/guards.pyi`, which needs the locals of the frame,
+    that exist during the call alone; and its figure in the compile metrics, which is taken after a flush of the CPU's caches.
+
+    Args:
+        heard: Filled in order: `(True, start, end)` for a look-up, `(False, start, end)` for compiled code; on the clock of
+            `time.perf_counter_ns`, to about a microsecond. Nothing is heard by a torch without that profiler, or while another
+            profiler runs.
+    """
+    import torch
+
+    try:
+        from torch.autograd import profiler_legacy as legacy
+    except ImportError:
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        profiler: Any = legacy.profile(enabled=not getattr(torch.autograd, "_profiler_enabled")())  # type: ignore[no-untyped-call]  # noqa: B009 - not exported
+        with profiler:
+            for _ in range(2):  # the first one is cold; the profiler has a clock of its own, and this ties it to ours
+                with torch.autograd.profiler.record_function(_CLOCK):
+                    anchor_ns = time.perf_counter_ns()
+            yield
+    events = sorted(getattr(profiler, "function_events", None) or (), key=lambda event: event.time_range.start)
+    anchors = [event.time_range for event in events if event.name == _CLOCK]
+    for event in events:
+        if event.name == _LOOKUP or event.name.startswith(_REGION):
+            start, end = (anchor_ns + round((at - (anchors[-1].start + anchors[-1].end) / 2) * 1000) for at in _ends(event))
+            heard.append((event.name == _LOOKUP, start, end))
+
+
+def _ends(event: Any) -> tuple[float, float]:
+    return event.time_range.start, event.time_range.end
 
 
 def version_of(tensor: torch.Tensor) -> int:

@@ -300,9 +300,14 @@ class CompiledGraph:
         returned: Any = output.args[0]
         return list(returned) if isinstance(returned, (list, tuple)) else [returned]
 
+    @property
+    def is_prepared(self) -> bool:
+        """Whether it ran already; until then there is nothing to intercept, since the first call makes what runs."""
+        return self.run != self._first_run
+
     @contextlib.contextmanager
     def intercepted(self, around: Callable[[Callable[[list[Any]], list[Any]], list[Any]], list[Any]]) -> Iterator[None]:
-        """Have every call of this graph go through a function.
+        """Have every call of this graph go through a function; it must be prepared.
 
         Args:
             around: Called with what runs the graph now, and with the list of its inputs, which is emptied; returns its outputs.

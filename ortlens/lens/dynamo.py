@@ -41,6 +41,7 @@ class DynamoWatch:
         self._breaks: dict[tuple[object, ...], r.Break] = {}
         self._heard: dict[object, list[tuple[str, str]]] = {}  # entry -> (compile id, break id), in order
         self._boundaries: dict[str, int] = {}
+        self._ahead: dict[str, str] = {}  # frame number -> the break that a graph of it lies behind
         self._entries: dict[object, int] = {}  # entry -> graphs so far, recompiles apart
         self._recompiles: dict[str, str | None] = {}
         self._backend_ns: dict[str, int] = {}
@@ -72,10 +73,10 @@ class DynamoWatch:
             known = replace(known, compile_ids=(*known.compile_ids, compile_id))
         self._breaks[key] = known
         self._heard.setdefault(_torch.dynamo_entry(), []).append((compile_id, known.break_id))
-        self.recorder.add(known)
+        self.recorder.amend(r.Break, known.break_id, compile_ids=known.compile_ids)  # not added anew: its cost may be known by now
 
     def _new_break(self, said: BreakText) -> r.Break:
-        return r.Break(
+        made = r.Break(
             break_id=self.recorder.next_id("b"),
             gb_id=said.gb_id or _torch.graph_break_registry().get(said.reason),
             reason=said.reason,
@@ -87,6 +88,28 @@ class DynamoWatch:
             source=said.source(),
             user_stack=said.user_stack,
         )
+        self.recorder.add(made)
+        return made
+
+    def break_ahead(self, compile_id: str | None) -> str | None:
+        """The break that a graph lies behind.
+
+        Args:
+            compile_id: Of the graph.
+
+        Returns:
+            Its id; None for a graph that is entered as soon as its function is called.
+        """
+        return self._ahead.get(_frame(compile_id))
+
+    def last_breaks(self) -> tuple[str, ...]:
+        """The breaks that no graph comes after.
+
+        Returns:
+            Their ids; empty when every break parts two graphs.
+        """
+        behind = set(self._ahead.values())
+        return tuple(known.break_id for known in self._breaks.values() if known.break_id not in behind)
 
     def heard_recompile(self, compile_id: str, text: str) -> None:
         """Record a recompile.
@@ -179,13 +202,17 @@ class DynamoWatch:
         seen = self._entries.get(entry, 0)
         self._entries[entry] = seen + 1
         earlier = [break_id for heard_in, break_id in self._heard.get(entry, ()) if heard_in != compile_id]
-        if seen == 0 or not earlier:
+        self._ahead.pop(_frame(compile_id), None)  # numbers start anew after a reset
+        if not earlier:
             return
-        self._boundaries[earlier[-1]] = self._boundaries.get(earlier[-1], 0) + 1
-        for key, known in self._breaks.items():
-            if known.break_id == earlier[-1]:
-                self._breaks[key] = replace(known, occurrences=self._boundaries[known.break_id])
-                self.recorder.add(self._breaks[key])
+        self._ahead[_frame(compile_id)] = earlier[-1]
+        if seen:
+            self._boundaries[earlier[-1]] = self._boundaries.get(earlier[-1], 0) + 1
+            self.recorder.amend(r.Break, earlier[-1], occurrences=self._boundaries[earlier[-1]])
+
+
+def _frame(compile_id: str | None) -> str:
+    return (compile_id or "").rpartition("/")[0]
 
 
 class _TraceListener(logging.Handler):
