@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.kernel_time import divided
-from ortlens.backend import _ort, chain, labels, profiles
+from ortlens.backend import _ort, chain, labels, profiler_cost, profiles
 from ortlens.backend.session import ModelRefused, Twin
 from ortlens.errors import UsageError
 from ortlens.trace import records as r
@@ -83,6 +83,7 @@ class _Profiler:
 
     repeat: int
     folder: Path
+    cost_ns: float
     thread: int = field(default_factory=threading.get_ident)
     sittings: dict[tuple[PartitionRunner, int], _Sitting] = field(default_factory=dict)
     failures: dict[PartitionRunner, Exception] = field(default_factory=dict)
@@ -145,7 +146,7 @@ def profile(lens: Lens, recorder: Recorder, args: tuple[Any, ...], kwargs: Mappi
     if not isinstance(repeat, int) or isinstance(repeat, bool) or repeat < 1:
         raise UsageError(f"repeat must be a whole number from 1, not {repeat!r}")
     with tempfile.TemporaryDirectory(prefix="ortlens-profile-") as folder:
-        profiler = _Profiler(repeat=repeat, folder=Path(folder))
+        profiler = _Profiler(repeat=repeat, folder=Path(folder), cost_ns=profiler_cost.cost_ns())
         for _ in range(_MAX_CALLS):
             waiting = _call_watched(lens, profiler, args, kwargs)
             if not waiting:
@@ -182,18 +183,20 @@ def _told(sitting: _Sitting, graph: CompiledGraph | None, profiler: _Profiler, r
     if graph is None or session_id is None or sitting.runner in profiler.failures:
         return
     try:
-        _record(sitting, written, graph, session_id, recorder)
+        _record(sitting, written, graph, session_id, profiler.cost_ns, recorder)
     except Exception as error:  # noqa: BLE001 - as in `around`
         profiler.failures[sitting.runner] = error
 
 
-def _record(sitting: _Sitting, written: Path, graph: CompiledGraph, session_id: str, recorder: Recorder) -> None:
+def _record(  # noqa: PLR0913, PLR0917 - one call site
+    sitting: _Sitting, written: Path, graph: CompiledGraph, session_id: str, cost_ns: float, recorder: Recorder
+) -> None:
     model, optimized = sitting.twin.model, _optimized(sitting)
     read = profiles.read_profile(written, sitting.groups, _bodies(optimized or model))
     known = _origins(sitting, optimized, {kernel.name: kernel.op_type for kernel in read.kernels})
     plain, profiled = (_settled(times.runs_ns, sitting.groups) for times in (sitting.plain, sitting.profiled))
     total_ns = round(plain)
-    times = divided([kernel.total_ns for kernel in read.kernels], [kernel.calls for kernel in read.kernels], total_ns)
+    times = divided([kernel.total_ns for kernel in read.kernels], [kernel.calls for kernel in read.kernels], total_ns, cost_ns)
     nodes = {node.node: node for node in recorder.records(r.Node) if graph.job.reporter and node.graph_id == graph.job.reporter.graph_id}
     assigned = _ort.assigned_providers(sitting.twin.session)
     rows = [
