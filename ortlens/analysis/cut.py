@@ -129,12 +129,15 @@ def sink(dag: Dag, inside: Sequence[bool], level: list[int]) -> None:
         inside: By node: whether it is in a partition.
         level: As made by `earliest_levels`; changed in place.
     """
+    last = max(level, default=0)
     for node in range(len(level) - 1, -1, -1):
         readers = dag.readers[node]
+        if dag.writes[node]:
+            last = level[node] - (not inside[node])  # what comes before a write must not sink past it
         if not inside[node] or not readers or dag.returned[node] or dag.anchored[node]:
             continue
         latest = level[readers[0]]
-        if latest <= level[node] or not all(inside[reader] and level[reader] == latest for reader in readers):
+        if not level[node] < latest <= last or not all(inside[reader] and level[reader] == latest for reader in readers):
             continue  # nowhere to go to, or it crosses a boundary wherever it is made
         if _newly_crossing(dag, inside, level, node, latest) <= dag.size_of(node):
             level[node] = latest
