@@ -213,6 +213,7 @@ class Lens(CaptureView):
         with and without ONNX Runtime's profiler, in turn, in a second session of the same model that shares the frozen weights. Times
         are those of unprofiled runs, divided as the profiler saw them; `sessions.distortion` says how much longer the profiled ones
         took. Backward partitions are profiled where the target itself calls backward. The optimised model is kept too, see `fusions`.
+        Where a kernel takes long, what the machine reaches at most is measured too, once per process, for the rule `slow_kernel`.
 
         Args:
             *args: Arguments of the target.
@@ -227,8 +228,10 @@ class Lens(CaptureView):
             UsageError: `repeat` is not a positive number, nothing was compiled, or no partition ran in ONNX Runtime.
         """
         from ortlens.lens.kernels import profile
+        from ortlens.lens.machine import measure_peaks
 
         profile(self, self._recorder, args, kwargs, repeat)
+        measure_peaks(self._recorder)
         return self.kernels
 
     def _claims(self, backend: object) -> bool:
