@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.findings.facts import ENOUGH_CALLS, current, time_text
+from ortlens.analysis.findings.facts import ENOUGH_CALLS, current, entries_per_call, time_text
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.timing import PHASES, call_time, compile_total_ns, graph_times
 
@@ -140,12 +140,12 @@ def _frame(compile_id: str) -> str:
 
 
 def _entered_per_call(capture: Capture) -> dict[str, float]:
-    """How often the graphs of each of Dynamo's frames are entered per call of what was compiled first."""
-    times, calls = graph_times(capture), call_time(capture).calls
+    """How often the graphs of each of Dynamo's frames are entered per call of the model."""
+    entries = entries_per_call(capture)
     found: dict[str, float] = defaultdict(float)
     for graph in capture.graphs:
-        if graph.compile_id is not None and graph.phase != "backward" and calls:
-            found[_frame(graph.compile_id)] += times[graph.graph_id].calls / calls
+        if graph.compile_id is not None and graph.phase != "backward":
+            found[_frame(graph.compile_id)] += entries.get(graph.graph_id, 0.0)
     return found
 
 

@@ -162,6 +162,32 @@ def eager_ns(capture: Capture) -> dict[tuple[str, str], float]:
     return {key: mean * scale.get(key[0], 1.0) for key, mean in means.items()}
 
 
+def entries_per_call(capture: Capture) -> dict[str, float]:
+    """How often each graph is entered per call of the model.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        By graph id: its calls over those of what was compiled first. Where that holds no graph of its own, as the frame of a
+        container whose layers break, its calls were not counted; then the ledger tells, by the time of the graph's sessions per
+        call of the model over the time of a run. Empty without calls.
+    """
+    calls = call_time(capture).calls
+    counted_calls = {graph_id: time.calls / calls for graph_id, time in graph_times(capture).items() if calls}
+    runs, pieces = run_times(capture), sessions_by_partition(capture)
+    in_sessions: dict[str, int] = defaultdict(int)
+    for part in capture.ledger:
+        if part.part in ("bind", "run", "output"):
+            in_sessions[part.graph_id] += part.ns
+    for graph_id, parts in partitions_by_graph(capture).items():
+        latest = [pieces[part.partition_id][-1].session_id for part in parts if part.partition_id in pieces]
+        once = sum(runs[session_id].crossing_ns + runs[session_id].run_ns for session_id in latest if session_id in runs)
+        if once and graph_id in in_sessions:
+            counted_calls[graph_id] = max(counted_calls.get(graph_id, 0.0), float(round(in_sessions[graph_id] / once)))
+    return counted_calls
+
+
 def usable_cores(capture: Capture) -> int | None:
     """Cores that the process could use where the capture was made.
 

@@ -9,6 +9,7 @@ from ortlens.analysis.findings.facts import (
     counted,
     crossings,
     current,
+    entries_per_call,
     partitions_by_graph,
     run_times,
     sessions_by_partition,
@@ -28,6 +29,7 @@ SESSIONS = "sessions"
 """Subject of findings about the settings that all sessions share."""
 
 _MANY_SIZES = 4
+_SEVERAL = 2
 _WORTH_FREEZING = 1 << 16
 _TINY_NS = 100_000
 _TINY_SHARE = 0.4
@@ -67,26 +69,43 @@ def session_churn(capture: Capture) -> Iterator[Finding]:
 @rule(
     name="weights_changed",
     looks_for="Sessions made anew because a frozen weight had changed.",
-    fires="At the first one: a model that is loaded and then called changes no weight.",
+    fires="At the first one: a model that is loaded and then called changes none; modules that share compiled code do, with every call.",
     hazard="Each change costs the making of a session; at the third in a partition its weights are no longer frozen.",
 )
 def weights_changed(capture: Capture) -> Iterator[Finding]:
     """Partitions whose weights change between calls."""
+    entries = entries_per_call(capture)
     parts = {partition.partition_id: partition for partition in capture.partitions}
     for partition_id, sessions in sessions_by_partition(capture).items():
         anew = [session for session in sessions if session.cause == "weights"]
         if not anew:
             continue
         spent = sum(session.create_ns for session in anew)
+        runs = entries.get(parts[partition_id].graph_id, 1.0) if partition_id in parts else 1.0
+        shared = runs >= _SEVERAL
         given_up = sessions[-1].frozen_bytes == 0 and bool(partition_id in parts and parts[partition_id].weight_bytes)
         yield weights_changed.finding(
             subject=partition_id,
             title=f"the weights of {partition_id} changed {counted(len(anew), 'time')} between calls"
             + ("; they are no longer frozen" if given_up else ""),
-            evidence=f"making its sessions anew took {time_text(spent)}; before it ran {sum(s.calls for s in sessions):,} times in all",
-            mitigation="Change weights before the first compiled call, or keep what changes out of parameters and buffers; for a model "
-            "whose weights change with every call say freeze_weights=False.",
+            evidence=f"making its sessions anew took {time_text(spent)}; they ran {sum(s.calls for s in sessions):,} times in all"
+            + (
+                f". The partition runs {runs:.3g} times per call: several modules share its code, each with its own weights"
+                if shared
+                else ""
+            ),
+            mitigation=_SHARED_REMEDY if shared else _CHANGED_REMEDY,
         )
+
+
+_CHANGED_REMEDY = (
+    "Change weights before the first compiled call, or keep what changes out of parameters and buffers; for a model whose weights change "
+    "with every call say freeze_weights=False."
+)
+_SHARED_REMEDY = (
+    "Remove the graph break that makes these modules frames of their own, so that one graph holds them all and their weights can be "
+    "frozen; or say freeze_weights=False."
+)
 
 
 @rule(
