@@ -67,6 +67,7 @@ class SessionInfo:
         threads: The threads it works with, and why.
         held_bytes: Heap that it took to make it; None where the C library does not tell.
         cause: Why it was made, as in the column `cause` of the sessions.
+        copied_bytes: Size of the weights among its constants that do not lie in torch's memory.
     """
 
     input_names: tuple[str, ...]
@@ -83,6 +84,7 @@ class SessionInfo:
     threads: threads.ThreadChoice
     held_bytes: int | None
     cause: SessionCause
+    copied_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -471,6 +473,7 @@ class PartitionRunner:
             frozen=tuple(frozen),
             threads=recipe.threads,
             held_bytes=None if before is None or after is None else max(after - before, 0),
+            copied_bytes=weights.copied_bytes(frozen, inline=self._options.ort_session_options is not None),
             cause="first" if not self.ran_before else "sizes" if self.sessions else "weights",  # changed weights end all earlier sessions
         )
 

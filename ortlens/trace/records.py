@@ -232,6 +232,11 @@ class Session:
         default=None,
     )
     frozen_bytes: int | None = column("Bytes of weights that it holds as constants.", unit="bytes", default=None)
+    copied_bytes: int | None = column(
+        "Of these, what is no longer PyTorch's own memory: weights that are not contiguous, or all with `ort_session_options`.",
+        unit="bytes",
+        default=None,
+    )
     threads: int | None = column("Threads that work on one operator; 0 leaves it to ONNX Runtime.", default=None)
     spinning: bool | None = column("Whether they wait actively while a run goes on; empty when not recorded.", default=None)
     threads_reason: str = column("Why so many threads, and why they spin or not.", default="")
