@@ -76,7 +76,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Trial:
+class Trial:
     """One change to measure.
 
     Attributes:
@@ -124,11 +124,11 @@ class Probe:
                 self._measure(trial, fired.get((trial.rule, trial.subject)))
         self._cold_start(fired)
 
-    def _measure(self, trial: _Trial, known: r.Finding | None) -> None:
+    def _measure(self, trial: Trial, known: r.Finding | None) -> None:
         try:
             pair = trial.pair()
             if pair is not None:
-                self.recorder.add(_finding(trial, compare(*pair, _TRIAL_NS), known))
+                self.recorder.add(finding_of(trial, compare(*pair, _TRIAL_NS), known))
         except Exception as error:  # noqa: BLE001 - a guard of the lens: a trial must not end the others
             lens_failure(self.recorder, f"probing {trial.change}", error)
 
@@ -166,7 +166,7 @@ class Probe:
         for count in {seen.choice.count or usable_cores() for seen in self.seen}:
             peak.measure(_dtypes(self.seen), count)
 
-    def _trials(self, fired: dict[tuple[str, str | None], r.Finding]) -> Iterator[_Trial]:
+    def _trials(self, fired: dict[tuple[str, str | None], r.Finding]) -> Iterator[Trial]:
         yield from self._thread_trials()
         for seen in self.seen[:_MAX_RUNNERS]:
             yield from self._frozen(seen)
@@ -177,7 +177,7 @@ class Probe:
 
     # ------------------------------------------------------------------------------------------------ whole calls
 
-    def _thread_trials(self) -> Iterator[_Trial]:
+    def _thread_trials(self) -> Iterator[Trial]:
         cores = usable_cores()
         several = [seen for seen in self.seen if seen.choice.count != 1]
         spinning = [seen for seen in several if seen.choice.spinning]
@@ -206,7 +206,7 @@ class Probe:
                 {seen: ThreadChoice(count=other, spinning=False, reason="probed") for seen in (several or self.seen)},
             )
 
-    def _with_threads(self, rule: str, change: str, mitigation: str, choices: dict[Seen, ThreadChoice]) -> _Trial:
+    def _with_threads(self, rule: str, change: str, mitigation: str, choices: dict[Seen, ThreadChoice]) -> Trial:
         def pair() -> tuple[Callable[[], int], Callable[[], int]] | None:
             chosen = list(choices)[:_MAX_RUNNERS]
             if sum(seen.runner.sessions[-1].create_ns for seen in chosen) > _MAKING_NS:
@@ -214,9 +214,9 @@ class Probe:
             made = {seen: _prepared(seen.runner.variant(choice=choices[seen]), seen) for seen in chosen}
             return self._whole({}), self._whole(made)
 
-        return _Trial(rule=rule, subject=SESSIONS, change=change, mitigation=mitigation, pair=pair)
+        return Trial(rule=rule, subject=SESSIONS, change=change, mitigation=mitigation, pair=pair)
 
-    def _left_to_torch(self, fired: dict[tuple[str, str | None], r.Finding]) -> Iterator[_Trial]:
+    def _left_to_torch(self, fired: dict[tuple[str, str | None], r.Finding]) -> Iterator[Trial]:
         by_graph: dict[str, list[Seen]] = defaultdict(list)
         for seen in self.seen:
             by_graph[seen.identity.graph_id].append(seen)
@@ -226,9 +226,9 @@ class Probe:
                 if (rule, graph_id) in fired and chosen:
                     yield self._without(rule, graph_id, chosen)
 
-    def _without(self, rule: str, graph_id: str, chosen: list[Seen]) -> _Trial:
+    def _without(self, rule: str, graph_id: str, chosen: list[Seen]) -> Trial:
         largest = max(_node_count(seen) for seen in chosen)
-        return _Trial(
+        return Trial(
             rule=rule,
             subject=graph_id,
             change=f"leaving {len(chosen)} partition{'s' if len(chosen) > 1 else ''} of {graph_id} to PyTorch",
@@ -236,7 +236,7 @@ class Probe:
             pair=lambda: (self._whole({}), self._whole({seen: seen.runner.part.module for seen in chosen})),
         )
 
-    def _guards(self) -> Iterator[_Trial]:
+    def _guards(self) -> Iterator[Trial]:
         if not any(graph.compile_id is not None for graph in self.recorder.records(r.Graph)):
             return  # an exported program was not compiled by Dynamo, and has no guards
 
@@ -249,7 +249,7 @@ class Probe:
 
             return plain, unguarded
 
-        yield _Trial(
+        yield Trial(
             rule="heavy_guards",
             subject=GUARDS,
             change="skipping the guards",
@@ -274,7 +274,7 @@ class Probe:
 
     # ------------------------------------------------------------------------------------------- single partitions
 
-    def _frozen(self, seen: Seen) -> Iterator[_Trial]:
+    def _frozen(self, seen: Seen) -> Iterator[Trial]:
         weights = [seen.values[place] for place, node in enumerate(seen.runner.part.inputs) if node in seen.runner.weight_nodes()]
         size = sum(weight.nbytes for weight in weights if isinstance(weight, torch.Tensor))
         held = sum(weight.contiguous.nbytes for weight in seen.runner.sessions[-1].frozen)
@@ -286,7 +286,7 @@ class Probe:
             run = _prepared(variant, seen)
             return (_running(_plain(seen), seen.values), _running(run, seen.values)) if variant.sessions[-1].frozen else None
 
-        yield _Trial(
+        yield Trial(
             rule="unfrozen_weights",
             subject=seen.identity.partition_id,
             change=f"freezing the weights of {seen.identity.partition_id}",
@@ -295,14 +295,14 @@ class Probe:
             per_call=seen.runs,
         )
 
-    def _dense(self, seen: Seen) -> Iterator[_Trial]:
+    def _dense(self, seen: Seen) -> Iterator[Trial]:
         prefix = f"{seen.identity.partition_id}:"
         told = {finding.subject for finding in self.recorder.records(r.Finding) if finding.rule == "layout_copy"}
         for place, node in enumerate(seen.runner.part.inputs):
             value = seen.values[place]
             if prefix + node.name in told and isinstance(value, torch.Tensor):
                 dense = (*seen.values[:place], value.contiguous(), *seen.values[place + 1 :])
-                yield _Trial(
+                yield Trial(
                     rule="layout_copy",
                     subject=prefix + node.name,
                     change=f"handing {node.name} over contiguous",
@@ -311,10 +311,10 @@ class Probe:
                     per_call=seen.runs,
                 )
 
-    def _preallocated(self, seen: Seen, fired: dict[tuple[str, str | None], r.Finding]) -> Iterator[_Trial]:
+    def _preallocated(self, seen: Seen, fired: dict[tuple[str, str | None], r.Finding]) -> Iterator[Trial]:
         session_id = seen.identity.session_id
         if session_id is not None and ("output_allocations", session_id) in fired:
-            yield _Trial(
+            yield Trial(
                 rule="output_allocations",
                 subject=session_id,
                 change=f"letting PyTorch allocate the outputs of {session_id}",
@@ -394,8 +394,17 @@ def _converting_ns(graph: CompiledGraph, folder: str) -> int:
     return phases.convert_ns + phases.optimize_ns
 
 
-def _finding(trial: _Trial, compared: Comparison, known: r.Finding | None) -> r.Finding:
-    """What a trial found, in the place of what a rule estimated or a run recorded."""
+def finding_of(trial: Trial, compared: Comparison, known: r.Finding | None) -> r.Finding:
+    """What a trial found, in the place of what a rule estimated or a run recorded.
+
+    Args:
+        trial: What was tried.
+        compared: How the two ways compare.
+        known: The finding of the same rule about the same subject, if there is one.
+
+    Returns:
+        The record, measured. Without a gain it is information, and says so.
+    """
     evidence = (
         f"measured: {time_text(compared.base_ns)} as it is, {time_text(compared.other_ns)} with {trial.change} "
         f"(medians of {compared.rounds} pairs in turns{f'; {trial.per_call} runs per call' if trial.per_call > 1 else ''})"
@@ -413,6 +422,6 @@ def _finding(trial: _Trial, compared: Comparison, known: r.Finding | None) -> r.
     return replace(base, title=title, evidence=evidence, mitigation=trial.mitigation, gain_ns=gain, measured=True)
 
 
-def _blank(trial: _Trial) -> r.Finding:
+def _blank(trial: Trial) -> r.Finding:
     hazard = next((rule.hazard for rule in RULES if rule.name == trial.rule), "Calls take longer than they need to.")
     return r.Finding(rule=trial.rule, subject=trial.subject, severity="warning", title="", hazard=hazard)

@@ -159,7 +159,8 @@ def _entered_per_call(capture: Capture) -> dict[str, float]:
 )
 def heavy_guards(capture: Capture) -> Iterator[Finding]:
     """Calls in which guards weigh."""
-    guards = sum(part.ns for part in capture.ledger if part.part == "guards")
+    by_dynamo = {graph.graph_id for graph in capture.graphs if graph.compile_id is not None}  # an exported program has no guards
+    guards = sum(part.ns for part in capture.ledger if part.part == "guards" and part.graph_id in by_dynamo)
     whole = sum(part.ns for part in capture.ledger)
     if guards < _GUARD_NS or guards < _GUARD_SHARE * whole:
         return
@@ -167,7 +168,7 @@ def heavy_guards(capture: Capture) -> Iterator[Finding]:
     yield heavy_guards.finding(
         subject=GUARDS,
         severity="warning" if guards >= _GUARD_MUCH_NS and guards >= _MOST_OF_IT * whole else "info",
-        title=f"guards take {time_text(guards)} of {time_text(whole)} per call",
+        title=f"guards, with the wrappers around them, take {time_text(guards)} of {time_text(whole)} per call",
         evidence=f"ledger: guards {guards / whole:.0%} of the wall time, over {len({part.graph_id for part in capture.ledger})} graph(s)",
         mitigation="Merge graphs, so that guards run once. Where modules do not change after the first call: "
         'torch.compile(..., options={"guard_filter_fn": torch.compiler.skip_guard_on_inbuilt_nn_modules_unsafe}) leaves out those on '

@@ -341,6 +341,12 @@ def test_kernels_that_share_a_node_share_its_operations() -> None:
     assert len(found(replace(whole, kernels=tuple(halves)), "slow_kernel")) == 2
 
 
+def test_an_exported_program_has_no_guards() -> None:
+    guarded = ledger(guards=200_000, run=9)
+    assert found(guarded, "heavy_guards")
+    assert found(replace(guarded, graphs=(graph(compile_id=None),)), "heavy_guards") == []
+
+
 def test_small_kernels_are_not_judged() -> None:
     quick = kernel("MatMul", 0.5, mean_ns=49_999, nodes=("mm",), node="mm")
     assert found(roofline(quick, peak_flops_float32_threads_2="1e18"), "slow_kernel") == []
