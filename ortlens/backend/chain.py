@@ -11,7 +11,7 @@ hands on, and said to be inferred.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ortlens.backend import labels
@@ -40,7 +40,6 @@ class Origin:
     Attributes:
         kernel: Its name, as in a profile.
         op_type: Its operator.
-        domain: Domain of the operator.
         onnx_nodes: Nodes of the model as it was that it computes, in their order there.
         onnx_ops: Their operators.
         node: FX node that makes its output; None when that is not known.
@@ -50,7 +49,6 @@ class Origin:
 
     kernel: str
     op_type: str
-    domain: str = ""
     onnx_nodes: tuple[str, ...] = ()
     onnx_ops: tuple[str, ...] = ()
     node: str | None = None
@@ -58,23 +56,36 @@ class Origin:
     confidence: Confidence = "none"
 
 
-def origins(before: onnx.ModelProto, after: onnx.ModelProto, compute: Sequence[str]) -> dict[str, Origin]:
-    """Walk back from every node of an optimised model.
+def origins(before: onnx.ModelProto, after: onnx.ModelProto, kernels: Mapping[str, str], compute: Sequence[str]) -> dict[str, Origin]:
+    """Walk back from kernels by the optimised model.
 
     Args:
         before: The model that the session was made from, labelled by `labels.label_graph`.
         after: What ONNX Runtime made of it, with `optimized_model_filepath`.
+        kernels: Kernel name -> operator, as in a profile.
         compute: Names of the FX nodes of the partition, in order; a label that names none of them, as an input does, is no origin.
 
     Returns:
-        Node name -> origin, with those in the bodies of control flow. A name that two nodes have is there once, with
-        confidence `none`.
+        Kernel name -> origin.
     """
-    found: dict[str, Origin] = {}
-    for origin in _Graphs(before.graph, after.graph, {name: place for place, name in enumerate(compute)}, _named(before.graph)).walk():
-        clash = origin.kernel in found
-        found[origin.kernel] = Origin(kernel=origin.kernel, op_type=origin.op_type, domain=origin.domain) if clash else origin
-    return found
+    places = {name: place for place, name in enumerate(compute)}
+    by_name: dict[str, list[Origin]] = {}
+    for origin in _Graphs(before.graph, after.graph, places, _named(before.graph)).walk():
+        by_name.setdefault(origin.kernel, []).append(origin)
+    nameless = by_name.pop("", [])
+    return {
+        name: _agreed(name, op_type, by_name.get(name) or [origin for origin in nameless if name.startswith(f"{origin.op_type}_")])
+        for name, op_type in kernels.items()
+    }
+
+
+def _agreed(name: str, op_type: str, found: list[Origin]) -> Origin:
+    """The origin of a kernel; of several that it may have, as nodes without a name do, what they agree on."""
+    if len(found) == 1:
+        return replace(found[0], kernel=name)
+    if not found or found[0].node is None or any(origin.node != found[0].node for origin in found):
+        return Origin(kernel=name, op_type=op_type)
+    return Origin(kernel=name, op_type=op_type, node=found[0].node, nodes=(found[0].node,), confidence="inferred")
 
 
 def origins_by_name(before: onnx.ModelProto, kernels: Mapping[str, str], compute: Sequence[str]) -> dict[str, Origin]:
@@ -232,7 +243,6 @@ class _Graphs:
         return Origin(
             kernel=node.name,
             op_type=node.op_type,
-            domain=node.domain,
             onnx_nodes=tuple(made.name for made in taken),
             onnx_ops=tuple(made.op_type for made in taken),
             node=last[-1].node if last else None,
@@ -245,10 +255,8 @@ class _Graphs:
         neighbours = (*self._along(node, known, backwards=True), *self._along(node, known, backwards=False))
         served = next((origin for origin in neighbours if origin.node), None)
         if served is None:
-            return Origin(kernel=node.name, op_type=node.op_type, domain=node.domain)
-        return Origin(
-            kernel=node.name, op_type=node.op_type, domain=node.domain, node=served.node, nodes=(str(served.node),), confidence="inferred"
-        )
+            return Origin(kernel=node.name, op_type=node.op_type)
+        return Origin(kernel=node.name, op_type=node.op_type, node=served.node, nodes=(str(served.node),), confidence="inferred")
 
     def _along(self, node: onnx.NodeProto, known: Mapping[str, Origin], *, backwards: bool) -> Iterator[Origin]:
         """The nearest origins before or after a node, past others that were put in as well."""
@@ -273,7 +281,7 @@ class _Graphs:
             if name in bodies:
                 yield from _Graphs(bodies[name], body, self.compute, self.everywhere).walk()
             else:
-                yield from (Origin(kernel=inner.name, op_type=inner.op_type, domain=inner.domain) for inner in labels.nodes_of(body))
+                yield from (Origin(kernel=inner.name, op_type=inner.op_type) for inner in labels.nodes_of(body))
 
 
 def _read_by(node: onnx.NodeProto) -> Iterator[str]:

@@ -60,13 +60,14 @@ class ProfileIncomplete(Exception):  # noqa: N818 - said of a file
     """The profile ends before the last run: ONNX Runtime keeps a million events and drops what comes after."""
 
 
-def read_profile(path: Path, groups: Sequence[int | None], bodies: Mapping[str, str]) -> Profile:
+def read_profile(path: Path, groups: Sequence[int | None], bodies: Mapping[str, str], nested_ns: float = 0.0) -> Profile:
     """Read the profile of a session.
 
     Args:
         path: As returned by `end_profiling`.
         groups: For each run of the session, the number of the call that it repeats; None for a run that does not count.
         bodies: Kernel in a body of control flow -> kernel that runs the body.
+        nested_ns: What the profiler takes for a kernel beyond what it tells of it, which counts for the kernel that runs the body.
 
     Returns:
         The kernels with their own times.
@@ -82,7 +83,7 @@ def read_profile(path: Path, groups: Sequence[int | None], bodies: Mapping[str, 
     for event in events:
         if event.get("cat") == "Node" and str(event.get("name", "")).endswith(_SUFFIX):
             reader.take(event)
-    return reader.profile(bodies)
+    return reader.profile(bodies, nested_ns / 1000)
 
 
 class _Reader:
@@ -96,6 +97,7 @@ class _Reader:
             if group is not None:
                 self._runs_of[group].append(run)
         self._micros: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+        self._times: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
         self._calls: dict[str, int] = defaultdict(int)
         self._bytes: dict[str, int | None] = defaultdict(int)
         self._facts: dict[str, tuple[str, str]] = {}
@@ -110,24 +112,25 @@ class _Reader:
         name = str(event["name"]).removesuffix(_SUFFIX)
         self._facts.setdefault(name, (str(args.get("op_name", "")), str(args.get("provider", ""))))
         self._micros[name][run] += int(event["dur"])
+        self._times[name][run] += 1
         if self._groups[run] is not None:
             self._calls[name] += 1
             known, size = self._bytes[name], _touched(args)
             self._bytes[name] = None if known is None or size is None else known + size
 
-    def profile(self, bodies: Mapping[str, str]) -> Profile:
-        own = {name: dict(runs) for name, runs in self._micros.items()}
+    def profile(self, bodies: Mapping[str, str], nested: float) -> Profile:
+        own: dict[str, dict[int, float]] = {name: dict(runs) for name, runs in self._micros.items()}
         for name, parent in bodies.items():
             if name in self._micros and parent in own:
                 for run, micros in self._micros[name].items():  # all of the kernel, with what is in its own bodies
-                    own[parent][run] = own[parent].get(run, 0) - micros
+                    own[parent][run] = own[parent].get(run, 0) - micros - nested * self._times[name][run]
         return Profile(
             kernels=tuple(self._kernel(name, own[name]) for name in self._facts if self._calls[name]),
             arena_bytes=self._memory.activations(),
             arena_held_bytes=self._memory.held,
         )
 
-    def _kernel(self, name: str, micros: Mapping[int, int]) -> KernelTime:
+    def _kernel(self, name: str, micros: Mapping[int, float]) -> KernelTime:
         op_type, provider = self._facts[name]
         total = sum(middle_mean([micros.get(run, 0) for run in runs]) * len(runs) for runs in self._runs_of.values())
         size, calls = self._bytes[name], self._calls[name]

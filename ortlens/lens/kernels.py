@@ -83,7 +83,7 @@ class _Profiler:
 
     repeat: int
     folder: Path
-    cost_ns: float
+    cost: profiler_cost.Cost
     thread: int = field(default_factory=threading.get_ident)
     sittings: dict[tuple[PartitionRunner, int], _Sitting] = field(default_factory=dict)
     failures: dict[PartitionRunner, Exception] = field(default_factory=dict)
@@ -146,7 +146,7 @@ def profile(lens: Lens, recorder: Recorder, args: tuple[Any, ...], kwargs: Mappi
     if not isinstance(repeat, int) or isinstance(repeat, bool) or repeat < 1:
         raise UsageError(f"repeat must be a whole number from 1, not {repeat!r}")
     with tempfile.TemporaryDirectory(prefix="ortlens-profile-") as folder:
-        profiler = _Profiler(repeat=repeat, folder=Path(folder), cost_ns=profiler_cost.cost_ns())
+        profiler = _Profiler(repeat=repeat, folder=Path(folder), cost=profiler_cost.measure_cost())
         for _ in range(_MAX_CALLS):
             waiting = _call_watched(lens, profiler, args, kwargs)
             if not waiting:
@@ -183,20 +183,20 @@ def _told(sitting: _Sitting, graph: CompiledGraph | None, profiler: _Profiler, r
     if graph is None or session_id is None or sitting.runner in profiler.failures:
         return
     try:
-        _record(sitting, written, graph, session_id, profiler.cost_ns, recorder)
+        _record(sitting, written, graph, session_id, profiler.cost, recorder)
     except Exception as error:  # noqa: BLE001 - as in `around`
         profiler.failures[sitting.runner] = error
 
 
 def _record(  # noqa: PLR0913, PLR0917 - one call site
-    sitting: _Sitting, written: Path, graph: CompiledGraph, session_id: str, cost_ns: float, recorder: Recorder
+    sitting: _Sitting, written: Path, graph: CompiledGraph, session_id: str, cost: profiler_cost.Cost, recorder: Recorder
 ) -> None:
     model, optimized = sitting.twin.model, _optimized(sitting)
-    read = profiles.read_profile(written, sitting.groups, _bodies(optimized or model))
+    read = profiles.read_profile(written, sitting.groups, _bodies(optimized or model), cost.untold)
     known = _origins(sitting, optimized, {kernel.name: kernel.op_type for kernel in read.kernels})
     plain, profiled = (_settled(times.runs_ns, sitting.groups) for times in (sitting.plain, sitting.profiled))
     total_ns = round(plain)
-    times = divided([kernel.total_ns for kernel in read.kernels], [kernel.calls for kernel in read.kernels], total_ns, cost_ns)
+    times = divided([kernel.total_ns for kernel in read.kernels], [kernel.calls for kernel in read.kernels], total_ns, cost.told)
     nodes = {node.node: node for node in recorder.records(r.Node) if graph.job.reporter and node.graph_id == graph.job.reporter.graph_id}
     assigned = _ort.assigned_providers(sitting.twin.session)
     rows = [
@@ -204,7 +204,8 @@ def _record(  # noqa: PLR0913, PLR0917 - one call site
         for kernel, own_ns in zip(read.kernels, times, strict=True)
     ]
     others = [kernel for kernel in recorder.records(r.Kernel) if kernel.session_id != session_id]
-    recorder.replace_all(r.Kernel, [*others, *rows])
+    order = {session.session_id: place for place, session in enumerate(recorder.records(r.Session))}
+    recorder.replace_all(r.Kernel, sorted([*others, *rows], key=lambda row: order.get(row.session_id, -1)))
     recorder.amend(
         r.Session,
         session_id,
@@ -253,7 +254,7 @@ def _origins(sitting: _Sitting, optimized: onnx.ModelProto | None, kernels: Mapp
     compute = [node.name for node in sitting.runner.part.nodes]
     if optimized is None:
         return chain.origins_by_name(sitting.twin.model, kernels, compute)
-    return chain.origins(sitting.twin.model, optimized, compute)
+    return chain.origins(sitting.twin.model, optimized, kernels, compute)
 
 
 def _row(  # noqa: PLR0913, PLR0917 - one call site
