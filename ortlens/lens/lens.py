@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import threading
 import time
@@ -29,7 +30,7 @@ from ortlens.views.capture_view import CaptureView
 if TYPE_CHECKING:
     import os
     import pathlib
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import pandas as pd
     from torch.export import ExportedProgram
@@ -200,6 +201,49 @@ class Lens(CaptureView):
         Probe(self._recorder, self.live_graphs(), lambda: self.call_target(args, kwargs), self.captured).run()
         return self.findings
 
+    def verify(self, *args: Any, per_op: bool = False, atol: Any = None, rtol: Any = None, **kwargs: Any) -> pd.DataFrame:
+        """Compare ONNX Runtime's numbers with PyTorch's: the outputs of every partition, and every value inside it.
+
+        Calls what was compiled once (once more when that compiled something), as a call of your own would, with its effects on
+        buffers and gradients; torch's random state is put back, and the call is not recorded. Every partition gets the same inputs on
+        both sides. A run in double precision is the arbiter: what is beyond the tolerance while ONNX Runtime is about as close to it as
+        PyTorch is has merely been rounded and is ok. Nodes that stay in PyTorch are PyTorch itself and are not compared.
+        Memory: the values inside a partition once (in groups of 1 GiB), and PyTorch's activations once and in double precision.
+
+        Args:
+            *args: What the target takes.
+            per_op: Check each operator converted on its own instead, on PyTorch's inputs, so that errors do not add up.
+            atol: Absolute tolerance: a number, or a mapping of torch dtypes to numbers. None: 1e-7 for float32, see the docs. With a
+                tolerance of your own, nothing beyond it is excused as rounding.
+            rtol: The same, relative to the larger of the element and the value's root mean square. None: 1e-5 for float32.
+            **kwargs: What the target takes by name.
+
+        Returns:
+            The frame `numerics`, one row per value, in the order of the graph; empty when ONNX Runtime runs nothing. `ok` is empty
+            for what was not compared, with the reason in `note`.
+
+        Raises:
+            UsageError: There is nothing to verify (another backend, a dry run, nothing compiled yet), or an option is wrong.
+        """
+        from ortlens.lens.compare_values import Tolerances
+        from ortlens.lens.numerics import Verification
+
+        given = {name: value for name, value in (("per_op", per_op or None), ("atol", atol), ("rtol", rtol)) if value is not None}
+        self._refuse_doubtful(given)
+        call = functools.partial(self.call_target, args, kwargs)
+        Verification(self._recorder, self.live_graphs, Tolerances(atol, rtol), per_op=per_op).run(call)
+        return self.numerics
+
+    def _refuse_doubtful(self, options: Mapping[str, Any]) -> None:
+        """Refuse to verify another backend's graphs, and options that the target has an argument of the same name for."""
+        self._backend_for(None)
+        names: Iterable[str] = ()
+        with contextlib.suppress(TypeError, ValueError, IndexError):  # builtins have no signature, and nothing may be compiled yet
+            names = inspect.signature(self._targets[0][0]).parameters  # type: ignore[arg-type]  # what was called is callable
+        clash = next((name for name in names if name in options), None)
+        if clash is not None:
+            raise UsageError(f"the target takes an argument {clash!r} too; pass it by its place, and verify's own option not at all")
+
     def live_graphs(self) -> tuple[CompiledGraph, ...]:
         """The graphs of our backend that were compiled through this lens, oldest first; those of earlier guards are among them."""
         from ortlens.backend.graph import CompiledGraph
@@ -233,6 +277,47 @@ class Lens(CaptureView):
         profile(self, self._recorder, args, kwargs, repeat)
         measure_peaks(self._recorder)
         return self.kernels
+
+    def repro(  # noqa: PLR0913 - the contract's own signature
+        self,
+        id: object,  # noqa: A002 - likewise
+        folder: str | os.PathLike[str],
+        *,
+        args: tuple[Any, ...] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        real_inputs: bool = False,
+        weights: bool = False,
+        source: bool = False,
+    ) -> pathlib.Path:
+        """Write a folder that runs a partition, or one operator, in PyTorch and in ONNX Runtime; it needs only these two.
+
+        In it: `repro.py` compares, `test_repro.py` does so as a test, `bench_repro.py` times both by turns, `program.py` holds the
+        operators as plain torch code, `model.onnx` the model, `spec.json` what the inputs are made from, `ISSUE.md` a text to paste.
+        Inputs and weights are random numbers with recorded statistics. Without a call (`args`) only weights have been seen; the
+        inputs then have the recorded shapes, and standard statistics.
+
+        Args:
+            id: A partition, session or graph, by its id; a node by its name or as `(graph_id, node)`; or a row of a frame with a node.
+                Of a graph, all partitions are written.
+            folder: A folder that does not exist yet, or is empty.
+            args: Arguments for a call of the target, from which statistics are taken. A backward graph is run without adding to any
+                gradient.
+            kwargs: Likewise, by name.
+            real_inputs: Keep the inputs of that call instead of their statistics.
+            weights: Keep weights and constants instead of their statistics.
+            source: Quote the user's lines.
+
+        Returns:
+            The folder, as an absolute path.
+
+        Raises:
+            UsageError: Nothing has that name, the folder is not empty, the call does not come by, or the operators cannot be written as
+                plain torch code. Nothing is written then.
+        """
+        from ortlens.lens.repro import write_repro
+
+        called = args if args is not None or kwargs is None else ()
+        return write_repro(self, id, folder, called, kwargs or {}, real_inputs=real_inputs, weights=weights, source=source)
 
     def _claims(self, backend: object) -> bool:
         return backend is self

@@ -1,0 +1,160 @@
+"""One call of a partition, checked: every value inside it, and what the session that really runs gives.
+
+Both sides get the same inputs, so that a wrong value in one partition is none in the next. Within a partition they do not: a
+value that differs is told apart from one that is merely made of values that differ, by running its operator in PyTorch on
+ONNX Runtime's own inputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.fx
+
+from ortlens.lens.compare_values import compare
+from ortlens.lens.inner_values import InnerValues, is_single, makers
+from ortlens.lens.lockstep import Missing, Step, call_on_foreign, steps
+from ortlens.lens.nonfinite import Origin, origin_of
+from ortlens.lens.verdicts import Verdict, has_infinite, has_nan, is_finite, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ortlens.backend.session import PartitionRunner
+    from ortlens.lens.compare_values import Tolerances
+
+_REWRITTEN = "no value of its own in the model: rewritten while converting"
+_CARRIED_ON = "the operator itself is right, given what ONNX Runtime made before it"
+
+
+class Reference(NamedTuple):
+    """What a value is compared to: PyTorch's, and that of the run in double precision."""
+
+    eager: Any
+    double: Any
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionCheck:
+    """What checking one call of a partition found.
+
+    Attributes:
+        runner: The partition's.
+        args: Its inputs; they may change after the call, so that they are of use only within it.
+        tolerances: What may pass.
+        verdicts: One per value and per output, in the order of the graph.
+        origins: Where NaN or infinities come from.
+        suspects: The first value that is wrong by itself, and the outputs that are wrong although the values inside are right,
+            each with what it is compared to.
+    """
+
+    runner: PartitionRunner
+    args: Sequence[Any]
+    tolerances: Tolerances
+    verdicts: list[Verdict] = field(default_factory=list)
+    origins: list[Origin] = field(default_factory=list)
+    suspects: list[tuple[Verdict, Reference]] = field(default_factory=list)
+    _amplified: bool = False
+    _by_node: dict[str, Verdict] = field(default_factory=dict)
+    _kept: dict[str, tuple[Reference, Any]] = field(default_factory=dict)
+
+    def run(self, outputs: Sequence[Any]) -> None:
+        """Check the values, then the outputs.
+
+        Args:
+            outputs: What the session that really runs gave.
+        """
+        inner = InnerValues(self.runner, self.args)
+        returned = {node.name for node in self.runner.part.outputs}
+        places = {node: place for place, node in enumerate(self.runner.part.module.graph.nodes)}
+        for step in steps(self.runner.part.module, self.args, inner.take):
+            self._look_for_origin(step)
+            if is_single(step.node.meta.get("val")):
+                verdict = self._value(step, places[step.node], inner)
+                if step.node.name in returned:
+                    self._by_node[step.node.name] = verdict
+                    self._kept[step.node.name] = Reference(step.eager, step.double), step.ort
+        for node, output in zip(self.runner.part.outputs, outputs, strict=True):
+            self._output(node, output)
+        self.verdicts.sort(key=lambda verdict: (verdict.place, verdict.scope != "value"))
+
+    def _value(self, step: Step, place: int, inner: InnerValues) -> Verdict:
+        maker, _ = makers(step.node)
+        name = inner.names.get(step.node)
+        verdict = Verdict(node=maker.name, scope="value", place=place, onnx_value=name, line_of=maker)
+        if name is None or step.node in inner.failures:
+            verdict.note = inner.failures.get(step.node, _REWRITTEN)
+        else:
+            judge(verdict, step.ort, step.eager, step.double, self.tolerances)
+            if verdict.ok is False:
+                self._look_closer(verdict, step)
+        origin = next((found for found in self.origins if found.node is maker), None)
+        if origin is not None and not (is_finite(step.eager) and is_finite(step.ort)):
+            verdict.nonfinite = "origin"
+            verdict.add(origin.note)
+        if name is not None or isinstance(step.eager, torch.Tensor):  # numbers that the model does not hold are nobody's values
+            self.verdicts.append(verdict)
+        return verdict
+
+    def _look_for_origin(self, step: Step) -> None:
+        origin = origin_of(step, makers(step.node)[0], [found.node for found in self.origins])
+        if origin is not None:
+            self.origins.append(origin)
+
+    def _look_closer(self, verdict: Verdict, step: Step) -> None:
+        """Tell a value that is made wrong from one that is made of others that differ."""
+        tolerance = verdict.tolerance
+        broken = bool(self.suspects)
+        if tolerance is None or tolerance.given:
+            right = False
+        else:
+            right = _is_close(step.ort, call_on_foreign(step.node, step.read_ort), self.tolerances)
+        if not right:
+            if not broken:
+                self.suspects.append((verdict, Reference(step.eager, step.double)))
+            return
+        if broken:
+            verdict.add(f"{_CARRIED_ON}; see {self.suspects[0][0].node}")
+            return
+        self._amplified = True
+        verdict.ok = None
+        verdict.add(f"{_CARRIED_ON}: it makes more of rounding differences than the tolerance lets pass, so that there is no verdict")
+
+    def _output(self, node: torch.fx.Node, output: Any) -> None:
+        known, (reference, inside) = self._by_node[node.name], self._kept[node.name]
+        verdict = Verdict(node=known.node, scope="output", place=known.place, onnx_value=known.onnx_value, line_of=known.line_of)
+        judge(verdict, output, reference.eager, reference.double, self.tolerances)
+        self.verdicts.append(verdict)
+        if verdict.ok is not False or (verdict.tolerance is not None and verdict.tolerance.given):
+            if verdict.ok is False and known.ok:
+                self.suspects.append((verdict, reference))
+            return
+        if known.ok is not True and _is_close(output, inside, self.tolerances):
+            verdict.ok = known.ok
+            verdict.add("as inside the partition" if known.ok is False else "no verdict, as inside the partition: " + known.note)
+        elif self._amplified:
+            verdict.ok = None
+            verdict.add("values before it make more of rounding differences than the tolerance lets pass, so that there is no verdict")
+        elif not any(suspect.scope == "value" for suspect, _ in self.suspects):
+            self.suspects.append((verdict, reference))
+
+    def spoilt_outputs(self) -> bool:
+        """Whether NaN, or an infinity that the run in double precision does not have, gets out of the partition."""
+        for (eager, double), inside in self._kept.values():
+            if has_nan(eager) or has_nan(inside):
+                return True
+            if (has_infinite(eager) or has_infinite(inside)) and not has_infinite(double):
+                return True
+        return False
+
+
+def _is_close(ort: Any, other: Any, tolerances: Tolerances) -> bool:
+    """Whether two values are the same but for one rounding or so."""
+    if isinstance(ort, Missing) or isinstance(other, Missing) or not isinstance(ort, torch.Tensor):
+        return type(ort) is type(other) and not isinstance(ort, Missing) and bool(ort == other)
+    if not isinstance(other, torch.Tensor) or ort.shape != other.shape or ort.dtype is not other.dtype:
+        return False
+    found = compare(ort, other, None, tolerances.of(ort.dtype))
+    return found.within and not found.clashes
