@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
-from ortlens.backend import convert
-from ortlens.backend.simplify import simplify
+from ortlens.lens.as_converted import as_converted
 from ortlens.lens.inner_values import InnerValues, session_with
 from ortlens.lens.lockstep import steps
 from ortlens.lens.verdicts import Verdict, judge
@@ -197,19 +196,9 @@ class Bisection:
 
     def _is_right_anew(self, is_right: Callable[..., bool], *, simplified: bool) -> bool:
         try:
-            return is_right(self._anew(simplified=simplified))
+            return is_right(as_converted(self._check.runner, self._job, self._check.args, simplified=simplified))
         except Exception:  # noqa: BLE001 - a model that does not run explains nothing
             return False
-
-    def _anew(self, *, simplified: bool) -> PartitionRunner:
-        """The partition converted once more, without what came after."""
-        part = self._check.runner.part
-        converted = convert.onnx_from_partition(part.module, self._job.registry, f"partition_{part.index}")
-        if simplified:
-            simplify(converted.model)
-        runner = self._check.runner.variant(model=convert.proto_from_model(converted.model, converted.output_types))
-        runner.prepare(self._check.args)
-        return runner
 
 
 def _call_places(nodes: Sequence[Any]) -> list[int]:

@@ -19,7 +19,7 @@ from ortlens.backend.call import Output
 from ortlens.trace.runlog import RunLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterator, Sequence
 
     import onnxruntime
 
@@ -59,6 +59,7 @@ class InnerValues:
         *,
         level: onnxruntime.GraphOptimizationLevel | None = None,
         without: Sequence[str] = (),
+        only_beside: Container[torch.fx.Node] = (),
     ) -> None:
         """See which values the model holds.
 
@@ -67,13 +68,15 @@ class InnerValues:
             args: The partition's inputs.
             level: How far ONNX Runtime may rewrite the model; None: as in the session that runs.
             without: Rewrites to do without.
+            only_beside: Nodes whose values are not wanted.
         """
         self._runner, self._args = runner, args
         self._level, self._without = level, without
         held = {name for node in runner.model.graph.node for name in node.output if name}
         held |= {tensor.name for tensor in runner.model.graph.initializer}
         calls = [node for node in runner.part.module.graph.nodes if node.op == "call_function" and is_single(node.meta.get("val"))]
-        found = {node: name for node in calls if (name := next(filter(held.__contains__, names_of(node)), None))}
+        wanted = [node for node in calls if node not in only_beside]
+        found = {node: name for node in wanted if (name := next(filter(held.__contains__, names_of(node)), None))}
         self._groups = list(_groups(found))
         self._values: dict[torch.fx.Node, Any] = {}
         self.names: dict[torch.fx.Node, str] = found
@@ -93,21 +96,6 @@ class InnerValues:
         if node not in self._values:
             self._run(next(group for group in self._groups if node in group))
         return self._values.pop(node, None)
-
-    def take_only(self, nodes: Iterable[torch.fx.Node]) -> dict[torch.fx.Node, Any]:
-        """The values of some nodes alone, in one run.
-
-        Args:
-            nodes: Of the partition's module.
-
-        Returns:
-            The values of those that the model holds.
-        """
-        wanted = [node for node in nodes if node in self.names]
-        if wanted:
-            self._run(wanted)
-        taken, self._values = self._values, {}
-        return taken
 
     def _run(self, group: Sequence[torch.fx.Node]) -> None:
         self._values = {}

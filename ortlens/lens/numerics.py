@@ -7,12 +7,14 @@ and the call gets what the session gave. Nodes that stay in PyTorch are PyTorch 
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ortlens.lens.as_converted import as_converted
 from ortlens.lens.bisect import Bisection, Cause
 from ortlens.lens.dynamo import lens_failure
 from ortlens.lens.lockstep import steps
@@ -70,6 +72,7 @@ class Verification:
         self._checked: dict[PartitionRunner, _Checked] = {}
         self._jobs: dict[PartitionRunner, Job] = {}
         self._ops: dict[int, SingleOps] = {}
+        self._whole: dict[PartitionRunner, PartitionRunner | None] = {}
         self._findings: dict[tuple[str, str, str], r.Finding] = {}
 
     def run(self, call: Callable[[], object]) -> None:
@@ -141,7 +144,7 @@ class Verification:
             for step in steps(runner.part.module, args, double=False):
                 self._merge(known, list(ops.verdicts(step, places[step.node], self._tolerances)))
             return
-        check = PartitionCheck(runner=runner, args=args, tolerances=self._tolerances)
+        check = PartitionCheck(runner=runner, args=args, tolerances=self._tolerances, whole=functools.partial(self._whole_of, runner, args))
         check.run(outputs)
         for suspect, reference in check.suspects:
             self._explain(runner, suspect, Bisection(check, self._jobs[runner], ops).cause(suspect, reference))
@@ -149,6 +152,14 @@ class Verification:
             for origin in check.origins[:1]:
                 self._tell_origin(runner, origin)
         self._merge(known, check.verdicts)
+
+    def _whole_of(self, runner: PartitionRunner, args: tuple[Any, ...]) -> PartitionRunner | None:
+        """A runner of the model as it was converted; made once per partition."""
+        if runner not in self._whole:
+            self._whole[runner] = None
+            with contextlib.suppress(Exception):  # the values that only it holds are then told as not compared
+                self._whole[runner] = as_converted(runner, self._jobs[runner], args)
+        return self._whole[runner]
 
     def _ops_of(self, runner: PartitionRunner) -> SingleOps:
         job = self._jobs[runner]

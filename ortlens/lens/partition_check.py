@@ -20,12 +20,13 @@ from ortlens.lens.nonfinite import Origin, origin_of
 from ortlens.lens.verdicts import Verdict, has_infinite, has_nan, is_finite, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ortlens.backend.session import PartitionRunner
     from ortlens.lens.compare_values import Tolerances
 
-_REWRITTEN = "no value of its own in the model: rewritten while converting"
+_REWRITTEN = "no value of its own in the model, which was rewritten while converting"
+_AS_CONVERTED = "in the model as converted; rewriting left no value of it in the one that runs"
 _CARRIED_ON = "the operator itself is right, given what ONNX Runtime made before it"
 
 
@@ -44,6 +45,7 @@ class PartitionCheck:
         runner: The partition's.
         args: Its inputs; they may change after the call, so that they are of use only within it.
         tolerances: What may pass.
+        whole: Makes a runner of the model as converted, for the values that the model that runs does not hold; None: not to be had.
         verdicts: One per value and per output, in the order of the graph.
         origins: Where NaN or infinities come from.
         suspects: The first value that is wrong by itself, and the outputs that are wrong although the values inside are right,
@@ -53,6 +55,7 @@ class PartitionCheck:
     runner: PartitionRunner
     args: Sequence[Any]
     tolerances: Tolerances
+    whole: Callable[[], PartitionRunner | None]
     verdicts: list[Verdict] = field(default_factory=list)
     origins: list[Origin] = field(default_factory=list)
     suspects: list[tuple[Verdict, Reference]] = field(default_factory=list)
@@ -66,7 +69,7 @@ class PartitionCheck:
         Args:
             outputs: What the session that really runs gave.
         """
-        inner = InnerValues(self.runner, self.args)
+        inner = _Sources(self)
         returned = {node.name for node in self.runner.part.outputs}
         places = {node: place for place, node in enumerate(self.runner.part.module.graph.nodes)}
         for step in steps(self.runner.part.module, self.args, inner.take):
@@ -80,14 +83,16 @@ class PartitionCheck:
             self._output(node, output)
         self.verdicts.sort(key=lambda verdict: (verdict.place, verdict.scope != "value"))
 
-    def _value(self, step: Step, place: int, inner: InnerValues) -> Verdict:
+    def _value(self, step: Step, place: int, inner: _Sources) -> Verdict:
         maker, _ = makers(step.node)
-        name = inner.names.get(step.node)
+        name = inner.name(step.node)
         verdict = Verdict(node=maker.name, scope="value", place=place, onnx_value=name, line_of=maker)
-        if name is None or step.node in inner.failures:
-            verdict.note = inner.failures.get(step.node, _REWRITTEN)
+        if name is None:
+            verdict.note = inner.why_not(step.node)
         else:
             judge(verdict, step.ort, step.eager, step.double, self.tolerances)
+            if step.node not in inner.running.names:
+                verdict.add(_AS_CONVERTED)
             if verdict.ok is False:
                 self._look_closer(verdict, step)
         origin = next((found for found in self.origins if found.node is maker), None)
@@ -148,6 +153,33 @@ class PartitionCheck:
             if (has_infinite(eager) or has_infinite(inside)) and not has_infinite(double):
                 return True
         return False
+
+
+class _Sources:
+    """ONNX Runtime's values: of the model that runs, else of the model as it was converted."""
+
+    def __init__(self, check: PartitionCheck) -> None:
+        self.running = InnerValues(check.runner, check.args)
+        calls = (node for node in check.runner.part.module.graph.nodes if node.op == "call_function")
+        lost = any(isinstance(node.meta.get("val"), torch.Tensor) and node not in self.running.names for node in calls)
+        whole = check.whole() if lost else None
+        self._whole = None if whole is None else InnerValues(whole, check.args, only_beside=self.running.names)
+
+    def take(self, node: torch.fx.Node) -> Any:
+        if node in self.running.names or self._whole is None:
+            return self.running.take(node)
+        return self._whole.take(node)
+
+    def name(self, node: torch.fx.Node) -> str | None:
+        """What the value is called in the model that gave it; None where there is none, or the run failed."""
+        holder = next((source for source in self._both() if node in source.names), None)
+        return None if holder is None or node in holder.failures else holder.names[node]
+
+    def why_not(self, node: torch.fx.Node) -> str:
+        return next((source.failures[node] for source in self._both() if node in source.failures), _REWRITTEN)
+
+    def _both(self) -> list[InnerValues]:
+        return [self.running] if self._whole is None else [self.running, self._whole]
 
 
 def _is_close(ort: Any, other: Any, tolerances: Tolerances) -> bool:
