@@ -11,7 +11,7 @@ from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.timing import call_time, graph_times
 
 if TYPE_CHECKING:
-    from ortlens.trace.records import Capture, Fallback, Graph, Partition, Run, Session
+    from ortlens.trace.records import Capture, Fallback, Graph, LedgerPart, Partition, Run, Session
 
 ENOUGH_CALLS = 3
 """Fewer calls tell about the warm-up."""
@@ -140,6 +140,19 @@ def crossings(capture: Capture) -> dict[str, int]:
     return found
 
 
+def measured_ledger(capture: Capture) -> tuple[LedgerPart, ...]:
+    """The ledger, where calls were measured for it.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        Its rows; empty where it is only what the logs tell, means that hold the slow first calls.
+    """
+    was_measured = any(part.part in ("guards", "residual") for part in capture.ledger)
+    return capture.ledger if was_measured else ()
+
+
 def eager_ns(capture: Capture) -> dict[tuple[str, str], float]:
     """What each node that PyTorch runs takes per call of the model.
 
@@ -157,7 +170,7 @@ def eager_ns(capture: Capture) -> dict[tuple[str, str], float]:
     sums: dict[str, float] = defaultdict(float)
     for (graph_id, _), mean in means.items():
         sums[graph_id] += mean
-    warm = {part.graph_id: part.ns for part in capture.ledger if part.part == "eager"}
+    warm = {part.graph_id: part.ns for part in measured_ledger(capture) if part.part == "eager"}
     scale = {graph_id: min(warm[graph_id] / whole, 1.0) for graph_id, whole in sums.items() if graph_id in warm and whole}
     return {key: mean * scale.get(key[0], 1.0) for key, mean in means.items()}
 
@@ -177,7 +190,7 @@ def entries_per_call(capture: Capture) -> dict[str, float]:
     counted_calls = {graph_id: time.calls / calls for graph_id, time in graph_times(capture).items() if calls}
     runs, pieces = run_times(capture), sessions_by_partition(capture)
     in_sessions: dict[str, int] = defaultdict(int)
-    for part in capture.ledger:
+    for part in measured_ledger(capture):
         if part.part in ("bind", "run", "output"):
             in_sessions[part.graph_id] += part.ns
     for graph_id, parts in partitions_by_graph(capture).items():

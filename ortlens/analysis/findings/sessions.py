@@ -112,8 +112,8 @@ _SHARED_REMEDY = (
     name="unfrozen_weights",
     looks_for="Weights that go into a session with every call instead of being constants in it, in inference.",
     fires="At 64 KiB of weights of which less than half are constants: smaller ones are bound in a microsecond and fold into little.",
-    hazard="ONNX Runtime can neither pack nor fold them: a BERT of four layers took 1.16 times as long on 64 tokens, a linear layer of 2048 "
-    "on 4 rows 1.6 times (measured on two cores).",
+    hazard="ONNX Runtime can neither pack nor fold them: a BERT of four layers took 1.16 times as long on 64 tokens, a linear layer of "
+    "2048 on 4 rows 1.6 times (measured on two cores).",
     probed="A session with the weights as constants against the one in use, on the same inputs.",
 )
 def unfrozen_weights(capture: Capture) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from ortlens.analysis.findings.facts import (
     current,
     eager_ns,
     fallbacks_by_graph,
+    measured_ledger,
     most_common,
     partitions_by_graph,
     size_text,
@@ -80,7 +81,7 @@ def small_partitions(capture: Capture) -> Iterator[Finding]:
 def hot_fallback(capture: Capture) -> Iterator[Finding]:
     """Operators that stay in PyTorch and matter."""
     call, costs = call_time(capture), eager_ns(capture)
-    whole = sum(part.ns for part in capture.ledger) or call.total_ns
+    whole = sum(part.ns for part in measured_ledger(capture)) or call.total_ns
     currently = {graph.graph_id for graph in current(capture)}
     for (target, code), rows in _by_operator(capture).items():
         here = [row for row in rows if row.graph_id in currently]
@@ -95,7 +96,7 @@ def hot_fallback(capture: Capture) -> Iterator[Finding]:
             subject=target,
             title=f"{target} stays in PyTorch at {counted(len(here), 'node')}{spent}",
             evidence=f"{code}: {worst.reason}; {sum(row.calls for row in rows):,} calls were observed, the clock read around each"
-            + ("" if capture.ledger else "; the mean over all calls, the first ones included"),
+            + ("" if measured_ledger(capture) else "; the mean over all calls, the first ones included"),
             mitigation=_REMEDIES.get(code, "Give a conversion function for it (custom_translation_table), or write the line another way.")
             + " `what_if` tells what supporting it would join.",
             file=worst.file,

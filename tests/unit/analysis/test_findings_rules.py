@@ -290,7 +290,21 @@ def test_the_time_of_a_fallback_is_that_of_the_ledger_where_there_is_one() -> No
     """The first calls are slow; the mean over all calls holds them, the ledger does not."""
     slow_start = staying(1, 12 * MILLI)
     parts = (LedgerPart(graph_id="g0", part="eager", ns=12_000, share=0.1), LedgerPart(graph_id="g0", part="run", ns=100_000, share=0.9))
-    assert found(replace(slow_start, ledger=parts), "hot_fallback") == []
+    from_logs = replace(slow_start, ledger=parts)
+    assert found(from_logs, "hot_fallback")  # no guards in it: made from the same logs, with the same slow start
+    measured = replace(from_logs, ledger=(*parts, LedgerPart(graph_id="g0", part="guards", ns=1, share=0.0)))
+    assert found(measured, "hot_fallback") == []
+
+
+@pytest.mark.parametrize(("part", "count"), [("guards", 1), ("eager", 0)])
+def test_entries_are_read_off_a_measured_ledger_only(part: LedgerPartName, count: int) -> None:
+    """Four runs of 1 ms per call of the model, whose own frame holds no graph, so that its calls were not counted."""
+    made = Break(break_id="b0", reason="data", function="layer", file=FILE, line=9, compile_ids=("0/0",))
+    rows = (
+        LedgerPart(graph_id="g0", part="run", ns=4 * MILLI, share=0.9),
+        LedgerPart(graph_id="g0", part=part, ns=MILLI, share=0.1),
+    )
+    assert len(found(clean(breaks=(made,), ledger=rows), "hot_break")) == count
 
 
 def test_random_numbers_are_told_once() -> None:
