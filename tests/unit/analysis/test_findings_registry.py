@@ -49,10 +49,12 @@ def test_a_measured_finding_stands_for_that_of_its_rule(gain: int) -> None:
     assert findings_of(replace(CROWDED, findings=(other,))) == (estimated, other)
 
 
-def test_of_two_recorded_about_one_subject_the_later_stands() -> None:
-    first, second = (Finding(rule="x", subject="p0", severity="info", title=title) for title in ("first", "second"))
-    without = Finding(rule="x", severity="info", title="one without a subject")
-    assert findings_of(Capture(findings=(first, without, without, second))) == (without, without, second)
+def test_a_measurement_stands_for_what_was_recorded_before_about_the_same() -> None:
+    first, other = (Finding(rule="x", subject=subject, severity="info", title="") for subject in ("p0", "p1"))
+    once, again = (replace(first, title=title, measured=True) for title in ("once", "again"))
+    assert findings_of(Capture(findings=(first, first, other))) == (first, first, other)
+    assert findings_of(Capture(findings=(first, other, once))) == (other, once)
+    assert findings_of(Capture(findings=(first, once, other, again))) == (other, again)
 
 
 def test_the_most_expensive_come_first_after_errors() -> None:
