@@ -39,8 +39,9 @@ _MAX_REFREEZES = 2
 _WRONG_OPTIMIZERS = ("Pad_Fusion",)
 """Rewrites of ONNX Runtime that change the numbers: Pad_Fusion takes a Pad with zeros into a MaxPool, which pads with -inf."""
 
-_NORM_OPTIMIZERS = ("LayerNormFusion", "SimplifiedLayerNormFusion")
-"""They take an epsilon that is no constant for the default of 1e-5 (`layer_norm_fusion.cc`), which changes the numbers."""
+_NORM_OPTIMIZERS = ("LayerNormFusion", "LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion")
+"""They take an epsilon that is no constant for the default of 1e-5 (`layer_norm_fusion.cc`), which changes the numbers. ONNX Runtime
+1.31 has two of the first, by level; a name that a version does not know does no harm."""
 
 _SLOW_OPTIMIZERS = ("SkipLayerNormFusion",)
 """Rewrites that cost time on the CPU: an addition and a normalisation of [64, 256] take 12 us, the operator made of both 71 us."""
@@ -103,7 +104,7 @@ class _Recipe:
                 self.options,
                 providers=self.providers,
                 enable_fallback=0,
-                disabled_optimizers=[*_unwanted(self.model, self.providers), *without],
+                disabled_optimizers=[*unwanted_rewrites(self.model, self.providers), *without],
             )
         except Exception as error:
             raise ModelRefused(str(error)) from error
@@ -595,8 +596,16 @@ def default_session_options(choice: threads.ThreadChoice) -> onnxruntime.Session
     return options
 
 
-def _unwanted(model: onnx.ModelProto, chosen: Sequence[tuple[str, Any]]) -> list[str]:
-    """Rewrites of ONNX Runtime to do without."""
+def unwanted_rewrites(model: onnx.ModelProto, chosen: Sequence[tuple[str, Any]]) -> list[str]:
+    """Rewrites of ONNX Runtime to do without.
+
+    Args:
+        model: The model, with frozen weights as initializers.
+        chosen: Names and options of execution providers.
+
+    Returns:
+        Names of optimizers.
+    """
     on_cpu_only = all(name == providers.CPU for name, _ in chosen)
     norms = () if _epsilons_are_constant(model) else _NORM_OPTIMIZERS
     return [*_WRONG_OPTIMIZERS, *norms, *(_SLOW_OPTIMIZERS if on_cpu_only else ())]

@@ -88,6 +88,8 @@ class Lens(CaptureView):
         self._aliases: tuple[frozenset[str], ...] = ()
         self._arguments: tuple[str, ...] = ()
         self._targets: list[tuple[object, Callable[..., Any]]] = []
+        self.grad_modes: set[bool] = set()
+        """Whether gradients were on, in the compilations so far."""
         self._watch = DynamoWatch(self._recorder, self._claims)
 
     def __call__(self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
@@ -116,6 +118,7 @@ class Lens(CaptureView):
 
     def _note_target(self) -> None:
         """Note what is being compiled, to be able to call it once more."""
+        self.grad_modes.add(torch.is_grad_enabled())
         found = _torch.compiled_callable()
         if found is not None and all(known is not found[0] and known != found[0] for known, _ in self._targets):
             self._targets.append(found)
