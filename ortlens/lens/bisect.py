@@ -177,9 +177,10 @@ class Bisection:
         if names is None:
             text = f"right with ONNX Runtime's rewrites off, wrong from level {level} on; none that can be left out by name makes it"
             return Cause(kind="ort", node=node, text=text)
-        text = f"ONNX Runtime's rewrite {' and '.join(names)} makes it, from optimisation level {level} on: it is right without"
+        said = f"rewrite {names[0]} makes" if len(names) == 1 else f"rewrites {' and '.join(names)} make"
+        text = f"ONNX Runtime's {said} it, from optimisation level {level} on: right without"
         if self._makes_it_alone(names, is_right):
-            text += ", and wrong without all the others"
+            text += ", wrong without all others"
         return Cause(kind="ort", node=node, optimizers=names, text=text)
 
     def _makes_it_alone(self, names: Sequence[str], is_right: Callable[..., bool]) -> bool:

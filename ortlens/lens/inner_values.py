@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
+import onnxruntime
 import torch
 import torch.fx
 
@@ -21,9 +23,9 @@ from ortlens.trace.runlog import RunLog
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
 
-    import onnxruntime
-
     from ortlens.backend.session import PartitionRunner
+
+Level: TypeAlias = onnxruntime.GraphOptimizationLevel
 
 GROUP_BYTES = 1 << 30
 """How much the values of one run may take together; a partition with more is run several times."""
@@ -57,7 +59,7 @@ class InnerValues:
         runner: PartitionRunner,
         args: Sequence[Any],
         *,
-        level: onnxruntime.GraphOptimizationLevel | None = None,
+        level: Level | None = None,
         without: Sequence[str] = (),
         only_beside: Container[torch.fx.Node] = (),
     ) -> None:
@@ -99,27 +101,42 @@ class InnerValues:
 
     def _run(self, group: Sequence[torch.fx.Node]) -> None:
         self._values = {}
+        wanted, level = list(group), self._level
+        while wanted and not self._values:
+            level = self._attempt(wanted, level)
+
+    def _attempt(self, wanted: list[torch.fx.Node], level: Level | None) -> Level | None:
+        """Run for these values, and say how to go on when that fails."""
         try:
-            session = session_with(
-                self._runner,
-                self._args,
-                level=self._level,
-                without=self._without,
-                model=_with_outputs(self._runner.model, [self.names[node] for node in group]),
-            )
-            outputs = [Output(name=self.names[node], meta=node.meta["val"]) for node in group]
-            results = self._runner.uncounted(session, RunLog(None, None), outputs)(*self._args)
-            self._values = dict(zip(group, results, strict=True))
+            self._values = self._results(wanted, level)
         except Exception as error:  # noqa: BLE001 - whatever ONNX Runtime says, it is why these values were not compared
-            reason = f"ONNX Runtime does not give it: {type(error).__name__}: {error}"[:300]
-            self.failures.update(dict.fromkeys(group, reason))
+            return self._tried_otherwise(error, wanted, level)
+        return level
+
+    def _results(self, wanted: Sequence[torch.fx.Node], level: Level | None) -> dict[torch.fx.Node, Any]:
+        model = _with_outputs(self._runner.model, [self.names[node] for node in wanted])
+        session = session_with(self._runner, self._args, level=level, without=self._without, model=model)
+        outputs = [Output(name=self.names[node], meta=node.meta["val"]) for node in wanted]
+        return dict(zip(wanted, self._runner.uncounted(session, RunLog(None, None), outputs)(*self._args), strict=True))
+
+    def _tried_otherwise(self, error: Exception, wanted: list[torch.fx.Node], level: Level | None) -> Level:
+        """What to try next: without rewrites, which may have taken a value away that is to be given; then without the value it names."""
+        off = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if level != off:
+            return off
+        reason = f"ONNX Runtime does not give it: {type(error).__name__}: {error}"[:300]
+        named = [node for node in wanted if re.search(rf"(?<![\w.]){re.escape(self.names[node])}(?![\w.]*\w)", str(error))]
+        for node in named if 0 < len(named) < len(wanted) else list(wanted):
+            self.failures[node] = reason
+            wanted.remove(node)
+        return off
 
 
 def session_with(
     runner: PartitionRunner,
     args: Sequence[Any],
     *,
-    level: onnxruntime.GraphOptimizationLevel | None = None,
+    level: Level | None = None,
     without: Sequence[str] = (),
     model: onnx.ModelProto | None = None,
 ) -> onnxruntime.InferenceSession:
@@ -145,7 +162,7 @@ def session_with(
 
 
 def _at_level(
-    level: onnxruntime.GraphOptimizationLevel | None,
+    level: Level | None,
 ) -> Callable[[onnxruntime.SessionOptions], contextlib.AbstractContextManager[object]]:
     @contextlib.contextmanager
     def arranged(options: onnxruntime.SessionOptions) -> Iterator[None]:

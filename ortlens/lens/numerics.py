@@ -183,7 +183,7 @@ class Verification:
             rule=rule,
             subject=cause.node,
             severity="error",
-            title=f"{what}, {_distance(row)}",
+            title=f"{what}, {_distance(suspect)}",
             file=row.file,
             line=row.line,
             evidence=f"{cause.text}. max_abs {row.max_abs}, max_rel {row.max_rel}, atol {row.atol}, rtol {row.rtol}; "
@@ -248,8 +248,11 @@ def _all_unchecked(runner: PartitionRunner, note: str) -> list[Verdict]:
     return [Verdict(node=node.name, scope="output", place=places[node.name], note=note, line_of=node) for node in runner.part.outputs]
 
 
-def _distance(row: r.Numeric) -> str:
-    return "of another shape" if row.max_abs is None else f"by {row.max_abs:.3g} at most"
+def _distance(verdict: Verdict) -> str:
+    found = verdict.comparison
+    if found is None:
+        return "of another shape"
+    return "NaN or infinite on one side only" if found.clashes else f"by {found.max_abs:.3g} at most"
 
 
 def _mitigation(cause: Cause) -> str:

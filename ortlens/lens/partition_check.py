@@ -93,7 +93,7 @@ class PartitionCheck:
             judge(verdict, step.ort, step.eager, step.double, self.tolerances)
             if step.node not in inner.running.names:
                 verdict.add(_AS_CONVERTED)
-            if verdict.ok is False:
+            if verdict.ok is False and not self._follows_origin(verdict):
                 self._look_closer(verdict, step)
         origin = next((found for found in self.origins if found.node is maker), None)
         if origin is not None and not (is_finite(step.eager) and is_finite(step.ort)):
@@ -102,6 +102,16 @@ class PartitionCheck:
         if name is not None or isinstance(step.eager, torch.Tensor):  # numbers that the model does not hold are nobody's values
             self.verdicts.append(verdict)
         return verdict
+
+    def _follows_origin(self, verdict: Verdict) -> bool:
+        """Whether PyTorch's own value is spoilt by NaN or infinities from before: then there is nothing to compare with."""
+        found, tolerance = verdict.comparison, verdict.tolerance
+        origin = next((origin for origin in self.origins if origin.sides != "ort"), None)
+        if origin is None or found is None or tolerance is None or tolerance.given or not (found.clashes and found.eager_bad):
+            return False
+        verdict.ok = None
+        verdict.add(f"PyTorch's value is spoilt by what comes from {origin.node.name}, so that there is no verdict")
+        return True
 
     def _look_for_origin(self, step: Step) -> None:
         origin = origin_of(step, makers(step.node)[0], [found.node for found in self.origins])
@@ -132,6 +142,8 @@ class PartitionCheck:
         verdict = Verdict(node=known.node, scope="output", place=known.place, onnx_value=known.onnx_value, line_of=known.line_of)
         judge(verdict, output, reference.eager, reference.double, self.tolerances)
         self.verdicts.append(verdict)
+        if verdict.ok is False and self._follows_origin(verdict):
+            return
         if verdict.ok is not False or (verdict.tolerance is not None and verdict.tolerance.given):
             if verdict.ok is False and known.ok:
                 self.suspects.append((verdict, reference))

@@ -108,7 +108,7 @@ def _sources(node: torch.fx.Node) -> list[torch.fx.Node]:
     return [source for source in node.all_input_nodes if source.op != "get_attr"]
 
 
-def _items(node: torch.fx.Node) -> list[int | None]:
+def _items(node: torch.fx.Node) -> Sequence[int | None]:
     """The outputs of an operator that are read; None for an operator with one."""
     if not isinstance(node.meta.get("val"), (tuple, list)):
         return [None]

@@ -8,6 +8,7 @@ from ortlens.views.wording import REASON_WORDS, REMEDY_WORDS, counted, guard, pe
 
 if TYPE_CHECKING:
     from ortlens.analysis.first_look import Look
+    from ortlens.analysis.numbers import Numbers
     from ortlens.analysis.overview import FallbackGroup, Overview
     from ortlens.trace.records import Finding
 
@@ -83,6 +84,35 @@ def _whole(overview: Overview) -> str:
     else:
         subject = counted(coverage.whole_graph_count, "graph runs", "graphs run")
     return f"; {subject} whole, as a single model"
+
+
+def numbers_sentence(numbers: Numbers) -> str:
+    """Are the numbers those of PyTorch?
+
+    Args:
+        numbers: The verdict on them.
+
+    Returns:
+        One sentence without a full stop: how many were compared, what is wrong first, and what was not compared and why.
+    """
+    what = (
+        counted(numbers.compared, "operator on its own", "operators one by one") if numbers.per_op else counted(numbers.compared, "value")
+    )
+    parts = [f"{what} of {counted(numbers.partitions, 'partition')} compared with PyTorch"]
+    if numbers.first is not None:
+        where = place(numbers.first.file, numbers.first.line)
+        parts.append(f"{numbers.wrong:,} wrong, the first is {visible(numbers.first.node)} ({where})")
+    elif numbers.compared:
+        parts.append("all within tolerance")
+    if numbers.origins:
+        parts.append(f"NaN or infinities begin at {visible(numbers.origins[0].node)}")
+    if numbers.unchecked:
+        reason, count = numbers.unchecked[0]
+        others = sum(more for _, more in numbers.unchecked[1:])
+        parts.append(f"{count:,} not compared ({visible(reason)})" + (f" and {others:,} for other reasons" if others else ""))
+    if numbers.eager_nodes:
+        parts.append(f"{counted(numbers.eager_nodes, 'node')} in PyTorch need no comparison")
+    return "; ".join(parts)
 
 
 def reason_words(group: FallbackGroup) -> str:

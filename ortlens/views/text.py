@@ -7,8 +7,17 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.first_look import looks_of
+from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
-from ortlens.views.sentences import coverage_sentence, finding_sentence, look_sentence, pieces_sentence, reason_words, title
+from ortlens.views.sentences import (
+    coverage_sentence,
+    finding_sentence,
+    look_sentence,
+    numbers_sentence,
+    pieces_sentence,
+    reason_words,
+    title,
+)
 from ortlens.views.wording import (
     PHASE_WORDS,
     ascii_from_text,
@@ -25,6 +34,7 @@ from ortlens.views.wording import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ortlens.analysis.numbers import Numbers
     from ortlens.analysis.overview import FallbackGroup, Overview
     from ortlens.trace.records import Break, Capture, Recompile
 
@@ -56,7 +66,7 @@ def summary(capture: Capture, *, width: int = 100, ascii_only: bool = False, col
     overview = overview_of(capture)
     room = max(width, _MIN_WIDTH) - _LABEL
     lines = [clipped(title(overview), room + _LABEL), ""]
-    for label, body in _sections(overview, room):
+    for label, body in _sections(overview, numbers_of(capture), room):
         lines += [_head(label if number == 0 else "", colour=colour) + line for number, line in enumerate(body)]
     text = "\n".join(line.rstrip() for line in lines)
     return ascii_from_text(text) if ascii_only else text
@@ -74,7 +84,7 @@ def _prose(text: str, room: int, *, indent: str = "", hang: str = "", lines: int
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in wrapped] or [indent]
 
 
-def _sections(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
+def _sections(overview: Overview, numbers: Numbers | None, room: int) -> Iterator[tuple[str, list[str]]]:
     """The answers, in the order in which people ask; a section without an answer is left out."""
     yield "In ONNX Runtime", _prose(_bar(overview) + coverage_sentence(overview), room)
     if overview.coverage.verdict != "empty":
@@ -83,6 +93,8 @@ def _sections(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
         yield "Graph breaks", list(_breaks(overview, room))
         yield "Recompiles", list(_recompiles(overview, room))
         yield from _times(overview, room)
+    if numbers is not None:
+        yield "Numbers", _prose(numbers_sentence(numbers), room, lines=3)
     if overview.findings:
         yield "Findings", list(_findings(overview, room))
     yield "Look first at", list(_looks(overview, room))
