@@ -152,7 +152,7 @@ def make_call(  # noqa: PLR0913 - one call site; each says what one line of the 
         "math": math,
     }
     exec(compile(source, f"<ortlens call {next(_numbers)}>", "exec"), scope)  # noqa: S102 - our own text, no user input in it
-    function: Callable[..., tuple[Any, ...]] = scope["call"]
+    function: Callable[..., tuple[Any, ...]] = scope.pop("call")  # its globals without itself: no cycle keeps a session that is done with
     return function
 
 

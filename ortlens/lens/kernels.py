@@ -36,6 +36,9 @@ _MAX_CALLS = 3
 """How often the target is called at most: a call may compile graphs anew, which are profiled in the next one."""
 
 
+_MAX_EVENTS = 100_000
+"""Kernels that are written down for one session; each takes some 700 bytes in the file, and more when it is read."""
+
 _LARGE = 1024
 """Bytes; larger constants are left out of the optimised model that is kept."""
 
@@ -71,10 +74,15 @@ class _Sitting:
         plain = self.runner.uncounted(self.twin.info.session, self.plain)
         profiled = self.runner.uncounted(self.twin.session, self.profiled)
         group = next(self.counter)
-        for number in range(repeat + 1):
+        for number in range(self._affordable(repeat) + 1):
             for run in (plain, profiled) if number % 2 else (profiled, plain):
                 run(*args)
             self.groups.append(group if number else None)
+
+    def _affordable(self, repeat: int) -> int:
+        """Fewer repeats where the profile would grow too large; one at least."""
+        affordable = _MAX_EVENTS // max(len(self.twin.model.graph.node), 1) - len(self.groups) - 1
+        return max(min(repeat, affordable), 1)
 
 
 @dataclass(slots=True)

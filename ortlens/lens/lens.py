@@ -264,7 +264,8 @@ class Lens(CaptureView):
 
         Args:
             *args: Arguments of the target.
-            repeat: How often each run is repeated with the profiler, and as often without. A target with a keyword of that name gets
+            repeat: How often each run is repeated with the profiler, and as often without; fewer for models of more than 5,000 nodes,
+                whose profile would grow too large. A target with a keyword of that name gets
                 it by `functools.partial`, or compile a function around it.
             **kwargs: Keyword arguments of the target.
 

@@ -248,8 +248,8 @@ library.impl("pick", torch.empty_like, "Meta")
 
 @onnxscript.script(onnxscript.values.Opset("ortlens_profile_test", 1), default_opset=op)
 def pick_onnx(x: onnxscript.FLOAT) -> onnxscript.FLOAT:
-    if op.Greater(op.ReduceSum(x, keepdims=0), op.Constant(value_float=0.0)):
-        y = op.Add(op.Relu(op.MatMul(x, x)), op.Constant(value_float=1.0))  # type: ignore[type-var]  # read by onnxscript, never run
+    if op.Greater(op.ReduceSum(x, keepdims=0), op.Constant(value_float=0.0)):  # type: ignore[type-var]  # read, never run
+        y = op.Add(op.Relu(op.MatMul(x, x)), op.Constant(value_float=1.0))  # type: ignore[type-var]  # likewise
     else:
         y = op.Neg(x)
     return y  # type: ignore[return-value]  # likewise
