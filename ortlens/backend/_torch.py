@@ -27,12 +27,13 @@ import pathlib
 import re
 import sys
 import time
+import types
 import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import FrameType
+    from types import CodeType, FrameType
 
     import onnx_ir as ir
     import torch
@@ -493,6 +494,51 @@ def compiled_callable() -> tuple[object, Callable[..., Any]] | None:
     return found
 
 
+def code_being_compiled() -> CodeType | None:
+    """The user's code that Dynamo is at: the argument `code` of `_compile` in `torch/_dynamo/convert_frame.py`.
+
+    Returns:
+        The innermost one on the stack; None outside a compilation.
+    """
+    caller: FrameType | None = sys._getframe(1)
+    while caller is not None:
+        if caller.f_code.co_name == "_compile" and isinstance(code := caller.f_locals.get("code"), types.CodeType):
+            return code
+        caller = caller.f_back
+    return None
+
+
+def recompiled_scope() -> Mapping[str, Any]:
+    """The names that a failed guard speaks of, while Dynamo says why it recompiles.
+
+    `get_and_maybe_log_recompilation_reasons` in `torch/_dynamo/guards.py` has the user's frame as `frame`.
+
+    Returns:
+        The frame's locals, and its globals under `G`; empty at any other time.
+    """
+    caller: FrameType | None = sys._getframe(1)
+    while caller is not None:
+        if caller.f_code.co_name == "get_and_maybe_log_recompilation_reasons":
+            frame = caller.f_locals.get("frame")
+            return {**getattr(frame, "f_locals", {}), "G": getattr(frame, "f_globals", {})}
+        caller = caller.f_back
+    return {}
+
+
+@functools.cache
+def graph_break_hints() -> dict[str, tuple[str, ...]]:
+    """PyTorch's hints by the id of the graph break.
+
+    Returns:
+        Id -> hints, without those that have blanks to be filled in with what happened; empty when torch has no such file.
+    """
+    hints: dict[str, tuple[str, ...]] = {}
+    for gb_id, item in _registered_breaks():
+        whole = "\n".join(str(part) for part in item.get("Hints") or ()).replace(" \n", " ")  # parts of one sentence end in a blank
+        hints.setdefault(gb_id, tuple(" ".join(hint.split()) for hint in whole.split("\n") if hint.strip() and "{" not in hint))
+    return hints
+
+
 @functools.cache
 def graph_break_registry() -> dict[str, str]:
     """PyTorch's ids of graph breaks by their type.
@@ -500,14 +546,16 @@ def graph_break_registry() -> dict[str, str]:
     Returns:
         Type of the break (the first line of its message) -> id such as `GB0025`; empty when torch has no such file.
     """
+    return {str(item["Gb_type"]): gb_id for gb_id, item in _registered_breaks() if "Gb_type" in item}
+
+
+def _registered_breaks() -> Iterator[tuple[str, dict[str, Any]]]:
     import torch._dynamo
 
     path = pathlib.Path(torch._dynamo.__file__).with_name("graph_break_registry.json")
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return {str(item["Gb_type"]): gb_id for gb_id, items in entries.items() for item in items if "Gb_type" in item}
+    with contextlib.suppress(OSError, ValueError):
+        for gb_id, items in json.loads(path.read_text(encoding="utf-8")).items():
+            yield from ((gb_id, item) for item in items)
 
 
 def untold_failures() -> dict[str, int]:

