@@ -1,6 +1,6 @@
 """Reading a profile of ONNX Runtime: how long each kernel took in the runs that count.
 
-The file holds an event per session, run and kernel, in microseconds. A kernel of control flow holds the kernels of its
+The file holds an event per session, run and kernel, each on its line, in microseconds. A kernel of control flow holds the kernels of its
 body within its own time; here a time is a kernel's own. The middle half of the runs is averaged: the slowest ones were
 interrupted, and a median would only know whole microseconds.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 _SUFFIX = "_kernel_time"
@@ -75,15 +75,22 @@ def read_profile(path: Path, groups: Sequence[int | None], bodies: Mapping[str, 
     Raises:
         ProfileIncomplete: There are fewer runs in it than were made.
     """
-    events = json.loads(path.read_bytes())
-    starts = sorted(int(event["ts"]) for event in events if event.get("name") == "model_run")
+    starts = sorted(int(event["ts"]) for event in _events(path, "model_run") if event.get("name") == "model_run")
     if len(starts) != len(groups):
         raise ProfileIncomplete(f"the profile holds {len(starts)} of {len(groups)} runs")
     reader = _Reader(starts, groups)
-    for event in events:
+    for event in _events(path, _SUFFIX):
         if event.get("cat") == "Node" and str(event.get("name", "")).endswith(_SUFFIX):
             reader.take(event)
     return reader.profile(bodies, nested_ns / 1000)
+
+
+def _events(path: Path, marker: str) -> Iterator[Mapping[str, Any]]:
+    """The events on lines with a text in them. ONNX Runtime writes a line per event, so that a large file is never held whole."""
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if marker in line:
+                yield json.loads(line.strip().removesuffix(","))
 
 
 class _Reader:

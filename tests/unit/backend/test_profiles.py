@@ -25,7 +25,7 @@ def kernel(name: str, ts: int, dur: int, **args: object) -> dict[str, Any]:
 
 def written(folder: Path, *events: dict[str, Any]) -> Path:
     path = folder / "profile.json"
-    path.write_text(json.dumps(list(events)), encoding="utf-8")
+    path.write_text("[\n" + ",\n".join(map(json.dumps, events)) + "\n]\n", encoding="utf-8")  # as ONNX Runtime does
     return path
 
 
