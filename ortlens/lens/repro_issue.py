@@ -79,7 +79,7 @@ def _case_lines(case: Case, outcome: Outcome) -> list[str]:
         lines += [f"It stays in PyTorch ({reason[0]}): {without_paths(reason[1])}", ""]
     if not isinstance(outcome, str) and outcome:
         lines += ["| output | max abs | max rel | allowed rel | |", "|---|---|---|---|---|"]
-        verdicts = ["ok" if row["ok"] else "**differs**" for row in outcome]
+        verdicts = ["ok" if row["ok"] else "**differs**" if row["same_kind"] else "**NaN or infinity on one side**" for row in outcome]
         lines += [
             f"| {row['output']} | {row['max_abs']:.3g} | {row['max_rel']:.3g} | {row['rtol']:.3g} | {verdict} |"
             for row, verdict in zip(outcome, verdicts, strict=True)

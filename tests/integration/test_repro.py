@@ -261,3 +261,19 @@ def test_a_dry_run_has_a_reproduction_without_a_call(tmp_path: Path) -> None:
     assert compares(lens.repro("p0", tmp_path / "dry")) == [["addmm_1"]]
     with pytest.raises(UsageError, match="dry run"):
         lens.repro("p0", tmp_path / "called", args=(x(6, 5),))
+
+
+def test_noise_is_no_difference_and_infinity_is(tmp_path: Path) -> None:
+    def noise(a: torch.Tensor) -> Any:
+        return (a - a.mean()).sum(), a.exp()  # the first is zero but for rounding
+
+    lens = inference(noise, x(50, 50) * 100)
+    folder = lens.repro("p0", tmp_path / "noise", args=(x(50, 50) * 100,))
+    assert len(compares(folder)[0]) == 2
+    (folder / "program.py").write_text(
+        (folder / "program.py").read_text(encoding="utf-8").replace("exp.default(arg0_1)", "exp.default(arg0_1).clamp(max=3e38)")
+    )
+    ((code, text),) = run(folder / "repro.py")
+    assert code == 1
+    assert "DIFFERS  exp" in text
+    assert "NaN or infinity on one side only" in text
