@@ -238,8 +238,9 @@ def output_allocations(capture: Capture) -> Iterator[Finding]:
     dynamic = {graph.graph_id: graph for graph in current(capture) if graph.dynamic_shapes}
     parts = {part.partition_id: part for part in capture.partitions}
     times, calls = run_times(capture), call_time(capture).calls
-    for session in capture.sessions:
-        part, time = parts.get(session.partition_id), times.get(session.session_id)
+    for partition_id, sessions in sessions_by_partition(capture).items():
+        session = sessions[-1]  # those before it ended, or were made for other sizes
+        part, time = parts.get(partition_id), times.get(session.session_id)
         if part is None or time is None or part.graph_id not in dynamic or session.calls < ENOUGH_CALLS:
             continue
         whole = time.crossing_ns + time.run_ns
