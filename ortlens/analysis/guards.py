@@ -28,6 +28,8 @@ _EQUAL = re.compile(r"(?P<name>.+?) == (?P<value>.+)$")
 _GLOBAL = re.compile(r"G\['(?P<name>\w+)'\]$")
 _MODULE = re.compile(r"\._(?:modules|parameters|buffers)\['(?P<name>[^']+)'\]")
 _INTERNAL = re.compile(r"___stack|__closure__")  # names of Dynamo's own, which say nothing to the user
+_ON_STACK = re.compile(r"___stack\d+ == -?[\d.e+-]+$")
+_HANDED_ON = "Keep the number that the line of the graph break before this makes in a tensor: as a Python number it is a constant of the graph after it"
 _COMPUTED = re.compile(r"\._(?:parameters|buffers)\[")
 
 _SPECIAL = frozenset({"0", "1"})
@@ -51,7 +53,7 @@ def advice_for_recompile(item: Recompile) -> str | None:
     """
     guard = item.guard or ""
     if _INTERNAL.search(guard):
-        return None
+        return _HANDED_ON if _ON_STACK.match(guard) else None
     for rule in _RULES:
         said = rule(guard, item)
         if said is not None:

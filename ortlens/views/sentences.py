@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ortlens.views.wording import REASON_WORDS, REMEDY_WORDS, counted, guard, percent, place, time_from_ns, visible
+from ortlens.views.wording import PART_WORDS, REASON_WORDS, REMEDY_WORDS, counted, guard, percent, place, time_from_ns, visible
 
 if TYPE_CHECKING:
     from ortlens.analysis.first_look import Look
     from ortlens.analysis.numbers import Numbers
     from ortlens.analysis.overview import FallbackGroup, Overview
     from ortlens.trace.records import Finding
+
+_TOLD = 120  # characters of an exception by which a reason is known to hold it
 
 
 def title(overview: Overview) -> str:
@@ -158,6 +160,36 @@ def gain_words(finding: Finding) -> str:
     return f"{gain}, measured" if finding.measured else f"about {gain}"
 
 
+def ledger_sentence(overview: Overview) -> str:
+    """Where does the wall time of a call go?
+
+    Args:
+        overview: The overview of a capture.
+
+    Returns:
+        One sentence without a full stop, with the parts of a measured call in percent; empty where none was measured.
+    """
+    ledger = overview.ledger
+    if ledger is None or not ledger.is_measured:
+        return ""
+    words = PART_WORDS if overview.backend == "ortlens" else {**PART_WORDS, "run": f"graphs of {visible(overview.backend)}"}
+    parts = [f"{percent(ledger.share[part])} {name}" for part, name in words.items() if ledger.ns.get(part)]
+    return f"{time_from_ns(ledger.total_ns)}: {', '.join(parts)}"
+
+
+def exception_words(group: FallbackGroup) -> str:
+    """What was raised when this was converted or handed to ONNX Runtime?
+
+    Args:
+        group: Nodes that stay.
+
+    Returns:
+        Class and message of the innermost cause on one line; empty where nothing was raised, or where the reason tells it already.
+    """
+    lines = [line for line in (group.exception or "").splitlines() if line.strip()]
+    return "" if not lines or lines[-1].strip()[:_TOLD] in group.reason else f"raised {visible(lines[-1].strip())}"
+
+
 def look_sentence(look: Look) -> str:
     """What to look at, and what it would change.
 
@@ -172,8 +204,12 @@ def look_sentence(look: Look) -> str:
     if look.subject in ("finding", "rule"):
         return (f"{where}: " if look.file else "") + visible(look.what)
     if look.subject == "break":
-        return f"{where}: remove the graph break, or write the line as its reason asks{cost}"
+        return f"{where}: {_advice(look) or 'remove the graph break, or write the line as its reason asks'}{cost}"
     if look.reason_code is not None:
         rest = " (nothing else runs there either)" if look.subject == "nothing_runs" else cost
         return f"{where}: {REMEDY_WORDS[look.reason_code].format(visible(look.what))}{rest}"
-    return f"{where}: avoid the recompile, keep `{guard(look.what)}` true on every call"
+    return f"{where}: {_advice(look) or f'avoid the recompile, keep `{guard(look.what)}` true on every call'}"
+
+
+def _advice(look: Look) -> str:
+    return visible(look.advice[:1].lower() + look.advice[1:]) if look.advice else ""

@@ -11,7 +11,9 @@ from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
 from ortlens.views.sentences import (
     coverage_sentence,
+    exception_words,
     finding_sentence,
+    ledger_sentence,
     look_sentence,
     numbers_sentence,
     pieces_sentence,
@@ -127,6 +129,7 @@ def _fallbacks(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]
     for group, row in zip(shown, rows, strict=True):
         lines.append(clipped("  ".join(cell.ljust(size) for cell, size in zip(row, sizes, strict=True)).rstrip(), room))
         lines += _prose(reason_words(group), room, indent="  ")
+        lines += _prose(exception_words(group), room, indent="  ") if exception_words(group) else []
     left = groups[_MAX_FALLBACKS:]
     if left:
         nodes = counted(sum(group.node_count for group in left), "node")
@@ -153,8 +156,11 @@ def _breaks(overview: Overview, room: int) -> Iterator[str]:
 
 def _break_lines(item: Break, room: int) -> Iterator[str]:
     yield clipped(f"{place(item.file, item.line)}  {visible(item.source or '')}".rstrip(), room)
-    yield from _prose(item.reason, room, indent="  ")
-    if item.hints:
+    price = "" if item.cost_ns is None else f"{time_from_ns(item.cost_ns)} per call: "
+    yield from _prose(price + item.reason, room, indent="  ")
+    if item.advice:
+        yield from _prose(f"To do: {item.advice}", room, indent="  ", lines=3)
+    elif item.hints:
         yield from _prose(f"Hint: {first_sentence(item.hints[0])}", room, indent="  ", lines=3)
 
 
@@ -166,17 +172,22 @@ def _recompiles(overview: Overview, room: int) -> Iterator[str]:
     yield from _prose(f"{len(recompiles):,}: code was compiled again because something it relied on had changed", room)
     for item in recompiles[:_MAX_RECOMPILES]:
         yield from _prose(_recompile(item), room)
+        if item.advice:
+            yield from _prose(f"To do: {item.advice}", room, indent="  ")
     if len(recompiles) > _MAX_RECOMPILES:
         yield f"and {len(recompiles) - _MAX_RECOMPILES:,} more: see table recompiles"
 
 
 def _recompile(item: Recompile) -> str:
-    return f"{place(item.file, item.line)}  {function(item.function)}; no longer true: {guard(item.guard or item.reason)}"
+    seen = f" (seen: {', '.join(map(visible, item.values))})" if item.values else ""
+    return f"{place(item.file, item.line)}  {function(item.function)}; no longer true: {guard(item.guard or item.reason)}{seen}"
 
 
 def _times(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
-    call = overview.call
-    if call.calls:
+    call, measured = overview.call, ledger_sentence(overview)
+    if measured:
+        yield "Time per call", _prose(measured, room)
+    elif call.calls:
         parts = (("ONNX Runtime", call.ort_ns), ("PyTorch operators", call.eager_ns), (f"graphs of {overview.backend}", call.foreign_ns))
         split = " + ".join(f"{time_from_ns(ns)} {name}" for name, ns in parts if ns)
         yield "Time per call", _prose(f"{split or '0 ns'} (mean of {counted(call.calls, 'call')}, Python apart)", room)

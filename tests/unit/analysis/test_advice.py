@@ -171,6 +171,12 @@ def test_names_of_dynamos_own_are_nobodys() -> None:
     assert advice_for_recompile(Recompile(compile_id="0/1", guard=guard, reason=guard, values=("3", "4"))) is None
 
 
+def test_a_number_that_a_graph_break_hands_on() -> None:
+    guard = "___stack1 == -54.88452911376953"
+    said = advice_for_recompile(Recompile(compile_id="0/1", guard=guard, reason=guard, values=("-54.88452911376953", "2.5e-05")))
+    assert (said or "").startswith("Keep the number that the line of the graph break before this makes in a tensor")
+
+
 def test_the_limit_names_the_guard_its_values_and_the_remedy() -> None:
     guard = "self.steps == 7  # self.steps += 1"
     said = advice_for_limit(Recompile(compile_id="0/8", guard=guard, reason=guard, values=("6", "7", "8"), advice="Make it a tensor"))
