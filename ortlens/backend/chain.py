@@ -45,6 +45,7 @@ class Origin:
         node: FX node that makes its output; None when that is not known.
         nodes: Every FX node that it computes.
         confidence: How sure that is.
+        candidates: FX nodes of which it may come from any, where that is all that is known.
     """
 
     kernel: str
@@ -54,6 +55,7 @@ class Origin:
     node: str | None = None
     nodes: tuple[str, ...] = ()
     confidence: Confidence = "none"
+    candidates: tuple[str, ...] = ()
 
 
 def origins(before: onnx.ModelProto, after: onnx.ModelProto, kernels: Mapping[str, str], compute: Sequence[str]) -> dict[str, Origin]:
@@ -62,30 +64,52 @@ def origins(before: onnx.ModelProto, after: onnx.ModelProto, kernels: Mapping[st
     Args:
         before: The model that the session was made from, labelled by `labels.label_graph`.
         after: What ONNX Runtime made of it, with `optimized_model_filepath`.
-        kernels: Kernel name -> operator, as in a profile.
+        kernels: Kernel name -> operator, as in a profile, in the order in which they ran first.
         compute: Names of the FX nodes of the partition, in order; a label that names none of them, as an input does, is no origin.
 
     Returns:
         Kernel name -> origin.
     """
     places = {name: place for place, name in enumerate(compute)}
+    after, found_by_order = _with_names(after, kernels)
     by_name: dict[str, list[Origin]] = {}
     for origin in _Graphs(before.graph, after.graph, places, _named(before.graph)).walk():
         by_name.setdefault(origin.kernel, []).append(origin)
     nameless = by_name.pop("", [])
-    return {
+    found = {
         name: _agreed(name, op_type, by_name.get(name) or [origin for origin in nameless if name.startswith(f"{origin.op_type}_")])
         for name, op_type in kernels.items()
     }
+    return found | {name: replace(found[name], confidence="inferred") for name in found_by_order if found[name].node is not None}
+
+
+def _with_names(after: onnx.ModelProto, kernels: Mapping[str, str]) -> tuple[onnx.ModelProto, list[str]]:
+    """The optimised model with names for nodes that have none, where it lists its nodes in the order in which they ran.
+
+    A profile calls such a node after its operator and a number that the model does not tell. Where all named nodes, and all
+    operators of the others, stand in both in the same order, the places tell which is which.
+    """
+    names = {node.name for node in after.graph.node if node.name}
+    listed = [node.name or node.op_type for node in after.graph.node]
+    ran = [(name, name if name in names else op_type) for name, op_type in kernels.items()]
+    if "" not in {node.name for node in after.graph.node} or listed != [key for _, key in ran]:
+        return after, []
+    made = type(after)()
+    made.CopyFrom(after)
+    for node, (name, _) in zip(made.graph.node, ran, strict=True):
+        node.name = name
+    return made, [name for name in kernels if name not in names]
 
 
 def _agreed(name: str, op_type: str, found: list[Origin]) -> Origin:
     """The origin of a kernel; of several that it may have, as nodes without a name do, what they agree on."""
     if len(found) == 1:
         return replace(found[0], kernel=name)
-    if not found or found[0].node is None or any(origin.node != found[0].node for origin in found):
-        return Origin(kernel=name, op_type=op_type)
-    return Origin(kernel=name, op_type=op_type, node=found[0].node, nodes=(found[0].node,), confidence="inferred")
+    nodes = {origin.node: None for origin in found}
+    known = tuple(node for node in nodes if node is not None)
+    if len(known) == len(nodes) == 1:
+        return Origin(kernel=name, op_type=op_type, node=known[0], nodes=known, confidence="inferred")
+    return Origin(kernel=name, op_type=op_type, candidates=known if len(known) == len(nodes) else ())
 
 
 def origins_by_name(before: onnx.ModelProto, kernels: Mapping[str, str], compute: Sequence[str]) -> dict[str, Origin]:
@@ -172,12 +196,15 @@ class _Graphs:
         known: dict[str, Origin] = {}
         for node in nodes:
             anchors = self.anchors.get(id(node))
+            origin = None
             if anchors:
                 taken = sorted(self._taken(anchors, kept, claimed), key=lambda made: order.get(made.name, -1))
-                known[node.name] = self._origin(node, anchors, taken)
-                yield known[node.name]
-            else:
+                origin = self._origin(node, anchors, taken)
+            if origin is None:
                 inserted.append(node)
+            else:
+                known[node.name] = origin
+                yield origin
             yield from self._bodies(node)
         for node in inserted:
             yield self._inserted(node, known)
@@ -202,7 +229,8 @@ class _Graphs:
             return True
         if node.op_type not in _HANDS_ON or (same is not None and same.op_type == node.op_type):
             return False
-        return not any(maker.op_type == node.op_type for maker in makers)
+        # One that reads what the maker of its value read does the maker's work, under another operator: Cast for CastLike.
+        return not any(maker.op_type == node.op_type or set(node.input) & set(maker.input) for maker in makers)
 
     def _told_by_name(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         name = node.name
@@ -232,20 +260,20 @@ class _Graphs:
                     waiting.append(maker)
         return list(found.values())
 
-    def _origin(self, node: onnx.NodeProto, anchors: list[onnx.NodeProto], taken: list[onnx.NodeProto]) -> Origin:
+    def _origin(self, node: onnx.NodeProto, anchors: list[onnx.NodeProto], taken: list[onnx.NodeProto]) -> Origin | None:
         known = [label for made in taken if (label := labels.label_of(made)).node in self.compute]
         nodes = tuple(sorted({name for label in known for name in label.nodes}, key=lambda name: self.compute.get(name, -1)))
         last = [label for made in anchors if (label := labels.label_of(made)).node in self.compute] or known[-1:]
+        if not last:
+            return None  # it turns an input, which no FX node makes
         alone = len(taken) == 1 and taken[0].op_type == node.op_type
-        sure: Confidence = "fused"
-        if not last or alone or last[-1].inferred:
-            sure = last[-1].confidence if last else "none"
+        sure: Confidence = last[-1].confidence if alone or last[-1].inferred else "fused"
         return Origin(
             kernel=node.name,
             op_type=node.op_type,
             onnx_nodes=tuple(made.name for made in taken),
             onnx_ops=tuple(made.op_type for made in taken),
-            node=last[-1].node if last else None,
+            node=last[-1].node,
             nodes=nodes,
             confidence=sure,
         )

@@ -11,7 +11,7 @@ import functools
 import itertools
 import tempfile
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -293,14 +293,20 @@ def _row(  # noqa: PLR0913, PLR0917 - one call site
         module=None if place is None else place.module,
         file=None if place is None else place.file,
         line=None if place is None else place.line,
-        confidence=found.confidence,
+        confidence="inferred" if found.candidates and place is not None else found.confidence,
     )
 
 
 def _place(origin: chain.Origin, nodes: Mapping[str, r.Node]) -> r.Node | None:
-    """The node that says where a kernel comes from: the one that makes its output, else another that it computes and that knows."""
+    """The node that says where a kernel comes from: the one that makes its output, else another that it computes and that knows.
+
+    Of nodes that it may come from, what they agree on.
+    """
     names = (origin.node or "", *reversed(origin.nodes))
     known = [nodes[name] for name in names if name in nodes]
+    maybe = [nodes[name] for name in origin.candidates if name in nodes]
+    if maybe and len({(node.file, node.line) for node in maybe}) == 1:
+        return replace(maybe[0], module=maybe[0].module if len({node.module for node in maybe}) == 1 else None)
     return next((node for node in known if node.line is not None), known[0] if known else None)
 
 

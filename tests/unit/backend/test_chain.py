@@ -155,7 +155,26 @@ def test_a_kernel_without_a_name_has_an_origin_where_all_that_it_may_be_agree() 
     before = model(CHAIN, "n", {"x": [4], "n": [4]})
     one, other = helper.make_node("Both", ["x"], ["s"]), helper.make_node("Both", ["s"], ["n"])
     assert walked(before, rewritten(before, one))["Both_7"].node == "sin"
-    assert walked(before, rewritten(before, one, other))["Both_7"].confidence == "none", "sin or neg: nobody knows"
+    torn = walked(before, rewritten(before, one, other))["Both_7"]
+    assert (torn.node, torn.confidence, torn.candidates) == (None, "none", ("sin", "neg")), "nobody knows which"
+
+
+def test_kernels_without_names_are_told_apart_by_their_order() -> None:
+    before = model(CHAIN, "n", {"x": [4], "n": [4]})
+    after = rewritten(before, helper.make_node("Sin", ["x"], ["s"]), CHAIN[1], helper.make_node("Sin", ["c"], ["n"]))
+    compute = ["sin", "cos", "neg"]
+    found = chain.origins(before, after, {"Sin_9": "Sin", "cos/Cos/c": "Cos", "Sin_3": "Sin"}, compute)
+    assert [(origin.node, origin.confidence) for origin in found.values()] == [("sin", "inferred"), ("cos", "exact"), ("neg", "inferred")]
+    found = chain.origins(before, after, {"cos/Cos/c": "Cos", "Sin_9": "Sin", "Sin_3": "Sin"}, compute)
+    assert [origin.confidence for origin in found.values()] == ["exact", "none", "none"], "they ran in another order than they are listed"
+
+
+def test_a_cast_that_does_the_work_of_another_operator_is_not_put_in() -> None:
+    nodes = [made("Sin", ["x"], "s", "sin"), made("CastLike", ["s", "x"], "c", "to"), made("Neg", ["c"], "n", "neg")]
+    before = model(nodes, "n", {"x": [4], "n": [4]})
+    cast = helper.make_node("Cast", ["s"], ["c"], to=FLOAT, name="Cast_1")
+    found = walked(before, rewritten(before, nodes[0], cast, nodes[2]))
+    assert (found["Cast_1"].node, found["Cast_1"].onnx_ops, found["Cast_1"].confidence) == ("to", ("CastLike",), "fused")
 
 
 def test_what_is_put_in_is_counted_for_the_value_that_it_hands_on() -> None:
@@ -194,10 +213,10 @@ def test_a_label_that_names_several_nodes_is_fused_in_their_order() -> None:
     assert (origin.node, origin.nodes, origin.confidence) == ("cos", ("sin", "cos"), "fused")
 
 
-def test_a_label_that_names_an_input_is_no_origin() -> None:
+def test_what_is_labelled_with_an_input_is_counted_for_who_reads_it() -> None:
     before = model(CHAIN, "n", {"x": [4], "n": [4]})
-    found = chain.origins(before, before, {"sin/Sin/s": "Sin"}, ["cos", "neg"])
-    assert (found["sin/Sin/s"].node, found["sin/Sin/s"].confidence) == (None, "none")
+    found = chain.origins(before, before, {"sin/Sin/s": "Sin"}, ["cos", "neg"])  # sin is no node of the partition
+    assert (found["sin/Sin/s"].node, found["sin/Sin/s"].confidence) == ("cos", "inferred")
 
 
 def test_without_an_optimised_model_names_lead_back() -> None:
