@@ -6,6 +6,7 @@ import contextlib
 import importlib.metadata
 import platform
 import re
+import sys
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ def versions() -> dict[str, str]:
     """
     found = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
     for package in ("torch", "onnxruntime", "onnx", "onnxscript"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # the module knows of its build, as `2.13.0+cpu`
+            found[package] = getattr(sys.modules.get(package), "__version__", None) or importlib.metadata.version(package)
     return found
 
 
