@@ -52,7 +52,7 @@ def numbers_of(capture: Capture) -> Numbers | None:
     rows = capture.numerics
     if not rows:
         return None
-    reasons = Counter(row.note.partition(":")[0] or "no reason was recorded" for row in rows if row.ok is None)
+    reasons = Counter(row.note.partition(";")[0] or "no reason was recorded" for row in rows if row.ok is None)
     return Numbers(
         right=sum(row.ok is True for row in rows),
         wrong=sum(row.ok is False for row in rows),

@@ -6,6 +6,7 @@ activations and twice that. Weights are converted where they are read, and dropp
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -89,7 +90,9 @@ class _Run:
         self._dying: dict[torch.fx.Node, list[torch.fx.Node]] = {}
         places = {node: place for place, node in enumerate(module.graph.nodes)}
         for node in module.graph.nodes:
-            last = max(node.users, key=places.__getitem__, default=node)
+            # What a tuple is made of is kept until its last item is taken, so that an item can be judged by it.
+            readers = [item for user in node.users for item in (user, *_items_of(user))]
+            last = max(readers, key=places.__getitem__, default=node)
             self._dying.setdefault(last, []).append(node)
 
     def in_double(self, node: torch.fx.Node) -> Any:
@@ -107,6 +110,10 @@ class _Run:
         for dead in self._dying.get(node, ()):
             for values in (self.eager, self.double, self.ort):
                 values.pop(dead, None)
+
+
+def _items_of(node: torch.fx.Node) -> list[torch.fx.Node]:
+    return [user for user in node.users if user.target is operator.getitem]
 
 
 def call_on_foreign(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) -> Any:
