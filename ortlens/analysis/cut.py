@@ -106,18 +106,23 @@ def earliest_levels(dag: Dag, inside: Sequence[bool], ordered: Sequence[bool]) -
     level: list[int] = []
     floor = 0  # nothing after a write may run before it
     last_ordered = 0  # checks and random draws keep the order the program gave them
-    highest = [0, 0]  # what a write must not come before: when it is in a partition, and when it is not
+    highest = highest_after = 0  # what a write must not come before: when it is in a partition, and when it is not
     for node, sources in enumerate(dag.sources):
-        own_inside, writes = inside[node], dag.writes[node]
-        own = max(floor, highest[not own_inside]) if writes else floor
+        own, own_inside, writes = floor, inside[node], dag.writes[node]
+        if writes:
+            own = max(floor, highest if own_inside else highest_after)
         for source in sources:
-            own = max(own, level[source] + (inside[source] and not own_inside))
+            earliest = level[source]
+            if inside[source] and not own_inside:
+                earliest += 1
+            if earliest > own:  # noqa: PLR1730 - max() costs as much as all the rest of this loop
+                own = earliest
         if ordered[node]:
             own = last_ordered = max(own, last_ordered)
         if writes:
             floor = own
         level.append(own)
-        highest = [max(highest[0], own), max(highest[1], own + own_inside)]
+        highest, highest_after = max(highest, own), max(highest_after, own + own_inside)
     return level
 
 
