@@ -29,7 +29,9 @@ _GLOBAL = re.compile(r"G\['(?P<name>\w+)'\]$")
 _MODULE = re.compile(r"\._(?:modules|parameters|buffers)\['(?P<name>[^']+)'\]")
 _INTERNAL = re.compile(r"___stack|__closure__")  # names of Dynamo's own, which say nothing to the user
 _ON_STACK = re.compile(r"___stack\d+ == -?[\d.e+-]+$")
-_HANDED_ON = "Keep the number that the line of the graph break before this makes in a tensor: as a Python number it is a constant of the graph after it"
+_HANDED_ON = (
+    "Keep the number that the line of the graph break before this makes in a tensor: a Python number is a constant of the graph after it"
+)
 _COMPUTED = re.compile(r"\._(?:parameters|buffers)\[")
 
 _SPECIAL = frozenset({"0", "1"})

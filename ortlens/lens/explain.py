@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ortlens.backend.options import OrtBackendOptions
 
-_STABLE_NS = 800_000_000  # explain() calls for about a second, with the calls in which Dynamo's look-ups are listened to
+_STABLE_NS = 1_000_000_000  # explain() calls for about a second
 
 
 def explain(  # noqa: PLR0913 - the contract's own signature

@@ -33,8 +33,7 @@ MEASURE_NS = 500_000_000
 """How long calls are made for a measurement that was asked for by itself."""
 
 MAX_CALLS = 100
-_LISTENED = 3  # calls in which Dynamo's look-ups are listened to
-_LISTENED_SHARE = 4  # at most every fourth call
+_EVERY, _FIRST = 8, 3  # calls in which Dynamo's look-ups are listened to: among the others, so that all see the same machine
 
 
 class LedgerPass:
@@ -66,13 +65,8 @@ class LedgerPass:
         Returns:
             What the last call returned. What the target raises is raised; what fails in here becomes a finding.
         """
-        started = time.perf_counter_ns()
-        listened = min(_LISTENED, (max_calls - 1) // _LISTENED_SHARE)
-        result = self._make_calls(call, max_calls - listened, None if budget_ns is None else started + budget_ns)
-        needed = len(self._recorder.records(r.Graph)) > 1 or bool(self._recorder.records(r.Break))
-        if listened and (needed or budget_ns is None):
-            latest = None if budget_ns is None else started + budget_ns + budget_ns // _LISTENED_SHARE
-            result = self._make_calls(call, listened, latest, listen=True)
+        deadline = None if budget_ns is None else time.perf_counter_ns() + budget_ns
+        result = self._make_calls(call, max_calls, deadline)
         try:
             self._read_logs()
             self._write()
@@ -80,17 +74,19 @@ class LedgerPass:
             lens_failure(self._recorder, "measuring a call", error)
         return result
 
-    def _make_calls(self, call: Callable[[], Any], max_calls: int, deadline: int | None, *, listen: bool = False) -> Any:
+    def _make_calls(self, call: Callable[[], Any], max_calls: int, deadline: int | None) -> Any:
         """Calls with a clock at the doors; when one of them compiles something new, the doors are found again."""
+        # A graph that is entered straight away has nothing but guards ahead of it.
+        parted = len(self._recorder.records(r.Graph)) > 1 or bool(self._recorder.records(r.Break))
         result, made = None, 0
-        while made < max_calls and (deadline is None or time.perf_counter_ns() < deadline or not (made or listen)):
+        while made < max_calls:
             known = self._graph_count()
             with contextlib.ExitStack() as doors:
                 for graph in self._graphs():
                     if graph.job.reporter is not None and graph.is_prepared:
                         doors.enter_context(graph.intercepted(self._door(graph.job.reporter.graph_id)))
                 while made < max_calls and self._graph_count() == known:
-                    result = self._make_call(call, known, listen=listen)
+                    result = self._make_call(call, known, listen=parted and made % _EVERY == _FIRST)
                     made += 1
                     if deadline is not None and time.perf_counter_ns() > deadline:
                         return result
