@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ortlens.backend.profiles import middle_mean
+from ortlens.backend.profiles import quiet_mean
 
 _SHORT, _LONG = 16, 80  # kernels
 _ROUNDS = 40
@@ -55,11 +55,11 @@ def measure_cost() -> Cost:
             watched.append(time.perf_counter_ns() - started)
         events = json.loads(Path(profiled.end_profiling()).read_bytes())
     told = [1000 * int(event["dur"]) for event in events if event.get("cat") == "Node"][_LONG * _WARM :]
-    true = (middle_mean(times[_LONG][_WARM:]) - middle_mean(times[_SHORT][_WARM:])) / (_LONG - _SHORT)
+    true = (quiet_mean(times[_LONG][_WARM:]) - quiet_mean(times[_SHORT][_WARM:])) / (_LONG - _SHORT)
     if not told:
         return Cost(0.0, 0.0)
-    inside = max(middle_mean(told) - max(true, 0.0), 0.0)
-    whole = (middle_mean(watched[_WARM:]) - middle_mean(times[_LONG][_WARM:])) / _LONG
+    inside = max(quiet_mean(told) - max(true, 0.0), 0.0)
+    whole = (quiet_mean(watched[_WARM:]) - quiet_mean(times[_LONG][_WARM:])) / _LONG
     return Cost(told=inside, untold=max(whole - inside, 0.0))
 
 

@@ -1,8 +1,8 @@
 """Reading a profile of ONNX Runtime: how long each kernel took in the runs that count.
 
 The file holds an event per session, run and kernel, each on its line, in microseconds. A kernel of control flow holds the kernels of its
-body within its own time; here a time is a kernel's own. The middle half of the runs is averaged: the slowest ones were
-interrupted, and a median would only know whole microseconds.
+body within its own time; here a time is a kernel's own. The faster half of the runs is averaged: the others were interrupted
+more, and a median would only know whole microseconds.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class _Reader:
 
     def _kernel(self, name: str, micros: Mapping[int, float]) -> KernelTime:
         op_type, provider = self._facts[name]
-        total = sum(middle_mean([micros.get(run, 0) for run in runs]) * len(runs) for runs in self._runs_of.values())
+        total = sum(quiet_mean([micros.get(run, 0) for run in runs]) * len(runs) for runs in self._runs_of.values())
         size, calls = self._bytes[name], self._calls[name]
         return KernelTime(
             name=name,
@@ -151,19 +151,17 @@ class _Reader:
         )
 
 
-def middle_mean(values: Sequence[float]) -> float:
-    """The mean of the middle half.
+def quiet_mean(values: Sequence[float]) -> float:
+    """The mean of the faster half: what else goes on in a machine only ever makes a run longer.
 
     Args:
         values: At least one.
 
     Returns:
-        The mean without the lowest and the highest quarter.
+        The mean of the lower half, the middle one included.
     """
-    ordered = sorted(values)
-    cut = len(ordered) // 4
-    middle = ordered[cut : len(ordered) - cut]
-    return sum(middle) / len(middle)
+    faster = sorted(values)[: (len(values) + 1) // 2]
+    return sum(faster) / len(faster)
 
 
 def _touched(args: Mapping[str, Any]) -> int | None:

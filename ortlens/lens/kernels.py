@@ -228,12 +228,12 @@ def _record(  # noqa: PLR0913, PLR0917 - one call site
 
 
 def _settled(runs_ns: list[int], groups: list[int | None]) -> float:
-    """Time of all runs that count, the middle half of each repeated call standing for all of it."""
+    """Time of all runs that count, the faster half of each repeated call standing for all of it."""
     by_group: dict[int, list[int]] = {}
     for group, time in zip(groups, runs_ns, strict=True):
         if group is not None:
             by_group.setdefault(group, []).append(time)
-    return sum(profiles.middle_mean(times) * len(times) for times in by_group.values())
+    return sum(profiles.quiet_mean(times) * len(times) for times in by_group.values())
 
 
 def _optimized(sitting: _Sitting) -> onnx.ModelProto | None:
