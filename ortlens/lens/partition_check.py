@@ -151,7 +151,7 @@ class PartitionCheck:
             verdict.ok = None
             unwritten = "parts of it are memory that nobody wrote to" if step.node in self._unwritten else ""
             self._open = self._open or unwritten or f"{verdict.node} makes more of rounding differences than the tolerance lets pass"
-            verdict.add(f"no verdict: {_CARRIED_ON}, and {unwritten or self._open}")
+            verdict.add(f"no verdict: {_CARRIED_ON}, and {self._open}")
 
     def _blame(self, verdict: Verdict, step: Step) -> None:
         if not self.suspects:

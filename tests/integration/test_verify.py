@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 import torch
-from onnxscript import opset18 as op
+from onnxscript import opset18
 
 import ortlens
 from tests.integration.small_models import SMALL_MODELS
@@ -17,30 +17,32 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+Value: TypeAlias = Any  # of ONNX Script
+op: Any = opset18
 _aten = torch.ops.aten
 _SMALL = ("bert", "gpt2", "llama", "t5", "vit", "resnet")
 
 
-def constant(value: float, like: Any) -> Any:
+def constant(value: float, like: Value) -> Value:
     return op.CastLike(op.Constant(value_float=value), like)
 
 
-def gelu_by_tanh(x: Any, approximate: str = "none") -> Any:
+def gelu_by_tanh(x: Value, approximate: str = "none") -> Value:
     del approximate
     inner = op.Mul(constant(0.7978845608, x), op.Add(x, op.Mul(constant(0.044715, x), op.Mul(x, op.Mul(x, x)))))
     return op.Mul(op.Mul(x, constant(0.5, x)), op.Add(op.Tanh(inner), constant(1.0, x)))
 
 
-def softmax_over_the_batch(x: Any, dim: int, half_to_float: bool = False) -> Any:
+def softmax_over_the_batch(x: Value, dim: int, half_to_float: int = 0) -> Value:
     del dim, half_to_float
     return op.Softmax(x, axis=0)
 
 
-def rsqrt_of_more(x: Any) -> Any:
+def rsqrt_of_more(x: Value) -> Value:
     return op.Reciprocal(op.Sqrt(op.Add(x, constant(1e-3, x))))
 
 
-def relu_with_a_leak(x: Any) -> Any:
+def relu_with_a_leak(x: Value) -> Value:
     return op.LeakyRelu(x, alpha=0.001)
 
 
@@ -55,7 +57,7 @@ PLANTED: dict[str, tuple[str, Any, Callable[..., Any]]] = {
 }
 
 
-def explained(name: str, **options: Any) -> tuple[ortlens.Lens, dict[str, Any]]:
+def explained(name: str, **options: object) -> tuple[ortlens.Lens, dict[str, Any]]:
     torch.manual_seed(0)
     small = SMALL_MODELS[name]
     model, inputs = small.build().eval(), small.inputs(2)
@@ -133,7 +135,7 @@ class Overflowing(torch.nn.Module):
         return result
 
 
-def line_with(function: Any, text: str) -> int:
+def line_with(function: Callable[..., object], text: str) -> int:
     lines, start = inspect.getsourcelines(function)
     return start + next(place for place, line in enumerate(lines) if text in line)
 
