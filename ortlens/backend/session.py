@@ -104,7 +104,7 @@ class _Recipe:
                 self.options,
                 providers=self.providers,
                 enable_fallback=0,
-                disabled_optimizers=[*unwanted_rewrites(self.model, self.providers), *without],
+                disabled_optimizers=[*unwanted_rewrites(self.model, self.providers), *_left_out_by_user(self.options), *without],
             )
         except Exception as error:
             raise ModelRefused(str(error)) from error
@@ -609,6 +609,17 @@ def unwanted_rewrites(model: onnx.ModelProto, chosen: Sequence[tuple[str, Any]])
     on_cpu_only = all(name == providers.CPU for name, _ in chosen)
     norms = () if _epsilons_are_constant(model) else _NORM_OPTIMIZERS
     return [*_WRONG_OPTIMIZERS, *norms, *(_SLOW_OPTIMIZERS if on_cpu_only else ())]
+
+
+def _left_out_by_user(options: onnxruntime.SessionOptions) -> list[str]:
+    """The rewrites that the user's options leave out: names given with the session would take the place of theirs."""
+    try:
+        return [name for name in options.get_session_config_entry(_LEFT_OUT).split(";") if name]
+    except RuntimeError:  # there is no such entry
+        return []
+
+
+_LEFT_OUT = "optimization.disable_specified_optimizers"
 
 
 def _epsilons_are_constant(model: onnx.ModelProto) -> bool:
