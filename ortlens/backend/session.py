@@ -223,7 +223,7 @@ class PartitionRunner:
         made = call.make_call(
             info.session,
             self._inputs(frozen),
-            self._outputs(),
+            self._outputs(info.session),
             on_stale=self._refreeze,
             on_failure=self._failed,
             count=self._counter.__next__,
@@ -271,7 +271,7 @@ class PartitionRunner:
         return call.make_call(
             session,
             self._inputs(frozen),
-            self._outputs() if outputs is None else outputs,
+            self._outputs(session) if outputs is None else outputs,
             on_stale=on_stale,
             on_failure=on_failure,
             count=count,
@@ -440,7 +440,7 @@ class PartitionRunner:
     def _recipe(self, frozen: list[weights.FrozenWeight], dimensions: Mapping[str, int], other: onnx.ModelProto | None = None) -> _Recipe:
         # A user's SessionOptions serve many sessions and must not collect their weights: there the bytes go into the model.
         own = self._options.ort_session_options
-        plain = other or self.model
+        plain = other or layout.without_last_reshapes(self.model)
         model = weights.with_frozen(plain, frozen, inline=own is not None) if frozen else plain
         model = layout.with_permuted_inputs(model, self._orders([weight.name for weight in frozen]))
         chosen = providers.providers_for(self._devices(), self._options)
@@ -509,12 +509,16 @@ class PartitionRunner:
         orders = {name: convert.memory_order(node.meta["val"]) for name, node in zip(self._names(), self.part.inputs, strict=True)}
         return {name: order for name, order in orders.items() if order is not None and name in taken and name not in frozen}
 
-    def _outputs(self) -> list[call.Output]:
+    def _outputs(self, session: onnxruntime.InferenceSession) -> list[call.Output]:
+        shapes = {value.name: value.shape for value in session.get_outputs()}
         names = [value.name for value in self.model.graph.output]
-        return [
-            call.Output(name=name, meta=node.meta["val"], permutation=permutation)
-            for name, node, permutation in zip(names, self.part.outputs, self.permutations, strict=True)
-        ]
+        made = []
+        for name, node, order in zip(names, self.part.outputs, self.permutations, strict=True):
+            meta = node.meta["val"]
+            sizes = list(meta.shape) if isinstance(meta, torch.Tensor) else []
+            shape = layout.given_shape(shapes[name], sizes if order is None else [sizes[dim] for dim in order])
+            made.append(call.Output(name=name, meta=meta, permutation=order, shape=shape))
+        return made
 
     def _refreeze(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """A frozen weight changed: make a session with the weights of now, or stop freezing."""
