@@ -94,13 +94,12 @@ class Bisection:
         Returns:
             The cause; of kind `unknown` when leaving out each suspect leaves it wrong.
         """
-        alone = self._wrong_alone(suspect) if suspect.scope == "value" else None
-        if alone is not None:
-            return alone
 
         def is_right(runner: PartitionRunner, **settings: Any) -> bool:
             return self._is_right(suspect, reference, runner, **settings)
 
+        if suspect.scope == "value":  # such are run without ONNX Runtime's rewrites
+            return self._wrong_alone(suspect) or self._earlier(suspect.node, is_right)
         runner = self._check.runner
         if is_right(runner, level=onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL):
             return self._rewrite(suspect.node, lambda **settings: is_right(runner, **settings))
@@ -119,7 +118,7 @@ class Bisection:
     def _made(self, suspect: Verdict, runner: PartitionRunner, **settings: Any) -> Any:
         args = self._check.args
         if suspect.scope == "value":
-            inner = InnerValues(runner, args, **settings)
+            inner = InnerValues(runner, args)
             return inner.take(next(node for node, name in inner.names.items() if name == suspect.onnx_value))
         session = session_with(runner, args, **settings)
         outputs = runner.uncounted(session, RunLog(None, None))(*args)

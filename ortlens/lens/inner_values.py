@@ -1,7 +1,9 @@
 """The values inside a partition, as ONNX Runtime makes them: a session beside the one that runs, with every value as an output.
 
-The model is the one that runs; only its outputs are more. That keeps ONNX Runtime from fusing values away, which is why the
-outputs of the session that really runs are compared apart from these. Values are asked for in groups of bounded size.
+The model is the one that runs; only its outputs are more, and ONNX Runtime's rewrites are off. They would have to keep every
+value that is asked for, and some do not: MatMul_BatchNormalization_Fusion of version 1.31 hands out scaled values in its place.
+What rewrites do to the numbers shows in the outputs of the session that really runs, which are compared apart from these.
+Values are asked for in groups of bounded size.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from ortlens.backend.session import PartitionRunner
 
 Level: TypeAlias = onnxruntime.GraphOptimizationLevel
+
+_OFF: Level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 
 GROUP_BYTES = 1 << 30
 """How much the values of one run may take together; a partition with more is run several times."""
@@ -59,8 +63,6 @@ class InnerValues:
         runner: PartitionRunner,
         args: Sequence[Any],
         *,
-        level: Level | None = None,
-        without: Sequence[str] = (),
         only_beside: Container[torch.fx.Node] = (),
     ) -> None:
         """See which values the model holds.
@@ -68,12 +70,9 @@ class InnerValues:
         Args:
             runner: The partition's.
             args: The partition's inputs.
-            level: How far ONNX Runtime may rewrite the model; None: as in the session that runs.
-            without: Rewrites to do without.
             only_beside: Nodes whose values are not wanted.
         """
         self._runner, self._args = runner, args
-        self._level, self._without = level, without
         held = {name for node in runner.model.graph.node for name in node.output if name}
         held |= {tensor.name for tensor in runner.model.graph.initializer}
         calls = [node for node in runner.part.module.graph.nodes if node.op == "call_function" and is_single(node.meta.get("val"))]
@@ -101,7 +100,7 @@ class InnerValues:
 
     def _run(self, group: Sequence[torch.fx.Node]) -> None:
         self._values = {}
-        wanted, level = list(group), self._level
+        wanted, level = list(group), _OFF
         while wanted and not self._values:
             level = self._attempt(wanted, level)
 
@@ -115,21 +114,20 @@ class InnerValues:
 
     def _results(self, wanted: Sequence[torch.fx.Node], level: Level | None) -> dict[torch.fx.Node, Any]:
         model = _with_outputs(self._runner.model, [self.names[node] for node in wanted])
-        session = session_with(self._runner, self._args, level=level, without=self._without, model=model)
+        session = session_with(self._runner, self._args, level=level, model=model)
         outputs = [Output(name=self.names[node], meta=node.meta["val"]) for node in wanted]
         return dict(zip(wanted, self._runner.uncounted(session, RunLog(None, None), outputs)(*self._args), strict=True))
 
-    def _tried_otherwise(self, error: Exception, wanted: list[torch.fx.Node], level: Level | None) -> Level:
-        """What to try next: without rewrites, which may have taken a value away that is to be given; then without the value it names."""
-        off = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        if level != off:
-            return off
+    def _tried_otherwise(self, error: Exception, wanted: list[torch.fx.Node], level: Level | None) -> Level | None:
+        """What to try next: with the rewrites, without which a model may not run; then without the value that the error names."""
+        if level is not None:
+            return None
         reason = f"ONNX Runtime does not give it: {type(error).__name__}: {error}"[:300]
         named = [node for node in wanted if re.search(rf"(?<![\w.]){re.escape(self.names[node])}(?![\w.]*\w)", str(error))]
         for node in named if 0 < len(named) < len(wanted) else list(wanted):
             self.failures[node] = reason
             wanted.remove(node)
-        return off
+        return _OFF
 
 
 def session_with(

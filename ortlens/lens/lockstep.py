@@ -20,6 +20,11 @@ _WIDENS_ITSELF = (_aten._softmax.default, _aten._log_softmax.default)  # noqa: S
 """Operators with a flag for float16 that no other dtype may come with."""
 
 
+_COPIES_IF_NEEDED: dict[Any, Any] = {_aten.view.default: _aten.reshape.default}
+"""Operators that fail on another layout in memory than the traced one, and what gives the same values on any: PyTorch's own
+kernels do not always lay their results out as they said while tracing (batch normalisation of a transposed tensor)."""
+
+
 class Missing(NamedTuple):
     """Stands for a value that a run could not make.
 
@@ -154,7 +159,7 @@ def call(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) -> Any:
     Returns:
         What its operator returns.
     """
-    target: Any = node.target
+    target: Any = _COPIES_IF_NEEDED.get(node.target, node.target)
     return target(*torch.fx.map_arg(node.args, read), **torch.fx.map_arg(node.kwargs, read))
 
 
@@ -170,7 +175,7 @@ def call_in_double(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) ->
     """
     if node.target is _aten.view.dtype:
         return Missing("the bits of a float mean something else in double precision")
-    target: Any = node.target
+    target: Any = _COPIES_IF_NEEDED.get(node.target, node.target)
     args, kwargs = (_wide_dtypes(torch.fx.map_arg(given, read)) for given in (list(node.args), dict(node.kwargs)))
     if target in _WIDENS_ITSELF:
         args[2:] = [False]

@@ -44,6 +44,7 @@ EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
         "Compiled in a dry run": ("all frames", "what_if()", "what_if(*ops)"),
     },
     "training": {"A training step": ("ortlens to eager",)},
+    "verify": {"Every value compared": ("6 values",)},
     "growth": {
         "Layers: compile time": ("1 layers", "2 layers"),
         "Layers: what a call costs": ("1 layers", "2 layers"),
