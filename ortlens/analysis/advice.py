@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ortlens.trace.records import Break, Recompile
+    from ortlens.trace.records import Break
 
 _LISTED = re.compile(r"config\.(?P<name>ignore_log\w+|reorderable_logging_functions)")
 _SWITCHES = ("capture_scalar_outputs", "capture_dynamic_output_shape_ops", "trace_autograd_ops", "allow_rnn")

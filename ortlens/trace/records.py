@@ -354,7 +354,8 @@ class LedgerPart:
     )
     ns: int = column("Time of the part per call of the model, over all entries of the graph.", unit="ns")
     share: float = column(
-        "Share of the wall time of the call, 0 to 1; over all graphs and parts they add to 1. Where no call was measured, of the sum of the rows."
+        "Share of the wall time of the call, 0 to 1; over all graphs and parts they add to 1. Where no call was measured, of the sum of "
+        "the rows."
     )
 
 
