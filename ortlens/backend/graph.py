@@ -19,8 +19,9 @@ import torch.fx
 from ortlens.backend import _torch, convert, program, promotion, split, threads
 from ortlens.backend.cache import Entry, ModelCache, key_of
 from ortlens.backend.partition import Plan, plan_partitions, writes
+from ortlens.backend.recipe import ModelRefused
 from ortlens.backend.record import GraphReporter, Phases
-from ortlens.backend.session import ModelRefused, PartitionRunner, RunnerHooks, SessionInfo
+from ortlens.backend.session import PartitionRunner, RunnerHooks, SessionInfo
 from ortlens.backend.simplify import simplify
 from ortlens.backend.support import NodeKind, Support, Verdict, kind_of, storage_readers
 from ortlens.backend.undisturbed import undisturbed

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import onnxruntime
 import torch
 import torch.fx
 
 from ortlens.backend import _torch, call, convert, dtypes, layout, providers, threads, weights
 from ortlens.backend.labels import label_of
 from ortlens.backend.memory import heap_bytes
+from ortlens.backend.recipe import ModelRefused, Recipe, default_session_options
 from ortlens.errors import SessionError
 from ortlens.trace.runlog import RunLog
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import onnx
+    import onnxruntime
 
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.split import Part
@@ -35,18 +36,6 @@ Around: TypeAlias = Callable[[Callable[..., tuple[Any, ...]], tuple[Any, ...]], 
 
 _MAX_REFREEZES = 2
 """How often changed weights are frozen anew before they become inputs: weights that change often are being trained."""
-
-_WRONG_OPTIMIZERS = ("Pad_Fusion",)
-"""Rewrites of ONNX Runtime that change the numbers: Pad_Fusion takes a Pad with zeros into a MaxPool, which pads with -inf."""
-
-_NORM_OPTIMIZERS = ("LayerNormFusion", "LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion")
-"""They take an epsilon that is no constant for the default of 1e-5 (`layer_norm_fusion.cc`), which changes the numbers. ONNX Runtime
-1.31 has two of the first, by level; a name that a version does not know does no harm."""
-
-_SLOW_OPTIMIZERS = ("SkipLayerNormFusion",)
-"""Rewrites that cost time on the CPU: an addition and a normalisation of [64, 256] take 12 us, the operator made of both 71 us."""
-
-_QUIET = 4  # ONNX Runtime's severity "fatal": what it refuses is raised, and told with its reason, anyway
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,28 +78,6 @@ class SessionInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Recipe:
-    """What a session is made of."""
-
-    model: onnx.ModelProto
-    options: onnxruntime.SessionOptions
-    providers: list[tuple[str, dict[str, Any]]]
-    threads: threads.ThreadChoice
-
-    def session(self, serialized: bytes, *, without: Sequence[str] = ()) -> onnxruntime.InferenceSession:
-        try:
-            return onnxruntime.InferenceSession(
-                serialized,
-                self.options,
-                providers=self.providers,
-                enable_fallback=0,
-                disabled_optimizers=[*unwanted_rewrites(self.model, self.providers), *_left_out_by_user(self.options), *without],
-            )
-        except Exception as error:
-            raise ModelRefused(str(error)) from error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Twin:
     """A session like the one that runs a partition, made beside it to be watched more closely.
 
@@ -125,10 +92,6 @@ class Twin:
     model: onnx.ModelProto
     session_id: str | None
     info: SessionInfo
-
-
-class ModelRefused(Exception):  # noqa: N818 - said of a model, caught where it is planned anew
-    """ONNX Runtime does not take a model; the cause is what it raised."""
 
 
 class PartitionRunner:
@@ -437,7 +400,7 @@ class PartitionRunner:
     def _names(self) -> list[str]:
         return [node.name for node in self.part.module.graph.nodes if node.op == "placeholder"]
 
-    def _recipe(self, frozen: list[weights.FrozenWeight], dimensions: Mapping[str, int], other: onnx.ModelProto | None = None) -> _Recipe:
+    def _recipe(self, frozen: list[weights.FrozenWeight], dimensions: Mapping[str, int], other: onnx.ModelProto | None = None) -> Recipe:
         # A user's SessionOptions serve many sessions and must not collect their weights: there the bytes go into the model.
         own = self._options.ort_session_options
         plain = other or layout.without_last_reshapes(self.model)
@@ -451,7 +414,7 @@ class PartitionRunner:
             options.add_free_dimension_override_by_name(name, size)
         if frozen and own is None:
             options.add_external_initializers(*weights.ort_values(frozen))
-        return _Recipe(model=model, options=options, providers=chosen, threads=chosen_threads)
+        return Recipe(model=model, options=options, providers=chosen, threads=chosen_threads)
 
     def _create(self, frozen: list[weights.FrozenWeight], dimensions: Mapping[str, int]) -> SessionInfo:
         recipe = self._recipe(frozen, dimensions)
@@ -583,55 +546,6 @@ class RunnerHooks:
 
     session_made: Callable[[PartitionRunner, SessionInfo], RunLog | None]
     run_failed: Callable[[PartitionRunner, Exception], None]
-
-
-def default_session_options(choice: threads.ThreadChoice) -> onnxruntime.SessionOptions:
-    """Options for sessions of which the user said nothing.
-
-    Args:
-        choice: The threads.
-
-    Returns:
-        Options of one session.
-    """
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = _QUIET
-    choice.apply(options)
-    return options
-
-
-def unwanted_rewrites(model: onnx.ModelProto, chosen: Sequence[tuple[str, Any]]) -> list[str]:
-    """Rewrites of ONNX Runtime to do without.
-
-    Args:
-        model: The model, with frozen weights as initializers.
-        chosen: Names and options of execution providers.
-
-    Returns:
-        Names of optimizers.
-    """
-    on_cpu_only = all(name == providers.CPU for name, _ in chosen)
-    norms = () if _epsilons_are_constant(model) else _NORM_OPTIMIZERS
-    return [*_WRONG_OPTIMIZERS, *norms, *(_SLOW_OPTIMIZERS if on_cpu_only else ())]
-
-
-def _left_out_by_user(options: onnxruntime.SessionOptions) -> list[str]:
-    """The rewrites that the user's options leave out: names given with the session would take the place of theirs."""
-    try:
-        return [name for name in options.get_session_config_entry(_LEFT_OUT).split(";") if name]
-    except RuntimeError:  # there is no such entry
-        return []
-
-
-_LEFT_OUT = "optimization.disable_specified_optimizers"
-
-
-def _epsilons_are_constant(model: onnx.ModelProto) -> bool:
-    """Whether every sum under a square root has a constant in it."""
-    constants = {tensor.name for tensor in model.graph.initializer}
-    sums = {node.output[0]: node for node in model.graph.node if node.op_type == "Add"}
-    under = [sums[node.input[0]] for node in model.graph.node if node.op_type == "Sqrt" and node.input[0] in sums]
-    return all(constants.intersection(node.input) for node in under)
 
 
 def signature_text(info: SessionInfo, part: Part) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.kernel_time import divided
 from ortlens.backend import _ort, chain, labels, profiler_cost, profiles
-from ortlens.backend.session import ModelRefused, Twin
+from ortlens.backend.recipe import ModelRefused
 from ortlens.errors import UsageError
 from ortlens.trace import records as r
 from ortlens.trace.runlog import RunLog
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import onnx
 
     from ortlens.backend.graph import CompiledGraph
-    from ortlens.backend.session import PartitionRunner
+    from ortlens.backend.session import PartitionRunner, Twin
     from ortlens.lens.lens import Lens
     from ortlens.trace.recorder import Recorder
 

@@ -240,9 +240,7 @@ def _gradients_for(lens: Lens, graph: CompiledGraph) -> contextlib.AbstractConte
 
 def _backward(result: Any) -> None:
     """Run the backward graphs of a result, without adding to any gradient."""
-    from torch.utils import _pytree as pytree
-
-    roots = [value for value in pytree.tree_leaves(result) if isinstance(value, torch.Tensor) and value.grad_fn is not None]
+    roots = [value for value in _torch.tensors_of(result) if value.grad_fn is not None]
     leaves: dict[int, torch.Tensor] = {}
     queue, known = [root.grad_fn for root in roots], set[Any]()
     while queue:

@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from ortlens.backend import _torch, convert, provenance, providers
-from ortlens.backend.session import unwanted_rewrites
+from ortlens.backend.recipe import unwanted_rewrites
 from ortlens.backend.simplify import simplify
 from ortlens.backend.support import NodeKind, kind_of
 from ortlens.errors import UsageError

@@ -75,6 +75,7 @@ from ortlens.backend._torch.tensors import (
     real_tensors,
     size_hint,
     symbols_of,
+    tensors_of,
     unflatten,
     version_of,
 )
@@ -125,6 +126,7 @@ __all__ = [
     "size_hint",
     "static_input_indices",
     "symbols_of",
+    "tensors_of",
     "thread_rester",
     "torch_folder",
     "unflatten",

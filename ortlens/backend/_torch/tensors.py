@@ -237,6 +237,21 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> 
     return _pytree.tree_map_only(torch.Tensor, function, tree)
 
 
+def tensors_of(tree: Any) -> list[torch.Tensor]:
+    """Every tensor in a structure.
+
+    Args:
+        tree: As for `map_tensors`.
+
+    Returns:
+        The tensors, in the order of the structure.
+    """
+    import torch
+    from torch.utils import _pytree
+
+    return [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
 def unflatten(values: list[Any], spec: Any) -> Any:
     """Put values back into a structure.
 
