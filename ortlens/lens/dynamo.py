@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import pathlib
 import time
 import warnings
 import weakref
@@ -95,7 +96,7 @@ class DynamoWatch:
             line=said.line,
             function=said.function,
             source=said.source(),
-            user_stack=said.user_stack,
+            user_stack=_of_the_user(said.user_stack),
         )
         made = replace(made, advice=advice_for_break(made))
         self.recorder.add(made)
@@ -347,3 +348,9 @@ def lens_failure(recorder: Recorder, doing: str, error: Exception) -> None:
     )
     if not known:
         warnings.warn(f"ortlens failed while {doing}: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2)
+
+
+def _of_the_user(stack: tuple[str, ...]) -> tuple[str, ...]:
+    """The frames of a stack that are neither torch's nor the lens's; all of them where no other is there."""
+    others = (_torch.torch_folder(), str(pathlib.Path(__file__).parent))
+    return tuple(frame for frame in stack if not frame.startswith(others)) or stack

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from ortlens import Lens
+from ortlens import Lens, explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -230,3 +230,10 @@ def test_the_error_of_the_user_is_not_a_break() -> None:
     with pytest.raises(KeyError, match="mine"):
         torch.compile(raises, backend=lens)(X)
     assert not lens.captured().findings
+
+
+def test_the_stack_of_a_break_is_the_users() -> None:
+    lens = explain(outermost, calls=1)(X)
+    (broken,) = lens.captured().breaks
+    assert [frame for frame in broken.user_stack if "ortlens/lens" in frame or "/torch/" in frame] == []
+    assert broken.user_stack[-1].endswith("innermost")
