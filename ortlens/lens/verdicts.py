@@ -125,7 +125,7 @@ def _decide(verdict: Verdict, found: Comparison, tolerance: Tolerance) -> None:
     elif not verdict.ok and not tolerance.given and found.rounds_alike():
         verdict.ok = True
         verdict.add(
-            f"beyond the tolerance, and ok: as close to the fp64 run as PyTorch ({found.ort_error:.2g} and {found.eager_error:.2g})"
+            f"beyond the tolerance, and ok: about as close to the fp64 run as PyTorch ({found.ort_error:.2g} and {found.eager_error:.2g})"
         )
 
 

@@ -307,7 +307,9 @@ class Numeric:
     node: str = column("FX node that makes the value.")
     onnx_value: str | None = column("Name of the value in the ONNX model.", default=None)
     max_abs: float | None = column("Largest absolute difference.", default=None)
-    max_rel: float | None = column("Largest relative difference.", default=None)
+    max_rel: float | None = column(
+        "Largest difference relative to the larger of the element and the root mean square of PyTorch's value.", default=None
+    )
     ok: bool | None = column("True when within tolerance; empty when not checked.", default=None)
     first_divergence: bool = column("True for the first value, in graph order, that is out of tolerance.", default=False)
     closer_to_fp64: str | None = column("Which side is closer to a double-precision run: `ort`, `eager`, `equal`.", default=None)
