@@ -106,18 +106,23 @@ def earliest_levels(dag: Dag, inside: Sequence[bool], ordered: Sequence[bool]) -
     level: list[int] = []
     floor = 0  # nothing after a write may run before it
     last_ordered = 0  # checks and random draws keep the order the program gave them
-    highest = [0, 0]  # what a write must not come before: when it is in a partition, and when it is not
+    highest = highest_after = 0  # what a write must not come before: when it is in a partition, and when it is not
     for node, sources in enumerate(dag.sources):
-        own_inside, writes = inside[node], dag.writes[node]
-        own = max(floor, highest[not own_inside]) if writes else floor
+        own, own_inside, writes = floor, inside[node], dag.writes[node]
+        if writes:
+            own = max(floor, highest if own_inside else highest_after)
         for source in sources:
-            own = max(own, level[source] + (inside[source] and not own_inside))
+            earliest = level[source]
+            if inside[source] and not own_inside:
+                earliest += 1
+            if earliest > own:  # noqa: PLR1730 - max() costs as much as all the rest of this loop
+                own = earliest
         if ordered[node]:
             own = last_ordered = max(own, last_ordered)
         if writes:
             floor = own
         level.append(own)
-        highest = [max(highest[0], own), max(highest[1], own + own_inside)]
+        highest, highest_after = max(highest, own), max(highest_after, own + own_inside)
     return level
 
 
@@ -129,12 +134,15 @@ def sink(dag: Dag, inside: Sequence[bool], level: list[int]) -> None:
         inside: By node: whether it is in a partition.
         level: As made by `earliest_levels`; changed in place.
     """
+    last = max(level, default=0)
     for node in range(len(level) - 1, -1, -1):
         readers = dag.readers[node]
+        if dag.writes[node]:
+            last = level[node] - (not inside[node])  # what comes before a write must not sink past it
         if not inside[node] or not readers or dag.returned[node] or dag.anchored[node]:
             continue
         latest = level[readers[0]]
-        if latest <= level[node] or not all(inside[reader] and level[reader] == latest for reader in readers):
+        if not level[node] < latest <= last or not all(inside[reader] and level[reader] == latest for reader in readers):
             continue  # nowhere to go to, or it crosses a boundary wherever it is made
         if _newly_crossing(dag, inside, level, node, latest) <= dag.size_of(node):
             level[node] = latest

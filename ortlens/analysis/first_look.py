@@ -34,6 +34,7 @@ class Look:
         reason_code: Why it stays in PyTorch, for an operator; None for the rest.
         count: Nodes, graph boundaries or recompiles behind it.
         ns_per_call: Its time per call; None where it was not measured.
+        advice: What to change, where the capture says it.
     """
 
     subject: Subject
@@ -44,13 +45,15 @@ class Look:
     reason_code: ReasonCode | None = None
     count: int
     ns_per_call: int | None
+    advice: str | None = None
 
 
 def looks_of(overview: Overview) -> tuple[Look, ...]:
     """What to look at first.
 
-    What the lens itself reports comes first, since the rest may be incomplete; then the reason why nothing runs; then
-    breaks, fallbacks, recompiles and what the rules found, the most expensive of each kind before the second of any.
+    What the lens itself reports comes first, since the rest may be incomplete; then the reason why nothing runs. Where a call was
+    measured, what has a price comes next, the most expensive first; then breaks, fallbacks, recompiles and what the rules found,
+    the most expensive of each kind before the second of any.
 
     Args:
         overview: The overview of a capture.
@@ -60,10 +63,13 @@ def looks_of(overview: Overview) -> tuple[Look, ...]:
     """
     looks = [*_findings(overview), *_nothing_runs(overview), *_breaks(overview), *_fallbacks(overview), *_recompiles(overview)]
     seen: dict[Subject, int] = dict.fromkeys(_SUBJECTS, 0)
+    is_measured = overview.ledger is not None and overview.ledger.is_measured  # else breaks have no price to compare with
     ranked: list[tuple[tuple[int, int], Look]] = []
     for look in looks:
+        priced = is_measured and look.ns_per_call is not None
+        place = (1, -(look.ns_per_call or 0)) if priced else (2 + seen[look.subject], _SUBJECTS.index(look.subject))
         urgent = look.subject in ("finding", "nothing_runs")
-        ranked.append(((0 if urgent else 1 + seen[look.subject], _SUBJECTS.index(look.subject)), look))
+        ranked.append(((0, _SUBJECTS.index(look.subject)) if urgent else place, look))
         seen[look.subject] += 1
     return tuple(look for _, look in sorted(ranked, key=lambda item: item[0])[:_MAX_LOOKS])
 
@@ -92,7 +98,8 @@ def _nothing_runs(overview: Overview) -> Iterator[Look]:
 
 def _breaks(overview: Overview) -> Iterator[Look]:
     for item in overview.breaks:
-        yield Look(subject="break", what=item.reason, file=item.file, line=item.line, count=item.occurrences, ns_per_call=item.cost_ns)
+        count, price, advice = item.occurrences, item.cost_ns, item.advice
+        yield Look(subject="break", what=item.reason, file=item.file, line=item.line, count=count, ns_per_call=price, advice=advice)
 
 
 def _fallbacks(overview: Overview) -> Iterator[Look]:
@@ -114,4 +121,5 @@ def _fallbacks(overview: Overview) -> Iterator[Look]:
 
 def _recompiles(overview: Overview) -> Iterator[Look]:
     for item in overview.recompiles:
-        yield Look(subject="recompile", what=item.guard or item.reason, file=item.file, line=item.line, count=1, ns_per_call=None)
+        guard, advice = item.guard or item.reason, item.advice
+        yield Look(subject="recompile", what=guard, file=item.file, line=item.line, count=1, ns_per_call=None, advice=advice)

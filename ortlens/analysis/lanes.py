@@ -51,21 +51,21 @@ def _longest(graph: RecordedGraph, inside: Sequence[Any], zero: Any) -> Any:  # 
     """Runs of supported nodes on the longest path: the recurrence of `cut.earliest_levels`, with a lane per set."""
     levels: list[Any] = []  # by place; what a supported reader starts from
     closed: list[Any] = []  # what a reader that is not supported starts from: the run before it has ended
-    floor = ordered = most = zero
+    floor: Any = zero
+    ordered, peak, most = floor, floor, floor
     for place, sources in enumerate(graph.dag.sources):
         here, writes = inside[place], graph.dag.writes[place]
-        first = np.maximum(floor, most) if writes else floor
-        if here is False or here is True:
-            own = _highest(first, levels if here else closed, sources)
-        else:
-            own = np.where(here, _highest(first, levels, sources), _highest(first, closed, sources))
+        joined = floor if here is False else _highest(np.maximum(floor, peak) if writes else floor, levels, sources)
+        apart = floor if here is True else _highest(np.maximum(floor, most) if writes else floor, closed, sources)
+        own = joined if here is True else apart if here is False else np.where(here, joined, apart)
         if graph.ordered[place]:
             kept = np.maximum(own, ordered)
             own, ordered = np.where(here, own, kept), np.where(here, ordered, kept)
         floor = own if writes else floor
         levels.append(own)
         closed.append(own if here is False else own + here)
-        most = most if here is False else np.maximum(most, closed[-1])
+        peak = own if peak is own else np.maximum(peak, own)
+        most = np.maximum(most, closed[-1])
     return most
 
 

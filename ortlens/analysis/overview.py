@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import Coverage, code_key, coverage_of, current_graphs, ort_node_count, partitioned_nodes
 from ortlens.analysis.findings.registry import findings_of
+from ortlens.analysis.ledger import LedgerTotals, totals_of
 from ortlens.analysis.timing import (
     CallTime,
     GraphTime,
@@ -33,6 +34,7 @@ class FallbackGroup:
         target: Operator, as `aten.median.dim`.
         reason_code: Why, as a code.
         reason: Why, in words, of the first node.
+        exception: What was raised, with its class, of the first node that has one.
         node_count: Nodes of the current graphs.
         file: File of the first user line known.
         line: Its number.
@@ -46,6 +48,7 @@ class FallbackGroup:
     target: str
     reason_code: ReasonCode
     reason: str
+    exception: str | None
     node_count: int
     file: str | None
     line: int | None
@@ -88,7 +91,8 @@ class Overview:
         graphs: Every graph, in order.
         sessions: Every session, slowest first.
         session_ns: Time of all sessions together.
-        call: What one call costs.
+        call: What one call costs, by the logs of all calls.
+        ledger: Where the wall time of a call went, all graphs together; None when nothing ran.
         compile_ns: Time of all compilations together.
         phases: The same by phase.
         findings: What was recorded and what the rules find, errors first, then the most expensive.
@@ -106,6 +110,7 @@ class Overview:
     sessions: tuple[SessionCost, ...]
     session_ns: int
     call: CallTime
+    ledger: LedgerTotals | None
     compile_ns: int
     phases: tuple[PhaseTime, ...]
     findings: tuple[Finding, ...]
@@ -133,6 +138,7 @@ def overview_of(capture: Capture) -> Overview:
         sessions=slowest_sessions(capture),
         session_ns=sum(session.total_ns for session in capture.sessions),
         call=call_time(capture),
+        ledger=totals_of(capture.ledger),
         compile_ns=compile_total_ns(capture),
         phases=compile_phases(capture),
         findings=findings_of(capture),
@@ -205,6 +211,7 @@ def _group(rows: list[Fallback], node_count: int, modules: Mapping[tuple[str, st
         target=placed.target,
         reason_code=placed.reason_code,
         reason=placed.reason,
+        exception=next((row.exception for row in (placed, *rows) if row.exception), None),
         node_count=node_count,
         file=placed.file,
         line=placed.line,

@@ -165,27 +165,33 @@ def pieces_of(graph: RecordedGraph, made: Cut) -> list[Piece]:
         The partitions in the order of execution.
     """
     pieces = [Piece(places=[], sources=set(), inputs=set(), outputs=[]) for _ in range(made.count)]
-    for place, inside in enumerate(made.inside):
-        if inside:
-            piece = pieces[made.level[place]]
-            piece.places.append(place)
-            _read(graph, made, place, piece, made.level[place])
-            if not graph.makes_tuple[place] and _leaves(graph, made, place):
-                piece.outputs.append(place)
+    level, inside, dag = made.level, made.inside, graph.dag
+    for place in itertools.compress(range(len(inside)), inside):
+        number = level[place]
+        piece = pieces[number]
+        piece.places.append(place)
+        piece.inputs.update(graph.outer[place])
+        for source in dag.sources[place]:
+            if level[source] != number or not inside[source]:
+                _read(graph, source, piece)
+        if not graph.makes_tuple[place] and _leaves(graph, made, place):
+            piece.outputs.append(place)
     return pieces
 
 
-def _read(graph: RecordedGraph, made: Cut, place: int, piece: Piece, number: int) -> None:
-    """Note what a node reads from outside; what makes up a roaming number is read by whoever needs the number."""
-    piece.inputs.update(graph.outer[place])
-    for source in graph.dag.sources[place]:
-        if graph.dag.roaming[source]:
-            _read(graph, made, source, piece, number)
-        elif not made.inside[source] or made.level[source] != number:
-            piece.sources.add(source)
+def _read(graph: RecordedGraph, source: int, piece: Piece) -> None:
+    """Note what is read from outside; what makes up a roaming number is read by whoever needs the number."""
+    if not graph.dag.roaming[source]:
+        piece.sources.add(source)
+        return
+    piece.inputs.update(graph.outer[source])
+    for deeper in graph.dag.sources[source]:
+        _read(graph, deeper, piece)
 
 
 def _leaves(graph: RecordedGraph, made: Cut, place: int) -> bool:
-    number, roaming = made.level[place], graph.dag.roaming
-    outside = (not (made.inside[reader] and made.level[reader] == number) and not roaming[reader] for reader in graph.dag.readers[place])
-    return graph.dag.returned[place] or any(outside)
+    number = made.level[place]
+    for reader in graph.dag.readers[place]:
+        if (made.level[reader] != number or not made.inside[reader]) and not graph.dag.roaming[reader]:
+            return True
+    return graph.dag.returned[place]

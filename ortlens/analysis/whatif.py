@@ -58,7 +58,7 @@ class Candidate:
     partitions: int = column("Partitions that there would be.")
     partitions_saved: int = column("Fewer partitions than now; negative where a graph would be cut in more places.")
     beyond_each: int = column("Partitions that a pair saves beyond what its operators save one by one; 0 for a single one.", default=0)
-    bytes_saved: int = column("Fewer bytes over boundaries per call of each graph, weights apart.", unit="")
+    bytes_saved: int = column("Fewer bytes over boundaries per call of each graph, weights apart.", unit="bytes")
     coverage_gained: float = column("Gain in the share of compute nodes that ONNX Runtime runs, 0 to 1.")
     eager_ns: int | None = column(
         "Time that PyTorch spends in these nodes per call, as recorded; empty where nothing was run.", unit="ns", default=None
@@ -238,7 +238,7 @@ class _Ranking:
         singles = {op: self._row((op,), 0) for op in self._known}
         saved = {op: row.partitions_saved for op, row in singles.items()}
         pairs = [self._row(pair, saved[pair[0]] + saved[pair[1]]) for pair in self._pairs(saved)]
-        kept = [row for row in pairs if row.partitions_saved > max(saved[op] for op in row.ops)]
+        kept = [row for row in pairs if row.partitions_saved > max(0, *(saved[op] for op in row.ops))]
         return tuple(sorted((*singles.values(), *kept), key=_rank))
 
     def _pairs(self, saved: Mapping[str, int]) -> list[tuple[str, str]]:
@@ -251,7 +251,7 @@ class _Ranking:
                 counts[number] += count
         total = sum(now.partitions for now in self._now)
         gains = [(total - count, total - count - saved[a] - saved[b]) for count, (a, b) in zip(counts, pairs, strict=True)]
-        worth = [n for n, (a, b) in enumerate(pairs) if gains[n][0] > max(saved[a], saved[b])]
+        worth = [n for n, (a, b) in enumerate(pairs) if gains[n][0] > max(0, saved[a], saved[b])]
         worth.sort(key=lambda n: (gains[n][1] <= 0, -gains[n][0]))
         return [pairs[n] for n in worth[:_MAX_PAIRS]]
 

@@ -7,6 +7,8 @@ cost a third. DLPack is offered by the native `OrtValue` alone.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from typing import TYPE_CHECKING, Any
 
 import onnxruntime
@@ -14,6 +16,9 @@ import onnxruntime
 from ortlens.errors import UnsupportedVersionError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     import torch
 
 _native = onnxruntime.capi._pybind_state
@@ -94,3 +99,62 @@ def tensor_over(value: Any, dtype: torch.dtype) -> torch.Tensor:
 def version() -> str:
     """Version of the installed ONNX Runtime."""
     return str(onnxruntime.__version__)
+
+
+def assigned_providers(session: onnxruntime.InferenceSession) -> dict[str, str]:
+    """Which execution provider ONNX Runtime gave each node to.
+
+    Args:
+        session: Made with `session.record_ep_graph_assignment_info` set to 1.
+
+    Returns:
+        Node name -> provider, for nodes as they were when providers took them; empty where this ONNX Runtime does not tell (before
+        1.24).
+    """
+    tell = getattr(session, "get_provider_graph_assignment_info", None)
+    if tell is None:
+        return {}
+    try:
+        subgraphs = tell()
+    except Exception:  # noqa: BLE001 - of a class of its own: the session was not asked to record them
+        return {}
+    return {node.name: subgraph.ep_name for subgraph in subgraphs for node in subgraph.get_nodes()}
+
+
+_WEIGHTS_FILE = "weights.bin"
+_WATCHED = {
+    "session.record_ep_graph_assignment_info": "1",
+    "session.optimized_model_external_initializers_file_name": _WEIGHTS_FILE,
+    "session.optimized_model_external_initializers_min_size_in_bytes": "1024",
+}
+
+
+@contextlib.contextmanager
+def watched(options: onnxruntime.SessionOptions, folder: Path, *, ours: bool, with_model: bool) -> Iterator[None]:
+    """Have a session made with these options write its profile and its optimised model.
+
+    Weights of the optimised model go to a file beside it. That is a link to the null device where there is one, so that nothing of
+    their size is ever written. It takes entries that can be set but not taken back, which the user's own options are spared: there
+    the weights are inside the model, as they are for the session that runs.
+
+    Args:
+        options: As the session would have them.
+        folder: Where files go: `profile*.json` and `optimized.onnx`.
+        ours: Whether the options serve this session alone.
+        with_model: Whether to write the optimised model, which providers that compile graphs refuse.
+
+    Yields:
+        Nothing; make the session inside. Afterwards the user's options are what they were.
+    """
+    kept = options.enable_profiling, options.profile_file_prefix, options.optimized_model_filepath
+    if ours:
+        for key, value in _WATCHED.items():
+            options.add_session_config_entry(key, value)
+        if with_model and os.name == "posix":
+            (folder / _WEIGHTS_FILE).symlink_to(os.devnull)
+    options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
+    options.optimized_model_filepath = str(folder / "optimized.onnx") if with_model else ""
+    try:
+        yield
+    finally:
+        options.enable_profiling, options.profile_file_prefix, options.optimized_model_filepath = kept

@@ -62,11 +62,13 @@ class Output:
         name: Name in the ONNX model.
         meta: A fake tensor or a number, as PyTorch expects it.
         permutation: Order of dimensions in which the session writes it, see `convert.memory_order`.
+        shape: Shape in which the session writes it, where that is another one, see `layout.without_last_reshapes`.
     """
 
     name: str
     meta: Any
     permutation: tuple[int, ...] | None = None
+    shape: tuple[int, ...] | None = None
 
 
 class Binding:
@@ -152,7 +154,7 @@ def make_call(  # noqa: PLR0913 - one call site; each says what one line of the 
         "math": math,
     }
     exec(compile(source, f"<ortlens call {next(_numbers)}>", "exec"), scope)  # noqa: S102 - our own text, no user input in it
-    function: Callable[..., tuple[Any, ...]] = scope["call"]
+    function: Callable[..., tuple[Any, ...]] = scope.pop("call")  # its globals without itself: no cycle keeps a session that is done with
     return function
 
 
@@ -249,7 +251,7 @@ class _Writer:
         return [
             f"z{index} = {shape}",
             f"r{index} = empty(z{index}, dtype={dtype}{place})",
-            f"bind_output({name}, {device}, {element}, z{index}, r{index}.data_ptr(){self._or_scratch(output.meta)})",
+            f"bind_output({name}, {device}, {element}, {output.shape or f'z{index}'}, r{index}.data_ptr(){self._or_scratch(output.meta)})",
         ]
 
     def _or_scratch(self, meta: torch.Tensor) -> str:

@@ -18,11 +18,12 @@ import torch.fx
 
 from ortlens.backend import _torch, convert, program, promotion, split, threads
 from ortlens.backend.cache import Entry, ModelCache, key_of
-from ortlens.backend.partition import Plan, plan_partitions
+from ortlens.backend.partition import Plan, plan_partitions, writes
+from ortlens.backend.recipe import ModelRefused
 from ortlens.backend.record import GraphReporter, Phases
-from ortlens.backend.session import ModelRefused, PartitionRunner, RunnerHooks, SessionInfo
+from ortlens.backend.session import PartitionRunner, RunnerHooks, SessionInfo
 from ortlens.backend.simplify import simplify
-from ortlens.backend.support import Support, Verdict, storage_readers
+from ortlens.backend.support import NodeKind, Support, Verdict, kind_of, storage_readers
 from ortlens.backend.undisturbed import undisturbed
 from ortlens.errors import ConversionError, OrtLensError, SessionError, UsageError
 
@@ -300,9 +301,14 @@ class CompiledGraph:
         returned: Any = output.args[0]
         return list(returned) if isinstance(returned, (list, tuple)) else [returned]
 
+    @property
+    def is_prepared(self) -> bool:
+        """Whether it ran already; until then there is nothing to intercept, since the first call makes what runs."""
+        return self.run != self._first_run
+
     @contextlib.contextmanager
     def intercepted(self, around: Callable[[Callable[[list[Any]], list[Any]], list[Any]], list[Any]]) -> Iterator[None]:
-        """Have every call of this graph go through a function.
+        """Have every call of this graph go through a function; it must be prepared.
 
         Args:
             around: Called with what runs the graph now, and with the list of its inputs, which is emptied; returns its outputs.
@@ -326,6 +332,59 @@ class CompiledGraph:
             FX name -> the reason in words.
         """
         return {node.name: self._plan.verdicts[node].reason or "" for node in program.eager_nodes(self._plan)}
+
+    def alone(self, name: str) -> split.Part | None:
+        """One node cut out by itself, with the items that are taken of what it makes.
+
+        Args:
+            name: Of a node of the graph.
+
+        Returns:
+            A partition of that node; None when there is no such node, or it computes nothing.
+        """
+        node = next((node for node in self._plan.verdicts if node.name == name), None)
+        if node is None or node in self._plan.roaming:
+            return None
+        members = [node, *(user for user in node.users if kind_of(user) is NodeKind.TUPLE)]
+        verdicts = dict.fromkeys(members, Verdict(supported=True))
+        level = dict.fromkeys(members, 0)
+        only = Plan(graph=self._plan.graph, verdicts=verdicts, level=level, partition_count=1, roaming=self._plan.roaming)
+        return split.split(only, self._promoted)[0]
+
+    def verdict_of(self, name: str) -> Verdict:
+        """Whether ONNX Runtime takes a node.
+
+        Args:
+            name: Of a node of the graph.
+
+        Returns:
+            The verdict of the latest plan.
+        """
+        return next(verdict for node, verdict in self._plan.verdicts.items() if node.name == name)
+
+    def values_for(self, part: split.Part, args: list[Any]) -> list[Any]:
+        """What PyTorch makes of the graph's inputs, as far as a partition takes it.
+
+        Args:
+            part: Of this graph.
+            args: The inputs of the graph; nothing is written to them, operators that would are left out.
+
+        Returns:
+            A value per input of the partition.
+        """
+        wanted = set(part.inputs)
+        env: dict[torch.fx.Node, Any] = dict(zip(self.placeholders(), args, strict=True))
+        for node in self._promoted.graph.nodes:
+            if wanted <= env.keys():
+                break
+            if node.op == "get_attr":
+                env[node] = getattr(self._promoted, str(node.target))
+            elif node.op == "call_function" and writes(node):
+                env[node] = env[node.all_input_nodes[0]]  # what it would have written to
+            elif node.op == "call_function":
+                values = torch.fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
+                env[node] = node.target(*values[0], **values[1])
+        return [env[node] for node in part.inputs]
 
     def whole(self) -> PartitionRunner | None:
         """The partition that makes every output of the graph from its inputs, if there is one; then nothing is left to PyTorch."""

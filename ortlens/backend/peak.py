@@ -15,7 +15,7 @@ import numpy as np
 import onnxruntime
 import torch
 
-from ortlens.backend.session import default_session_options
+from ortlens.backend.recipe import default_session_options
 from ortlens.backend.threads import ThreadChoice
 
 if TYPE_CHECKING:

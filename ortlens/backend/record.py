@@ -269,6 +269,7 @@ class GraphReporter:
                 held_bytes=info.held_bytes,
                 cause=info.cause,
                 frozen_bytes=frozen,
+                copied_bytes=info.copied_bytes,
                 threads=info.threads.count,
                 spinning=info.threads.spinning,
                 threads_reason=info.threads.reason,

@@ -10,42 +10,32 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import onnxruntime
 import torch
 import torch.fx
 
 from ortlens.backend import _torch, call, convert, dtypes, layout, providers, threads, weights
 from ortlens.backend.labels import label_of
 from ortlens.backend.memory import heap_bytes
+from ortlens.backend.recipe import ModelRefused, Recipe, default_session_options
 from ortlens.errors import SessionError
+from ortlens.trace.runlog import RunLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     import onnx
+    import onnxruntime
 
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.split import Part
     from ortlens.trace.records import SessionCause
-    from ortlens.trace.runlog import RunLog
 
 Around: TypeAlias = Callable[[Callable[..., tuple[Any, ...]], tuple[Any, ...]], tuple[Any, ...]]
 """Goes around a run of a partition: takes what runs it and the inputs, returns the outputs."""
 
 _MAX_REFREEZES = 2
 """How often changed weights are frozen anew before they become inputs: weights that change often are being trained."""
-
-_WRONG_OPTIMIZERS = ("Pad_Fusion",)
-"""Rewrites of ONNX Runtime that change the numbers: Pad_Fusion takes a Pad with zeros into a MaxPool, which pads with -inf."""
-
-_NORM_OPTIMIZERS = ("LayerNormFusion", "SimplifiedLayerNormFusion")
-"""They take an epsilon that is no constant for the default of 1e-5 (`layer_norm_fusion.cc`), which changes the numbers."""
-
-_SLOW_OPTIMIZERS = ("SkipLayerNormFusion",)
-"""Rewrites that cost time on the CPU: an addition and a normalisation of [64, 256] take 12 us, the operator made of both 71 us."""
-
-_QUIET = 4  # ONNX Runtime's severity "fatal": what it refuses is raised, and told with its reason, anyway
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +57,7 @@ class SessionInfo:
         threads: The threads it works with, and why.
         held_bytes: Heap that it took to make it; None where the C library does not tell.
         cause: Why it was made, as in the column `cause` of the sessions.
+        copied_bytes: Size of the weights among its constants that do not lie in torch's memory.
     """
 
     input_names: tuple[str, ...]
@@ -83,28 +74,7 @@ class SessionInfo:
     threads: threads.ThreadChoice
     held_bytes: int | None
     cause: SessionCause
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Recipe:
-    """What a session is made of."""
-
-    model: onnx.ModelProto
-    options: onnxruntime.SessionOptions
-    providers: list[tuple[str, dict[str, Any]]]
-    threads: threads.ThreadChoice
-
-    def session(self, serialized: bytes) -> onnxruntime.InferenceSession:
-        try:
-            return onnxruntime.InferenceSession(
-                serialized,
-                self.options,
-                providers=self.providers,
-                enable_fallback=0,
-                disabled_optimizers=_unwanted(self.model, self.providers),
-            )
-        except Exception as error:
-            raise ModelRefused(str(error)) from error
+    copied_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +92,6 @@ class Twin:
     model: onnx.ModelProto
     session_id: str | None
     info: SessionInfo
-
-
-class ModelRefused(Exception):  # noqa: N818 - said of a model, caught where it is planned anew
-    """ONNX Runtime does not take a model; the cause is what it raised."""
 
 
 class PartitionRunner:
@@ -213,14 +179,14 @@ class PartitionRunner:
         self.ran_before = True
         if self._fixed_sizes:
             self.sessions.append(info)
-            self._session_ids.append(log and log.session_id)
+            self._session_ids.append(None if log is None else log.session_id)
         else:
-            self._session_ids = [log and log.session_id]
+            self._session_ids = [None if log is None else log.session_id]
             self.sessions = [info]  # the one before it, if any, holds weights that are no more
         made = call.make_call(
             info.session,
             self._inputs(frozen),
-            self._outputs(),
+            self._outputs(info.session),
             on_stale=self._refreeze,
             on_failure=self._failed,
             count=self._counter.__next__,
@@ -263,11 +229,12 @@ class PartitionRunner:
         on_failure: Callable[[tuple[Any, ...], Exception], tuple[Any, ...]],
         count: Callable[[], object],
         log: RunLog | None,
+        outputs: Sequence[call.Output] | None = None,
     ) -> Callable[..., tuple[Any, ...]]:
         return call.make_call(
             session,
             self._inputs(frozen),
-            self._outputs(),
+            self._outputs(session) if outputs is None else outputs,
             on_stale=on_stale,
             on_failure=on_failure,
             count=count,
@@ -275,12 +242,21 @@ class PartitionRunner:
             preallocate=self._options.preallocate_output,
         )
 
-    def twin(self, args: Sequence[Any], arranged: Callable[[onnxruntime.SessionOptions], AbstractContextManager[object]]) -> Twin | None:
+    def twin(
+        self,
+        args: Sequence[Any],
+        arranged: Callable[[onnxruntime.SessionOptions], AbstractContextManager[object]],
+        *,
+        model: onnx.ModelProto | None = None,
+        without: Sequence[str] = (),
+    ) -> Twin | None:
         """Make a second session like the one that runs these arguments.
 
         Args:
             args: Values of the partition's inputs.
             arranged: Called with the options of the session; inside the context they are as wanted, after it as they were.
+            model: Another model of the partition, with weights as inputs; None: the one that runs.
+            without: Rewrites of ONNX Runtime to do without, beside those that the session that runs does without.
 
         Returns:
             The session; None while PyTorch runs the partition.
@@ -288,36 +264,66 @@ class PartitionRunner:
         Raises:
             ModelRefused: ONNX Runtime does not make it so.
         """
-        if self._failed_once or not self.sessions:
+        place = self._place_of(args)
+        if place is None:
             return None
-        place = list(self._by_sizes).index(self._sizes_of(args)) if self._fixed_sizes else 0
-        recipe = self._recipe(list(self._frozen.values()), self._dimensions(args) if self._fixed_sizes else {})
+        recipe = self._recipe(list(self._frozen.values()), self._dimensions(args) if self._fixed_sizes else {}, model)
         with arranged(recipe.options):
-            session = recipe.session(recipe.model.SerializeToString())
+            session = recipe.session(recipe.model.SerializeToString(), without=without)
         return Twin(session=session, model=recipe.model, session_id=self._session_ids[place], info=self.sessions[place])
 
-    def uncounted(self, session: onnxruntime.InferenceSession, log: RunLog) -> Callable[..., tuple[Any, ...]]:
+    def session_for(self, args: Sequence[Any]) -> SessionInfo | None:
+        """The session that runs these arguments.
+
+        Args:
+            args: Values of the partition's inputs.
+
+        Returns:
+            The session; None while PyTorch runs the partition.
+        """
+        place = self._place_of(args)
+        return None if place is None else self.sessions[place]
+
+    def _place_of(self, args: Sequence[Any]) -> int | None:
+        """Which of the sessions runs these arguments; None for none."""
+        if self._failed_once or not self.sessions:
+            return None
+        if not self._fixed_sizes:
+            return 0
+        known, wanted = list(self._by_sizes), self._sizes_of(args)
+        return known.index(wanted) if wanted in known else None
+
+    def uncounted(
+        self, session: onnxruntime.InferenceSession, log: RunLog, outputs: Sequence[call.Output] | None = None
+    ) -> Callable[..., tuple[Any, ...]]:
         """A function that runs a session of this partition without being counted among its calls.
 
         Args:
             session: One that runs the partition, or its twin.
             log: Where its calls are recorded.
+            outputs: What the session gives; None: what the partition gives.
 
         Returns:
-            A function of the partition's inputs that returns its outputs; it raises `WeightChanged` when a frozen weight is not what it
+            A function of the partition's inputs that returns the outputs; it raises `WeightChanged` when a frozen weight is not what it
             was, and what ONNX Runtime raises.
         """
-        return self._caller(session, self._frozen, on_stale=_changed, on_failure=_raised, count=lambda: None, log=log)
+        return self._caller(session, self._frozen, on_stale=_changed, on_failure=_raised, count=lambda: None, log=log, outputs=outputs)
 
     def variant(
-        self, *, choice: threads.ThreadChoice | None = None, freeze: bool | None = None, preallocate: bool | None = None
+        self,
+        *,
+        choice: threads.ThreadChoice | None = None,
+        freeze: bool | None = None,
+        preallocate: bool | None = None,
+        model: onnx.ModelProto | None = None,
     ) -> PartitionRunner:
-        """A runner of the same model with another setting, for measuring what it would bring. It tells nobody, and raises where it fails.
+        """A runner of the same partition with another setting, to see what it would bring. It tells nobody, and raises where it fails.
 
         Args:
             choice: Threads; None: as this runner has them.
             freeze: Whether weights are constants; None: likewise.
             preallocate: Whether PyTorch allocates outputs of symbolic size; None: likewise.
+            model: The ONNX model; None: likewise.
 
         Returns:
             The runner; it has no session yet, see `prepare`.
@@ -332,13 +338,13 @@ class PartitionRunner:
         weight_inputs = frozenset(place for place, node in enumerate(self.part.inputs) if node in self._weights)
         made = PartitionRunner(
             self.part,
-            self.model,
+            model or self.model,
             self.permutations,
             options=options,
             weight_inputs=weight_inputs,
             freeze=bool(self._freezable) if freeze is None else freeze,
             alternates=self._alternates,
-            hooks=RunnerHooks(session_made=lambda _runner, _info: None, run_failed=lambda _runner, _error: None),
+            hooks=RunnerHooks(session_made=lambda _runner, _info: RunLog(None, None), run_failed=lambda _runner, _error: None),
             work=self._work,
         )
         made._choice = choice
@@ -394,10 +400,11 @@ class PartitionRunner:
     def _names(self) -> list[str]:
         return [node.name for node in self.part.module.graph.nodes if node.op == "placeholder"]
 
-    def _recipe(self, frozen: list[weights.FrozenWeight], dimensions: Mapping[str, int]) -> _Recipe:
+    def _recipe(self, frozen: list[weights.FrozenWeight], dimensions: Mapping[str, int], other: onnx.ModelProto | None = None) -> Recipe:
         # A user's SessionOptions serve many sessions and must not collect their weights: there the bytes go into the model.
         own = self._options.ort_session_options
-        model = weights.with_frozen(self.model, frozen, inline=own is not None) if frozen else self.model
+        plain = other or layout.without_last_reshapes(self.model)
+        model = weights.with_frozen(plain, frozen, inline=own is not None) if frozen else plain
         model = layout.with_permuted_inputs(model, self._orders([weight.name for weight in frozen]))
         chosen = providers.providers_for(self._devices(), self._options)
         chosen_threads = threads.choose(self._work, alternates=self._alternates) if own is None else threads.of_the_user(own)
@@ -407,7 +414,7 @@ class PartitionRunner:
             options.add_free_dimension_override_by_name(name, size)
         if frozen and own is None:
             options.add_external_initializers(*weights.ort_values(frozen))
-        return _Recipe(model=model, options=options, providers=chosen, threads=chosen_threads)
+        return Recipe(model=model, options=options, providers=chosen, threads=chosen_threads)
 
     def _create(self, frozen: list[weights.FrozenWeight], dimensions: Mapping[str, int]) -> SessionInfo:
         recipe = self._recipe(frozen, dimensions)
@@ -430,6 +437,7 @@ class PartitionRunner:
             frozen=tuple(frozen),
             threads=recipe.threads,
             held_bytes=None if before is None or after is None else max(after - before, 0),
+            copied_bytes=weights.copied_bytes(frozen, inline=self._options.ort_session_options is not None),
             cause="first" if not self.ran_before else "sizes" if self.sessions else "weights",  # changed weights end all earlier sessions
         )
 
@@ -464,12 +472,16 @@ class PartitionRunner:
         orders = {name: convert.memory_order(node.meta["val"]) for name, node in zip(self._names(), self.part.inputs, strict=True)}
         return {name: order for name, order in orders.items() if order is not None and name in taken and name not in frozen}
 
-    def _outputs(self) -> list[call.Output]:
+    def _outputs(self, session: onnxruntime.InferenceSession) -> list[call.Output]:
+        shapes = {value.name: value.shape for value in session.get_outputs()}
         names = [value.name for value in self.model.graph.output]
-        return [
-            call.Output(name=name, meta=node.meta["val"], permutation=permutation)
-            for name, node, permutation in zip(names, self.part.outputs, self.permutations, strict=True)
-        ]
+        made = []
+        for name, node, order in zip(names, self.part.outputs, self.permutations, strict=True):
+            meta = node.meta["val"]
+            sizes = list(meta.shape) if isinstance(meta, torch.Tensor) else []
+            shape = layout.given_shape(shapes[name], sizes if order is None else [sizes[dim] for dim in order])
+            made.append(call.Output(name=name, meta=meta, permutation=order, shape=shape))
+        return made
 
     def _refreeze(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """A frozen weight changed: make a session with the weights of now, or stop freezing."""
@@ -534,36 +546,6 @@ class RunnerHooks:
 
     session_made: Callable[[PartitionRunner, SessionInfo], RunLog | None]
     run_failed: Callable[[PartitionRunner, Exception], None]
-
-
-def default_session_options(choice: threads.ThreadChoice) -> onnxruntime.SessionOptions:
-    """Options for sessions of which the user said nothing.
-
-    Args:
-        choice: The threads.
-
-    Returns:
-        Options of one session.
-    """
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = _QUIET
-    choice.apply(options)
-    return options
-
-
-def _unwanted(model: onnx.ModelProto, chosen: Sequence[tuple[str, Any]]) -> list[str]:
-    """Rewrites of ONNX Runtime to do without."""
-    on_cpu_only = all(name == providers.CPU for name, _ in chosen)
-    norms = () if _epsilons_are_constant(model) else _NORM_OPTIMIZERS
-    return [*_WRONG_OPTIMIZERS, *norms, *(_SLOW_OPTIMIZERS if on_cpu_only else ())]
-
-
-def _epsilons_are_constant(model: onnx.ModelProto) -> bool:
-    """Whether every sum under a square root has a constant in it."""
-    constants = {tensor.name for tensor in model.graph.initializer}
-    sums = {node.output[0]: node for node in model.graph.node if node.op_type == "Add"}
-    under = [sums[node.input[0]] for node in model.graph.node if node.op_type == "Sqrt" and node.input[0] in sums]
-    return all(constants.intersection(node.input) for node in under)
 
 
 def signature_text(info: SessionInfo, part: Part) -> str:

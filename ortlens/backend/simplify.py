@@ -8,6 +8,7 @@ tried at nodes of the operator that its pattern ends in, which its own matcher w
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import onnx_ir as ir
@@ -114,11 +115,12 @@ def _own_rules() -> tuple[Any, ...]:
 
 
 class _RootedRule:
-    """A rewrite rule that looks at the operator before anything else; otherwise the rule itself."""
+    """A rewrite rule that looks at the operator before anything else, and takes no constant for another; otherwise the rule itself."""
 
     def __init__(self, rule: Any, roots: frozenset[str] | None) -> None:
         self._rule = rule
         self._roots = roots
+        self._numbers = _numbers_in(rule)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._rule, name)
@@ -126,6 +128,8 @@ class _RootedRule:
     def try_rewrite(self, model: ir.Model, graph: ir.Graph | ir.Function, node: ir.Node, **settings: Any) -> Any:
         """What the rule makes of a node, or None."""
         if self._roots is not None and node.op_type not in self._roots:
+            return None
+        if self._numbers and any(_nearly(value, self._numbers) for value in node.inputs):
             return None
         return self._rule.try_rewrite(model, graph, node, **settings)
 
@@ -147,6 +151,28 @@ def rooted_rules() -> tuple[Any, ...] | None:
         return tuple(_RootedRule(rule, _roots_of(rule)) for rule in (*known, *_own_rules()))
     except (AttributeError, TypeError):
         return None
+
+
+def _numbers_in(rule: Any) -> tuple[float, ...]:
+    """The numbers that a rule's pattern asks for."""
+    asked = [getattr(value, "value", None) for node in rule._target_pattern for value in node.inputs]  # noqa: SLF001 - see `rooted_rules`
+    return tuple(value for value in asked if isinstance(value, (int, float)))
+
+
+def _nearly(value: ir.Value | None, numbers: tuple[float, ...]) -> bool:
+    """Whether a value is a constant close to one of these numbers, and none of them.
+
+    onnxscript's matcher takes what is within 1e-8 of 0 for 0 and what is within 1e-5 of 1 for 1: without this, the epsilon of a
+    normalisation would be dropped, and the square root of nothing divided by. Source: `_matcher.py`, `_match_constant`, version 0.7.
+    """
+    tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    if tensor is None or tensor.size != 1:
+        return False
+    held = tensor.numpy().item()
+    return held not in numbers and any(math.isclose(held, number, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE) for number in numbers)
+
+
+_RELATIVE, _ABSOLUTE = 1e-5, 1e-8  # of onnxscript's patterns, where a rule says nothing else
 
 
 def _roots_of(rule: Any) -> frozenset[str] | None:

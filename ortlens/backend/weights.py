@@ -118,6 +118,19 @@ def ort_values(weights: list[FrozenWeight]) -> tuple[list[str], list[Any]]:
     return [weight.name for weight in weights], [_ort.value_over(weight.contiguous) for weight in weights]
 
 
+def copied_bytes(weights: list[FrozenWeight], *, inline: bool) -> int:
+    """How much of frozen weights a session does not share with torch.
+
+    Args:
+        weights: As returned by `freeze`.
+        inline: As for `with_frozen`.
+
+    Returns:
+        Bytes: all when they are inside the model, else those that had to be made contiguous.
+    """
+    return sum(weight.contiguous.nbytes for weight in weights if inline or weight.contiguous.data_ptr() != weight.pointer)
+
+
 def with_frozen(model: onnx.ModelProto, weights: list[FrozenWeight], *, inline: bool = False) -> onnx.ModelProto:
     """A model in which some inputs are constants.
 

@@ -11,7 +11,7 @@ import json
 import linecache
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -27,6 +27,15 @@ _COMPILE_ID = re.compile(r"(?P<id>(?:!\d+/)?\d+/\d+): ")
 _RESUME = re.compile(r"^torch_dynamo_resume_in_(?P<function>.+)_at_\d+$")
 _WHOLE_FRAME = re.compile(r"Graph break: |WON'T CONVERT ")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Unsupported|Interrupt)\b: \S")
+_TENSOR = re.compile(
+    r"(?P<subject>tensor '.+?' .*?mismatch(?: at index \d+)?)\. [Ee]xpected (?P<expected>.+?)(?:, actual (?P<actual>.+))?$"
+)
+_KIND = re.compile(r"expected type of '(?P<name>.+)' to be (?P<expected>[^,]+?),? (?:' )?but found (?P<actual>.+)$")
+_IDENTITY = re.compile(r"(?P<check>___check_(?:obj|type)_id)\((?P<of>[^,]+?)(?:, \d+)?\)")
+_EQUAL = re.compile(r"(?P<subject>.+?) [=!]= (?P<expected>.+)$")
+_SIZES = re.compile(r"[\w.\[\]'\"]+\.size\(\)\[\d+\]")
+_CLASS = re.compile(r"type=<class '(?P<name>[^']+)'>")
+_REQUIRES_GRAD = re.compile(r"requires_grad=(?P<flag>\w+)")
 _USER_CODE = ("User code traceback:", "The graph break occurred in the following user code:")
 _PYTHON_TRACEBACK = "\nTraceback (most recent call last):"
 
@@ -168,14 +177,38 @@ class RecompileText:
         of_compile_id: The compilation whose guard failed, the newest of them; None when the text does not say.
         guard: What was guarded there.
         reason: The full text, one line per earlier compilation.
+        values: What the guard expected, in the order of the compilations, and what came last; as far as the text tells them.
     """
 
     of_compile_id: str | None
     guard: str | None
     reason: str
+    values: tuple[str, ...] = ()
 
 
-def recompile_from_text(text: str, ours: Collection[str] | None = None) -> RecompileText | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """A guard that failed, taken apart.
+
+    Attributes:
+        subject: What it is about, the same for every value: `n`, `len(xs)`, `tensor 'x' size mismatch at index 0`.
+        expected: What it asked for; None when the text does not say.
+        actual: What came; None likewise.
+    """
+
+    subject: str
+    expected: str | None = None
+    actual: str | None = None
+
+
+class Look(Protocol):
+    """Looks up what an expression stands for where a guard failed; None when that cannot be told."""
+
+    def __call__(self, expression: str, *, kind: bool) -> str | None:
+        """Give the value as text, or its class when `kind` is said."""
+
+
+def recompile_from_text(text: str, ours: Collection[str] | None = None, look: Look | None = None) -> RecompileText | None:
     """Take Dynamo's reasons for a recompile apart.
 
     Dynamo compares with every earlier compilation of the same code, also with those by other backends.
@@ -183,6 +216,7 @@ def recompile_from_text(text: str, ours: Collection[str] | None = None) -> Recom
     Args:
         text: Payload of a `recompile_reasons` artifact: one text, or a JSON list with the newest compilation first.
         ours: Ids of the compilations to look at; all when None.
+        look: Gives the values that came, which the text often leaves out.
 
     Returns:
         Its parts, or None when no guard of these compilations failed.
@@ -191,12 +225,67 @@ def recompile_from_text(text: str, ours: Collection[str] | None = None) -> Recom
     told = [(match, reason) for match, reason in told if ours is None or match is None or match["id"] in ours]
     if not told:
         return None
-    match, newest = told[0]
+    lines = [_first_line(reason[match.end() :] if match else reason) for match, reason in told]
+    match, _ = told[0]
     return RecompileText(
         of_compile_id=match["id"] if match else None,
-        guard=_guard(newest[match.end() :] if match else newest),
+        guard=_guard(lines[0]),
         reason="\n".join(reason for _, reason in told),
+        values=_values(lines, look),
     )
+
+
+def _values(lines: list[str], look: Look | None) -> tuple[str, ...]:
+    """What the newest guard and its like before it expected, oldest first, then what came; without what is not known."""
+    newest = guard_from_line(lines[0])
+    alike = [guard for guard in map(guard_from_line, lines) if guard.subject == newest.subject]
+    actual = newest.actual
+    if actual is None and look is not None:
+        of_type = _IDENTITY.match(newest.subject)
+        actual = look(of_type["of"], kind=True) if of_type else look(newest.subject, kind=False)
+    expected = [guard.expected for guard in reversed(alike)]
+    sizes = [f"{size} = {seen}" for size in _SIZES.findall(newest.subject) if look is not None and (seen := look(size, kind=False))]
+    known: list[str | None] = [*sizes] or [*expected, actual]
+    return tuple(dict.fromkeys(value for value in known if value is not None))
+
+
+def guard_from_line(line: str) -> Guard:
+    """Take one failed guard apart.
+
+    Args:
+        line: One line of Dynamo's text, without the compile id.
+
+    Returns:
+        Its parts; all of the guard as the subject when its form is not known.
+    """
+    tensor = _TENSOR.match(line)
+    if tensor:
+        return Guard(subject=tensor["subject"], **_both(tensor["expected"], tensor["actual"]))
+    kind = _KIND.match(line)
+    if kind:
+        return Guard(subject=f"type of '{kind['name']}'", expected=kind["expected"], actual=kind["actual"])
+    guard = _guard(line)
+    identity = _IDENTITY.match(guard)
+    if identity:
+        return Guard(subject=f"{identity['check']}({identity['of']})", expected=_class_of(guard))
+    equal = _EQUAL.match(guard)
+    if equal and not _SIZES.search(guard):
+        return Guard(subject=equal["subject"], expected=equal["expected"])
+    return Guard(subject=guard)
+
+
+def _both(expected: str, actual: str | None) -> dict[str, str | None]:
+    """The two sides; of `requires_grad` the text tells one, and the other is its opposite."""
+    flag = _REQUIRES_GRAD.fullmatch(expected)
+    if flag:
+        wanted = flag["flag"] not in ("0", "False")
+        return {"expected": f"requires_grad={wanted}", "actual": f"requires_grad={not wanted}"}
+    return {"expected": expected, "actual": actual}
+
+
+def _class_of(guard: str) -> str | None:
+    found = _CLASS.search(guard)
+    return f"<class '{found['name'].rpartition('.')[2]}'>" if found else None
 
 
 def _reasons(text: str) -> list[str]:
@@ -207,6 +296,9 @@ def _reasons(text: str) -> list[str]:
     return [str(item) for item in parsed] if isinstance(parsed, list) else [str(parsed)]
 
 
-def _guard(reason: str) -> str:
-    first = reason.strip().splitlines()[0] if reason.strip() else reason
-    return first.partition(". expected ")[0].partition("  # ")[0].strip()
+def _first_line(reason: str) -> str:
+    return reason.strip().splitlines()[0] if reason.strip() else reason
+
+
+def _guard(line: str) -> str:
+    return line.partition(". expected ")[0].partition("  # ")[0].strip()

@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import pathlib
 import time
 import warnings
 import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ortlens.analysis.advice import advice_for_break
+from ortlens.analysis.guards import advice_for_limit, advice_for_recompile
 from ortlens.backend import _torch
 from ortlens.lens.breaks import BreakText, break_from_text, is_break, plain_function, recompile_from_text
+from ortlens.lens.guard_values import type_text, value_text
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
+    from ortlens.lens.breaks import Look
     from ortlens.trace.recorder import Recorder
 
 
@@ -41,6 +46,7 @@ class DynamoWatch:
         self._breaks: dict[tuple[object, ...], r.Break] = {}
         self._heard: dict[object, list[tuple[str, str]]] = {}  # entry -> (compile id, break id), in order
         self._boundaries: dict[str, int] = {}
+        self._ahead: dict[str, str] = {}  # frame number -> the break that a graph of it lies behind
         self._entries: dict[object, int] = {}  # entry -> graphs so far, recompiles apart
         self._recompiles: dict[str, str | None] = {}
         self._backend_ns: dict[str, int] = {}
@@ -63,30 +69,58 @@ class DynamoWatch:
             compile_id: The compilation that ran into it.
             text: Dynamo's message.
         """
-        if not is_break(text):
-            return  # the exception that makes a break is logged too, right before it
+        if is_break(text):  # the exception that makes a break is logged too, right before it
+            self._record_break(compile_id, text)
+
+    def _record_break(self, compile_id: str, text: str) -> None:
         said = break_from_text(text)
+        if said.file is None and (code := _torch.code_being_compiled()) is not None:  # where PyTorch gave up, it names no line
+            said = replace(said, file=code.co_filename, line=code.co_firstlineno, function=plain_function(code.co_name))
         key = (said.reason, said.file, said.line)
         known = self._breaks.get(key) or self._new_break(said)
         if compile_id not in known.compile_ids:
             known = replace(known, compile_ids=(*known.compile_ids, compile_id))
         self._breaks[key] = known
         self._heard.setdefault(_torch.dynamo_entry(), []).append((compile_id, known.break_id))
-        self.recorder.add(known)
+        self.recorder.amend(r.Break, known.break_id, compile_ids=known.compile_ids)  # not added anew: its cost may be known by now
 
     def _new_break(self, said: BreakText) -> r.Break:
-        return r.Break(
+        gb_id = said.gb_id or _torch.graph_break_registry().get(said.reason)
+        made = r.Break(
             break_id=self.recorder.next_id("b"),
-            gb_id=said.gb_id or _torch.graph_break_registry().get(said.reason),
+            gb_id=gb_id,
             reason=said.reason,
             explanation=said.explanation,
-            hints=said.hints,
+            hints=said.hints or _torch.graph_break_hints().get(gb_id or "", ()),
             file=said.file,
             line=said.line,
             function=said.function,
             source=said.source(),
-            user_stack=said.user_stack,
+            user_stack=_of_the_user(said.user_stack),
         )
+        made = replace(made, advice=advice_for_break(made))
+        self.recorder.add(made)
+        return made
+
+    def break_ahead(self, compile_id: str | None) -> str | None:
+        """The break that a graph lies behind.
+
+        Args:
+            compile_id: Of the graph.
+
+        Returns:
+            Its id; None for a graph that is entered as soon as its function is called.
+        """
+        return self._ahead.get(_frame(compile_id))
+
+    def last_breaks(self) -> tuple[str, ...]:
+        """The breaks that no graph comes after.
+
+        Returns:
+            Their ids; empty when every break parts two graphs.
+        """
+        behind = set(self._ahead.values())
+        return tuple(known.break_id for known in self._breaks.values() if known.break_id not in behind)
 
     def heard_recompile(self, compile_id: str, text: str) -> None:
         """Record a recompile.
@@ -95,12 +129,14 @@ class DynamoWatch:
             compile_id: The new compilation.
             text: Dynamo's reasons.
         """
-        said = recompile_from_text(text, ours=self.compiled)
+        said = recompile_from_text(text, ours=self.compiled, look=_looker(_torch.recompiled_scope()))
         if said is None:
             return
         self._recompiles[compile_id] = said.of_compile_id
-        record = r.Recompile(compile_id=compile_id, of_compile_id=said.of_compile_id, guard=said.guard, reason=said.reason)
-        self.recorder.add(record)
+        record = r.Recompile(
+            compile_id=compile_id, of_compile_id=said.of_compile_id, guard=said.guard, reason=said.reason, values=said.values
+        )
+        self.recorder.add(replace(record, advice=advice_for_recompile(record)))
 
     def heard_metrics(self, compile_id: str, metrics: dict[str, Any]) -> None:
         """Fill in what Dynamo tells at the end of a compilation.
@@ -134,11 +170,22 @@ class DynamoWatch:
             return
         if "recompile_limit" in str(reason) or kind == "RecompileLimitExceeded":
             self._recompiles.pop(compile_id, None)  # it was not compiled again: that is the point
-            self.recorder.drop(r.Recompile, compile_id)
+            self._heard_limit(compile_id, str(reason))
+            return
         if any(compile_id in known.compile_ids for known in self._breaks.values()):
             return
         file, line = metrics.get("fail_user_frame_filename"), metrics.get("fail_user_frame_lineno")
         self.heard_break(compile_id, f"Graph break in user code at {file}:{line}\n{reason}" if file and line else str(reason))
+
+    def _heard_limit(self, compile_id: str, reason: str) -> None:
+        """Record that Dynamo gave up compiling a function anew, with the guard that failed every time."""
+        refused = next((row for row in self.recorder.records(r.Recompile) if row.compile_id == compile_id), None)
+        self.recorder.drop(r.Recompile, compile_id)
+        if all(compile_id not in known.compile_ids for known in self._breaks.values()):
+            self._record_break(compile_id, reason)
+        made = next((known for known in self._breaks.values() if compile_id in known.compile_ids), None)
+        if made is not None and refused is not None:
+            self.recorder.amend(r.Break, made.break_id, advice=advice_for_limit(refused))
 
     def _heard_nothing(self, compile_id: str, metrics: dict[str, Any]) -> None:
         """Record a frame that Dynamo gave up without a word as a break, for the reason that remains in its counters."""
@@ -179,13 +226,24 @@ class DynamoWatch:
         seen = self._entries.get(entry, 0)
         self._entries[entry] = seen + 1
         earlier = [break_id for heard_in, break_id in self._heard.get(entry, ()) if heard_in != compile_id]
-        if seen == 0 or not earlier:
+        self._ahead.pop(_frame(compile_id), None)  # numbers start anew after a reset
+        if not earlier:
             return
-        self._boundaries[earlier[-1]] = self._boundaries.get(earlier[-1], 0) + 1
-        for key, known in self._breaks.items():
-            if known.break_id == earlier[-1]:
-                self._breaks[key] = replace(known, occurrences=self._boundaries[known.break_id])
-                self.recorder.add(self._breaks[key])
+        self._ahead[_frame(compile_id)] = earlier[-1]
+        if seen:
+            self._boundaries[earlier[-1]] = self._boundaries.get(earlier[-1], 0) + 1
+            self.recorder.amend(r.Break, earlier[-1], occurrences=self._boundaries[earlier[-1]])
+
+
+def _looker(scope: Mapping[str, Any]) -> Look | None:
+    def look(expression: str, *, kind: bool) -> str | None:
+        return type_text(expression, scope) if kind else value_text(expression, scope)
+
+    return look if scope else None
+
+
+def _frame(compile_id: str | None) -> str:
+    return (compile_id or "").rpartition("/")[0]
 
 
 class _TraceListener(logging.Handler):
@@ -290,3 +348,9 @@ def lens_failure(recorder: Recorder, doing: str, error: Exception) -> None:
     )
     if not known:
         warnings.warn(f"ortlens failed while {doing}: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2)
+
+
+def _of_the_user(stack: tuple[str, ...]) -> tuple[str, ...]:
+    """The frames of a stack that are neither torch's nor the lens's; all of them where no other is there."""
+    others = (_torch.torch_folder(), str(pathlib.Path(__file__).parent))
+    return tuple(frame for frame in stack if not frame.startswith(others)) or stack

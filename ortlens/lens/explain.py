@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +9,7 @@ import torch
 from ortlens.backend import _torch
 from ortlens.errors import UsageError
 from ortlens.lens.lens import Lens
+from ortlens.lens.measure import MAX_CALLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ortlens.backend.options import OrtBackendOptions
 
 _STABLE_NS = 1_000_000_000  # explain() calls for about a second
-_STABLE_CALLS = 100
 
 
 def explain(  # noqa: PLR0913 - the contract's own signature
@@ -74,7 +73,7 @@ def explain(  # noqa: PLR0913 - the contract's own signature
             if dry_run:
                 lens.try_with_fakes(target, fast, args, kwargs)
             else:
-                lens.result = _call_until_stable(lambda: fast(*args, **kwargs), calls)
+                lens.result = _called(lens, lambda: fast(*args, **kwargs), calls)
         return lens
 
     return run
@@ -88,15 +87,12 @@ def _compiled(
     return torch.compile(target, backend=lens, dynamic=dynamic, **apart)
 
 
-def _call_until_stable(call: Callable[[], Any], calls: int | None) -> Any:
-    """Call, and call again until the figures are stable; what the last call returned."""
+def _called(lens: Lens, call: Callable[[], Any], calls: int | None) -> Any:
+    """Call once, which compiles, and then for stable figures, with a clock at every graph; what the last call returned."""
     result = call()
-    deadline = time.perf_counter_ns() + _STABLE_NS
-    for _ in range((calls or _STABLE_CALLS) - 1):
-        if calls is None and time.perf_counter_ns() > deadline:
-            break
-        result = call()
-    return result
+    if calls == 1:
+        return result
+    return lens.measured(call, max_calls=(calls or MAX_CALLS) - 1, budget_ns=None if calls else _STABLE_NS)
 
 
 def _name_of(target: Any) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
+from ortlens.analysis.ledger import ledger_from_logs
 from ortlens.backend import _torch
 from ortlens.backend.compiler import OrtBackend, ortlens_backend, torch_compile_backend
 from ortlens.backend.entry import count_ops, needs_gradient
@@ -19,6 +22,7 @@ from ortlens.lens import dry_run as fakes
 from ortlens.lens.dynamo import DynamoWatch
 from ortlens.lens.environment import environment
 from ortlens.lens.explain_output import ExplainOutput, reason_from_break
+from ortlens.lens.measure import LedgerPass
 from ortlens.trace import records as r
 from ortlens.trace.recorder import CURRENT, Recorder
 from ortlens.views.capture_view import CaptureView
@@ -26,8 +30,9 @@ from ortlens.views.capture_view import CaptureView
 if TYPE_CHECKING:
     import os
     import pathlib
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    import pandas as pd
     from torch.export import ExportedProgram
 
     from ortlens.backend.graph import CompiledGraph
@@ -83,6 +88,8 @@ class Lens(CaptureView):
         self._aliases: tuple[frozenset[str], ...] = ()
         self._arguments: tuple[str, ...] = ()
         self._targets: list[tuple[object, Callable[..., Any]]] = []
+        self.grad_modes: set[bool] = set()
+        """Whether gradients were on, in the compilations so far."""
         self._watch = DynamoWatch(self._recorder, self._claims)
 
     def __call__(self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
@@ -111,6 +118,7 @@ class Lens(CaptureView):
 
     def _note_target(self) -> None:
         """Note what is being compiled, to be able to call it once more."""
+        self.grad_modes.add(torch.is_grad_enabled())
         found = _torch.compiled_callable()
         if found is not None and all(known is not found[0] and known != found[0] for known, _ in self._targets):
             self._targets.append(found)
@@ -134,11 +142,186 @@ class Lens(CaptureView):
             raise UsageError("nothing was compiled through this lens yet; call the compiled function once, then ask again")
         return self._targets[0][1](*args, **kwargs)
 
+    def measure(self, *args: Any, **kwargs: Any) -> pd.DataFrame:
+        """Call what was compiled some dozens of times, half a second at most, and write down where the wall time of a call goes.
+
+        Every graph that a call enters gets its rows: guards, bind, run, output, eager, and what is left. What each graph break
+        costs per call goes into `breaks`. The figures are means over the middle half of the calls by wall time.
+
+        Args:
+            *args: Arguments of the target.
+            **kwargs: Likewise.
+
+        Returns:
+            The frame `ledger`; as it was when the call entered no graph.
+
+        Raises:
+            UsageError: Nothing was compiled through this lens yet, or only a dry run was made.
+
+        Example:
+            >>> import torch, ortlens
+            >>> lens = ortlens.Lens()
+            >>> fast = torch.compile(torch.sin, backend=lens)
+            >>> _ = fast(torch.ones(2))
+            >>> round(float(lens.measure(torch.ones(2)).share.sum()), 6)
+            1.0
+        """
+        self.measured(lambda: self.call_target(args, kwargs))
+        return self.ledger
+
+    def measured(self, call: Callable[[], Any], **limits: Any) -> Any:
+        """The same for a call that the caller makes.
+
+        Args:
+            call: Calls what was compiled through this lens.
+            **limits: As for `ortlens.lens.measure.LedgerPass.measure`.
+
+        Returns:
+            What the last call returned.
+        """
+        return LedgerPass(self._recorder, self._watch, self.live_graphs).measure(call, **limits)
+
+    def probe(self, *args: Any, **kwargs: Any) -> pd.DataFrame:
+        """Measure what changes would bring, by making them beside the code that runs, which stays as it is.
+
+        Threads, spinning, guards, frozen weights, dense inputs, preallocated outputs, partitions left to PyTorch, a filled cache:
+        each change that makes sense here is timed in turns with what runs, for less than a second. The target is called some
+        hundred times, so take care with one that has side effects. What the machine reaches at most is measured too, for the rule
+        `slow_kernel`.
+
+        Args:
+            *args: Arguments of the target.
+            **kwargs: Likewise.
+
+        Returns:
+            The frame `findings`; rows with `measured` come from here, and those of which nothing is to be gained say so.
+
+        Raises:
+            UsageError: Nothing was compiled through this lens yet, or only a dry run was made.
+        """
+        from ortlens.lens.probes import Probe
+
+        Probe(self._recorder, self.live_graphs(), lambda: self.call_target(args, kwargs), self.captured).run()
+        return self.findings
+
+    def verify(self, *args: Any, per_op: bool = False, atol: Any = None, rtol: Any = None, **kwargs: Any) -> pd.DataFrame:
+        """Compare ONNX Runtime's numbers with PyTorch's: the outputs of every partition, and every value inside it.
+
+        Calls what was compiled once (once more when that compiled something), as a call of your own would, with its effects on
+        buffers and gradients; torch's random state is put back, and the call is not recorded. Every partition gets the same inputs on
+        both sides. A run in double precision is the arbiter: what is beyond the tolerance while ONNX Runtime is about as close to it as
+        PyTorch is has merely been rounded and is ok. Nodes that stay in PyTorch are PyTorch itself and are not compared.
+        Memory: the values inside a partition once (in groups of 1 GiB), and PyTorch's activations once and in double precision.
+
+        Args:
+            *args: What the target takes.
+            per_op: Check each operator converted on its own instead, on PyTorch's inputs, so that errors do not add up.
+            atol: Absolute tolerance: a number, or a mapping of torch dtypes to numbers. None: 1e-7 for float32, see the docs. With a
+                tolerance of your own, nothing beyond it is excused as rounding.
+            rtol: The same, relative to the larger of the element and the value's root mean square. None: 1e-5 for float32.
+            **kwargs: What the target takes by name.
+
+        Returns:
+            The frame `numerics`, one row per value, in the order of the graph; empty when ONNX Runtime runs nothing. `ok` is empty
+            for what was not compared, with the reason in `note`.
+
+        Raises:
+            UsageError: There is nothing to verify (another backend, a dry run, nothing compiled yet), or an option is wrong.
+        """
+        from ortlens.lens.compare_values import Tolerances
+        from ortlens.lens.numerics import Verification
+
+        given = {name: value for name, value in (("per_op", per_op or None), ("atol", atol), ("rtol", rtol)) if value is not None}
+        self._refuse_doubtful(given)
+        call = functools.partial(self.call_target, args, kwargs)
+        Verification(self._recorder, self.live_graphs, Tolerances(atol, rtol), per_op=per_op).run(call)
+        return self.numerics
+
+    def _refuse_doubtful(self, options: Mapping[str, Any]) -> None:
+        """Refuse to verify another backend's graphs, and options that the target has an argument of the same name for."""
+        self._backend_for(None)
+        names: Iterable[str] = ()
+        with contextlib.suppress(TypeError, ValueError, IndexError):  # builtins have no signature, and nothing may be compiled yet
+            names = inspect.signature(self._targets[0][0]).parameters  # type: ignore[arg-type]  # what was called is callable
+        clash = next((name for name in names if name in options), None)
+        if clash is not None:
+            raise UsageError(f"the target takes an argument {clash!r} too; pass it by its place, and verify's own option not at all")
+
     def live_graphs(self) -> tuple[CompiledGraph, ...]:
         """The graphs of our backend that were compiled through this lens, oldest first; those of earlier guards are among them."""
         from ortlens.backend.graph import CompiledGraph
 
         return tuple(graph for graph in self._recorder.live if isinstance(graph, CompiledGraph))
+
+    def profile(self, *args: Any, repeat: int = 20, **kwargs: Any) -> pd.DataFrame:
+        """Find out where the time inside ONNX Runtime goes, kernel by kernel.
+
+        Calls what was compiled through this lens, once, or again where that call compiled anew. Each run of a session is then repeated
+        with and without ONNX Runtime's profiler, in turn, in a second session of the same model that shares the frozen weights. Times
+        are those of unprofiled runs, divided as the profiler saw them; `sessions.distortion` says how much longer the profiled ones
+        took. Backward partitions are profiled where the target itself calls backward. The optimised model is kept too, see `fusions`.
+        Where a kernel takes long, what the machine reaches at most is measured too, once per process, for the rule `slow_kernel`.
+
+        Args:
+            *args: Arguments of the target.
+            repeat: How often each run is repeated with the profiler, and as often without; fewer for models of more than 5,000 nodes,
+                whose profile would grow too large. A target with a keyword of that name gets
+                it by `functools.partial`, or compile a function around it.
+            **kwargs: Keyword arguments of the target.
+
+        Returns:
+            The frame `kernels`; a session's earlier rows are replaced.
+
+        Raises:
+            UsageError: `repeat` is not a positive number, nothing was compiled, or no partition ran in ONNX Runtime.
+        """
+        from ortlens.lens.kernels import profile
+        from ortlens.lens.machine import measure_peaks
+
+        profile(self, self._recorder, args, kwargs, repeat)
+        measure_peaks(self._recorder)
+        return self.kernels
+
+    def repro(  # noqa: PLR0913 - the contract's own signature
+        self,
+        id: object,  # noqa: A002 - likewise
+        folder: str | os.PathLike[str],
+        *,
+        args: tuple[Any, ...] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        real_inputs: bool = False,
+        weights: bool = False,
+        source: bool = False,
+    ) -> pathlib.Path:
+        """Write a folder that runs a partition, or one operator, in PyTorch and in ONNX Runtime; it needs only these two.
+
+        In it: `repro.py` compares, `test_repro.py` does so as a test, `bench_repro.py` times both by turns, `program.py` holds the
+        operators as plain torch code, `model.onnx` the model, `spec.json` what the inputs are made from, `ISSUE.md` a text to paste.
+        Inputs and weights are random numbers with recorded statistics. Without a call (`args`) only weights have been seen; the
+        inputs then have the recorded shapes, and standard statistics.
+
+        Args:
+            id: A partition, session or graph, by its id; a node by its name or as `(graph_id, node)`; or a row of a frame with a node.
+                Of a graph, all partitions are written.
+            folder: A folder that does not exist yet, or is empty.
+            args: Arguments for a call of the target, from which statistics are taken. A backward graph is run without adding to any
+                gradient.
+            kwargs: Likewise, by name.
+            real_inputs: Keep the inputs of that call instead of their statistics.
+            weights: Keep weights and constants instead of their statistics.
+            source: Quote the user's lines.
+
+        Returns:
+            The folder, as an absolute path.
+
+        Raises:
+            UsageError: Nothing has that name, the folder is not empty, the call does not come by, or the operators cannot be written as
+                plain torch code. Nothing is written then.
+        """
+        from ortlens.lens.repro import write_repro
+
+        called = args if args is not None or kwargs is None else ()
+        return write_repro(self, id, folder, called, kwargs or {}, real_inputs=real_inputs, weights=weights, source=source)
 
     def _claims(self, backend: object) -> bool:
         return backend is self
@@ -235,7 +418,8 @@ class Lens(CaptureView):
         Returns:
             The capture; recording goes on.
         """
-        return self._recorder.capture(name=self.name, backend=self._backend_name, environment=environment())
+        capture = self._recorder.capture(name=self.name, backend=self._backend_name, environment=environment())
+        return capture if capture.ledger else replace(capture, ledger=ledger_from_logs(capture))
 
     def export_onnx(self, path: str | os.PathLike[str], weights: object = None) -> pathlib.Path:
         """Write the model to deploy, when ONNX Runtime runs the whole of it as one partition.

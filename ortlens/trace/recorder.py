@@ -20,7 +20,7 @@ from ortlens.trace.runlog import EagerLog, RunLog
 from ortlens.trace.schema import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractContextManager
 
 CURRENT: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar("ortlens_recorder", default=None)
@@ -177,6 +177,25 @@ class Recorder:
         with self._lock:
             self._eager_logs[graph_id] = log
         return log
+
+    def logs(self) -> tuple[tuple[RunLog, ...], dict[str, EagerLog]]:
+        """The logs that are written now.
+
+        Returns:
+            Those of the sessions, or of whole graphs under another backend, and those of the nodes that PyTorch runs, by graph id.
+        """
+        with self._lock:
+            return tuple(self._run_logs), dict(self._eager_logs)
+
+    def replace_all(self, kind: type[_R], records: Iterable[_R]) -> None:
+        """Put records in the place of all of their kind, because they were found out anew.
+
+        Args:
+            kind: The record class.
+            records: What there is now.
+        """
+        with self._lock:
+            self._tables[kind] = {self._key(record): record for record in records}
 
     def _of(self, kind: type[_R]) -> list[_R]:
         return [record for record in self._tables[kind].values() if isinstance(record, kind)]

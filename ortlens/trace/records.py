@@ -126,10 +126,6 @@ class Node:
     graph_id: str = column("Graph the node is in.")
     node: str = column("Name of the node in its graph.")
     target: str = column("Operator, as `aten.add.Tensor`.")
-    kind: NodeKind = column("`compute` makes tensors, `size` makes a number, `effect` makes nothing (a check).", default="compute")
-    inputs: tuple[str, ...] = column(
-        "Nodes and graph inputs that it reads, each once; an item of a tuple stands under the node that made the tuple.", default=()
-    )
     module: str | None = column("Path of the nn.Module that made it, as `layers.0.attn`.", default=None)
     module_type: str | None = column("Class of that module.", default=None)
     file: str | None = column("File of the user line.", default=None)
@@ -145,10 +141,14 @@ class Node:
         "Floating-point operations by PyTorch's flop counter; 0 for ops it does not count.", unit="flops", default=None
     )
     bytes: int | None = column("Bytes of all tensor inputs and outputs; hints stand in for symbolic sizes.", unit="bytes", default=None)
+    onnx_nodes: tuple[str, ...] = column("Names of the ONNX nodes made from it.", default=())
+    kind: NodeKind = column("`compute` makes tensors, `size` makes a number, `effect` makes nothing (a check).", default="compute")
+    inputs: tuple[str, ...] = column(
+        "Nodes and graph inputs that it reads, each once; an item of a tuple stands under the node that made the tuple.", default=()
+    )
     output_bytes: int | None = column("Bytes of its tensor outputs alone; likewise.", unit="bytes", default=None)
     is_output: bool = column("Whether the graph returns what it makes.", default=False)
     mutates: bool = column("Whether it writes into what it reads; nothing after it may run before it.", default=False)
-    onnx_nodes: tuple[str, ...] = column("Names of the ONNX nodes made from it.", default=())
     onnx_confidences: tuple[str, ...] = column(
         "How sure that is, for each: `exact`, `fused` where a rewrite made it from several, `inferred` where a rewrite left it without "
         "an origin and it has that of a neighbour.",
@@ -186,12 +186,12 @@ class Fallback:
     target: str = column("Operator, as `aten.cumsum.default`.")
     reason_code: ReasonCode = column("Why it stays, as a code.")
     reason: str = column("Why it stays, in words.")
-    exception: str | None = column("What was raised when it was converted or handed to ONNX Runtime, with its class.", default=None)
     file: str | None = column("File of the user line.", default=None)
     line: int | None = column("Number of the user line.", default=None)
     source: str | None = column("Text of the user line.", default=None)
     calls: int = column("How often PyTorch ran it while observed.", default=0)
     total_ns: int = column("Time PyTorch spent in it, clock read around the op; on a GPU the launch only.", unit="ns", default=0)
+    exception: str | None = column("What was raised when it was converted or handed to ONNX Runtime, with its class.", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,11 +227,6 @@ class Session:
         unit="bytes",
         default=None,
     )
-    cause: SessionCause | None = column(
-        "Why it was made: the `first` of its partition, for `sizes` that no other serves, or because frozen `weights` had changed.",
-        default=None,
-    )
-    frozen_bytes: int | None = column("Bytes of weights that it holds as constants.", unit="bytes", default=None)
     threads: int | None = column("Threads that work on one operator; 0 leaves it to ONNX Runtime.", default=None)
     spinning: bool | None = column("Whether they wait actively while a run goes on; empty when not recorded.", default=None)
     threads_reason: str = column("Why so many threads, and why they spin or not.", default="")
@@ -242,8 +237,24 @@ class Session:
     p90_ns: int | None = column("90th percentile, same source.", unit="ns", default=None)
     p99_ns: int | None = column("99th percentile, same source.", unit="ns", default=None)
     max_ns: int | None = column("Slowest call.", unit="ns", default=None)
+    cause: SessionCause | None = column(
+        "Why it was made: the `first` of its partition, for `sizes` that no other serves, or because frozen `weights` had changed.",
+        default=None,
+    )
+    frozen_bytes: int | None = column("Bytes of weights that it holds as constants.", unit="bytes", default=None)
+    copied_bytes: int | None = column(
+        "Of these, what is no longer PyTorch's own memory: weights that are not contiguous, or all with `ort_session_options`.",
+        unit="bytes",
+        default=None,
+    )
     arena_bytes: int | None = column(
         "Peak of what ONNX Runtime's allocators held for activations while profiled; empty where not profiled.", unit="bytes", default=None
+    )
+    arena_held_bytes: int | None = column(
+        "The most that ONNX Runtime's allocator had taken from the system while profiled, packed weights and unused space included; empty "
+        "where not profiled.",
+        unit="bytes",
+        default=None,
     )
     distortion: float | None = column(
         "How much longer a run takes under ONNX Runtime's profiler: profiled over unprofiled time; empty where not profiled.", default=None
@@ -285,6 +296,7 @@ class Kernel:
     bytes: int | None = column("Bytes of what it reads and writes, as ONNX Runtime's profile tells them.", unit="bytes", default=None)
     nodes: tuple[str, ...] = column("Every FX node that it computes.", default=())
     onnx_nodes: tuple[str, ...] = column("Nodes of the ONNX model, as it was before ONNX Runtime's rewrites, that it computes.", default=())
+    onnx_ops: tuple[str, ...] = column("Operators of these nodes, in the same order.", default=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,17 +305,19 @@ class Numeric:
 
     partition_id: str = column("Partition the value is in.")
     node: str = column("FX node that makes the value.")
+    onnx_value: str | None = column("Name of the value in the ONNX model.", default=None)
+    max_abs: float | None = column("Largest absolute difference.", default=None)
+    max_rel: float | None = column(
+        "Largest difference relative to the larger of the element and the root mean square of PyTorch's value.", default=None
+    )
+    ok: bool | None = column("True when within tolerance; empty when not checked.", default=None)
+    first_divergence: bool = column("True for the first value, in graph order, that is out of tolerance.", default=False)
+    closer_to_fp64: str | None = column("Which side is closer to a double-precision run: `ort`, `eager`, `equal`.", default=None)
     scope: NumericScope = column(
         "What was compared: an `output` of the session that runs, a `value` inside it, or one `op` converted on its own.", default="value"
     )
-    onnx_value: str | None = column("Name of the value in the ONNX model.", default=None)
-    max_abs: float | None = column("Largest absolute difference.", default=None)
-    max_rel: float | None = column("Largest relative difference.", default=None)
-    ok: bool | None = column("True when within tolerance; empty when not checked.", default=None)
     atol: float | None = column("Largest absolute difference that was let pass.", default=None)
     rtol: float | None = column("The same, relative to the value.", default=None)
-    first_divergence: bool = column("True for the first value, in graph order, that is out of tolerance.", default=False)
-    closer_to_fp64: str | None = column("Which side is closer to a double-precision run: `ort`, `eager`, `equal`.", default=None)
     nonfinite: str | None = column(
         "Which sides hold NaN or Inf: `ort`, `eager`, `both`; `origin` where this node is the first to make one of finite inputs.",
         default=None,
@@ -318,7 +332,6 @@ class Finding:
     """Something the user should know, with its evidence."""
 
     rule: str = column("Name of the rule that found it.")
-    subject: str | None = column("Id or name of what it is about: a graph, node, partition, session, break or operator.", default=None)
     severity: Severity = column("`error`, `warning` or `info`.")
     title: str = column("What was found, in one line.")
     file: str | None = column("File of the user line.", default=None)
@@ -328,6 +341,7 @@ class Finding:
     mitigation: str = column("What to do.", default="")
     gain_ns: int | None = column("What the mitigation saves per call; empty where unknown.", unit="ns", default=None)
     measured: bool = column("True when the gain was measured, False when estimated or unknown.", default=False)
+    subject: str | None = column("Id or name of what it is about: a graph, node, partition, session, break or operator.", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,7 +356,8 @@ class LedgerPart:
     )
     ns: int = column("Time of the part per call of the model, over all entries of the graph.", unit="ns")
     share: float = column(
-        "Share of the wall time of the call, 0 to 1; over all graphs and parts they add to 1. Where no call was measured, of the sum of the rows."
+        "Share of the wall time of the call, 0 to 1; over all graphs and parts they add to 1. Where no call was measured, of the sum of "
+        "the rows."
     )
 
 

@@ -7,6 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.findings.registry import findings_of
+from ortlens.analysis.fusions import Fusion, fusions
+from ortlens.analysis.identity import Link, links
+from ortlens.analysis.memory import MemoryRow, memory
 from ortlens.analysis.overview import overview_of
 from ortlens.analysis.whatif import Candidate, PlannedPartition, partitions_if, ranking
 from ortlens.trace import store
@@ -109,6 +112,52 @@ class CaptureView(ABC):
             The text; see `ortlens.views.text.summary` for its options.
         """
         return summary(self.captured())
+
+    def links(  # noqa: PLR0913 - as `ortlens.analysis.identity.links`
+        self,
+        *,
+        line: str | None = None,
+        module: str | None = None,
+        node: str | None = None,
+        partition: str | None = None,
+        onnx_node: str | None = None,
+        kernel: str | None = None,
+    ) -> pd.DataFrame:
+        """Walk the identity chain from any link to all others: user line, module, FX node, partition, ONNX node, kernel.
+
+        Args:
+            line: User line as `model.py:12`; the end of a path is enough.
+            module: nn.Module path as `layers.0`, with what is inside it.
+            node: FX node, as `addmm` or, in one graph, `g0:addmm`.
+            partition: Id of a partition.
+            onnx_node: Name of an ONNX node.
+            kernel: Name of a kernel; a live lens has kernels after `profile`.
+
+        Returns:
+            A row for each way through the chain that passes all that is given, with the confidence of each link; empty when none does.
+
+        Raises:
+            UsageError: `line` is not of the form `file:number`.
+        """
+        found = links(self.captured(), line=line, module=module, node=node, partition=partition, onnx_node=onnx_node, kernel=kernel)
+        return frame_from_records(table_from_record("links", Link), found)
+
+    def fusions(self) -> pd.DataFrame:
+        """Tell what ONNX Runtime's rewrites made of the models that were profiled.
+
+        Returns:
+            A row per node that it fused, changed, put in or did without; nodes that ran as they were have none. Empty before `profile`.
+        """
+        return frame_from_records(table_from_record("fusions", Fusion), fusions(self.captured()))
+
+    def memory(self) -> pd.DataFrame:
+        """Tell how much memory the model takes, and where PyTorch and ONNX Runtime each hold a copy of its weights.
+
+        Returns:
+            Per graph one row for all of it, then one per partition and session: weights, activations at their peak, and, after
+            `profile`, what ONNX Runtime's allocator really held. Empty without partitions.
+        """
+        return frame_from_records(table_from_record("memory", MemoryRow), memory(self.captured()))
 
     def what_if(self, *ops: object) -> pd.DataFrame:
         """Tell what supporting operators would change; nothing is run.

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import overview_of
-from ortlens.views.sentences import coverage_sentence, gain_words, look_sentence, pieces_sentence, reason_words, title
+from ortlens.views.sentences import (
+    coverage_sentence,
+    exception_words,
+    gain_words,
+    ledger_sentence,
+    look_sentence,
+    pieces_sentence,
+    reason_words,
+    title,
+)
 from ortlens.views.style import CSS
 from ortlens.views.wording import PHASE_WORDS, clipped, counted, first_sentence, function, guard, percent, place, time_from_ns
 
@@ -97,7 +106,11 @@ def _coverage(overview: Overview) -> str:
 def _facts(overview: Overview) -> str:
     if overview.coverage.verdict == "empty":
         return ""
-    facts = [("Pieces", pieces_sentence(overview)), ("Per call", _call(overview)), ("To compile", _compile(overview))]
+    facts = [
+        ("Pieces", pieces_sentence(overview)),
+        ("Per call", ledger_sentence(overview) or _call(overview)),
+        ("To compile", _compile(overview)),
+    ]
     return "".join(f"<p><strong>{name}:</strong> {_safe(text, 400)}</p>" for name, text in facts if text)
 
 
@@ -173,15 +186,22 @@ def _graphs(overview: Overview) -> _Table:
 def _breaks(overview: Overview) -> _Table:
     return _Table(
         title="Graph breaks",
-        help="Places where PyTorch had to stop tracing and start a new graph. Change the line as the hint says to get one larger graph.",
+        help="Places where PyTorch had to stop tracing and start a new graph. Change the line as is said to get one larger graph.",
         source="breaks",
         total=len(overview.breaks),
-        head=("where", "line", "reason", "hint", "times"),
+        head=("where", "line", "reason", "what to do", "times", "per call"),
         rows=tuple(
-            (place(item.file, item.line), item.source or "", item.reason, first_sentence((item.hints or ("",))[0]), f"{item.occurrences:,}")
+            (
+                place(item.file, item.line),
+                item.source or "",
+                item.reason,
+                item.advice or first_sentence((item.hints or ("",))[0]),
+                f"{item.occurrences:,}",
+                "" if item.cost_ns is None else time_from_ns(item.cost_ns),
+            )
             for item in overview.breaks[:_MAX_ROWS]
         ),
-        numbers=frozenset({"times"}),
+        numbers=frozenset({"times", "per call"}),
         code=frozenset({"line"}),
     )
 
@@ -192,7 +212,7 @@ def _recompiles(overview: Overview) -> _Table:
         help="Code compiled again because a condition that the first version relied on no longer held. Keep it the same from call to call.",
         source="recompiles",
         total=len(overview.recompiles),
-        head=("id", "replaces", "function", "where", "no longer true"),
+        head=("id", "replaces", "function", "where", "no longer true", "seen", "what to do"),
         rows=tuple(
             (
                 item.compile_id,
@@ -200,10 +220,12 @@ def _recompiles(overview: Overview) -> _Table:
                 function(item.function),
                 place(item.file, item.line),
                 guard(item.guard or item.reason),
+                ", ".join(item.values),
+                item.advice or "",
             )
             for item in overview.recompiles[:_MAX_ROWS]
         ),
-        code=frozenset({"no longer true"}),
+        code=frozenset({"no longer true", "seen"}),
     )
 
 
@@ -219,7 +241,7 @@ def _fallbacks(overview: Overview) -> _Table:
             (
                 group.target,
                 f"{group.node_count:,}",
-                reason_words(group),
+                ": ".join(filter(None, (reason_words(group), exception_words(group)))),
                 place(group.file, group.line, group.module),
                 group.source or "",
                 time_from_ns(round(group.total_ns / calls)) if calls and group.calls else "",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ortlens.views.wording import REASON_WORDS, REMEDY_WORDS, counted, guard, percent, place, time_from_ns, visible
+from ortlens.views.wording import PART_WORDS, REASON_WORDS, REMEDY_WORDS, counted, guard, percent, place, time_from_ns, visible
 
 if TYPE_CHECKING:
     from ortlens.analysis.first_look import Look
+    from ortlens.analysis.numbers import Numbers
     from ortlens.analysis.overview import FallbackGroup, Overview
     from ortlens.trace.records import Finding
+
+_TOLD = 120  # characters of an exception by which a reason is known to hold it
 
 
 def title(overview: Overview) -> str:
@@ -85,6 +88,35 @@ def _whole(overview: Overview) -> str:
     return f"; {subject} whole, as a single model"
 
 
+def numbers_sentence(numbers: Numbers) -> str:
+    """Are the numbers those of PyTorch?
+
+    Args:
+        numbers: The verdict on them.
+
+    Returns:
+        One sentence without a full stop: how many were compared, what is wrong first, and what was not compared and why.
+    """
+    what = (
+        counted(numbers.compared, "operator on its own", "operators one by one") if numbers.per_op else counted(numbers.compared, "value")
+    )
+    parts = [f"{what} of {counted(numbers.partitions, 'partition')} compared with PyTorch"]
+    if numbers.first is not None:
+        where = place(numbers.first.file, numbers.first.line)
+        parts.append(f"{numbers.wrong:,} wrong, the first is {visible(numbers.first.node)} ({where})")
+    elif numbers.compared:
+        parts.append("all within tolerance")
+    if numbers.origins:
+        parts.append(f"NaN or infinities begin at {visible(numbers.origins[0].node)}")
+    if numbers.unchecked:
+        reason, count = numbers.unchecked[0]
+        others = sum(more for _, more in numbers.unchecked[1:])
+        parts.append(f"{count:,} not compared ({visible(reason)})" + (f" and {others:,} for other reasons" if others else ""))
+    if numbers.eager_nodes:
+        parts.append(f"{counted(numbers.eager_nodes, 'node')} in PyTorch need no comparison")
+    return "; ".join(parts)
+
+
 def reason_words(group: FallbackGroup) -> str:
     """Why does this stay in PyTorch?
 
@@ -107,22 +139,55 @@ def finding_sentence(finding: Finding) -> str:
         One sentence without a full stop.
     """
     said = visible(finding.title)
-    return f"{said} ({gain_words(finding)} per call)" if finding.gain_ns else said
+    if not finding.gain_ns:
+        return said
+    gain = time_from_ns(finding.gain_ns)
+    return f"{said} (saves {gain} per call, measured)" if finding.measured else f"{said} (would save about {gain} per call, estimated)"
 
 
 def gain_words(finding: Finding) -> str:
-    """What mending something would save.
+    """What mending something would save per call.
 
     Args:
         finding: A finding.
 
     Returns:
-        `saves 1.20 ms, measured`, or `about 1.20 ms, estimated`; empty when nothing is known to be saved.
+        `1.20 ms, measured`, or `about 1.20 ms`; empty when nothing is known to be saved.
     """
     if not finding.gain_ns:
         return ""
     gain = time_from_ns(finding.gain_ns)
-    return f"saves {gain}, measured" if finding.measured else f"about {gain}, estimated"
+    return f"{gain}, measured" if finding.measured else f"about {gain}"
+
+
+def ledger_sentence(overview: Overview) -> str:
+    """Where does the wall time of a call go?
+
+    Args:
+        overview: The overview of a capture.
+
+    Returns:
+        One sentence without a full stop, with the parts of a measured call in percent; empty where none was measured.
+    """
+    ledger = overview.ledger
+    if ledger is None or not ledger.is_measured:
+        return ""
+    words = PART_WORDS if overview.backend == "ortlens" else {**PART_WORDS, "run": f"graphs of {visible(overview.backend)}"}
+    parts = [f"{percent(ledger.share[part])} {name}" for part, name in words.items() if ledger.ns.get(part)]
+    return f"{time_from_ns(ledger.total_ns)}: {', '.join(parts)}"
+
+
+def exception_words(group: FallbackGroup) -> str:
+    """What was raised when this was converted or handed to ONNX Runtime?
+
+    Args:
+        group: Nodes that stay.
+
+    Returns:
+        Class and message of the innermost cause on one line; empty where nothing was raised, or where the reason tells it already.
+    """
+    lines = [line for line in (group.exception or "").splitlines() if line.strip()]
+    return "" if not lines or lines[-1].strip()[:_TOLD] in group.reason else f"raised {visible(lines[-1].strip())}"
 
 
 def look_sentence(look: Look) -> str:
@@ -139,8 +204,12 @@ def look_sentence(look: Look) -> str:
     if look.subject in ("finding", "rule"):
         return (f"{where}: " if look.file else "") + visible(look.what)
     if look.subject == "break":
-        return f"{where}: remove the graph break, or write the line as its reason asks{cost}"
+        return f"{where}: {_advice(look) or 'remove the graph break, or write the line as its reason asks'}{cost}"
     if look.reason_code is not None:
         rest = " (nothing else runs there either)" if look.subject == "nothing_runs" else cost
         return f"{where}: {REMEDY_WORDS[look.reason_code].format(visible(look.what))}{rest}"
-    return f"{where}: avoid the recompile, keep `{guard(look.what)}` true on every call"
+    return f"{where}: {_advice(look) or f'avoid the recompile, keep `{guard(look.what)}` true on every call'}"
+
+
+def _advice(look: Look) -> str:
+    return visible(look.advice[:1].lower() + look.advice[1:]) if look.advice else ""

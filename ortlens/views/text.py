@@ -7,8 +7,19 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.first_look import looks_of
+from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
-from ortlens.views.sentences import coverage_sentence, finding_sentence, look_sentence, pieces_sentence, reason_words, title
+from ortlens.views.sentences import (
+    coverage_sentence,
+    exception_words,
+    finding_sentence,
+    ledger_sentence,
+    look_sentence,
+    numbers_sentence,
+    pieces_sentence,
+    reason_words,
+    title,
+)
 from ortlens.views.wording import (
     PHASE_WORDS,
     ascii_from_text,
@@ -25,6 +36,7 @@ from ortlens.views.wording import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ortlens.analysis.numbers import Numbers
     from ortlens.analysis.overview import FallbackGroup, Overview
     from ortlens.trace.records import Break, Capture, Recompile
 
@@ -56,7 +68,7 @@ def summary(capture: Capture, *, width: int = 100, ascii_only: bool = False, col
     overview = overview_of(capture)
     room = max(width, _MIN_WIDTH) - _LABEL
     lines = [clipped(title(overview), room + _LABEL), ""]
-    for label, body in _sections(overview, room):
+    for label, body in _sections(overview, numbers_of(capture), room):
         lines += [_head(label if number == 0 else "", colour=colour) + line for number, line in enumerate(body)]
     text = "\n".join(line.rstrip() for line in lines)
     return ascii_from_text(text) if ascii_only else text
@@ -74,7 +86,7 @@ def _prose(text: str, room: int, *, indent: str = "", hang: str = "", lines: int
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in wrapped] or [indent]
 
 
-def _sections(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
+def _sections(overview: Overview, numbers: Numbers | None, room: int) -> Iterator[tuple[str, list[str]]]:
     """The answers, in the order in which people ask; a section without an answer is left out."""
     yield "In ONNX Runtime", _prose(_bar(overview) + coverage_sentence(overview), room)
     if overview.coverage.verdict != "empty":
@@ -83,6 +95,8 @@ def _sections(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
         yield "Graph breaks", list(_breaks(overview, room))
         yield "Recompiles", list(_recompiles(overview, room))
         yield from _times(overview, room)
+    if numbers is not None:
+        yield "Numbers", _prose(numbers_sentence(numbers), room, lines=3)
     if overview.findings:
         yield "Findings", list(_findings(overview, room))
     yield "Look first at", list(_looks(overview, room))
@@ -115,6 +129,7 @@ def _fallbacks(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]
     for group, row in zip(shown, rows, strict=True):
         lines.append(clipped("  ".join(cell.ljust(size) for cell, size in zip(row, sizes, strict=True)).rstrip(), room))
         lines += _prose(reason_words(group), room, indent="  ")
+        lines += _prose(exception_words(group), room, indent="  ") if exception_words(group) else []
     left = groups[_MAX_FALLBACKS:]
     if left:
         nodes = counted(sum(group.node_count for group in left), "node")
@@ -141,8 +156,11 @@ def _breaks(overview: Overview, room: int) -> Iterator[str]:
 
 def _break_lines(item: Break, room: int) -> Iterator[str]:
     yield clipped(f"{place(item.file, item.line)}  {visible(item.source or '')}".rstrip(), room)
-    yield from _prose(item.reason, room, indent="  ")
-    if item.hints:
+    price = "" if item.cost_ns is None else f"{time_from_ns(item.cost_ns)} per call: "
+    yield from _prose(price + item.reason, room, indent="  ")
+    if item.advice:
+        yield from _prose(f"To do: {item.advice}", room, indent="  ", lines=3)
+    elif item.hints:
         yield from _prose(f"Hint: {first_sentence(item.hints[0])}", room, indent="  ", lines=3)
 
 
@@ -154,17 +172,22 @@ def _recompiles(overview: Overview, room: int) -> Iterator[str]:
     yield from _prose(f"{len(recompiles):,}: code was compiled again because something it relied on had changed", room)
     for item in recompiles[:_MAX_RECOMPILES]:
         yield from _prose(_recompile(item), room)
+        if item.advice:
+            yield from _prose(f"To do: {item.advice}", room, indent="  ")
     if len(recompiles) > _MAX_RECOMPILES:
         yield f"and {len(recompiles) - _MAX_RECOMPILES:,} more: see table recompiles"
 
 
 def _recompile(item: Recompile) -> str:
-    return f"{place(item.file, item.line)}  {function(item.function)}; no longer true: {guard(item.guard or item.reason)}"
+    seen = f" (seen: {', '.join(map(visible, item.values))})" if item.values else ""
+    return f"{place(item.file, item.line)}  {function(item.function)}; no longer true: {guard(item.guard or item.reason)}{seen}"
 
 
 def _times(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
-    call = overview.call
-    if call.calls:
+    call, measured = overview.call, ledger_sentence(overview)
+    if measured:
+        yield "Time per call", _prose(measured, room)
+    elif call.calls:
         parts = (("ONNX Runtime", call.ort_ns), ("PyTorch operators", call.eager_ns), (f"graphs of {overview.backend}", call.foreign_ns))
         split = " + ".join(f"{time_from_ns(ns)} {name}" for name, ns in parts if ns)
         yield "Time per call", _prose(f"{split or '0 ns'} (mean of {counted(call.calls, 'call')}, Python apart)", room)
@@ -175,10 +198,11 @@ def _times(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
 
 
 def _findings(overview: Overview, room: int) -> Iterator[str]:
-    for finding in overview.findings[:_MAX_FINDINGS]:
+    telling = [finding for finding in overview.findings if finding.gain_ns != 0]  # 0: measured, and nothing to be gained
+    for finding in telling[:_MAX_FINDINGS]:
         yield from _prose(finding_sentence(finding), room, hang="  ")
-    if len(overview.findings) > _MAX_FINDINGS:
-        yield f"and {len(overview.findings) - _MAX_FINDINGS:,} more: see table findings"
+    if len(overview.findings) > len(telling[:_MAX_FINDINGS]):
+        yield f"and {len(overview.findings) - len(telling[:_MAX_FINDINGS]):,} more: see table findings"
 
 
 def _looks(overview: Overview, room: int) -> Iterator[str]:

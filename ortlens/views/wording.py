@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ortlens.trace.records import ReasonCode
+    from ortlens.trace.records import LedgerPartName, ReasonCode
 
 REASON_WORDS: Mapping[ReasonCode, str] = {
     "no_converter": "no conversion to ONNX is known for this operator",
@@ -49,6 +49,16 @@ PHASE_WORDS: Mapping[str, str] = {
     "other": "other",
 }
 """What each phase of a compilation does."""
+
+PART_WORDS: Mapping[LedgerPartName, str] = {
+    "run": "ONNX Runtime",
+    "eager": "PyTorch and Python between graphs",
+    "guards": "Dynamo's guards",
+    "bind": "binding",
+    "output": "outputs",
+    "residual": "not explained",
+}
+"""What each part of the ledger is, in the order in which it is told."""
 
 _SENTENCE_END = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)")

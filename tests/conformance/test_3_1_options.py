@@ -86,7 +86,7 @@ def test_3_1_preferred_execution_providers_that_are_missing() -> None:
     lens = Lens(options={"preferred_execution_providers": ["NoSuchExecutionProvider"]})
     with pytest.raises(UsageError, match=f"'NoSuchExecutionProvider', which is not available.*{CPU}"), torch.no_grad():
         torch.compile(two_pieces, backend=lens)(X)
-    assert lens.findings.rule.tolist() == ["provider_unavailable"]
+    assert [finding.rule for finding in lens.captured().findings] == ["provider_unavailable"]
 
 
 @pytest.mark.usefixtures("_four_providers")

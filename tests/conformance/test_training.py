@@ -97,7 +97,7 @@ def test_3_1_training_conv_net_with_batch_norm_and_sgd() -> None:
     follow((compiled, theirs), (ours, theirs), lambda p: torch.optim.SGD(p, lr=0.2, momentum=0.9), loss_of)
     assert ours.features[1].num_batches_tracked.item() == STEPS  # type: ignore[index,union-attr]  # a Sequential
     assert sorted(lens.graphs.phase) == ["backward", "forward"]
-    assert lens.findings.empty
+    assert not lens.captured().findings
     assert set(lens.sessions.calls) == {STEPS}
 
 

@@ -60,6 +60,7 @@ EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
         **({"How soon a page of": CLICKS} if shutil.which("chromium") else {"Times are not measured": ()}),
     },
     "training": {"A training step": ("ortlens to eager",)},
+    "verify": {"Every value compared": ("6 values",)},
     "growth": {
         "Layers: compile time": ("1 layers", "2 layers"),
         "Layers: what a call costs": ("1 layers", "2 layers"),

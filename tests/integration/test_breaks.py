@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from ortlens import Lens
+from ortlens import Lens, explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -146,7 +146,7 @@ def test_a_break_in_a_loop_skips_the_frame_and_is_told() -> None:
     lens = watch(loops, (X,))
     assert line_of("in a loop") in lens.breaks.line.tolist()
     assert lens.graphs.name.tolist() == ["inner"], "PyTorch skips the frame with the loop and compiles what it calls"
-    assert lens.findings.empty
+    assert not lens.captured().findings
 
 
 def test_item_names_its_remedy() -> None:
@@ -200,7 +200,7 @@ def test_a_frame_given_up_for_its_generator_is_a_break_with_the_reason() -> None
     assert (told.reason, told.gb_id) == ("Data-dependent branching", "GB0170")
     assert told.file == __file__
     assert told.line in (line_of("decides in a generator"), line_of("takes from a generator"))
-    assert lens.findings.empty
+    assert not lens.captured().findings
 
 
 def test_a_frame_with_nothing_to_compile_is_no_break() -> None:
@@ -218,7 +218,7 @@ def test_full_graph_mode_raises_as_pytorch_does() -> None:
     with pytest.raises(torch._dynamo.exc.Unsupported):
         torch.compile(outermost, backend=lens, fullgraph=True)(X)
     assert lens.graphs.empty
-    assert lens.findings.empty
+    assert not lens.captured().findings
 
 
 def test_the_error_of_the_user_is_not_a_break() -> None:
@@ -229,4 +229,11 @@ def test_the_error_of_the_user_is_not_a_break() -> None:
     lens = Lens("eager")
     with pytest.raises(KeyError, match="mine"):
         torch.compile(raises, backend=lens)(X)
-    assert lens.findings.empty
+    assert not lens.captured().findings
+
+
+def test_the_stack_of_a_break_is_the_users() -> None:
+    lens = explain(outermost, calls=1)(X)
+    (broken,) = lens.captured().breaks
+    assert [frame for frame in broken.user_stack if "ortlens/lens" in frame or "/torch/" in frame] == []
+    assert broken.user_stack[-1].endswith("innermost")

@@ -100,7 +100,7 @@ def same_as_module(program: ExportedProgram, *calls: Call) -> Lens:
             state = {**program.state_dict, **{name: value for name, value in program.constants.items() if isinstance(value, torch.Tensor)}}
             own = dict((*module.named_parameters(), *module.named_buffers()))
             assert_same({name: state[name].detach() for name in own}, {name: value.detach() for name, value in own.items()})
-    assert lens.findings.empty
+    assert not lens.captured().findings
     return lens
 
 

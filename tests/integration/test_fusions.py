@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import ortlens
-from ortlens.backend import session
+from ortlens.backend import recipe, session
 from tests.integration.against_eager import assert_same
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., collections.Counter[str]]:
     """Compiles a function, compares it with eager, and counts the operators that ONNX Runtime was left with."""
     optimized = tmp_path / "optimized.onnx"
-    plain = session.default_session_options
+    plain = recipe.default_session_options
 
     def that_writes(choice: Any) -> Any:  # noqa: ANN401
         options = plain(choice)
@@ -101,3 +101,20 @@ def test_an_epsilon_that_is_no_constant_is_not_taken_for_the_usual_one(kernels: 
 
     for function in (root_mean_square, normalised):
         kernels(function, torch.rand(3, 16) * 1e-3, torch.tensor(1e-2))
+
+
+def test_a_small_epsilon_stays(kernels: Callable[..., collections.Counter[str]]) -> None:
+    def normalised(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-8)
+
+    kernels(normalised, torch.zeros(2, 4))  # nothing over the root of nothing would be NaN
+    kernels(normalised, torch.full((2, 4), 1e-4))
+
+
+def test_a_factor_next_to_one_stays(kernels: Callable[..., collections.Counter[str]]) -> None:
+    assert kernels(lambda x: x * 1.000005, torch.rand(4, dtype=torch.float64))["Mul"] == 1
+
+
+def test_adding_nothing_is_dropped(kernels: Callable[..., collections.Counter[str]]) -> None:
+    found = kernels(lambda x: (x + 0.0) * 1.0 + 2.0, torch.rand(4))
+    assert found == {"Add": 1}

@@ -38,7 +38,7 @@ def test_runs_whole_in_one_partition_and_matches_eager(name: str) -> None:
     assert graphs.node_count.tolist() == [COMPUTE_NODES[name]]
     assert lens.fallbacks.empty, lens.fallbacks[["target", "reason_code", "reason"]].to_string()
     assert lens.breaks.empty
-    assert lens.findings.empty
+    assert not lens.captured().findings
     assert lens.sessions.calls.tolist() == [3]
 
 

@@ -61,7 +61,7 @@ def test_the_first_call_may_come_from_all_threads_at_once() -> None:
     compiled = torch.compile(net, backend=lens)
     in_threads(lambda seed: torch.testing.assert_close(compiled(torch.full((3, 8), float(seed))), net(torch.full((3, 8), float(seed)))))
     assert lens.fallbacks.empty
-    assert lens.findings.empty
+    assert not lens.captured().findings
     assert lens.sessions.calls.sum() == THREADS
 
 
@@ -94,7 +94,7 @@ def test_weights_that_change_between_rounds_reach_every_thread() -> None:
             net[0].weight.add_(0.1 * (step + 1))
         in_threads(lambda _: torch.testing.assert_close(compiled(x), net(x)))
     assert lens.fallbacks.empty
-    assert lens.findings.empty
+    assert not lens.captured().findings
     assert len(lens.sessions) <= 4, "threads that notice the same change make one session, not one each"
     assert lens.sessions.calls.sum() == 4 * THREADS + 1
 
@@ -139,7 +139,7 @@ def test_threads_ask_for_new_sizes_at_once_and_weights_change() -> None:
 
         in_threads(work)
     assert lens.fallbacks.empty
-    assert lens.findings.empty
+    assert not lens.captured().findings
 
 
 def test_captures_can_be_taken_while_threads_call() -> None:

@@ -173,7 +173,7 @@ def test_training_then_evaluating_then_training() -> None:
             torch.testing.assert_close(compiled(*args), theirs(*args), atol=1e-4, rtol=1e-4)
     _assert_same_state(ours, theirs)
     assert _phases(lens.captured()) == ["backward", "forward", "inference"]
-    assert lens.findings.empty
+    assert not lens.captured().findings
 
 
 def test_backward_twice_over_one_forward() -> None:

@@ -105,7 +105,7 @@ def test_a_change_is_seen_by_the_very_next_call(change: Callable[[Any], None], f
         assert not torch.allclose(model(x), before)
         for _ in range(2):
             torch.testing.assert_close(compiled(x), model(x))
-    assert lens.findings.empty
+    assert not lens.captured().findings
     assert lens.fallbacks.empty
     assert (lens.graphs.coverage == 1.0).all()
 
@@ -122,7 +122,7 @@ def test_never_stale_whatever_the_order(changes: list[Callable[[Any], None] | No
             if change is not None:
                 change(model)
             torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
-    assert lens.findings.empty
+    assert not lens.captured().findings
     assert int(lens.sessions.calls.sum()) == len(changes) + 1
 
 
@@ -233,7 +233,7 @@ def test_bool_half_and_double_weights() -> None:
         model.mask.logical_not_()
         torch.testing.assert_close(compiled(x), model(x))
     assert lens.fallbacks.empty
-    assert lens.findings.empty
+    assert not lens.captured().findings
 
 
 def test_training_weights_are_never_frozen() -> None:

@@ -1,4 +1,4 @@
-"""Private names of torch are touched in one file, so that a new torch is looked at in one file."""
+"""Private names of torch are touched in one package, so that a new torch is looked at in one place."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ALLOWED = Path("ortlens/backend/_torch.py")
+ALLOWED = Path("ortlens/backend/_torch")
 FILES = sorted(path.relative_to(ROOT) for path in (ROOT / "ortlens").rglob("*.py"))
 
 
@@ -76,14 +76,15 @@ def _dotted(node: ast.expr, bound: dict[str, str]) -> str:
     return ".".join([start, *reversed(parts)])
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path != ALLOWED], ids=str)
+@pytest.mark.parametrize("path", [path for path in FILES if path.parent != ALLOWED], ids=str)
 def test_no_other_file_touches_private_names_of_torch(path: Path) -> None:
     assert private_uses((ROOT / path).read_text(encoding="utf-8")) == []
 
 
-def test_the_file_that_may_touch_them_does() -> None:
-    assert ALLOWED in FILES
-    assert private_uses((ROOT / ALLOWED).read_text(encoding="utf-8"))
+def test_the_files_that_may_touch_them_do() -> None:
+    allowed = [path for path in FILES if path.parent == ALLOWED and path.name != "__init__.py"]
+    assert allowed
+    assert sum(bool(private_uses((ROOT / path).read_text(encoding="utf-8"))) for path in allowed) >= len(allowed) - 1
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,10 @@ def measure(architecture: Architecture) -> Measurement:
         pairs = [pair for _ in range(CALLS) for pair in zip(_leaves(fast(**inputs)), expected, strict=True)]
     return dataclasses.replace(
         _seen(lens, architecture),
-        complaints=[*lens.findings.title, *(str(w.message) for w in heard if "ortlens" in f"{w.filename} {w.message}")],
+        complaints=[
+            *(finding.title for finding in lens.captured().findings),
+            *(str(w.message) for w in heard if "ortlens" in f"{w.filename} {w.message}"),
+        ],
         max_abs_error=max(_error(actual, wanted) for actual, wanted in pairs),
         mismatches=[words for actual, wanted in pairs if (words := _mismatch(actual, wanted))],
     )

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.findings.facts import ENOUGH_CALLS, current, time_text
+from ortlens.analysis.findings.facts import ENOUGH_CALLS, current, entries_per_call, time_text
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.timing import PHASES, call_time, compile_total_ns, graph_times
 
@@ -20,6 +20,8 @@ _OFTEN = 3
 _COLD_NS = 1_000_000_000
 _COLD_SHARE = 0.25
 _GUARD_SHARE = 0.25
+_MOST_OF_IT = 0.5
+_GUARD_MUCH_NS = 200_000
 _GUARD_NS = 20_000
 _LIMIT = re.compile(r"recompile_limit|cache_size_limit", re.IGNORECASE)
 
@@ -138,32 +140,35 @@ def _frame(compile_id: str) -> str:
 
 
 def _entered_per_call(capture: Capture) -> dict[str, float]:
-    """How often the graphs of each of Dynamo's frames are entered per call of what was compiled first."""
-    times, calls = graph_times(capture), call_time(capture).calls
+    """How often the graphs of each of Dynamo's frames are entered per call of the model."""
+    entries = entries_per_call(capture)
     found: dict[str, float] = defaultdict(float)
     for graph in capture.graphs:
-        if graph.compile_id is not None and graph.phase != "backward" and calls:
-            found[_frame(graph.compile_id)] += times[graph.graph_id].calls / calls
+        if graph.compile_id is not None and graph.phase != "backward":
+            found[_frame(graph.compile_id)] += entries.get(graph.graph_id, 0.0)
     return found
 
 
 @rule(
     name="heavy_guards",
     looks_for="Guards that take a large part of a call.",
-    fires="At 25 % of the wall time of a call and 20 µs, as the ledger tells.",
+    fires="At 25 % of the wall time of a call and 20 µs, as the ledger tells: as information, since skipping guards is a risk; from 50 % "
+    "and 200 µs on as a warning.",
     hazard="Before each compiled graph PyTorch checks whether its assumptions still hold, for every module and tensor that it saw.",
     probed="A call with all guards skipped (torch.compiler.set_stance(skip_guard_eval_unsafe=True)) against a call as it is.",
 )
 def heavy_guards(capture: Capture) -> Iterator[Finding]:
     """Calls in which guards weigh."""
-    guards = sum(part.ns for part in capture.ledger if part.part == "guards")
+    by_dynamo = {graph.graph_id for graph in capture.graphs if graph.compile_id is not None}  # an exported program has no guards
+    guards = sum(part.ns for part in capture.ledger if part.part == "guards" and part.graph_id in by_dynamo)
     whole = sum(part.ns for part in capture.ledger)
     if guards < _GUARD_NS or guards < _GUARD_SHARE * whole:
         return
     graph = next(iter(capture.graphs), None)
     yield heavy_guards.finding(
         subject=GUARDS,
-        title=f"guards take {time_text(guards)} of {time_text(whole)} per call",
+        severity="warning" if guards >= _GUARD_MUCH_NS and guards >= _MOST_OF_IT * whole else "info",
+        title=f"guards, with the wrappers around them, take {time_text(guards)} of {time_text(whole)} per call",
         evidence=f"ledger: guards {guards / whole:.0%} of the wall time, over {len({part.graph_id for part in capture.ledger})} graph(s)",
         mitigation="Merge graphs, so that guards run once. Where modules do not change after the first call: "
         'torch.compile(..., options={"guard_filter_fn": torch.compiler.skip_guard_on_inbuilt_nn_modules_unsafe}) leaves out those on '

@@ -11,7 +11,7 @@ from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.timing import call_time, graph_times
 
 if TYPE_CHECKING:
-    from ortlens.trace.records import Capture, Fallback, Graph, Partition, Run, Session
+    from ortlens.trace.records import Capture, Fallback, Graph, LedgerPart, Partition, Run, Session
 
 ENOUGH_CALLS = 3
 """Fewer calls tell about the warm-up."""
@@ -140,6 +140,67 @@ def crossings(capture: Capture) -> dict[str, int]:
     return found
 
 
+def measured_ledger(capture: Capture) -> tuple[LedgerPart, ...]:
+    """The ledger, where calls were measured for it.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        Its rows; empty where it is only what the logs tell, means that hold the slow first calls.
+    """
+    was_measured = any(part.part in ("guards", "residual") for part in capture.ledger)
+    return capture.ledger if was_measured else ()
+
+
+def eager_ns(capture: Capture) -> dict[tuple[str, str], float]:
+    """What each node that PyTorch runs takes per call of the model.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        Nanoseconds by graph id and node: the mean over all calls, the first ones included; where the ledger holds what the nodes
+        of a graph took once it was warm, scaled to that. Empty without calls.
+    """
+    calls = call_time(capture).calls
+    if not calls:
+        return {}
+    means = {(row.graph_id, row.node): row.total_ns / calls for row in capture.fallbacks}
+    sums: dict[str, float] = defaultdict(float)
+    for (graph_id, _), mean in means.items():
+        sums[graph_id] += mean
+    warm = {part.graph_id: part.ns for part in measured_ledger(capture) if part.part == "eager"}
+    scale = {graph_id: min(warm[graph_id] / whole, 1.0) for graph_id, whole in sums.items() if graph_id in warm and whole}
+    return {key: mean * scale.get(key[0], 1.0) for key, mean in means.items()}
+
+
+def entries_per_call(capture: Capture) -> dict[str, float]:
+    """How often each graph is entered per call of the model.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        By graph id: its calls over those of what was compiled first. Where that holds no graph of its own, as the frame of a
+        container whose layers break, its calls were not counted; then the ledger tells, by the time of the graph's sessions per
+        call of the model over the time of a run. Empty without calls.
+    """
+    calls = call_time(capture).calls
+    counted_calls = {graph_id: time.calls / calls for graph_id, time in graph_times(capture).items() if calls}
+    runs, pieces = run_times(capture), sessions_by_partition(capture)
+    in_sessions: dict[str, int] = defaultdict(int)
+    for part in measured_ledger(capture):
+        if part.part in ("bind", "run", "output"):
+            in_sessions[part.graph_id] += part.ns
+    for graph_id, parts in partitions_by_graph(capture).items():
+        latest = [pieces[part.partition_id][-1].session_id for part in parts if part.partition_id in pieces]
+        once = sum(runs[session_id].crossing_ns + runs[session_id].run_ns for session_id in latest if session_id in runs)
+        if once and graph_id in in_sessions:
+            counted_calls[graph_id] = max(counted_calls.get(graph_id, 0.0), float(round(in_sessions[graph_id] / once)))
+    return counted_calls
+
+
 def usable_cores(capture: Capture) -> int | None:
     """Cores that the process could use where the capture was made.
 
@@ -173,6 +234,20 @@ def most_common(names: list[str], limit: int = 3) -> str:
     return ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in ranked)
 
 
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """A number with its noun.
+
+    Args:
+        number: How many.
+        noun: The noun for one.
+        plural: The noun for others; by default with an s.
+
+    Returns:
+        `1 node`, `2,000 nodes`.
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 def time_text(nanoseconds: float) -> str:
     """A time in words.
 
@@ -183,7 +258,7 @@ def time_text(nanoseconds: float) -> str:
         Three significant digits and a unit, as `12.3 µs`.
     """
     for factor, unit in ((_SECOND, "s"), (_MILLI, "ms"), (_MICRO, "µs")):
-        if abs(nanoseconds) >= factor:
+        if abs(nanoseconds) >= factor * 0.9995:
             return f"{nanoseconds / factor:.3g} {unit}"
     return f"{nanoseconds:.0f} ns"
 

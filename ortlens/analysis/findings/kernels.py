@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.findings.facts import current, most_common, size_text, time_text, usable_cores
+from ortlens.analysis.findings.facts import counted, current, most_common, size_text, time_text, usable_cores
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.timing import call_time
 
@@ -58,7 +58,7 @@ def kernels_on_cpu(capture: Capture) -> Iterator[Finding]:
         worst = max(stray, key=lambda kernel: kernel.total_ns)
         yield kernels_on_cpu.finding(
             subject=session.session_id,
-            title=f"{len(stray)} kernels of {session.session_id} run on the CPU instead of {wanted}: {share:.0%} of its kernel time",
+            title=f"{counted(len(stray), 'kernel')} of {session.session_id} on the CPU instead of {wanted}: {share:.0%} of its kernel time",
             evidence=f"{most_common([kernel.op_type for kernel in stray])}; {time_text(spent)} while profiled, shares of the profiled run",
             mitigation=f"Write {worst.op_type} with operators and element types that {wanted} has, or leave it to PyTorch on the device.",
             file=worst.file,
@@ -84,7 +84,7 @@ def provider_copies(capture: Capture) -> Iterator[Finding]:
         yield provider_copies.finding(
             subject=session.session_id,
             severity="warning" if share >= _COPY_SHARE else "info",
-            title=f"{session.session_id} copies between devices {len(copies)} times per run: {share:.1%} of its kernel time",
+            title=f"{counted(len(copies), 'copy', 'copies')} between devices in {session.session_id}: {share:.1%} of its kernel time",
             evidence=f"{most_common([kernel.op_type for kernel in copies])}; {time_text(spent)} while profiled"
             + (f", {size_text(moved)}" if moved else "")
             + (f"; on the CPU run {most_common(stray)}" if stray else ""),
@@ -113,7 +113,7 @@ class _Bound:
     name="slow_kernel",
     looks_for="A kernel that reaches little of what the machine can do: floating-point operations and bytes against its measured peaks.",
     fires="At 5 % of the session's kernel time and 50 µs per run, where less than 25 % of the peak is reached; 10 % for kernels without "
-    "counted operations, since functions such as exp take time that bytes do not show. CPU only, after profile(), once peaks are measured.",
+    "counted operations, as information, since functions such as exp take time that bytes do not show. CPU only, after profile().",
     hazard="The time goes into something other than computing: a bad layout, a shape the kernel was not made for, too little work.",
 )
 def slow_kernel(capture: Capture) -> Iterator[Finding]:
@@ -125,7 +125,7 @@ def slow_kernel(capture: Capture) -> Iterator[Finding]:
         graph_id = graph_of.get(session.partition_id, "")
         sharing = Counter(node for kernel in kernels if _PRODUCTS.search(kernel.op_type) for node in _nodes_of(kernel))
         for kernel in kernels:
-            if kernel.provider != _CPU or (kernel.share or 0) < _KERNEL_SHARE or (kernel.mean_ns or 0) < _KERNEL_NS:
+            if not is_worth_judging(kernel):
                 continue
             made_from = [nodes[graph_id, name] for name in _nodes_of(kernel) if (graph_id, name) in nodes]
             bound = _bound(capture, session, kernel, made_from, sharing)
@@ -133,22 +133,48 @@ def slow_kernel(capture: Capture) -> Iterator[Finding]:
                 yield _slow(session, kernel, bound, session.calls / calls if calls else 1.0)
 
 
+def is_worth_judging(kernel: Kernel) -> bool:
+    """Whether a kernel takes enough to be held against the machine's peaks, which are those of the CPU.
+
+    Args:
+        kernel: The kernel.
+
+    Returns:
+        True from 5 % of the session's kernel time and 50 µs per run on.
+    """
+    return kernel.provider == _CPU and (kernel.share or 0) >= _KERNEL_SHARE and (kernel.mean_ns or 0) >= _KERNEL_NS
+
+
 def _slow(session: Session, kernel: Kernel, bound: _Bound, runs_per_call: float) -> Finding:
-    mean = kernel.mean_ns or 0
+    mean, is_product = kernel.mean_ns or 0, bound.enough == _ACHIEVED
     gain = round(max(mean - bound.ns / _REACHABLE, 0) * runs_per_call)
+    caveat = (
+        f". The gain is estimated as if {_REACHABLE:.0%} were reached"
+        if is_product
+        else "; what it computes on these bytes is not counted, so how much could be gained is not known"
+    )
     return slow_kernel.finding(
         subject=f"{session.session_id}:{kernel.kernel}",
+        severity="warning" if is_product else "info",
         title=f"{kernel.op_type} from {kernel.node or 'an unknown node'} takes {time_text(mean)} per run and reaches {bound.ns / mean:.0%} "
         "of the machine's peak",
         evidence=f"{bound.by}; at that peak it would take {time_text(bound.ns)}. Peaks were measured on that machine, by products and by "
-        "reading and writing in ONNX Runtime; the time is the profiled share of the unprofiled run. The gain is estimated as if "
-        f"{_REACHABLE:.0%} were reached",
-        mitigation="Look at its shapes and layout: rows of one, odd strides and tiny inner dimensions are slow. Batch more rows per call, "
-        "or write the line with another operator.",
+        f"reading and writing in ONNX Runtime; the time is the profiled share of the unprofiled run{caveat}",
+        mitigation=_PRODUCT_REMEDY if is_product else _FUNCTION_REMEDY,
         file=kernel.file,
         line=kernel.line,
-        gain_ns=gain,
+        gain_ns=gain if is_product else None,
     )
+
+
+_PRODUCT_REMEDY = (
+    "Look at its shapes and layout: rows of one, odd strides and tiny inner dimensions are slow. Batch more rows per call, or write "
+    "the line with another operator."
+)
+_FUNCTION_REMEDY = (
+    "See whether the line can do with a cheaper function, a narrower element type or fewer elements, or with an operator that ONNX "
+    "Runtime fuses with its neighbours."
+)
 
 
 def _nodes_of(kernel: Kernel) -> tuple[str, ...]:

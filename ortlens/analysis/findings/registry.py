@@ -47,6 +47,10 @@ RECORDED: Mapping[str, str] = {
     "thread_count": "Only by `lens.probe()`: another number of threads was measured to be faster, or not to be.",
     "run_failed": "A partition failed while running; PyTorch runs it from then on.",
     "backend_failed": "A graph could not be prepared for ONNX Runtime and stays in PyTorch.",
+    "profile_failed": "A partition could not be profiled; its kernels are not in the capture.",
+    "numbers_differ": "`verify` found values that differ from PyTorch's by more than the tolerance.",
+    "fusion_changes_numbers": "`verify` found a rewrite of ONNX Runtime that changes the numbers.",
+    "nonfinite_origin": "`verify` found where a NaN or an infinity comes from.",
     "optimiser_failed": "The ONNX optimiser failed on a model, which runs unoptimised.",
     "cache_failed": "A converted model could not be kept in `cache_dir`.",
     "dump_failed": "A model could not be written to `dump_path`.",
@@ -62,8 +66,9 @@ _SEVERITIES = ("error", "warning", "info")
 def findings_of(capture: Capture) -> tuple[Finding, ...]:
     """Everything there is to report: what was recorded, and what the rules find in the records.
 
-    A recorded finding stands for that of a rule of the same name and subject: a probe knows more than an estimate. Of two
-    recorded ones the later stands. A saved capture holds the recorded ones alone, and the rules look at it anew.
+    A recorded finding stands for that of a rule of the same name and subject: a probe knows more than an estimate. A measured one
+    stands for all that were recorded before it about the same. A saved capture holds the recorded ones,
+    and the rules look at it anew.
 
     Args:
         capture: Any capture.
@@ -78,13 +83,13 @@ def findings_of(capture: Capture) -> tuple[Finding, ...]:
 
 
 def _latest(findings: tuple[Finding, ...]) -> list[Finding]:
-    """Without those that a later one about the same subject replaced; those without a subject are all kept."""
-    kept: dict[object, Finding] = {}
-    for place, finding in enumerate(findings):
-        key: object = place if finding.subject is None else (finding.rule, finding.subject)
-        kept.pop(key, None)
-        kept[key] = finding
-    return list(kept.values())
+    """Without those that a later measurement of the same rule and subject replaced."""
+    kept: list[Finding] = []
+    for finding in findings:
+        if finding.measured:
+            kept = [known for known in kept if (known.rule, known.subject) != (finding.rule, finding.subject)]
+        kept.append(finding)
+    return kept
 
 
 def _applied(rule: Rule, capture: Capture) -> list[Finding]:

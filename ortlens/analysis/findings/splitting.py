@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.findings.facts import (
     ENOUGH_CALLS,
+    counted,
     crossings,
     current,
+    eager_ns,
     fallbacks_by_graph,
+    measured_ledger,
     most_common,
     partitions_by_graph,
     size_text,
@@ -62,7 +65,7 @@ def small_partitions(capture: Capture) -> Iterator[Finding]:
             evidence=f"between them stay in PyTorch: {cut}"
             + (f"; their bind and output take {time_text(sum(known))} per call (medians), which is the estimated gain" if known else ""),
             mitigation="Bring these operators into ONNX Runtime (custom_translation_table, or another spelling; `what_if()` ranks them), "
-            f"or leave the small partitions to PyTorch: min_partition_nodes={_FEW_NODES + 1}.",
+            f"or leave the small partitions to PyTorch with min_partition_nodes={_FEW_NODES + 1}; `probe` measures whether that is faster.",
             file=between[0].file if between else graph.file,
             line=between[0].line if between else graph.line,
             gain_ns=sum(known) if known else None,
@@ -77,21 +80,23 @@ def small_partitions(capture: Capture) -> Iterator[Finding]:
 )
 def hot_fallback(capture: Capture) -> Iterator[Finding]:
     """Operators that stay in PyTorch and matter."""
-    call = call_time(capture)
+    call, costs = call_time(capture), eager_ns(capture)
+    whole = sum(part.ns for part in measured_ledger(capture)) or call.total_ns
     currently = {graph.graph_id for graph in current(capture)}
     for (target, code), rows in _by_operator(capture).items():
         here = [row for row in rows if row.graph_id in currently]
-        per_call = sum(row.total_ns for row in rows) / call.calls if call.calls >= ENOUGH_CALLS else 0.0
-        share = per_call / call.total_ns if call.total_ns else 0.0
+        per_call = sum(costs[row.graph_id, row.node] for row in rows) if call.calls >= ENOUGH_CALLS else 0.0
+        share = per_call / whole if whole else 0.0
         is_hot = share >= _HOT_SHARE and per_call >= _HOT_NS
         if not here or not (is_hot or (len(here) >= _MANY_NODES and code not in _CHOSEN)):
             continue
         worst = max(here, key=lambda row: row.total_ns)
-        spent = f", {time_text(per_call)} or {share:.0%} of the recorded time of a call" if per_call else ""
+        spent = f" and takes {time_text(per_call)}, {share:.0%} of a call" if per_call else ""
         yield hot_fallback.finding(
             subject=target,
-            title=f"{target} stays in PyTorch at {len(here)} node{'s' if len(here) > 1 else ''}{spent}",
-            evidence=f"{code}: {worst.reason}; {sum(row.calls for row in rows):,} calls were observed, the clock read around each",
+            title=f"{target} stays in PyTorch at {counted(len(here), 'node')}{spent}",
+            evidence=f"{code}: {worst.reason}; {sum(row.calls for row in rows):,} calls were observed, the clock read around each"
+            + ("" if measured_ledger(capture) else "; the mean over all calls, the first ones included"),
             mitigation=_REMEDIES.get(code, "Give a conversion function for it (custom_translation_table), or write the line another way.")
             + " `what_if` tells what supporting it would join.",
             file=worst.file,
@@ -198,7 +203,7 @@ def random_splits(capture: Capture) -> Iterator[Finding]:
         yield random_splits.finding(
             subject=graph.graph_id,
             severity="warning" if is_inference else "info",
-            title=f"{len(drawing)} operator{'s' if len(drawing) > 1 else ''} with random numbers cut {graph.graph_id} into "
+            title=f"{counted(len(drawing), 'operator')} with random numbers cut {graph.graph_id} into "
             f"{graph.partition_count} partitions: {most_common([row.target for row in drawing])}",
             evidence=f"phase {graph.phase}; {drawing[0].reason}",
             mitigation="Call model.eval() before inference: dropout goes away with it."

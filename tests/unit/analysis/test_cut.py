@@ -187,3 +187,9 @@ def test_a_write_comes_after_every_earlier_node_and_before_every_later_one() -> 
     assert wave(made, 0) < wave(made, 1) < wave(made, 2)
     assert made.count == 2
     assert plainly(replace(dag, writes=[False] * 3), [True, False, True]).count == 1
+
+
+def test_nothing_sinks_past_a_write_of_what_it_read() -> None:
+    dag = dag_of([[], [], [0, 1]], [9, 1, 1], writes=[False, True, False])  # node 2 reads node 0 after the write
+    assert plainly(dag, [True, False, True]).level == [0, 1, 1]
+    assert plainly(replace(dag, writes=[False] * 3), [True, False, True]).level == [0, 0, 0]

@@ -6,7 +6,7 @@ import pytest
 
 from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import fallback_groups, graph_rows, overview_of
-from ortlens.trace.records import Break, Capture, Fallback, Graph, Node
+from ortlens.trace.records import Break, Capture, Fallback, Graph, LedgerPart, LedgerPartName, Node, Partition, Recompile, Session
 from tests.unit.views.sample_captures import FILE, SAMPLES
 
 
@@ -112,3 +112,22 @@ def test_looks_give_no_time_that_was_not_measured() -> None:
     capture = replace(SAMPLES["demo_like"], sessions=(), runs=())
     uncalled = replace(capture, fallbacks=tuple(replace(row, calls=0, total_ns=0) for row in capture.fallbacks))
     assert [look.ns_per_call for look in looks_of(overview_of(uncalled))] == [None, None, None]
+
+
+def test_what_has_a_price_is_ranked_by_it_where_a_call_was_measured() -> None:
+    def looks(*, break_ns: int, measured: bool) -> list[str]:
+        part: LedgerPartName = "residual" if measured else "run"
+        capture = Capture(
+            graphs=(Graph(graph_id="g0", compile_id="0/0", phase="inference", node_count=9, op_count=9, partition_count=1, coverage=0.5),),
+            breaks=(Break(break_id="b0", reason="why", cost_ns=break_ns, advice="Print elsewhere"),),
+            partitions=(Partition(partition_id="p0", graph_id="g0", node_count=5, input_count=1, output_count=1),),
+            sessions=(Session(session_id="s0", partition_id="p0", calls=10, total_ns=100_000),),
+            fallbacks=(Fallback(graph_id="g0", node="n", target="aten.x", reason_code="dtype", reason="", calls=10, total_ns=500_000),),
+            recompiles=(Recompile(compile_id="0/1", guard="n == 2", reason="n == 2", advice="Pass a tensor"),),
+            ledger=(LedgerPart(graph_id="g0", part=part, ns=100, share=1.0),),
+        )
+        return [look.subject for look in looks_of(overview_of(capture))]
+
+    assert looks(break_ns=90_000, measured=True) == ["break", "fallback", "recompile"]
+    assert looks(break_ns=10_000, measured=True) == ["fallback", "break", "recompile"]
+    assert looks(break_ns=10_000, measured=False) == ["break", "fallback", "recompile"], "logs alone do not price breaks"

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import ortlens
-from ortlens.backend import _torch, session, threads
+from ortlens.backend import _torch, recipe, threads
 from tests.unit.backend.graphs import traced
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def test_never_more_than_pytorch() -> None:
 
 @pytest.mark.parametrize("spinning", [True, False])
 def test_the_choice_reaches_the_session(spinning: bool) -> None:  # noqa: FBT001
-    options = session.default_session_options(threads.ThreadChoice(count=2, spinning=spinning, reason=""))
+    options = recipe.default_session_options(threads.ThreadChoice(count=2, spinning=spinning, reason=""))
     assert options.intra_op_num_threads == 2
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == str(int(spinning))
     if spinning:

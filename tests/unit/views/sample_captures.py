@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ortlens.trace.records import (
@@ -22,7 +23,7 @@ from ortlens.trace.records import (
 )
 
 if TYPE_CHECKING:
-    from ortlens.trace.records import Phase
+    from ortlens.trace.records import LedgerPartName, Phase
 
 FILE = "/home/ada/project/attention.py"
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&\x1b[31m\u202egnp.exe\x00\ud800\n--> done"
@@ -271,6 +272,22 @@ def huge(count: int = 3000) -> Capture:
     )
 
 
+def told() -> Capture:
+    """The first one again, with a measured call, prices, advice, values and an exception."""
+    plain = demo_like()
+    times: tuple[tuple[str, LedgerPartName, int], ...] = (
+        *(("g0", "guards", 20_000), ("g0", "run", 200_000), ("g0", "eager", 50_000), ("g0", "residual", 5_000)),
+        *(("g1", "guards", 5_000), ("g1", "run", 100_000), ("g1", "eager", 20_000), ("g1", "residual", 0)),
+    )
+    return replace(
+        plain,
+        breaks=(replace(plain.breaks[0], cost_ns=23_400, advice="Choose with `torch.where`"),),
+        recompiles=(replace(plain.recompiles[0], values=("False", "True"), advice="Call with one value of `logits`"),),
+        fallbacks=(replace(plain.fallbacks[0], exception="ConversionError: no\nValueError: no axis 7"),),
+        ledger=tuple(LedgerPart(graph_id=graph_id, part=part, ns=ns, share=ns / 400_000) for graph_id, part, ns in times),
+    )
+
+
 def measured() -> Capture:
     """A saved capture that holds the tables of the profiling passes."""
     return Capture(
@@ -291,4 +308,5 @@ SAMPLES = {
     "hostile": hostile(),
     "huge": huge(),
     "measured": measured(),
+    "told": told(),
 }

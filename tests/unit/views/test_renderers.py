@@ -65,6 +65,7 @@ def test_every_renderer_tells_how_much_runs(renderer: str, sample: str) -> None:
     shown = RENDERERS[renderer](SAMPLES[sample])
     plain = " ".join(_Page(shown).texts if renderer == "html" else shown.split())
     expected = {"empty": "nothing was compiled", "measured": "nothing was compiled", "demo_like": "27 of 28 compute nodes (96.4 %)"}
+    expected["told"] = expected["demo_like"]
     expected |= {
         "no_compute": "nothing to run",
         "nothing_runs": "nothing: PyTorch runs all 2",
@@ -98,6 +99,19 @@ def test_every_renderer_names_break_fallback_recompile_and_times(renderer: str) 
     for fact in ("no ONNX conversion is registered", "rest of forward after line 71", "304 ", "950 ms", "tracing 500 ms"):
         assert fact in plain
     assert "# if logits" not in plain
+
+
+@pytest.mark.parametrize("renderer", RENDERERS)
+def test_every_renderer_tells_the_ledger_prices_and_what_to_do(renderer: str) -> None:
+    shown = RENDERERS[renderer](SAMPLES["told"])
+    plain = re.sub(r"\s+", " ", " ".join(_Page(shown).texts) if renderer == "html" else shown)
+    parts = ("75.0 % ONNX Runtime", "17.5 % PyTorch and Python between graphs", "6.2 % Dynamo's guards", "1.2 % not explained")
+    for fact in ("Per call: 400 " if renderer == "html" else "Time per call 400 ", *parts, "23.4 ", "Choose with `torch.where`"):
+        assert fact in plain
+    for fact in ("False, True", "Call with one value of `logits`", "raised ValueError: no axis 7", "choose with `torch.where` (23.4 "):
+        assert fact in plain
+    assert "Use `torch.cond`" not in plain, "the advice stands in the place of the hint"
+    assert "mean of" not in plain
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120])

@@ -1,0 +1,246 @@
+"""What to change about a graph break or a recompile, in one sentence; nothing where the texts do not say enough.
+
+The sentences are derived from PyTorch's own texts and the user's line. The texts differ between versions and promise nothing,
+so a rule asks for words that name the matter, and what no rule knows gets no advice: a wrong one costs more than none. Global
+settings of PyTorch are named only where PyTorch's own text names them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ortlens.trace.records import Break
+
+_LISTED = re.compile(r"config\.(?P<name>ignore_log\w+|reorderable_logging_functions)")
+_SWITCHES = ("capture_scalar_outputs", "capture_dynamic_output_shape_ops", "trace_autograd_ops", "allow_rnn")
+_FUNCTION = re.compile(r"<(?:\w+ )*(?:function|cyfunction|built-in function|ufunc) '?(?P<name>[\w.]+)'?")
+_BUILTIN = re.compile(r"builtin operator `(?P<name>[\w.]+)`")
+_SKIPPED = re.compile(r"(?:the (?:Python )?builtin|the function) `(?P<name>[\w.<> ]+?)\.?`")
+_OPERATOR = re.compile(r"[Oo]perator `(?P<name>[\w.]+)`")
+_METHOD = re.compile(r"trace method `(?P<method>\w+)` of class `(?P<owner>\w+)`")
+_CONTEXT = re.compile(r"enter an? `(?P<name>\w+)` context manager")
+_OUTSIDE = "before or after the compiled function"
+
+_CLOCKS = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time", "process_time_ns")
+_TENSOR_TESTS = {"equal": "(a == b).all()", "allclose": "torch.isclose(a, b).all()"}
+_AS_TEXT = ("str", "repr", "format")
+_FILES = ("open", "input")
+
+
+def advice_for_break(item: Break) -> str | None:
+    """What to change so that a graph is not broken there any more.
+
+    Args:
+        item: A graph break.
+
+    Returns:
+        One sentence without a full stop; None when the texts do not say enough.
+    """
+    said = _said(item)
+    for words, rule in _BREAK_RULES:
+        if all(word in said for word in words):
+            return rule(item)
+    return None
+
+
+def _on_purpose(_item: Break) -> str:
+    return "Delete the call of `torch._dynamo.graph_break()`, which breaks the graph on purpose"
+
+
+def _disabled(item: Break) -> str:
+    found = _FUNCTION.search(_said(item))
+    name = f"`{found['name']}`" if found else "the function"
+    return f"Call {name} {_OUTSIDE}, or take `torch.compiler.disable` off it"
+
+
+def _branching(item: Break) -> str:
+    source = item.source or ""
+    if "raise" in source or source.startswith("assert"):
+        return f"Check values {_OUTSIDE}: a check inside asks a tensor for its value"
+    if source.startswith("while"):
+        return "Loop a fixed number of times, or use `torch.while_loop`: this loop asks a tensor for its value"
+    return "Compute both outcomes and choose with `torch.where`, or use `torch.cond`: the line asks a tensor for its value"
+
+
+def _item_call(item: Break) -> str:
+    source = item.source or ""
+    call = next((call for call in (".item()", "float(", "int(", "bool(") if call in source), None)
+    without = f" without `{call if call == '.item()' else call + ')'}`" if call else ""
+    return f"Keep the value in a tensor{without}{_or_setting(item)}"
+
+
+def _list_call(_item: Break) -> str:
+    return f"Compute with the tensor instead of the numbers of `.tolist()`, or take them {_OUTSIDE}"
+
+
+def _dynamic_shape(item: Break) -> str | None:
+    found = _OPERATOR.search(_said(item))
+    if found is None:
+        return None
+    name = _short(found["name"])
+    masks = name in {"nonzero", "masked_select"}
+    instead = "Keep all elements and mask with `torch.where`" if masks else f"Call `{name}` {_OUTSIDE}"
+    return f"{instead}{_or_setting(item)}: the size of its result depends on the data"
+
+
+def _data_dependent(item: Break) -> str | None:
+    found = _OPERATOR.search(_said(item))
+    if found is None:
+        return None
+    name = _short(found["name"])
+    tensor = _TENSOR_TESTS.get(name)
+    keep = f"Keep the answer in a tensor, as `{tensor}` does, and choose with `torch.where`" if tensor else f"Call `{name}` {_OUTSIDE}"
+    return f"{keep}: `{name}` hands Python a value"
+
+
+def _builtin(item: Break) -> str | None:
+    found = _BUILTIN.search(_said(item))
+    if found is None:
+        return None
+    name = found["name"]
+    if name == "print":
+        return f"Print {_OUTSIDE}{_or_listed(item, '`print`')}"
+    if name in _AS_TEXT:
+        return f"Make text of tensors {_OUTSIDE}: it takes their values"
+    return f"Open files {_OUTSIDE}" if name in _FILES else f"Call `{name}` {_OUTSIDE}"
+
+
+def _logging(item: Break) -> str:
+    return f"Log {_OUTSIDE}{_or_listed(item, 'the method')}"
+
+
+def _clock(_item: Break) -> str:
+    return "Read the clock around the call of the compiled function, not inside it"
+
+
+def _skipped(item: Break) -> str | None:
+    found = _SKIPPED.search(_said(item))
+    if found is None:
+        return None
+    name = found["name"].rsplit(">.", maxsplit=1)[-1]
+    module, _, function = name.rpartition(".")
+    if module == "time" and function in _CLOCKS:
+        return _clock(item)
+    if name == "_warnings.warn":
+        return f"Warn {_OUTSIDE}{_or_listed(item, '`warnings.warn`')}"
+    if module == "Random":
+        return f"Draw random numbers with torch, as `torch.rand`, or {_OUTSIDE}"
+    wrapped = "third-party C/C++" in _said(item) and module not in _OF_PYTHON
+    return f"Call `{name}` {_OUTSIDE}" + (", or make it a custom operator with `torch.library.custom_op`" if wrapped else "")
+
+
+_OF_PYTHON = frozenset({"time", "gc", "sys", "posix", "nt", "os", "_json", "_hashlib", "builtins", "_io", "_warnings"})
+"""Modules of Python itself, whose functions nobody makes an operator of a model."""
+
+
+def _numpy(item: Break) -> str | None:
+    found = _FUNCTION.search(_said(item))
+    if found is None:
+        return None
+    if "rng" in found["name"] or "random" in found["name"]:
+        return f"Draw random numbers with torch, as `torch.rand`, or {_OUTSIDE}"
+    return f"Use a torch function instead of NumPy's `{found['name']}`, which PyTorch cannot trace, or call it {_OUTSIDE}"
+
+
+def _method(item: Break) -> str | None:
+    found = _METHOD.search(_said(item))
+    return f"Call `{found['owner']}.{found['method']}` {_OUTSIDE}" if found else None
+
+
+def _context_manager(item: Break) -> str:
+    found = _CONTEXT.search(_said(item))
+    name = f"`{found['name']}`" if found else "the context manager"
+    return f"Enter {name} around the call of the compiled function, not inside it"
+
+
+def _generator(_item: Break) -> str:
+    return "Compile the function that takes from the generator, not the generator itself"
+
+
+def _deepcopy(_item: Break) -> str:
+    return "Copy tensors with `.clone()` instead of `copy.deepcopy`"
+
+
+def _autograd(item: Break) -> str:
+    return f"Compute gradients outside of the compiled function, from what it returns{_or_setting(item)}"
+
+
+def _recurrent(item: Break) -> str:
+    return f"Call the recurrent layer outside of the compiled function{_or_setting(item)}"
+
+
+def _scripted(_item: Break) -> str:
+    return "Use the plain nn.Module instead of the one that `torch.jit.script` made of it"
+
+
+def _sparse(_item: Break) -> str:
+    return f"Use dense tensors inside the compiled function, and convert {_OUTSIDE}"
+
+
+def _loop(_item: Break) -> str:
+    return "Remove the graph break inside the loop: because of it PyTorch traces nothing of the function around it"
+
+
+def _limit(_item: Break) -> str:
+    return "Keep what the recompiles of this function name the same from call to call; PyTorch gave up compiling it anew"
+
+
+_BREAK_RULES: Sequence[tuple[tuple[str, ...], Callable[[Break], str | None]]] = (
+    (("torch._dynamo.graph_break()",), _on_purpose),
+    (("torch.compiler.disable",), _disabled),
+    (("recompile limit exceeded",), _limit),
+    (("cache limit exceeded",), _limit),
+    (("recompile_limit reached",), _limit),
+    (("graph break in loop",), _loop),
+    (("RNN, GRU, or LSTM",), _recurrent),
+    (("Data-dependent branching",), _branching),
+    (("Tensor.item()",), _item_call),
+    (("Tensor.tolist()",), _list_call),
+    (("Dynamic shape operator",), _dynamic_shape),
+    (("Data dependent operator",), _data_dependent),
+    (("Logger",), _logging),
+    (("Call to a time function",), _clock),
+    (("repr() on tensor",), lambda _item: f"Make text of tensors {_OUTSIDE}: it takes their values"),
+    (("Failed to trace builtin operator",), _builtin),
+    (("numpy function",), _numpy),
+    (("copy.deepcopy",), _deepcopy),
+    (("Tensor.backward()",), _autograd),
+    (("torch.autograd.grad",), _autograd),
+    (("function `grad` in file", "autograd"), _autograd),
+    (("torch.jit.script",), _scripted),
+    (("ScriptModules",), _scripted),
+    (("sparse Tensor",), _sparse),
+    (("Unsupported context manager",), _context_manager),
+    (("active context manager",), lambda _item: "Move the context manager around the call of the compiled function"),
+    (("Attempt to trace generator",), _generator),
+    (("marked as skipped",), _skipped),
+    (("Unsupported method call",), _method),
+)
+"""Words that must all be in the reason and the explanation, and who writes the sentence; the first that fits does."""
+
+
+def _short(operator: str) -> str:
+    """`nonzero` of `aten.nonzero.default`, `unique` of `aten._unique2.default`."""
+    parts = operator.split(".")
+    name = parts[1] if len(parts) > 1 else parts[0]
+    return name.strip("_").rstrip("0123456789")
+
+
+def _said(item: Break) -> str:
+    return f"{item.reason}\n{item.explanation or ''}"
+
+
+def _or_setting(item: Break) -> str:
+    """The setting that PyTorch's own hints tell to switch on."""
+    name = next((name for name in _SWITCHES if any(name in hint for hint in item.hints)), None)
+    return f", or set `torch._dynamo.config.{name} = True`" if name else ""
+
+
+def _or_listed(item: Break, what: str) -> str:
+    """The setting that lists functions, as PyTorch's own texts name it."""
+    found = _LISTED.search("\n".join((item.reason, *item.hints)))
+    return f", or add {what} to `torch._dynamo.config.{found['name']}`" if found else ""

@@ -1,0 +1,260 @@
+"""What to change about a recompile, in one sentence; nothing where the guard does not say enough.
+
+As with graph breaks the sentences are derived from PyTorch's own texts, and what no rule knows gets no advice. Names are the
+user's, as the guards have them. Global settings are named only where PyTorch's own text names them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ortlens.trace.records import Recompile
+
+_TENSOR = re.compile(r"tensor '(?P<name>.+?)' (?P<what>.*?) ?mismatch(?: at index (?P<dim>\d+))?$")
+_KIND = re.compile(r"expected type of '(?P<name>[^']+)'")
+_STATE = re.compile(r"GLOBAL_STATE changed: (?P<what>\w+)")
+_LENGTH = re.compile(r"len\((?P<name>.+)\) [!=]= \d+$")
+_KEYS = re.compile(r"list\(dict\.keys\((?P<name>.+?)\)\)")
+_IDENTITY = re.compile(r"___check_(?P<what>obj|type)_id\((?P<name>[^,()]+)")
+_SIZE = re.compile(r"(?P<name>[\w.\[\]'\"]+)\.size\(\)\[(?P<dim>\d+)\]")
+_DUPLICATES = re.compile(r"Duplicate tensors found: (?P<names>\[.*\])")
+_SAME = re.compile(r"(?P<first>[\w.\[\]']+) is (?P<not>not )?(?P<second>[\w.\[\]']+)$")
+_EQUAL = re.compile(r"(?P<name>.+?) == (?P<value>.+)$")
+_GLOBAL = re.compile(r"G\['(?P<name>\w+)'\]$")
+_MODULE = re.compile(r"\._(?:modules|parameters|buffers)\['(?P<name>[^']+)'\]")
+_INTERNAL = re.compile(r"___stack|__closure__")  # names of Dynamo's own, which say nothing to the user
+_ON_STACK = re.compile(r"___stack\d+ == -?[\d.e+-]+$")
+_HANDED_ON = (
+    "Keep the number that the line of the graph break before this makes in a tensor: a Python number is a constant of the graph after it"
+)
+_COMPUTED = re.compile(r"\._(?:parameters|buffers)\[")
+
+_SPECIAL = frozenset({"0", "1"})
+_STATES = {
+    "grad_mode": "Make every call in the same mode, with or without `torch.no_grad()`: each mode is compiled for itself",
+    "autocast": "Make every call inside `torch.autocast`, or every call outside: each is compiled for itself",
+    "num_threads": "Set `torch.set_num_threads` once, before the first call",
+    "default_dtype": "Set `torch.set_default_dtype` once, before the first call",
+    "deterministic_algorithms": "Set `torch.use_deterministic_algorithms` once, before the first call",
+}
+
+
+def advice_for_recompile(item: Recompile) -> str | None:
+    """What to change so that the code is not compiled again.
+
+    Args:
+        item: A recompile.
+
+    Returns:
+        One sentence without a full stop; None when the guard does not say enough.
+    """
+    guard = item.guard or ""
+    if _INTERNAL.search(guard):
+        return _HANDED_ON if _ON_STACK.match(guard) else None
+    for rule in _RULES:
+        said = rule(guard, item)
+        if said is not None:
+            return said
+    return None
+
+
+def advice_for_limit(refused: Recompile) -> str:
+    """What to change where PyTorch compiled a function so often that it gave up.
+
+    Args:
+        refused: The recompile that was not made any more.
+
+    Returns:
+        One sentence that names the guard, the values seen and, if known, what to do.
+    """
+    guard = (refused.guard or refused.reason).partition("  #")[0].strip()
+    seen = f" (seen: {', '.join(refused.values)})" if refused.values else ""
+    advice = refused.advice or "Keep it the same from call to call"
+    return f"{advice}; PyTorch gave up compiling this function anew, the last time because of `{guard}`{seen}"
+
+
+def _tensor(guard: str, item: Recompile) -> str | None:
+    found = _TENSOR.match(guard)
+    if found is None:
+        return None
+    name, what = user_name(found["name"]), found["what"]
+    if what == "size":
+        return _size(found["name"], int(found["dim"] or 0), item.values)
+    if what == "dispatch key set":
+        return _dispatch(name, item)
+    return {
+        "rank": f"Call with `{name}` of one number of dimensions: each number is compiled for itself",
+        "dtype": f"Convert `{name}` to one dtype before the call: each dtype is compiled for itself",
+        "stride": f"Hand `{name}` over in one memory layout, as `{name}.contiguous()` before the call",
+        "requires_grad": f"Call with `{name}.requires_grad` the same every time, or with `{name}.detach()`",
+    }.get(what) or (f"Move `{name}` to one device before the call" if "device" in what else None)
+
+
+def _size(source: str, dim: int, values: Sequence[str]) -> str:
+    name = user_name(source)
+    if _COMPUTED.search(source):
+        return f"Keep the shape of `{name}`: sizes of weights are constants of the graph"
+    if _SPECIAL.intersection(values):
+        return _special_size(name, dim)
+    return (
+        f"Say `torch._dynamo.mark_dynamic({name}, {dim})` before the first call, or compile with `dynamic=True`: one graph serves all sizes"
+    )
+
+
+def _special_size(name: str, dim: int) -> str:
+    return f"Avoid calls with size 0 or 1 in dimension {dim} of `{name}`: PyTorch compiles for these apart"
+
+
+def _dispatch(name: str, item: Recompile) -> str | None:
+    sides = [set(re.findall(r"\w+", value.partition("(")[2])) for value in item.values]
+    if len(sides) != 2:  # noqa: PLR2004 - what was expected and what came
+        return None
+    changed = sides[0] ^ sides[1]
+    if any(not key.startswith(("Autograd", "ADInplace")) for key in changed):
+        return f"Make `{name}` one kind of tensor, on one device, before the call"
+    return f"Make `{name}` always under `torch.inference_mode()` or never: tensors made there are compiled for apart"
+
+
+def _kind(guard: str, item: Recompile) -> str | None:
+    found = _KIND.match(guard)
+    if found is None:
+        return None
+    name = user_name(found["name"])
+    if any("NoneType" in value for value in item.values[-1:]) or "found <class 'NoneType'>" in item.reason:
+        return f"Pass a tensor for `{name}` every time: None is compiled for itself"
+    return f"Pass the same kind of object for `{name}` every time"
+
+
+def _state(guard: str, _item: Recompile) -> str | None:
+    found = _STATE.match(guard)
+    return _STATES.get(next((state for state in _STATES if found["what"].startswith(state)), "")) if found else None
+
+
+def _length(guard: str, _item: Recompile) -> str | None:
+    found = _LENGTH.match(guard)
+    if found is None:
+        return None
+    name = user_name(found["name"])
+    if "!=" in guard:  # only dicts are told of in this way
+        return f"Pass `{name}` with the same keys every time"
+    return f"Pass `{name}` with the same number of items every time, or its items as one tensor: a loop over them is unrolled"
+
+
+def _keys(guard: str, _item: Recompile) -> str | None:
+    found = _KEYS.match(guard)
+    return f"Pass `{user_name(found['name'])}` with the same keys in the same order every time" if found else None
+
+
+def _identity(guard: str, _item: Recompile) -> str | None:
+    found = _IDENTITY.match(guard)
+    if found is None:
+        return None
+    name = user_name(found["name"])
+    if found["what"] == "type":
+        return f"Pass an object of the same class for `{name}` every time"
+    whole = name.removesuffix(".__code__")
+    made = ", made once and not anew for each call" if whole != name else ""
+    return f"Pass the same object for `{whole}` every time{made}: its identity is part of the compiled code"
+
+
+def _names(text: str) -> list[str]:
+    found = _literal(text)
+    return [str(name) for name in found] if isinstance(found, list) else []
+
+
+def _shape(guard: str, item: Recompile) -> str | None:
+    sizes = list(_SIZE.finditer(guard))
+    if not sizes:
+        return None
+    first = sizes[0]
+    name, dim = user_name(first["name"]), first["dim"]
+    if "duck sizing" in item.reason:
+        names = " and ".join(f"`{user_name(size.group())}`" for size in sizes)
+        return f"Let {names} differ in the first call: sizes that are equal there are taken for the same size"
+    if re.match(rf"2 <= {re.escape(first.group())}$", guard):
+        return _special_size(name, int(dim))
+    return f"Call with sizes for which `{' '.join(guard.split())}` is always true or always false: the code takes another way otherwise"
+
+
+def _same_tensor(guard: str, _item: Recompile) -> str | None:
+    found = _DUPLICATES.match(guard)
+    if found is not None:
+        names = ", ".join(f"`{user_name(name)}`" for name in _names(found["names"]))
+        return f"Pass different tensors for {names}, or the same one every time" if names else None
+    same = _SAME.match(guard)
+    if same is None:
+        return None
+    name = user_name(same["first"])
+    if same["second"] == "None":
+        return f"Pass `{name}` every time or never: None is compiled for itself"
+    return f"Pass the same tensor for `{name}` and `{user_name(same['second'])}` every time, or never"
+
+
+def _equal(guard: str, item: Recompile) -> str | None:
+    found = _EQUAL.match(guard)
+    if found is None:
+        return None
+    value = _literal(found["value"])
+    source, name = found["name"], user_name(found["name"])
+    if isinstance(value, bool):
+        if source.endswith(".training"):
+            module = name.removesuffix(".training")
+            return f"Keep `{module}` in one mode, `train()` or `eval()`, for all calls, or compile a function of its own for each mode"
+        return f"Call with one value of `{name}`, or compile a function of its own for each: it decides what is in the graph"
+    if isinstance(value, (int, float)):
+        return _number(source, name, item)
+    return f"Call with one value of `{name}`, or compile a function of its own for each" if isinstance(value, str) else None
+
+
+def _number(source: str, name: str, item: Recompile) -> str:
+    if "allow_unspec_int_on_nn_module" in item.reason:
+        setting = "torch._dynamo.config.allow_unspec_int_on_nn_module = True"
+        return f"Make `{name}` a tensor, as a buffer of the module, or set `{setting}`: a Python number is a constant of the graph"
+    if _GLOBAL.match(source):
+        return f"Make the global `{name}` a tensor: a Python number is a constant of the graph"
+    constant = "a Python number is a constant of the graph"
+    kinds = {type(_literal(value)) for value in item.values}
+    # One graph takes one kind of number, and PyTorch may make constants of 0 and 1 even then.
+    dynamic = not _SPECIAL.intersection(item.values) and len(kinds) == 1
+    if kinds == {float}:
+        return f"Pass `{name}` as a tensor, or compile with `dynamic=True`: {constant}"
+    tensor = f"ass `{name}` as a tensor, unless it is a size"
+    return f"Compile with `dynamic=True`, or p{tensor}: {constant}" if dynamic else f"P{tensor}: {constant}"
+
+
+_RULES: Sequence[Callable[[str, Recompile], str | None]] = (
+    _tensor,
+    _kind,
+    _state,
+    _length,
+    _keys,
+    _identity,
+    _same_tensor,
+    _shape,
+    _equal,
+)
+
+
+def _literal(text: str) -> object:
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return None
+
+
+def user_name(source: str) -> str:
+    """A name of a guard as the user writes it.
+
+    Args:
+        source: As in Dynamo's text: `self._modules['drop'].training`, `G['scale']`.
+
+    Returns:
+        `self.drop.training`, `scale`; other text as it is.
+    """
+    found = _GLOBAL.match(source)
+    return found["name"] if found else _MODULE.sub(lambda match: f".{match['name']}", source)

@@ -1,0 +1,173 @@
+"""The identity chain: user line, module, FX node, partition, ONNX node, kernel; walked from any link to all others."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ortlens.errors import UsageError
+from ortlens.trace.records import Confidence, Phase, column
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ortlens.trace.records import Capture, Graph, Kernel, Node
+
+_LINE = re.compile(r"^(?P<file>.+):(?P<line>\d+)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One way through the chain, from a user line to a kernel."""
+
+    file: str | None = column("File of the user line; a backward node has that of its forward node.", default=None)
+    line: int | None = column("Number of the user line.", default=None)
+    source: str | None = column("Text of the user line.", default=None)
+    module: str | None = column("nn.Module path.", default=None)
+    line_confidence: Confidence = column(  # noqa: RUF009 - field() in disguise
+        "How sure the user line is: `exact` where PyTorch noted it with the node, `none` where it noted none."
+    )
+    graph_id: str = column("Graph of the FX node.")
+    phase: Phase | None = column("Its phase: `inference`, `forward` or `backward`.", default=None)  # noqa: RUF009 - likewise
+    node: str = column("FX node.")
+    target: str = column("Its operator.")
+    partition_id: str | None = column("Partition that runs it; empty where PyTorch runs it.", default=None)
+    onnx_node: str | None = column("ONNX node made from it; empty where there is none.", default=None)
+    onnx_confidence: Confidence = column(  # noqa: RUF009 - likewise
+        "How sure that is: `exact`, `fused` where a rewrite made it from several nodes, `inferred` from a neighbour, `none` without one.",
+        default="none",
+    )
+    session_id: str | None = column("Session that was profiled; empty where none was, or none of its kernels is this node's.", default=None)
+    kernel: str | None = column("Kernel that computes it; empty likewise.", default=None)
+    op_type: str | None = column("The kernel's operator.", default=None)
+    provider: str | None = column("Execution provider that ran the kernel.", default=None)
+    total_ns: int | None = column("Time of the kernel, with all else that it computes.", unit="ns", default=None)
+    share: float | None = column("Its share of the session's kernel time, 0 to 1.", default=None)
+    kernel_confidence: Confidence = column(  # noqa: RUF009 - likewise
+        "How sure the kernel is: `exact`, `fused` where it computes several nodes, `inferred`, `none` without one.", default="none"
+    )
+
+
+def links(  # noqa: PLR0913 - a link has so many names
+    capture: Capture,
+    *,
+    line: str | None = None,
+    module: str | None = None,
+    node: str | None = None,
+    partition: str | None = None,
+    onnx_node: str | None = None,
+    kernel: str | None = None,
+) -> tuple[Link, ...]:
+    """Walk the chain from one link to all others.
+
+    Args:
+        capture: Any capture; kernels are there after `profile`.
+        line: User line as `model.py:12`; the end of a path is enough.
+        module: nn.Module path as `layers.0`; those inside it belong to it.
+        node: FX node; graphs number their nodes alike, `g0:add` tells them apart.
+        partition: Id of a partition.
+        onnx_node: Name of an ONNX node in a partition's model.
+        kernel: Name of a kernel.
+
+    Returns:
+        A row for each way through the chain that passes all that is given, in the order of the graphs; all of them when nothing is
+        given. Empty when nothing fits.
+
+    Raises:
+        UsageError: `line` is not of the form `file:number`.
+    """
+    tests: list[Callable[[Link], bool]] = []
+    if line is not None:
+        tests.append(_line_test(line))
+    if module is not None:
+        tests.append(lambda link: link.module is not None and (link.module == module or link.module.startswith(module + ".")))
+    if node is not None:
+        tests.append(lambda link: node in (link.node, f"{link.graph_id}:{link.node}"))
+    for name, wanted in (("partition_id", partition), ("onnx_node", onnx_node), ("kernel", kernel)):
+        if wanted is not None:
+            tests.append(_equals(name, wanted))
+    return tuple(link for link in _all_links(capture) if all(test(link) for test in tests))
+
+
+def _equals(name: str, wanted: str) -> Callable[[Link], bool]:
+    return lambda link: getattr(link, name) == wanted
+
+
+def _line_test(text: str) -> Callable[[Link], bool]:
+    match = _LINE.match(text)
+    if match is None:
+        raise UsageError(f"line must be a file and a number, as 'model.py:12', not {text!r}")
+    parts, number = _parts(match["file"]), int(match["line"])
+    return lambda link: link.line == number and link.file is not None and _parts(link.file)[-len(parts) :] == parts
+
+
+def _parts(path: str) -> list[str]:
+    return path.replace("\\", "/").split("/")
+
+
+def _all_links(capture: Capture) -> Iterator[Link]:
+    graphs = {graph.graph_id: graph for graph in capture.graphs}
+    by_onnx, by_node = _kernels(capture)
+    for node in capture.nodes:
+        partition, known = node.partition_id or "", dict(zip(node.onnx_nodes, node.onnx_confidences, strict=False))
+        told: set[tuple[str, str]] = set()
+        for onnx_node in node.onnx_nodes:
+            found = by_onnx.get((partition, onnx_node), ())
+            told.update((kernel.session_id, kernel.kernel) for kernel in found)
+            for kernel in found or (None,):
+                yield _link(graphs, node, onnx_node, known.get(onnx_node, "exact"), kernel)
+        for kernel in by_node.get((partition, node.node), ()):
+            if (kernel.session_id, kernel.kernel) not in told:  # put in by ONNX Runtime for this node, or known by its name alone
+                told.add((kernel.session_id, kernel.kernel))
+                yield _link(graphs, node, None, "none", kernel)
+        if not told and not node.onnx_nodes:
+            yield _link(graphs, node, None, "none", None)
+
+
+def _kernels(capture: Capture) -> tuple[dict[tuple[str, str], list[Kernel]], dict[tuple[str, str], list[Kernel]]]:
+    """Kernels by partition and ONNX node, and by partition and FX node."""
+    partition_of = {session.session_id: session.partition_id for session in capture.sessions}
+    by_onnx: dict[tuple[str, str], list[Kernel]] = defaultdict(list)
+    by_node: dict[tuple[str, str], list[Kernel]] = defaultdict(list)
+    for kernel in capture.kernels:
+        partition = partition_of.get(kernel.session_id, "")
+        for name in kernel.onnx_nodes:
+            by_onnx[partition, name].append(kernel)
+        for name in kernel.nodes:
+            by_node[partition, name].append(kernel)
+    return by_onnx, by_node
+
+
+def _link(graphs: dict[str, Graph], node: Node, onnx_node: str | None, confidence: str, kernel: Kernel | None) -> Link:
+    graph = graphs.get(node.graph_id)
+    link = Link(
+        file=node.file,
+        line=node.line,
+        source=node.source,
+        module=node.module,
+        line_confidence="none" if node.line is None else "exact",
+        graph_id=node.graph_id,
+        phase=None if graph is None else graph.phase,
+        node=node.node,
+        target=node.target,
+        partition_id=node.partition_id,
+        onnx_node=onnx_node,
+        onnx_confidence=_CONFIDENCES.get(confidence, "none"),
+    )
+    if kernel is None:
+        return link
+    return replace(
+        link,
+        session_id=kernel.session_id,
+        kernel=kernel.kernel,
+        op_type=kernel.op_type,
+        provider=kernel.provider,
+        total_ns=kernel.total_ns,
+        share=kernel.share,
+        kernel_confidence=kernel.confidence,
+    )
+
+
+_CONFIDENCES: dict[str, Confidence] = {"exact": "exact", "fused": "fused", "inferred": "inferred", "none": "none"}

@@ -1,0 +1,295 @@
+"""The ledger of a call: where its wall time went, part by part, so that nothing is left unsaid.
+
+The clock readings of some calls come in, rows that add up to their wall time go out. The rows are means over the middle half
+of the calls by wall time: a mean adds up exactly, and the slow and the lucky calls stay outside. Rejected: the median of each
+part on its own, since medians of parts do not add up to the median of the whole, and what is missing would look like a residual.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, TypeAlias
+
+from ortlens.analysis.timing import call_time, graph_times
+from ortlens.trace.records import LedgerPart, LedgerPartName
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from ortlens.trace.records import Capture
+
+PARTS: tuple[LedgerPartName, ...] = ("guards", "bind", "run", "output", "eager", "residual")
+"""The parts in the order in which a call goes through them."""
+
+_Book: TypeAlias = "defaultdict[tuple[str, LedgerPartName], float]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One stay inside a graph.
+
+    Attributes:
+        graph_id: The graph.
+        entered_ns: Clock reading at its entry.
+        left_ns: Clock reading when it was left.
+    """
+
+    graph_id: str
+    entered_ns: int
+    left_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionTime:
+    """What the sessions of one graph took in one call, in ns.
+
+    Attributes:
+        bind_ns: Binding.
+        run_ns: Inside ONNX Runtime, or the whole graph under another backend.
+        output_ns: Handing outputs back.
+    """
+
+    bind_ns: int = 0
+    run_ns: int = 0
+    output_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallTrace:
+    """The clock readings of one call of the model.
+
+    Attributes:
+        started_ns: Before the call.
+        ended_ns: After it.
+        entries: Stays inside graphs, in order; they do not overlap.
+        sessions: Time of the sessions by graph id.
+        eager_ns: Time of the nodes that PyTorch ran by graph id.
+        heard: What Dynamo did, in order: whether it looked for compiled code or ran it, with the readings at both ends; only of
+            calls in which that was listened to, which are slower than the others.
+    """
+
+    started_ns: int
+    ended_ns: int
+    entries: tuple[Entry, ...]
+    sessions: Mapping[str, SessionTime] = field(default_factory=dict)
+    eager_ns: Mapping[str, int] = field(default_factory=dict)
+    heard: tuple[tuple[bool, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What is known of the time outside the graphs.
+
+    Attributes:
+        lookup_ns: What Dynamo does ahead of a stay, guards included, by graph id; see `lookups_ahead`.
+        last_lookup_ns: Its look-ups after the last graph of a call.
+        break_ahead: The break that lies ahead of a graph, by graph id; a graph at the start of a frame has none.
+        last_break: The break after which no graph comes any more, when there is exactly one.
+        has_python_after: Whether user code runs after the last graph, as it does after such a break.
+        unclocked: Graphs with nodes that PyTorch runs without a clock of their own; what their sessions leave is theirs.
+    """
+
+    lookup_ns: Mapping[str, float] = field(default_factory=dict)
+    last_lookup_ns: float = 0.0
+    break_ahead: Mapping[str, str] = field(default_factory=dict)
+    last_break: str | None = None
+    has_python_after: bool = False
+    unclocked: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """Where the wall time of a call went.
+
+    Attributes:
+        parts: One row per graph that was entered and part, residual included; empty when no graph was.
+        break_ns: What each break costs per call, by break id: the time from leaving the graph before it to entering the
+            graph after it.
+        calls: Calls that were averaged.
+    """
+
+    parts: tuple[LedgerPart, ...]
+    break_ns: Mapping[str, int]
+    calls: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerTotals:
+    """The ledger of a whole model: sums over its graphs.
+
+    Attributes:
+        ns: Time per call by part; parts that were not measured are absent.
+        share: The same as shares of the sum.
+        total_ns: The sum; the wall time of a call when measured.
+        is_measured: True for measured calls; False when only the logs of sessions and nodes are known, without what lies
+            around them.
+    """
+
+    ns: Mapping[LedgerPartName, int]
+    share: Mapping[LedgerPartName, float]
+    total_ns: int
+    is_measured: bool
+
+
+def ledger_from_calls(calls: Sequence[CallTrace], around: Surroundings) -> Ledger:
+    """Balance the books of some calls.
+
+    Args:
+        calls: Clock readings; calls that entered no graph are left out.
+        around: What is known of the time outside the graphs.
+
+    Returns:
+        Rows whose shares add to 1; no rows without calls.
+    """
+    middle = _middle_half([call for call in calls if call.entries])
+    book: _Book = defaultdict(float)
+    price: defaultdict[str, float] = defaultdict(float)
+    for call in middle:
+        _book_gaps(call, around, book, price)
+        _book_insides(call, around, book)
+    count = max(len(middle), 1)
+    graph_ids = dict.fromkeys(entry.graph_id for call in middle for entry in call.entries)
+    rows = {(graph_id, part): round(book[graph_id, part] / count) for graph_id in graph_ids for part in PARTS}
+    breaks = {break_id: round(ns / count) for break_id, ns in price.items()}
+    return Ledger(parts=_parts(rows), break_ns=breaks, calls=len(middle))
+
+
+def _middle_half(calls: list[CallTrace]) -> list[CallTrace]:
+    ranked = sorted(calls, key=lambda call: call.ended_ns - call.started_ns)
+    quarter = len(ranked) // 4
+    return ranked[quarter : len(ranked) - quarter]
+
+
+def _book_gaps(call: CallTrace, around: Surroundings, book: _Book, price: defaultdict[str, float]) -> None:
+    """The time outside the graphs: ahead of each, and after the last."""
+    left = call.started_ns
+    for number, entry in enumerate(call.entries):
+        gap, graph_id = entry.entered_ns - left, entry.graph_id
+        broken = around.break_ahead.get(graph_id)
+        # Nothing of the user's runs ahead of the first graph, unless a break came even before it.
+        only_guards = number == 0 and broken is None
+        guards = gap if only_guards else min(around.lookup_ns.get(graph_id, 0.0), gap)
+        book[graph_id, "guards"] += guards
+        book[graph_id, "eager"] += gap - guards
+        if broken is not None:  # ahead of the first graph the guards are due with or without the break
+            price[broken] += gap if number else gap - guards
+        left = entry.left_ns
+    last, tail = call.entries[-1].graph_id, call.ended_ns - left
+    guards = min(around.last_lookup_ns, tail) if around.has_python_after else tail
+    book[last, "guards"] += guards
+    book[last, "eager"] += tail - guards
+    if around.last_break is not None:
+        price[around.last_break] += tail
+
+
+def _book_insides(call: CallTrace, around: Surroundings, book: _Book) -> None:
+    """The time inside the graphs: sessions, nodes that PyTorch runs, and what neither explains."""
+    inside: defaultdict[str, int] = defaultdict(int)
+    for entry in call.entries:
+        inside[entry.graph_id] += entry.left_ns - entry.entered_ns
+    for graph_id, whole in inside.items():
+        times, eager = call.sessions.get(graph_id, SessionTime()), call.eager_ns.get(graph_id, 0)
+        book[graph_id, "bind"] += times.bind_ns
+        book[graph_id, "run"] += times.run_ns
+        book[graph_id, "output"] += times.output_ns
+        book[graph_id, "eager"] += eager
+        rest = whole - times.bind_ns - times.run_ns - times.output_ns - eager
+        book[graph_id, "eager" if graph_id in around.unclocked else "residual"] += rest
+
+
+def _parts(rows: Mapping[tuple[str, LedgerPartName], int]) -> tuple[LedgerPart, ...]:
+    total = sum(rows.values())
+    return tuple(
+        LedgerPart(graph_id=graph_id, part=part, ns=ns, share=ns / total if total else 0.0) for (graph_id, part), ns in rows.items()
+    )
+
+
+def lookups_ahead(calls: Iterable[CallTrace]) -> tuple[dict[str, float], float]:
+    """What Dynamo does ahead of each graph: it looks for compiled code, and that code gathers what the graph takes.
+
+    Args:
+        calls: Calls in which that was listened to.
+
+    Returns:
+        The median per stay in a graph, by graph id, and the median per call of the look-ups after the last graph; in ns.
+    """
+    ahead: defaultdict[str, list[int]] = defaultdict(list)
+    after = [0] if not (calls := tuple(calls)) else []
+    for call in calls:
+        left = call.started_ns
+        for entry in call.entries:
+            starts = [start for is_lookup, start, _ in call.heard if not is_lookup and left <= start <= entry.entered_ns]
+            gathering = entry.entered_ns - starts[-1] if starts else 0
+            ahead[entry.graph_id].append(_looked_up(call, left, entry.entered_ns) + gathering)
+            left = entry.left_ns
+        after.append(_looked_up(call, left, call.ended_ns))
+    return {graph_id: median(ns) for graph_id, ns in ahead.items()}, median(after)
+
+
+def _looked_up(call: CallTrace, start: int, end: int) -> int:
+    return sum(ended - started for is_lookup, started, ended in call.heard if is_lookup and start <= started and ended <= end)
+
+
+def ledger_from_logs(capture: Capture) -> tuple[LedgerPart, ...]:
+    """The ledger as far as the logs of sessions and nodes tell it: means over all calls, without guards and residual.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        Rows for `bind`, `run`, `output` and `eager`, with shares of their sum; empty when nothing ran, or when the latest
+        calls do not tell how the time of each session was split.
+    """
+    calls = call_time(capture).calls
+    if not calls:
+        return ()
+    times = {graph_id: time for graph_id, time in graph_times(capture).items() if time.calls}
+    splits = _splits(capture)
+    rows: dict[tuple[str, LedgerPartName], int] = {}
+    for graph_id, time in times.items():
+        if time.ort_ns and graph_id not in splits:
+            return ()
+        bind, run, output = splits.get(graph_id, (0.0, 0.0, 0.0))
+        rows[graph_id, "bind"] = round(time.ort_ns * bind / calls)
+        rows[graph_id, "run"] = round((time.ort_ns * run + time.foreign_ns) / calls)
+        rows[graph_id, "output"] = round(time.ort_ns * output / calls)
+        rows[graph_id, "eager"] = round(time.eager_ns / calls)
+    return _parts({key: ns for key, ns in rows.items() if ns})
+
+
+def _splits(capture: Capture) -> dict[str, tuple[float, float, float]]:
+    """How the time of each graph's sessions divides into bind, run and output, over the calls that are kept one by one."""
+    sums: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for run in capture.runs:
+        if run.session_id is not None and run.graph_id is not None:
+            for place, ns in enumerate((run.bind_ns, run.run_ns, run.output_ns)):
+                sums[run.graph_id][place] += ns
+    return {graph_id: _shares(parts) for graph_id, parts in sums.items() if any(parts)}
+
+
+def _shares(parts: list[int]) -> tuple[float, float, float]:
+    bind, run, output = parts
+    whole = bind + run + output
+    return bind / whole, run / whole, output / whole
+
+
+def totals_of(parts: Iterable[LedgerPart]) -> LedgerTotals | None:
+    """The ledger of the whole model.
+
+    Args:
+        parts: Rows of one capture.
+
+    Returns:
+        Sums over the graphs; None without rows, or when they hold no time.
+    """
+    sums: defaultdict[LedgerPartName, int] = defaultdict(int)
+    for row in parts:
+        sums[row.part] += row.ns
+    total = sum(sums.values())
+    if not total:
+        return None
+    ns = {part: sums[part] for part in PARTS if part in sums}
+    share = {part: value / total for part, value in ns.items()}
+    return LedgerTotals(ns=ns, share=share, total_ns=total, is_measured="residual" in ns)

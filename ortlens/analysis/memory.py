@@ -1,0 +1,174 @@
+"""How much memory a model takes, and where PyTorch and ONNX Runtime each hold a copy of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from ortlens.trace.records import column
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from ortlens.trace.records import Capture, Graph, Node, Partition, Session
+
+_SAME_MEMORY = frozenset(
+    f"aten.{name}"
+    for name in (
+        "view.default",
+        "_unsafe_view.default",
+        "reshape.default",
+        "squeeze.default",
+        "squeeze.dim",
+        "squeeze.dims",
+        "unsqueeze.default",
+        "alias.default",
+        "detach.default",
+    )
+)
+"""Operators whose output is their input under another shape; ONNX Runtime runs them in place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRow:
+    """Memory of a graph, or of one partition and one of its sessions."""
+
+    graph_id: str = column("The graph.")
+    partition_id: str | None = column("The partition; empty in the row of a whole graph.", default=None)
+    session_id: str | None = column("The session; empty in the row of a whole graph and of a partition that has none yet.", default=None)
+    weight_bytes: int | None = column("Parameters and buffers that it reads; PyTorch holds them once for all.", unit="bytes")
+    shared_bytes: int | None = column("Of these, what ONNX Runtime reads as constants in PyTorch's memory, without a copy.", unit="bytes")
+    copied_bytes: int | None = column(
+        "Of these, what was copied to become a constant: weights that are not contiguous, or all with `ort_session_options`.", unit="bytes"
+    )
+    held_bytes: int | None = column(
+        "Heap that making the session took: weights that ONNX Runtime packed or folded into copies of its own, and its own structures. "
+        "Empty where the C library does not tell.",
+        unit="bytes",
+    )
+    input_bytes: int | None = column("What enters per call, weights apart.", unit="bytes")
+    output_bytes: int | None = column("What leaves per call; PyTorch's allocator holds it.", unit="bytes")
+    live_bytes: int | None = column(
+        "Peak of what its nodes hold at a time, outputs included and weights and inputs apart: counted over the FX nodes in their order, "
+        "each value from its maker to its last reader, before any fusion.",
+        unit="bytes",
+    )
+    live_at: str | None = column("FX node at which that peak is reached.")
+    arena_bytes: int | None = column(
+        "Peak of what ONNX Runtime's allocator really held for activations, fusions and reuse included; empty where not profiled.",
+        unit="bytes",
+    )
+    arena_held_bytes: int | None = column(
+        "What that allocator had taken from the system, packed weights and unused space included; likewise.", unit="bytes"
+    )
+
+
+class Peak(NamedTuple):
+    """The most that nodes hold at a time, in bytes, and where."""
+
+    bytes: int
+    node: str | None
+
+
+def memory(capture: Capture) -> tuple[MemoryRow, ...]:
+    """Tell how much memory each graph and each of its partitions takes.
+
+    Args:
+        capture: Any capture of our backend; what the arena held is there after `profile`.
+
+    Returns:
+        Per graph one row for all of it, then one per partition and session. Empty without partitions. Symbolic sizes count with
+        the hint of the call that was compiled.
+    """
+    nodes: dict[str, list[Node]] = {}
+    for node in capture.nodes:
+        nodes.setdefault(node.graph_id, []).append(node)
+    sessions: dict[str, list[Session]] = {}
+    for session in capture.sessions:
+        sessions.setdefault(session.partition_id, []).append(session)
+    partitions: dict[str, list[Partition]] = {}
+    for partition in capture.partitions:
+        partitions.setdefault(partition.graph_id, []).append(partition)
+    return tuple(
+        row
+        for graph in capture.graphs
+        if graph.graph_id in partitions
+        for row in _of_graph(graph, nodes.get(graph.graph_id, []), partitions[graph.graph_id], sessions)
+    )
+
+
+def _of_graph(
+    graph: Graph, nodes: Sequence[Node], partitions: Sequence[Partition], sessions: Mapping[str, Sequence[Session]]
+) -> Iterator[MemoryRow]:
+    sizes = dict(zip(graph.inputs, graph.input_sizes, strict=False))
+    weights = set(graph.weights)
+    peak = peak_of(nodes, {node.node for node in nodes if node.is_output})
+    yield MemoryRow(
+        graph_id=graph.graph_id,
+        weight_bytes=sum(size for name, size in sizes.items() if name in weights),
+        shared_bytes=None,
+        copied_bytes=None,
+        held_bytes=None,
+        input_bytes=sum(size for name, size in sizes.items() if name not in weights),
+        output_bytes=sum(node.output_bytes or 0 for node in nodes if node.is_output),
+        live_bytes=peak.bytes,
+        live_at=peak.node,
+        arena_bytes=None,
+        arena_held_bytes=None,
+    )
+    for partition in partitions:
+        own = [node for node in nodes if node.partition_id == partition.partition_id]
+        names = {node.node for node in own}
+        read_outside = {name for node in nodes if node.node not in names for name in node.inputs}
+        peak = peak_of(own, {node.node for node in own if node.is_output or node.node in read_outside})
+        for session in sessions.get(partition.partition_id) or (None,):
+            yield _row(partition, session, peak)
+
+
+def _row(partition: Partition, session: Session | None, peak: Peak) -> MemoryRow:
+    frozen, copied = (None, None) if session is None else (session.frozen_bytes, session.copied_bytes)
+    return MemoryRow(
+        graph_id=partition.graph_id,
+        partition_id=partition.partition_id,
+        session_id=None if session is None else session.session_id,
+        weight_bytes=partition.weight_bytes,
+        shared_bytes=None if frozen is None or copied is None else frozen - copied,
+        copied_bytes=copied,
+        held_bytes=None if session is None else session.held_bytes,
+        input_bytes=partition.input_bytes,
+        output_bytes=partition.output_bytes,
+        live_bytes=peak.bytes,
+        live_at=peak.node,
+        arena_bytes=None if session is None else session.arena_bytes,
+        arena_held_bytes=None if session is None else session.arena_held_bytes,
+    )
+
+
+def peak_of(nodes: Sequence[Node], kept: Collection[str]) -> Peak:
+    """The most that nodes hold at a time.
+
+    Args:
+        nodes: In the order in which they run.
+        kept: Those whose values outlive the last node.
+
+    Returns:
+        The peak, and the first node at which it is reached; 0 bytes without nodes.
+    """
+    owner: dict[str, str] = {}
+    for node in nodes:
+        same = node.target in _SAME_MEMORY and node.inputs
+        owner[node.node] = owner.get(node.inputs[0], "") if same else node.node  # "" is an input of the partition
+    last = {owner[name]: place for place, node in enumerate(nodes) for name in (*node.inputs, node.node) if name in owner}
+    outliving = {owner[name] for name in kept if name in owner}
+    dying: dict[int, list[str]] = {}
+    for name, place in last.items():
+        if name not in outliving:
+            dying.setdefault(place, []).append(name)
+    sizes = {node.node: node.output_bytes or 0 for node in nodes}
+    held, peak = 0, Peak(0, None)
+    for place, node in enumerate(nodes):
+        held += sizes[node.node] if owner[node.node] == node.node else 0
+        if held > peak.bytes:
+            peak = Peak(held, node.node)
+        held -= sum(sizes.get(name, 0) for name in dying.get(place, ()))
+    return peak

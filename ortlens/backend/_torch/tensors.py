@@ -1,0 +1,267 @@
+"""Tensors as they are while tracing: symbolic, fake, wrapped."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import torch
+    import torch.fx
+
+
+def is_symbolic(value: object) -> bool:
+    """Whether a value is a symbolic number.
+
+    Args:
+        value: Anything, as found in `meta["val"]`.
+
+    Returns:
+        True for SymInt, SymFloat and SymBool.
+    """
+    import torch
+
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def symbols_of(value: object) -> frozenset[str]:
+    """Names of the symbols in a size.
+
+    Args:
+        value: An int or a SymInt.
+
+    Returns:
+        Names such as `s0` (backed by an input's size) and `u0` (data-dependent).
+    """
+    node = getattr(value, "node", None)
+    expr = getattr(node, "expr", None)
+    return frozenset(str(s) for s in expr.free_symbols) if expr is not None else frozenset()
+
+
+def expression_of(value: object) -> str:
+    """Python source of a size, over its symbols.
+
+    Args:
+        value: An int or a SymInt.
+
+    Returns:
+        Text such as `2*s0` or `s0 // 4`, which evaluates with the symbols as names and `math` in scope.
+    """
+    node = getattr(value, "node", None)
+    if node is None:
+        return repr(value)
+    from torch.utils._sympy.printers import PythonPrinter
+
+    return str(PythonPrinter().doprint(node.expr))
+
+
+def size_hint(value: object) -> int:
+    """The size that a SymInt had while tracing.
+
+    Args:
+        value: An int or a SymInt.
+
+    Returns:
+        The hint; 1 for a data-dependent size, which has none.
+    """
+    if isinstance(value, int):
+        return value
+    node = getattr(value, "node", None)
+    hint = getattr(node, "hint", None)
+    return int(hint) if hint is not None else 1
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """The count of in-place writes to a tensor.
+
+    Args:
+        tensor: Not made in inference mode.
+
+    Returns:
+        The count.
+    """
+    return tensor._version
+
+
+@contextlib.contextmanager
+def real_tensors() -> Iterator[None]:
+    """Step out of fake tensor mode: what the backend makes while AOTAutograd traces must be real."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes():
+        yield
+
+
+def is_fake(value: object) -> bool:
+    """Whether a tensor has no data behind it.
+
+    Args:
+        value: Anything.
+
+    Returns:
+        True for fake tensors.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(value, FakeTensor)
+
+
+def is_fake_of(value: object, mode: object) -> bool:
+    """Whether a tensor is a fake one of this mode; those of different modes do not mix.
+
+    Args:
+        value: Anything.
+        mode: A fake tensor mode.
+
+    Returns:
+        True for its fake tensors.
+    """
+    return getattr(value, "fake_mode", None) is mode
+
+
+def qualified_name(target: object) -> str | None:
+    """A name by which the next process finds the same function.
+
+    Args:
+        target: Target of a `call_function` node.
+
+    Returns:
+        Text such as `torch.nn.functional.gelu`; None for what has none.
+    """
+    from torch.fx.node import _get_qualified_name
+
+    try:
+        return str(_get_qualified_name(target))  # type: ignore[arg-type]  # what has no name raises
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return None
+
+
+def is_wrapper(value: torch.Tensor) -> bool:
+    """Whether a tensor is a subclass that holds others, which AOTAutograd takes apart.
+
+    Args:
+        value: A tensor.
+
+    Returns:
+        True for such subclasses.
+    """
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    return bool(is_traceable_wrapper_subclass(value))
+
+
+def fake_tensor(dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
+    """A tensor without data.
+
+    Args:
+        dtype: Its dtype.
+        shape: Its sizes.
+        strides: Its strides.
+
+    Returns:
+        A fake tensor of the CPU.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with real_tensors(), FakeTensorMode():
+        return torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype)
+
+
+def is_contiguous(value: object) -> bool:
+    """Whether a value lies densely in memory, in the order of its dimensions; asked without making a guard.
+
+    Args:
+        value: A fake tensor, or anything else.
+
+    Returns:
+        True for what is no strided tensor, too.
+    """
+    import torch
+
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return True
+    expected = 1
+    for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
+        if size_hint(size) != 1 and size_hint(stride) != expected:
+            return False
+        expected *= max(size_hint(size), 1)
+    return True
+
+
+def fake_mode_of(values: Iterable[object]) -> Any:
+    """A fake tensor mode to run under: that of the first fake tensor, else a new one that takes real tensors too.
+
+    Args:
+        values: Tensors.
+
+    Returns:
+        A `torch._subclasses.fake_tensor.FakeTensorMode`.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    found = next((value for value in values if isinstance(value, FakeTensor)), None)
+    return FakeTensorMode(allow_non_fake_inputs=True) if found is None else found.fake_mode
+
+
+def needs_data(error: BaseException) -> bool:
+    """Whether code failed because a fake tensor has no values to decide on.
+
+    Args:
+        error: What was raised.
+
+    Returns:
+        True for the errors of `torch._subclasses.fake_tensor` that say so.
+    """
+    from torch._subclasses import fake_tensor
+
+    kinds = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
+    return isinstance(error, kinds)
+
+
+def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> Any:
+    """Apply a function to every tensor in a structure.
+
+    Args:
+        function: Takes and returns a tensor.
+        tree: Nested tuples, lists, dicts and whatever else is registered with torch's pytree.
+
+    Returns:
+        The same structure.
+    """
+    import torch
+    from torch.utils import _pytree
+
+    return _pytree.tree_map_only(torch.Tensor, function, tree)
+
+
+def tensors_of(tree: Any) -> list[torch.Tensor]:
+    """Every tensor in a structure.
+
+    Args:
+        tree: As for `map_tensors`.
+
+    Returns:
+        The tensors, in the order of the structure.
+    """
+    import torch
+    from torch.utils import _pytree
+
+    return [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def unflatten(values: list[Any], spec: Any) -> Any:
+    """Put values back into a structure.
+
+    Args:
+        values: The leaves.
+        spec: A tree spec of `torch.utils._pytree`.
+
+    Returns:
+        The structure.
+    """
+    from torch.utils import _pytree
+
+    return _pytree.tree_unflatten(values, spec)

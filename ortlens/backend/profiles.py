@@ -1,0 +1,191 @@
+"""Reading a profile of ONNX Runtime: how long each kernel took in the runs that count.
+
+The file holds an event per session, run and kernel, each on its line, in microseconds. A kernel of control flow holds the kernels of its
+body within its own time; here a time is a kernel's own. The faster half of the runs is averaged: the others were interrupted
+more, and a median would only know whole microseconds.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+_SUFFIX = "_kernel_time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTime:
+    """What the profile tells of one kernel.
+
+    Attributes:
+        name: Name of the node in the optimised model.
+        op_type: Its operator.
+        provider: Execution provider that ran it; empty where the profile does not tell.
+        calls: How often it ran in the runs that count.
+        total_ns: Its own time in them, under the profiler.
+        bytes: Bytes that a call reads and writes; None where the profile does not tell.
+    """
+
+    name: str
+    op_type: str
+    provider: str
+    calls: int
+    total_ns: float
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What a profile tells.
+
+    Attributes:
+        kernels: In the order in which they first ran.
+        arena_bytes: The most that the allocator held for activations at a time; None where the profile does not tell.
+        arena_held_bytes: The most that it had taken from the system; likewise.
+    """
+
+    kernels: tuple[KernelTime, ...]
+    arena_bytes: int | None
+    arena_held_bytes: int | None
+
+
+class ProfileIncomplete(Exception):  # noqa: N818 - said of a file
+    """The profile ends before the last run: ONNX Runtime keeps a million events and drops what comes after."""
+
+
+def read_profile(path: Path, groups: Sequence[int | None], bodies: Mapping[str, str], nested_ns: float = 0.0) -> Profile:
+    """Read the profile of a session.
+
+    Args:
+        path: As returned by `end_profiling`.
+        groups: For each run of the session, the number of the call that it repeats; None for a run that does not count.
+        bodies: Kernel in a body of control flow -> kernel that runs the body.
+        nested_ns: What the profiler takes for a kernel beyond what it tells of it, which counts for the kernel that runs the body.
+
+    Returns:
+        The kernels with their own times.
+
+    Raises:
+        ProfileIncomplete: There are fewer runs in it than were made.
+    """
+    starts = sorted(int(event["ts"]) for event in _events(path, "model_run") if event.get("name") == "model_run")
+    if len(starts) != len(groups):
+        raise ProfileIncomplete(f"the profile holds {len(starts)} of {len(groups)} runs")
+    reader = _Reader(starts, groups)
+    for event in _events(path, _SUFFIX):
+        if event.get("cat") == "Node" and str(event.get("name", "")).endswith(_SUFFIX):
+            reader.take(event)
+    return reader.profile(bodies, nested_ns / 1000)
+
+
+def _events(path: Path, marker: str) -> Iterator[Mapping[str, Any]]:
+    """The events on lines with a text in them. ONNX Runtime writes a line per event, so that a large file is never held whole."""
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if marker in line:
+                yield json.loads(line.strip().removesuffix(","))
+
+
+class _Reader:
+    """Collects events, run by run."""
+
+    def __init__(self, starts: Sequence[int], groups: Sequence[int | None]) -> None:
+        self._starts = starts
+        self._groups = groups
+        self._runs_of: dict[int, list[int]] = defaultdict(list)
+        for run, group in enumerate(groups):
+            if group is not None:
+                self._runs_of[group].append(run)
+        self._micros: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+        self._times: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+        self._calls: dict[str, int] = defaultdict(int)
+        self._bytes: dict[str, int | None] = defaultdict(int)
+        self._facts: dict[str, tuple[str, str]] = {}
+        self._memory = _Memory()
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        run = bisect.bisect_right(self._starts, int(event["ts"])) - 1
+        args = event.get("args") or {}
+        self._memory.take(args)
+        if run < 0:
+            return
+        name = str(event["name"]).removesuffix(_SUFFIX)
+        self._facts.setdefault(name, (str(args.get("op_name", "")), str(args.get("provider", ""))))
+        self._micros[name][run] += int(event["dur"])
+        self._times[name][run] += 1
+        if self._groups[run] is not None:
+            self._calls[name] += 1
+            known, size = self._bytes[name], _touched(args)
+            self._bytes[name] = None if known is None or size is None else known + size
+
+    def profile(self, bodies: Mapping[str, str], nested: float) -> Profile:
+        own: dict[str, dict[int, float]] = {name: dict(runs) for name, runs in self._micros.items()}
+        for name, parent in bodies.items():
+            if name in self._micros and parent in own:
+                for run, micros in self._micros[name].items():  # all of the kernel, with what is in its own bodies
+                    own[parent][run] = own[parent].get(run, 0) - micros - nested * self._times[name][run]
+        return Profile(
+            kernels=tuple(self._kernel(name, own[name]) for name in self._facts if self._calls[name]),
+            arena_bytes=self._memory.activations(),
+            arena_held_bytes=self._memory.held,
+        )
+
+    def _kernel(self, name: str, micros: Mapping[int, float]) -> KernelTime:
+        op_type, provider = self._facts[name]
+        total = sum(quiet_mean([micros.get(run, 0) for run in runs]) * len(runs) for runs in self._runs_of.values())
+        size, calls = self._bytes[name], self._calls[name]
+        return KernelTime(
+            name=name,
+            op_type=op_type,
+            provider=provider,
+            calls=calls,
+            total_ns=1000.0 * max(total, 0.0),
+            bytes=None if size is None else round(size / calls),
+        )
+
+
+def quiet_mean(values: Sequence[float]) -> float:
+    """The mean of the faster half: what else goes on in a machine only ever makes a run longer.
+
+    Args:
+        values: At least one.
+
+    Returns:
+        The mean of the lower half, the middle one included.
+    """
+    faster = sorted(values)[: (len(values) + 1) // 2]
+    return sum(faster) / len(faster)
+
+
+def _touched(args: Mapping[str, Any]) -> int | None:
+    sizes = [args.get(key) for key in ("activation_size", "parameter_size", "output_size")]
+    return None if None in sizes else sum(int(size) for size in sizes if size is not None)
+
+
+class _Memory:
+    """What the events tell of the allocator: it held something before the first kernel, which are weights that were packed."""
+
+    def __init__(self) -> None:
+        self._before: int | None = None
+        self._most: int | None = None
+        self.held: int | None = None
+
+    def take(self, args: Mapping[str, Any]) -> None:
+        in_use, delta, held = (args.get(key) for key in ("mem_bytes_in_use", "mem_in_use_delta", "mem_arena_held"))
+        if in_use is None or delta is None:
+            return
+        now, peak = int(in_use), int(args.get("mem_in_use_peak", in_use))
+        if self._before is None:
+            self._before = now - int(delta)
+        self._most = max(self._most or 0, now, peak)
+        self.held = max(self.held or 0, int(held or 0))
+
+    def activations(self) -> int | None:
+        return None if self._most is None or self._before is None else max(self._most - self._before, 0)

@@ -1,0 +1,38 @@
+"""A partition converted once more, without what came after conversion: the values that rewriting took away are there again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ortlens.backend import convert
+from ortlens.backend.simplify import simplify
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from ortlens.backend.graph import Job
+    from ortlens.backend.session import PartitionRunner
+
+
+def as_converted(runner: PartitionRunner, job: Job, args: Sequence[Any], *, simplified: bool = False) -> PartitionRunner:
+    """Convert a partition anew.
+
+    Args:
+        runner: The partition's.
+        job: What its graph was compiled from.
+        args: The partition's inputs.
+        simplified: Apply our own rewrites, and only the user's transforms not.
+
+    Returns:
+        A runner of that model, with a session; it tells nobody.
+
+    Raises:
+        ModelRefused: ONNX Runtime does not take the model; whatever conversion raises.
+    """
+    converted = convert.onnx_from_partition(runner.part.module, job.registry, f"partition_{runner.part.index}")
+    if simplified:
+        simplify(converted.model)
+    made = runner.variant(model=convert.proto_from_model(converted.model, converted.output_types))
+    made.prepare(args)
+    return made

@@ -1,0 +1,231 @@
+"""What makes a wrong number: a conversion function, a rewrite of the model, or a rewrite of ONNX Runtime, and which one.
+
+Each suspect is tried by leaving it out: the value is right without the one that makes it wrong. Nothing is concluded from names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import onnxruntime
+
+from ortlens.lens.as_converted import as_converted
+from ortlens.lens.inner_values import InnerValues, session_with
+from ortlens.lens.lockstep import steps
+from ortlens.lens.verdicts import Verdict, judge
+from ortlens.trace.runlog import RunLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ortlens.backend.graph import Job
+    from ortlens.backend.session import PartitionRunner
+    from ortlens.lens.partition_check import PartitionCheck, Reference
+    from ortlens.lens.single_ops import SingleOps
+
+OPTIMIZERS: tuple[str, ...] = (
+    *("EliminateIdentity", "EliminateSlice", "UnsqueezeElimination", "EliminateDropout", "ExpandElimination", "CastElimination"),
+    *("PreShapeNodeElimination", "NoopElimination", "DivMulFusion", "FuseReluClip", "GemmSumFusion", "GemmTransposeFusion"),
+    *("NotWhereFusion", "ConvAddFusion", "ConvMulFusion", "ConvBNFusion", "Pad_Fusion", "MatMul_BatchNormalization_Fusion"),
+    *("CastChainElimination", "LabelEncoderFusion", "ClipQuantRewrite", "ReluQuantRewrite"),
+    *("ConstantSharing", "CommonSubexpressionElimination", "ConstantFolding", "MatMulAddFusion", "ReshapeFusion"),
+    *("SliceConcatToSpaceToDepthFusion", "GeluFusionL1", "LayerNormFusionL1", "TransposeOptimizer"),
+    *("DoubleQDQPairsRemover", "QDQPropagationTransformer", "WeightBiasQuantization", "EnsureUniqueDQForNodeUnit", "WhereDummyDq"),
+    *("TransposeOptimizer_CPUExecutionProvider", "QDQS8ToU8Transformer", "QDQSelectorActionTransformer", "QDQFinalCleanupTransformer"),
+    *("GemmActivationFusion", "MatMulIntegerToFloatFusion", "DynamicQuantizeMatMulFusion", "ConvActivationFusion", "GeluFusionL2"),
+    *("LayerNormFusionL2", "SimplifiedLayerNormFusion", "AttentionFusion", "EmbedLayerNormFusion", "GatherSliceToSplitFusion"),
+    *("GatherToSliceFusion", "MatmulTransposeFusion", "BiasGeluFusion", "GroupQueryAttentionFusion", "SkipLayerNormFusion"),
+    *("BiasSkipLayerNormFusion", "FastGeluFusion", "QuickGeluFusion", "BiasSoftmaxFusion", "BiasDropoutFusion", "MatMulScaleFusion"),
+    *("MatMulActivationFusion", "MatMulNBitsFusion", "GroupQueryAttentionPreNormFusion", "NchwcTransformer", "NhwcTransformer"),
+    *("ConvAddActivationFusion", "RemoveDuplicateCastTransformer", "CastFloat16Transformer", "GeluFusion", "LayerNormFusion"),
+)
+"""Rewrites of ONNX Runtime that can be left out by name, as its verbose log tells them; those it does not know do no harm.
+
+Source: `onnxruntime/core/optimizer/graph_transformer_utils.cc`. A test compares them with the log of the installed version."""
+
+_LEVELS = (
+    ("basic", "ORT_ENABLE_BASIC"),
+    ("extended", "ORT_ENABLE_EXTENDED"),
+    ("layout", "ORT_ENABLE_LAYOUT"),
+    ("all", "ORT_ENABLE_ALL"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """Where a wrong number comes from.
+
+    Attributes:
+        kind: `converter`, `ort`, `transform`, `simplify` or `unknown`.
+        node: FX node that is wrong.
+        optimizers: Names of ONNX Runtime's rewrites, for `ort`: one, or several that only together make the difference.
+        text: What was found out, and how.
+    """
+
+    kind: str
+    node: str
+    optimizers: tuple[str, ...] = ()
+    text: str
+
+
+class Bisection:
+    """Looks for the cause of one wrong value or output of a partition, within the call that showed it."""
+
+    def __init__(self, check: PartitionCheck, job: Job, ops: SingleOps) -> None:
+        """Take the evidence.
+
+        Args:
+            check: The partition, the inputs, and the verdicts on its values.
+            job: What its graph was compiled from.
+            ops: Converts operators on their own.
+        """
+        self._check = check
+        self._job = job
+        self._ops = ops
+
+    def cause(self, suspect: Verdict, reference: Reference) -> Cause:
+        """Find what makes a value wrong.
+
+        Args:
+            suspect: Its verdict.
+            reference: What it should be.
+
+        Returns:
+            The cause; of kind `unknown` when leaving out each suspect leaves it wrong.
+        """
+
+        def is_right(runner: PartitionRunner, **settings: Any) -> bool:
+            return self._is_right(suspect, reference, runner, **settings)
+
+        if suspect.scope == "value":  # such are run without ONNX Runtime's rewrites
+            return self._wrong_alone(suspect) or self._earlier(suspect.node, is_right)
+        runner = self._check.runner
+        if is_right(runner, level=onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL):
+            return self._rewrite(suspect.node, lambda **settings: is_right(runner, **settings))
+        return self._earlier(suspect.node, is_right)
+
+    def _is_right(self, suspect: Verdict, reference: Reference, runner: PartitionRunner, **settings: Any) -> bool:
+        """Whether the value is right under other settings; False where ONNX Runtime does not run them."""
+        try:
+            made = self._made(suspect, runner, **settings)
+        except Exception:  # noqa: BLE001 - a setting that does not run explains nothing
+            return False
+        again = Verdict(node=suspect.node, scope=suspect.scope, place=suspect.place, line_of=suspect.line_of)
+        judge(again, made, reference.eager, reference.double, self._check.tolerances)
+        return again.ok is True
+
+    def _made(self, suspect: Verdict, runner: PartitionRunner, **settings: Any) -> Any:
+        args = self._check.args
+        if suspect.scope == "value":
+            inner = InnerValues(runner, args)
+            return inner.take(next(node for node, name in inner.names.items() if name == suspect.onnx_value))
+        session = session_with(runner, args, **settings)
+        outputs = runner.uncounted(session, RunLog(None, None))(*args)
+        return outputs[self._output_place(suspect)]
+
+    def _output_place(self, suspect: Verdict) -> int:
+        names = [node.name for node in self._check.runner.part.outputs]
+        graph = self._check.runner.part.module.graph
+        return names.index(list(graph.nodes)[suspect.place].name)
+
+    def _wrong_alone(self, suspect: Verdict) -> Cause | None:
+        """The operator, or one before it whose value the model does not hold, that is wrong when converted on its own."""
+        candidates = self._unseen_before(suspect)
+        nodes = list(self._check.runner.part.module.graph.nodes)
+        makers = {nodes.index(verdict.line_of): verdict for verdict in candidates}
+        for place, step in zip(_call_places(nodes), steps(self._check.runner.part.module, self._check.args, double=False), strict=True):
+            verdict = makers.get(place)
+            if verdict is None:
+                continue
+            wrong = [found for found in self._ops.verdicts(step, place, self._check.tolerances) if found.ok is False]
+            if wrong:
+                return self._blamed(verdict, wrong[0])
+        return None
+
+    def _unseen_before(self, suspect: Verdict) -> list[Verdict]:
+        """The suspect and the values right before it that were not compared, back to those that were."""
+        before = [verdict for verdict in self._check.verdicts if verdict.scope == "value" and verdict.place < suspect.place]
+        seen = {verdict.node for verdict in before if verdict.ok is not None}
+        by_node = {verdict.node: verdict for verdict in before}
+        found, waiting = [suspect], list(suspect.line_of.all_input_nodes)
+        while waiting:
+            node = waiting.pop()
+            maker = by_node.get(node.name)
+            if node.op != "call_function" or node.name in seen:
+                continue
+            if maker is not None and maker not in found:
+                found.append(maker)
+            waiting.extend(node.all_input_nodes)
+            seen.add(node.name)
+        return found
+
+    def _blamed(self, verdict: Verdict, alone: Verdict) -> Cause:
+        """Put the blame where it belongs; a value that the model does not hold gets the figures of the operator alone."""
+        target = str(verdict.line_of.target)
+        if verdict.ok is None:
+            verdict.ok, verdict.comparison, verdict.tolerance, verdict.note = False, alone.comparison, alone.tolerance, ""
+            verdict.add("the model holds no value of it; figures of the operator converted on its own")
+        text = f"{target} converted on its own gives other numbers than PyTorch too, so that its ONNX function is what is wrong"
+        return Cause(kind="converter", node=verdict.node, text=text)
+
+    def _rewrite(self, node: str, is_right: Callable[..., bool]) -> Cause:
+        """The rewrite of ONNX Runtime without which the value is right."""
+        level = next((name for name, key in _LEVELS if not is_right(level=getattr(onnxruntime.GraphOptimizationLevel, key))), "all")
+        names = _narrowed(OPTIMIZERS, lambda without: is_right(without=without))
+        if names is None:
+            text = f"right with ONNX Runtime's rewrites off, wrong from level {level} on; none that can be left out by name makes it"
+            return Cause(kind="ort", node=node, text=text)
+        said = f"rewrite {names[0]} makes" if len(names) == 1 else f"rewrites {' and '.join(names)} make"
+        text = f"ONNX Runtime's {said} it, from optimisation level {level} on: right without"
+        if self._makes_it_alone(names, is_right):
+            text += ", wrong without all others"
+        return Cause(kind="ort", node=node, optimizers=names, text=text)
+
+    def _makes_it_alone(self, names: Sequence[str], is_right: Callable[..., bool]) -> bool:
+        return not is_right(without=[name for name in OPTIMIZERS if name not in names])
+
+    def _earlier(self, node: str, is_right: Callable[..., bool]) -> Cause:
+        """Suspects before ONNX Runtime: the user's transforms, then onnxscript's rewrites."""
+        if self._job.options.pre_ort_model_transforms and self._is_right_anew(is_right, simplified=True):
+            return Cause(kind="transform", node=node, text="pre_ort_model_transforms makes it: the model is right without them")
+        if self._is_right_anew(is_right, simplified=False):
+            text = "a rewrite of the model before ONNX Runtime (onnxscript's, or ours) makes it: the model as converted is right"
+            return Cause(kind="simplify", node=node, text=text)
+        return Cause(kind="unknown", node=node, text="not one operator or rewrite alone makes it")
+
+    def _is_right_anew(self, is_right: Callable[..., bool], *, simplified: bool) -> bool:
+        try:
+            return is_right(as_converted(self._check.runner, self._job, self._check.args, simplified=simplified))
+        except Exception:  # noqa: BLE001 - a model that does not run explains nothing
+            return False
+
+
+def _call_places(nodes: Sequence[Any]) -> list[int]:
+    return [place for place, node in enumerate(nodes) if node.op == "call_function"]
+
+
+def _narrowed(names: Sequence[str], is_right: Callable[[Sequence[str]], bool]) -> tuple[str, ...] | None:
+    """The fewest names that have to be left out, found by halving; more than one when no half alone will do.
+
+    Args:
+        names: All suspects.
+        is_right: Whether the value is right without these.
+
+    Returns:
+        The names; None when it is wrong without all of them.
+    """
+    if not is_right(names):
+        return None
+    left = list(names)
+    while len(left) > 1:
+        half = len(left) // 2
+        smaller = next((part for part in (left[:half], left[half:]) if is_right(part)), None)
+        if smaller is None:
+            break
+        left = smaller
+    for name in list(left) if len(left) > 1 else ():
+        rest = [other for other in left if other != name]
+        if is_right(rest):
+            left = rest
+    return tuple(left)

@@ -1,0 +1,106 @@
+"""Two ways of doing the same, timed in turns, and whether one is really faster."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_WARM_UP = 2
+_FEWEST, _MOST = 7, 200
+_WORTH = 0.03
+"""Share of the time below which a difference is no reason to change anything, even where it is sure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How two ways compare.
+
+    Attributes:
+        base_ns: Median of the first.
+        other_ns: Median of the second.
+        gain_ns: Median of the differences, pair by pair; negative when the second is slower.
+        is_faster: Whether the second is faster in three of four pairs, by at least 3 %.
+        is_slower: Whether the first is, likewise.
+        rounds: Pairs that were timed.
+    """
+
+    base_ns: int
+    other_ns: int
+    gain_ns: int
+    is_faster: bool
+    is_slower: bool
+    rounds: int
+
+
+def compare(base: Callable[[], int], other: Callable[[], int], budget_ns: int) -> Comparison:
+    """Time two ways in turns, so that a machine that changes its speed changes both.
+
+    Args:
+        base: Does it the first way and returns how long that took, in ns.
+        other: The second way, likewise.
+        budget_ns: When to stop; at least seven pairs are timed whatever they take.
+
+    Returns:
+        The comparison.
+    """
+    for _ in range(_WARM_UP):
+        base()
+        other()
+    pairs: list[tuple[int, int]] = []
+    deadline = time.perf_counter_ns() + budget_ns
+    while len(pairs) < _FEWEST or (len(pairs) < _MOST and time.perf_counter_ns() < deadline):
+        if len(pairs) % 2:  # who comes second may find warm caches
+            second, first = other(), base()
+        else:
+            first, second = base(), other()
+        pairs.append((first, second))
+    return comparison_of(pairs)
+
+
+def comparison_of(pairs: list[tuple[int, int]]) -> Comparison:
+    """What timed pairs tell.
+
+    Args:
+        pairs: Time of the first way and of the second, in ns; at least two.
+
+    Returns:
+        The comparison.
+    """
+    base_ns, other_ns = (round(median(pair[side] for pair in pairs)) for side in (0, 1))
+    differences = [first - second for first, second in pairs]
+    low, middle, high = quantiles(differences, n=4)
+    worth = _WORTH * base_ns
+    return Comparison(
+        base_ns=base_ns,
+        other_ns=other_ns,
+        gain_ns=round(middle),
+        is_faster=low > 0 and middle >= worth,
+        is_slower=high < 0 and -middle >= worth,
+        rounds=len(pairs),
+    )
+
+
+def clocked(run: Callable[[], object]) -> Callable[[], int]:
+    """A function that runs another one and tells how long it took.
+
+    Args:
+        run: What to time; its result is dropped after the clock has been read.
+
+    Returns:
+        A function that returns ns.
+    """
+    clock = time.perf_counter_ns
+
+    def timed() -> int:
+        started = clock()
+        result = run()
+        elapsed = clock() - started
+        del result
+        return elapsed
+
+    return timed

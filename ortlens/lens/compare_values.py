@@ -1,0 +1,239 @@
+"""Two values compared, with a third as arbiter: how far apart they are, and whether rounding can account for it.
+
+A difference is judged by the value's own magnitude: an element of 1e-9 beside others of about 1 is rounding, whatever its
+relative error. What is beyond the tolerance is no verdict yet: where ONNX Runtime is about as close to a run in double
+precision as PyTorch is, both have merely rounded, as they do more and more the deeper a model is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from ortlens.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CHUNK = 1 << 20  # elements; temporary copies in double precision are no larger than this, however large the values
+_ROUNDS_ALIKE = 4.0
+"""How much larger ONNX Runtime's error may be than PyTorch's, as a root mean square, to count as the same kind of rounding."""
+
+_PEAKS_ALIKE = 8.0  # the same for the largest error, which varies more
+_EVEN = 0.01  # errors that differ by less than this share are equal
+
+DEFAULTS: Mapping[torch.dtype, tuple[float, float]] = {
+    torch.float64: (1e-13, 1e-10),
+    torch.float32: (1e-7, 1e-5),
+    torch.float16: (1e-4, 5e-3),
+    torch.bfloat16: (1e-3, 4e-2),
+}
+"""Absolute and relative tolerance by dtype: some hundred roundings. Whole numbers and truth values are equal or they are not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """What may pass: `atol + rtol * max(|eager|, root mean square of eager)`, element by element.
+
+    Attributes:
+        atol: Absolute part.
+        rtol: Relative part.
+        given: Whether the user chose it; then nothing beyond it is excused as rounding.
+    """
+
+    atol: float
+    rtol: float
+    given: bool = False
+
+
+class Tolerances:
+    """The tolerance for each dtype: the defaults, or what the user says."""
+
+    def __init__(self, atol: object = None, rtol: object = None) -> None:
+        """Take the user's word.
+
+        Args:
+            atol: A number, a mapping of torch dtypes to numbers, or None for the defaults.
+            rtol: Likewise.
+
+        Raises:
+            UsageError: One is neither, or is negative or NaN.
+        """
+        self._atol, self._rtol = _checked("atol", atol), _checked("rtol", rtol)
+
+    def of(self, dtype: torch.dtype) -> Tolerance:
+        """The tolerance for one dtype.
+
+        Args:
+            dtype: Of the values to compare.
+
+        Returns:
+            The tolerance.
+        """
+        atol, rtol = DEFAULTS.get(dtype, (0.0, 0.0))
+        own_atol, own_rtol = _said_of(self._atol, dtype), _said_of(self._rtol, dtype)
+        given = own_atol is not None or own_rtol is not None
+        return Tolerance(atol=atol if own_atol is None else own_atol, rtol=rtol if own_rtol is None else own_rtol, given=given)
+
+
+def _checked(name: str, value: object) -> float | dict[torch.dtype, float] | None:
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        odd = [key for key in value if not isinstance(key, torch.dtype)]
+        if odd:
+            raise UsageError(f"{name} maps torch dtypes to numbers, as {{torch.float16: 1e-2}}; {odd[0]!r} is no dtype")
+        return {dtype: _number(f"{name}[{dtype}]", item) for dtype, item in value.items()}
+    return _number(name, value)
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        raise UsageError(f"{name} must be a number from 0, not {value!r}")
+    return float(value)
+
+
+def _said_of(value: float | dict[torch.dtype, float] | None, dtype: torch.dtype) -> float | None:
+    return value.get(dtype) if isinstance(value, dict) else value
+
+
+@dataclass(slots=True, kw_only=True)
+class Comparison:
+    """What came out of comparing two values of one shape and dtype, elements that are NaN on both sides apart.
+
+    Attributes:
+        elements: How many elements each has.
+        max_abs: Largest absolute difference between finite elements.
+        max_rel: The same over `max(|eager|, root mean square of eager)`; None where eager is zero throughout and ORT is not.
+        within: Whether every difference is within the tolerance.
+        both_nan: Elements that are NaN on both sides.
+        clashes: Elements that are NaN or infinite on one side, and something else on the other.
+        ort_bad: Elements of ONNX Runtime's value that are NaN or infinite.
+        eager_bad: The same of PyTorch's.
+        ort_error: Root mean square of ONNX Runtime's distance to the run in double precision; None without one.
+        eager_error: The same of PyTorch's.
+        ort_peak: Largest distance of ONNX Runtime's value to that run.
+        eager_peak: The same of PyTorch's.
+    """
+
+    elements: int
+    max_abs: float = 0.0
+    max_rel: float | None = 0.0
+    within: bool = True
+    both_nan: int = 0
+    clashes: int = 0
+    ort_bad: int = 0
+    eager_bad: int = 0
+    ort_error: float | None = None
+    eager_error: float | None = None
+    ort_peak: float = 0.0
+    eager_peak: float = 0.0
+
+    def rounds_alike(self) -> bool:
+        """Whether ONNX Runtime is about as close to the run in double precision as PyTorch is."""
+        if self.ort_error is None or self.eager_error is None or self.clashes:
+            return False
+        return self.ort_error <= _ROUNDS_ALIKE * self.eager_error and self.ort_peak <= _PEAKS_ALIKE * self.eager_peak
+
+    def closer(self) -> str | None:
+        """Which side is closer to the run in double precision: `ort`, `eager` or `equal`; None without one."""
+        if self.ort_error is None or self.eager_error is None:
+            return None
+        if abs(self.ort_error - self.eager_error) <= _EVEN * max(self.ort_error, self.eager_error):
+            return "equal"
+        return "ort" if self.ort_error < self.eager_error else "eager"
+
+
+def compare(ort: torch.Tensor, eager: torch.Tensor, double: torch.Tensor | None, tolerance: Tolerance) -> Comparison:
+    """Compare two values.
+
+    Args:
+        ort: ONNX Runtime's, any shape.
+        eager: PyTorch's, of the same shape and dtype.
+        double: The value of a run in double precision; None where there is none.
+        tolerance: What may pass.
+
+    Returns:
+        The comparison. Copies are made of a million elements at a time.
+    """
+    found = Comparison(elements=eager.numel())
+    flat_ort, flat_eager = _flat(ort), _flat(eager)
+    flat_double = None if double is None or double.shape != eager.shape else _flat(double)
+    scale = _root_mean_square(flat_eager)
+    sums = [0.0, 0.0]
+    for place in range(0, found.elements, _CHUNK):
+        part = slice(place, place + _CHUNK)
+        a, b = flat_ort[part].double(), flat_eager[part].double()
+        _differ(found, a, b, scale, tolerance)
+        if not eager.dtype.is_floating_point and bool((flat_ort[part] != flat_eager[part]).any()):
+            found.within = False  # told apart as whole numbers: doubles end at 2**53
+        if flat_double is not None:
+            _arbitrate(found, a, b, flat_double[part].double(), sums)
+    if flat_double is not None:
+        found.ort_error, found.eager_error = (math.sqrt(total / max(found.elements, 1)) for total in sums)
+    return found
+
+
+def _flat(value: torch.Tensor) -> torch.Tensor:
+    plain = value.detach().cpu()
+    if plain.dtype in (torch.uint16, torch.uint32):  # torch compares few unsigned types
+        plain = plain.to(torch.int64)
+    elif plain.dtype is torch.uint64:
+        plain = plain.view(torch.int64)
+    return plain.reshape(-1)
+
+
+def _root_mean_square(flat: torch.Tensor) -> float:
+    if not flat.numel():
+        return 0.0
+    total, count = 0.0, 0
+    for part in _parts(flat):
+        finite = part[torch.isfinite(part)]
+        total += float(finite.square().sum())
+        count += finite.numel()
+    return math.sqrt(total / count) if count and math.isfinite(total) else 0.0
+
+
+def _parts(flat: torch.Tensor) -> Iterator[torch.Tensor]:
+    for place in range(0, flat.numel(), _CHUNK):
+        yield flat[place : place + _CHUNK].double()
+
+
+def _differ(found: Comparison, a: torch.Tensor, b: torch.Tensor, scale: float, tolerance: Tolerance) -> None:
+    finite_a, finite_b = torch.isfinite(a), torch.isfinite(b)
+    sound = finite_a & finite_b
+    if not bool(sound.all()):
+        both_nan = torch.isnan(a) & torch.isnan(b)
+        found.both_nan += int(both_nan.sum())
+        found.clashes += int((~sound & ~both_nan & (a != b)).sum())
+        found.ort_bad += int((~finite_a).sum())
+        found.eager_bad += int((~finite_b).sum())
+        a, b = a[sound], b[sound]
+    if not a.numel():
+        return
+    distance, size = (a - b).abs(), b.abs().clamp_(min=scale)
+    largest = float(distance.max())
+    if largest == 0.0:
+        return
+    found.max_abs = max(found.max_abs, largest)
+    relative = float((distance / size).max())  # nothing over nothing cannot be: then the distance would be 0 throughout
+    found.max_rel = max(found.max_rel, relative) if found.max_rel is not None and math.isfinite(relative) else None
+    if bool((distance > tolerance.atol + tolerance.rtol * size).any()):
+        found.within = False
+
+
+def _arbitrate(found: Comparison, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, sums: list[float]) -> None:
+    sound = torch.isfinite(a) & torch.isfinite(b) & torch.isfinite(d)
+    if not bool(sound.all()):
+        a, b, d = a[sound], b[sound], d[sound]
+    if not a.numel():
+        return
+    ort, eager = (a - d).abs(), (b - d).abs()
+    sums[0] += float(ort.square().sum())
+    sums[1] += float(eager.square().sum())
+    found.ort_peak = max(found.ort_peak, float(ort.max()))
+    found.eager_peak = max(found.eager_peak, float(eager.max()))

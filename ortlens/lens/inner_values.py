@@ -1,0 +1,204 @@
+"""The values inside a partition, as ONNX Runtime makes them: a session beside the one that runs, with every value as an output.
+
+The model is the one that runs; only its outputs are more, and ONNX Runtime's rewrites are off. They would have to keep every
+value that is asked for, and some do not: MatMul_BatchNormalization_Fusion of version 1.31 hands out scaled values in its place.
+What rewrites do to the numbers shows in the outputs of the session that really runs, which are compared apart from these.
+Values are asked for in groups of bounded size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import re
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import onnx
+import onnxruntime
+import torch
+import torch.fx
+
+from ortlens.backend import provenance
+from ortlens.backend.call import Output
+from ortlens.trace.runlog import RunLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterator, Sequence
+
+    from ortlens.backend.session import PartitionRunner
+
+Level: TypeAlias = onnxruntime.GraphOptimizationLevel
+
+_OFF: Level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+
+GROUP_BYTES = 1 << 30
+"""How much the values of one run may take together; a partition with more is run several times."""
+
+
+def makers(node: torch.fx.Node) -> tuple[torch.fx.Node, int | None]:
+    """The node that makes a value, and which of its outputs it is.
+
+    Args:
+        node: A call of an operator, or the choice of an item of one.
+
+    Returns:
+        The operator's node, and the place of the item; None for an operator with one output.
+    """
+    if node.target is operator.getitem and isinstance(place := node.args[1], int):
+        return node.all_input_nodes[0], place
+    return node, None
+
+
+def names_of(node: torch.fx.Node) -> tuple[str, ...]:
+    """What the value of a node may be called in the model, the likeliest first; see `convert._Converter`."""
+    maker, place = makers(node)
+    return (node.name,) if place is None else (f"{maker.name}.{place}", node.name)
+
+
+class InnerValues:
+    """ONNX Runtime's values of one call of a partition, run when the first of a group is asked for and handed out once."""
+
+    def __init__(
+        self,
+        runner: PartitionRunner,
+        args: Sequence[Any],
+        *,
+        only_beside: Container[torch.fx.Node] = (),
+    ) -> None:
+        """See which values the model holds.
+
+        Args:
+            runner: The partition's.
+            args: The partition's inputs.
+            only_beside: Nodes whose values are not wanted.
+        """
+        self._runner, self._args = runner, args
+        held = {name for node in runner.model.graph.node for name in node.output if name}
+        held |= {tensor.name for tensor in runner.model.graph.initializer}
+        calls = [node for node in runner.part.module.graph.nodes if node.op == "call_function" and is_single(node.meta.get("val"))]
+        wanted = [node for node in calls if node not in only_beside]
+        found = {node: name for node in wanted if (name := next(filter(held.__contains__, names_of(node)), None))}
+        self._groups = list(_groups(found))
+        self._values: dict[torch.fx.Node, Any] = {}
+        self.names: dict[torch.fx.Node, str] = found
+        self.failures: dict[torch.fx.Node, str] = {}
+
+    def take(self, node: torch.fx.Node) -> Any:
+        """The value of a node.
+
+        Args:
+            node: Of the partition's module; nodes are asked for in the order of the graph.
+
+        Returns:
+            The tensor or number; None when the model does not hold it or the run failed (see `failures`).
+        """
+        if node not in self.names or node in self.failures:
+            return None
+        if node not in self._values:
+            self._run(next(group for group in self._groups if node in group))
+        return self._values.pop(node, None)
+
+    def _run(self, group: Sequence[torch.fx.Node]) -> None:
+        self._values = {}
+        wanted, level = list(group), _OFF
+        while wanted and not self._values:
+            level = self._attempt(wanted, level)
+
+    def _attempt(self, wanted: list[torch.fx.Node], level: Level | None) -> Level | None:
+        """Run for these values, and say how to go on when that fails."""
+        try:
+            self._values = self._results(wanted, level)
+        except Exception as error:  # noqa: BLE001 - whatever ONNX Runtime says, it is why these values were not compared
+            return self._tried_otherwise(error, wanted, level)
+        return level
+
+    def _results(self, wanted: Sequence[torch.fx.Node], level: Level | None) -> dict[torch.fx.Node, Any]:
+        model = _with_outputs(self._runner.model, [self.names[node] for node in wanted])
+        session = session_with(self._runner, self._args, level=level, model=model)
+        outputs = [Output(name=self.names[node], meta=node.meta["val"]) for node in wanted]
+        return dict(zip(wanted, self._runner.uncounted(session, RunLog(None, None), outputs)(*self._args), strict=True))
+
+    def _tried_otherwise(self, error: Exception, wanted: list[torch.fx.Node], level: Level | None) -> Level | None:
+        """What to try next: with the rewrites, without which a model may not run; then without the value that the error names."""
+        if level is not None:
+            return None
+        reason = f"ONNX Runtime does not give it: {type(error).__name__}: {error}"[:300]
+        named = [node for node in wanted if re.search(rf"(?<![\w.]){re.escape(self.names[node])}(?![\w.]*\w)", str(error))]
+        for node in named if 0 < len(named) < len(wanted) else list(wanted):
+            self.failures[node] = reason
+            wanted.remove(node)
+        return _OFF
+
+
+def session_with(
+    runner: PartitionRunner,
+    args: Sequence[Any],
+    *,
+    level: Level | None = None,
+    without: Sequence[str] = (),
+    model: onnx.ModelProto | None = None,
+) -> onnxruntime.InferenceSession:
+    """A session beside the one that runs.
+
+    Args:
+        runner: The partition's.
+        args: The partition's inputs.
+        level: How far ONNX Runtime may rewrite the model; None: as in the session that runs.
+        without: Rewrites to do without.
+        model: Another model of the partition; None: the one that runs.
+
+    Returns:
+        The session.
+
+    Raises:
+        LookupError: PyTorch runs the partition.
+    """
+    twin = runner.twin(args, _at_level(level), model=model, without=without)
+    if twin is None:
+        raise LookupError("no session runs this partition")
+    return twin.session
+
+
+def _at_level(
+    level: Level | None,
+) -> Callable[[onnxruntime.SessionOptions], contextlib.AbstractContextManager[object]]:
+    @contextlib.contextmanager
+    def arranged(options: onnxruntime.SessionOptions) -> Iterator[None]:
+        before = options.graph_optimization_level
+        options.graph_optimization_level = before if level is None else level
+        try:
+            yield
+        finally:
+            options.graph_optimization_level = before
+
+    return arranged
+
+
+def is_single(value: object) -> bool:
+    """Whether a fake value is one tensor or one number, and no tuple of them."""
+    return isinstance(value, (torch.Tensor, torch.SymInt, torch.SymBool, bool, int))
+
+
+def _groups(found: dict[torch.fx.Node, str]) -> Iterator[list[torch.fx.Node]]:
+    group: list[torch.fx.Node] = []
+    total = 0
+    for node in found:
+        size = provenance.tensor_bytes(node.meta["val"])
+        if group and total + size > GROUP_BYTES:
+            yield group
+            group, total = [], 0
+        group.append(node)
+        total += size
+    if group:
+        yield group
+
+
+def _with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    """A copy of a model that gives these values, in this order, and nothing else; ONNX Runtime infers their types."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    typed = {value.name: value for value in model.graph.output}
+    del made.graph.output[:]
+    for name in dict.fromkeys(names):
+        made.graph.output.append(typed.get(name) or onnx.ValueInfoProto(name=name))
+    return made

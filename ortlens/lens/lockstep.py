@@ -1,0 +1,212 @@
+"""A partition's FX graph run node by node, in PyTorch as it is and in double precision beside it.
+
+Both runs hold a value no longer than the graph still reads it, so that they need about the memory of the model's own
+activations and twice that. Weights are converted where they are read, and dropped again.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.fx
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+_aten = torch.ops.aten
+_WIDENS_ITSELF = (_aten._softmax.default, _aten._log_softmax.default)  # noqa: SLF001 - operators' names
+"""Operators with a flag for float16 that no other dtype may come with."""
+
+
+_COPIES_IF_NEEDED: dict[Any, Any] = {_aten.view.default: _aten.reshape.default}
+"""Operators that fail on another layout in memory than the traced one, and what gives the same values on any: PyTorch's own
+kernels do not always lay their results out as they said while tracing (batch normalisation of a transposed tensor)."""
+
+
+class Missing(NamedTuple):
+    """Stands for a value that a run could not make.
+
+    Attributes:
+        reason: Why, in words.
+    """
+
+    reason: str
+
+
+_NOT_ASKED = Missing("not asked for")
+
+
+class Step(NamedTuple):
+    """One node that was run.
+
+    Attributes:
+        node: The node, of the partition's module.
+        eager: What PyTorch makes of PyTorch's values.
+        double: What it makes in double precision, or why there is nothing.
+        ort: What ONNX Runtime made; where that is not known, what PyTorch makes of ONNX Runtime's values.
+        read: Gives PyTorch's value of a node that this one reads.
+        read_ort: Gives ONNX Runtime's.
+    """
+
+    node: torch.fx.Node
+    eager: Any
+    double: Any
+    ort: Any
+    read: Callable[[torch.fx.Node], Any]
+    read_ort: Callable[[torch.fx.Node], Any]
+
+
+def steps(
+    module: torch.fx.GraphModule, args: Sequence[Any], supply: Callable[[torch.fx.Node], Any] | None = None, *, double: bool = True
+) -> Iterator[Step]:
+    """Run a partition node by node.
+
+    Args:
+        module: The partition.
+        args: Values of its inputs; they are not written to.
+        supply: Gives ONNX Runtime's value of a node, or None where it is not known; without it there are no such values.
+        double: Whether to run in double precision as well.
+
+    Yields:
+        Each call of an operator, in the order of the graph; its inputs may be read until the next one is asked for.
+    """
+    run = _Run(module)
+    given = iter(args)
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            run.eager[node] = run.ort[node] = next(given)
+        elif node.op == "get_attr":
+            run.eager[node] = run.ort[node] = _attribute(module, str(node.target))
+        elif node.op == "call_function":
+            run.eager[node] = call(node, run.eager.__getitem__)
+            run.double[node] = run.in_double(node) if double else _NOT_ASKED
+            run.ort[node] = _NOT_ASKED if supply is None else run.from_ort(node, supply(node))
+            yield Step(node, run.eager[node], run.double[node], run.ort[node], run.eager.__getitem__, run.ort.__getitem__)
+        run.drop_after(node)
+
+
+class _Run:
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        self.eager: dict[torch.fx.Node, Any] = {}
+        self.double: dict[torch.fx.Node, Any] = {}
+        self.ort: dict[torch.fx.Node, Any] = {}
+        self._dying: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+        places = {node: place for place, node in enumerate(module.graph.nodes)}
+        for node in module.graph.nodes:
+            # What a tuple is made of is kept until its last item is taken, so that an item can be judged by it.
+            readers = [item for user in node.users for item in (user, *_items_of(user))]
+            last = max(readers, key=places.__getitem__, default=node)
+            self._dying.setdefault(last, []).append(node)
+
+    def in_double(self, node: torch.fx.Node) -> Any:
+        missing = next((self.double[source] for source in node.all_input_nodes if isinstance(self.double.get(source), Missing)), None)
+        return missing if missing is not None else call_in_double(node, self.read_double)
+
+    def read_double(self, node: torch.fx.Node) -> Any:
+        """The value of an input: of an operator, as it was made; of a weight or an input of the partition, converted."""
+        return self.double[node] if node in self.double else widened(self.eager[node])
+
+    def from_ort(self, node: torch.fx.Node, known: Any) -> Any:
+        return known if known is not None else call_on_foreign(node, self.ort.__getitem__)
+
+    def drop_after(self, node: torch.fx.Node) -> None:
+        for dead in self._dying.get(node, ()):
+            for values in (self.eager, self.double, self.ort):
+                values.pop(dead, None)
+
+
+def _items_of(node: torch.fx.Node) -> list[torch.fx.Node]:
+    return [user for user in node.users if user.target is operator.getitem]
+
+
+def call_on_foreign(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) -> Any:
+    """Run one node on ONNX Runtime's values, which may be such that PyTorch cannot: an index out of range.
+
+    Args:
+        node: A `call_function` node.
+        read: Gives the value of a node that it reads.
+
+    Returns:
+        What its operator returns, or a `Missing`. Away from the CPU that is all: a wrong index ends the process's use of a GPU.
+    """
+    values = [read(source) for source in node.all_input_nodes]
+    missing = next((value for value in values if isinstance(value, Missing)), None)
+    if missing is not None:
+        return missing
+    if any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in values):
+        return Missing("not run on values of another device")
+    try:
+        return call(node, read)
+    except Exception as error:  # noqa: BLE001 - whatever the operator says of values that are not PyTorch's own
+        return Missing(f"PyTorch does not take ONNX Runtime's values here ({type(error).__name__})")
+
+
+def _attribute(owner: Any, path: str) -> Any:
+    for part in path.split("."):
+        owner = getattr(owner, part)
+    return owner
+
+
+def call(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) -> Any:
+    """Run one node.
+
+    Args:
+        node: A `call_function` node.
+        read: Gives the value of a node that it reads.
+
+    Returns:
+        What its operator returns.
+    """
+    target: Any = _COPIES_IF_NEEDED.get(node.target, node.target)
+    return target(*torch.fx.map_arg(node.args, read), **torch.fx.map_arg(node.kwargs, read))
+
+
+def call_in_double(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) -> Any:
+    """Run one node in double precision.
+
+    Args:
+        node: A `call_function` node.
+        read: Gives the value of a node that it reads, floats in double precision.
+
+    Returns:
+        What its operator returns; a `Missing` where it cannot be run so.
+    """
+    if node.target is _aten.view.dtype:
+        return Missing("the bits of a float mean something else in double precision")
+    target: Any = _COPIES_IF_NEEDED.get(node.target, node.target)
+    args, kwargs = (_wide_dtypes(torch.fx.map_arg(given, read)) for given in (list(node.args), dict(node.kwargs)))
+    if target in _WIDENS_ITSELF:
+        args[2:] = [False]
+    try:
+        return _all_widened(target(*args, **kwargs))
+    except Exception as error:  # noqa: BLE001 - an operator without double precision costs the arbiter, no more
+        return Missing(f"{target} does not run in double precision ({type(error).__name__})")
+
+
+def widened(value: Any) -> Any:
+    """A value with its floats in double precision.
+
+    Args:
+        value: A tensor, a number or anything else.
+
+    Returns:
+        A tensor of doubles for a tensor of narrower floats; else the value itself.
+    """
+    if isinstance(value, torch.Tensor) and value.dtype.is_floating_point:
+        return value.detach().to(torch.float64)
+    return value
+
+
+def _all_widened(made: Any) -> Any:
+    return type(made)(map(widened, made)) if type(made) in (tuple, list) else widened(made)
+
+
+def _wide_dtypes(given: Any) -> Any:
+    """The arguments of an operator, with dtypes of narrower floats made wide."""
+    if isinstance(given, torch.dtype):
+        return torch.float64 if given.is_floating_point else given
+    if isinstance(given, dict):
+        return {key: _wide_dtypes(value) for key, value in given.items()}
+    return [_wide_dtypes(value) for value in given] if isinstance(given, list) else given

@@ -1,0 +1,87 @@
+"""Where NaN and infinities come from: the first node that makes one of inputs that have none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.fx
+
+from ortlens.backend import provenance
+from ortlens.lens.lockstep import Missing
+from ortlens.lens.verdicts import at_limit, has_infinite, has_nan, is_finite
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ortlens.lens.lockstep import Step
+
+
+class Origin(NamedTuple):
+    """A node that makes NaN or infinities by itself.
+
+    Attributes:
+        node: The node, an operator's.
+        sides: `ort`, `eager` or `both`.
+        kind: `NaN` or `Inf`.
+        overflow: Whether the run in double precision stays finite.
+        note: All of it in words.
+    """
+
+    node: torch.fx.Node
+    sides: str
+    kind: str
+    overflow: bool
+    note: str
+
+
+def origin_of(step: Step, maker: torch.fx.Node, earlier: Sequence[torch.fx.Node]) -> Origin | None:
+    """Whether a node is where NaN or infinities come from.
+
+    Infinities that are written in the program, or follow from numbers at the end of a dtype's range as masks are filled with,
+    are there on purpose. NaN that is made of infinities counts, unless those have an origin themselves.
+
+    Args:
+        step: The node, with its inputs in reach: an operator, or the choice of an item of one, whose input is then the tuple.
+        maker: The operator behind it.
+        earlier: Origins found before.
+
+    Returns:
+        The origin, or None.
+    """
+    kinds = {side: _made_here(step.node, value, read, earlier) for side, value, read in _sides(step)}
+    found = {side: kind for side, kind in kinds.items() if kind is not None}
+    if not found or maker in earlier:
+        return None
+    sides = "both" if len(found) == 2 else next(iter(found))  # noqa: PLR2004 - both sides
+    kind = found.get("eager") or found["ort"]
+    double = step.double
+    finite = not isinstance(double, Missing) and is_finite(double)
+    return Origin(maker, sides, kind, finite, _words(step, sides, kind, finite=finite))
+
+
+def _sides(step: Step) -> tuple[tuple[str, Any, Callable[[torch.fx.Node], Any]], ...]:
+    return ("ort", step.ort, step.read_ort), ("eager", step.eager, step.read)
+
+
+def _made_here(node: torch.fx.Node, value: Any, read: Callable[[torch.fx.Node], Any], earlier: Sequence[torch.fx.Node]) -> str | None:
+    if isinstance(value, Missing) or is_finite(value):
+        return None
+    inputs = [given for given in map(read, node.all_input_nodes) if not isinstance(given, Missing)]
+    if any(map(has_nan, inputs)):
+        return None
+    if has_nan(value):
+        return None if earlier and any(map(has_infinite, inputs)) else "NaN"
+    on_purpose = any(map(at_limit, inputs)) or any(at_limit(arg) for arg in (*node.args, *node.kwargs.values()))
+    return None if on_purpose else "Inf"
+
+
+def _words(step: Step, sides: str, kind: str, *, finite: bool) -> str:
+    side = {"both": "both sides", "ort": "ONNX Runtime's side", "eager": "PyTorch's side"}[sides]
+    text = f"makes {kind} of inputs that hold none, on {side}"
+    made = next((tensor for tensor in provenance.tensors_in(step.eager) if tensor.dtype.is_floating_point), None)
+    if not finite or made is None:
+        return text
+    limit, name = torch.finfo(made.dtype).max, str(made.dtype).removeprefix("torch.")
+    largest = max((float(tensor.abs().max()) for tensor in provenance.tensors_in(step.double) if tensor.numel()), default=0.0)
+    return f"{text}; the fp64 run stays finite, up to {largest:.4g}" + (f", and {name} ends at {limit:.4g}" if largest > limit else "")

@@ -1,0 +1,271 @@
+"""`Lens.verify`: the numbers of ONNX Runtime against PyTorch's, partition by partition, inside one call of the user's function.
+
+Each partition is checked while it runs, because its inputs may be written to later. What the checking runs is counted nowhere,
+and the call gets what the session gave. Nodes that stay in PyTorch are PyTorch itself and are not compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens.lens.as_converted import as_converted
+from ortlens.lens.bisect import Bisection, Cause
+from ortlens.lens.dynamo import lens_failure
+from ortlens.lens.lockstep import steps
+from ortlens.lens.partition_check import PartitionCheck
+from ortlens.lens.single_ops import SingleOps
+from ortlens.lens.verdicts import Verdict
+from ortlens.trace import records as r
+from ortlens.trace.runlog import RunLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ortlens.backend.graph import CompiledGraph, Job
+    from ortlens.backend.session import PartitionRunner
+    from ortlens.lens.compare_values import Tolerances
+    from ortlens.lens.nonfinite import Origin
+    from ortlens.trace.recorder import Recorder
+
+_MAX_CALLS = 8
+"""How many calls of one partition are checked within one call of the target; a loop may make thousands."""
+
+_MAX_ATTEMPTS = 3
+"""How often the target is called at most: once more while a call compiled something, which then ran without being watched."""
+
+RULES = ("numbers_differ", "fusion_changes_numbers", "nonfinite_origin")
+
+
+@dataclass(slots=True)
+class _Checked:
+    """What is known of one partition; rows of several calls are merged, the worst of each stays."""
+
+    calls: int
+    verdicts: dict[tuple[str, str, str | None], Verdict]
+
+
+class Verification:
+    """One run of `verify`."""
+
+    def __init__(
+        self, recorder: Recorder, graphs: Callable[[], tuple[CompiledGraph, ...]], tolerances: Tolerances, *, per_op: bool
+    ) -> None:
+        """Say where things are.
+
+        Args:
+            recorder: Holds the records; the rows and findings go there.
+            graphs: The graphs of our backend as of now.
+            tolerances: What may pass.
+            per_op: Check each operator on its own instead of the values of the whole.
+        """
+        self._recorder = recorder
+        self._graphs = graphs
+        self._tolerances = tolerances
+        self._per_op = per_op
+        self._thread = threading.get_ident()
+        self._checked: dict[PartitionRunner, _Checked] = {}
+        self._jobs: dict[PartitionRunner, Job] = {}
+        self._ops: dict[int, SingleOps] = {}
+        self._whole: dict[PartitionRunner, PartitionRunner | None] = {}
+        self._findings: dict[tuple[str, str, str], r.Finding] = {}
+
+    def run(self, call: Callable[[], object]) -> None:
+        """Call, check, and put the rows and findings in the place of those of an earlier run.
+
+        Args:
+            call: Calls the target; what it raises is raised.
+        """
+        eager = {log: (list(log.calls), list(log.total_ns)) for log in self._recorder.logs()[1].values()}
+        devices = range(torch.cuda.device_count())
+        with torch.random.fork_rng(devices=devices), contextlib.ExitStack() as after:
+            after.callback(_restore, eager)
+            for _ in range(_MAX_ATTEMPTS):
+                before = self._sessions()
+                state = torch.get_rng_state()
+                with self._watched():
+                    call()
+                torch.set_rng_state(state)
+                if all(runner in self._checked or before.get(runner) == made for runner, made in self._sessions().items()):
+                    break
+        self._record()
+
+    def _sessions(self) -> dict[PartitionRunner, tuple[int, ...]]:
+        """Every partition, and its sessions by identity: one that has new ones after a call ran in it."""
+        return {runner: tuple(id(info) for info in runner.sessions) for graph in self._graphs() for runner in graph.runners}
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for graph in self._graphs():
+                for runner in graph.runners if graph.is_prepared else ():
+                    self._jobs[runner] = graph.job
+                    stack.enter_context(runner.intercepted(self._around(runner)))
+            yield
+
+    def _around(self, runner: PartitionRunner) -> Callable[[Callable[..., tuple[Any, ...]], tuple[Any, ...]], tuple[Any, ...]]:
+        def around(inner: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]) -> tuple[Any, ...]:
+            if threading.get_ident() != self._thread:
+                return inner(*args)
+            outputs = self._outputs(runner, inner, args)
+            known = self._checked.setdefault(runner, _Checked(0, {}))
+            known.calls += 1
+            if known.calls <= _MAX_CALLS:
+                try:
+                    with torch.no_grad():
+                        self._check(runner, args, outputs, known)
+                except Exception as error:  # noqa: BLE001 - a guard of the lens: the user's call goes on
+                    lens_failure(self._recorder, "comparing numbers", error)
+                    self._merge(known, _all_unchecked(runner, f"ortlens failed while comparing: {type(error).__name__}: {error}"[:300]))
+            return outputs
+
+        return around
+
+    def _outputs(self, runner: PartitionRunner, inner: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What the session gives, without being counted where that can be; a changed weight or a failure takes the usual way."""
+        info = runner.session_for(args)
+        if info is not None:
+            with contextlib.suppress(Exception):
+                return runner.uncounted(info.session, RunLog(None, None))(*args)
+        return inner(*args)
+
+    def _check(self, runner: PartitionRunner, args: tuple[Any, ...], outputs: Sequence[Any], known: _Checked) -> None:
+        if runner.session_for(args) is None:
+            self._merge(known, _all_unchecked(runner, "PyTorch runs this partition, ONNX Runtime failed on it; see findings"))
+            return
+        ops = self._ops_of(runner)
+        if self._per_op:
+            places = {node: place for place, node in enumerate(runner.part.module.graph.nodes)}
+            for step in steps(runner.part.module, args, double=False):
+                self._merge(known, list(ops.verdicts(step, places[step.node], self._tolerances)))
+            return
+        check = PartitionCheck(runner=runner, args=args, tolerances=self._tolerances, whole=functools.partial(self._whole_of, runner, args))
+        check.run(outputs)
+        for suspect, reference in check.suspects:
+            self._explain(runner, suspect, Bisection(check, self._jobs[runner], ops).cause(suspect, reference))
+        if check.spoilt_outputs():
+            for origin in check.origins[:1]:
+                self._tell_origin(runner, origin)
+        self._merge(known, check.verdicts)
+
+    def _whole_of(self, runner: PartitionRunner, args: tuple[Any, ...]) -> PartitionRunner | None:
+        """A runner of the model as it was converted; made once per partition."""
+        if runner not in self._whole:
+            self._whole[runner] = None
+            with contextlib.suppress(Exception):  # the values that only it holds are then told as not compared
+                self._whole[runner] = as_converted(runner, self._jobs[runner], args)
+        return self._whole[runner]
+
+    def _ops_of(self, runner: PartitionRunner) -> SingleOps:
+        job = self._jobs[runner]
+        return self._ops.setdefault(id(job.registry), SingleOps(job.registry, job.options))
+
+    def _merge(self, known: _Checked, verdicts: Sequence[Verdict]) -> None:
+        for verdict in verdicts:
+            key = (verdict.scope, verdict.node, verdict.onnx_value)
+            if key not in known.verdicts or _badness(verdict) > _badness(known.verdicts[key]):
+                known.verdicts[key] = verdict
+
+    def _explain(self, runner: PartitionRunner, suspect: Verdict, cause: Cause) -> None:
+        suspect.add(cause.text)
+        row = suspect.row(self._partition_id(runner))
+        node = next(node for node in runner.part.nodes if node.name == cause.node)
+        fused = cause.kind in ("ort", "simplify", "transform")
+        rule = "fusion_changes_numbers" if fused else "numbers_differ"
+        by = f": {' and '.join(cause.optimizers)}" if cause.optimizers else ""
+        what = f"a rewrite of the model changes the numbers of {cause.node}{by}" if fused else f"{cause.node} ({node.target}) is wrong"
+        finding = r.Finding(
+            rule=rule,
+            subject=cause.node,
+            severity="error",
+            title=f"{what}, {_distance(suspect)}",
+            file=row.file,
+            line=row.line,
+            evidence=f"{cause.text}. max_abs {row.max_abs}, max_rel {row.max_rel}, atol {row.atol}, rtol {row.rtol}; "
+            f"closer to fp64: {row.closer_to_fp64 or 'unknown'}",
+            hazard="The model gives other answers than in PyTorch, beyond what rounding explains.",
+            mitigation=_mitigation(cause),
+        )
+        self._findings.setdefault((rule, row.partition_id, cause.node), finding)
+
+    def _tell_origin(self, runner: PartitionRunner, origin: Origin) -> None:
+        verdict = Verdict(node=origin.node.name, scope="value", place=0, line_of=origin.node)
+        row = verdict.row(self._partition_id(runner))
+        finding = r.Finding(
+            rule="nonfinite_origin",
+            subject=row.node,
+            severity="warning",
+            title=f"{origin.kind} comes from {row.node} ({origin.node.target})",
+            file=row.file,
+            line=row.line,
+            evidence=f"{row.node} {origin.note}; it reaches an output of {row.partition_id}.",
+            hazard="NaN and infinities spread through everything that is computed from them.",
+            mitigation="Scale the values down before this line, or compute it in bfloat16 or float32, which reach further."
+            if origin.overflow
+            else "Keep this line's inputs where it is defined: an epsilon in a divisor, a clamp before a logarithm or a root.",
+        )
+        self._findings.setdefault(("nonfinite_origin", row.partition_id, row.node), finding)
+
+    def _partition_id(self, runner: PartitionRunner) -> str:
+        reporter = self._jobs[runner].reporter
+        return "" if reporter is None else reporter.identity(runner).partition_id
+
+    def _record(self) -> None:
+        rows: list[r.Numeric] = []
+        for runner, known in self._checked.items():
+            for verdict in sorted(known.verdicts.values(), key=lambda verdict: (verdict.place, verdict.scope != "value")):
+                if known.calls > _MAX_CALLS and verdict.scope == "output":
+                    verdict.add(f"calls {_MAX_CALLS + 1} to {known.calls} of this partition were not compared")
+                rows.append(verdict.row(self._partition_id(runner)))
+        first = next((place for place, row in enumerate(rows) if row.ok is False), None)
+        if first is not None:
+            rows[first] = replace(rows[first], first_divergence=True)
+        self._recorder.replace_all(r.Numeric, rows)
+        others = [finding for finding in self._recorder.records(r.Finding) if finding.rule not in RULES]
+        self._recorder.replace_all(r.Finding, [*others, *self._findings.values()])
+
+
+def _restore(eager: dict[Any, tuple[list[int], list[int]]]) -> None:
+    """Put the counts and times of the nodes that PyTorch runs back to what they were: these calls were ours."""
+    for log, (calls, total_ns) in eager.items():
+        for place in range(len(calls)):
+            log.calls[place], log.total_ns[place] = calls[place], total_ns[place]
+
+
+def _badness(verdict: Verdict) -> tuple[int, float]:
+    """Wrong, then right, then not checked; then the largest difference."""
+    rank = {False: 2, True: 1, None: 0}[verdict.ok]
+    return rank, 0.0 if verdict.comparison is None else verdict.comparison.max_abs
+
+
+def _all_unchecked(runner: PartitionRunner, note: str) -> list[Verdict]:
+    places = {node.name: place for place, node in enumerate(runner.part.module.graph.nodes)}
+    return [Verdict(node=node.name, scope="output", place=places[node.name], note=note, line_of=node) for node in runner.part.outputs]
+
+
+def _distance(verdict: Verdict) -> str:
+    found = verdict.comparison
+    if found is None:
+        return "of another shape"
+    return "NaN or infinite on one side only" if found.clashes else f"by {found.max_abs:.3g} at most"
+
+
+def _mitigation(cause: Cause) -> str:
+    if cause.optimizers:
+        names = ";".join(cause.optimizers)
+        return (
+            "Leave the rewrite out: with options = onnxruntime.SessionOptions(), "
+            f'options.add_session_config_entry("optimization.disable_specified_optimizers", "{names}") as ort_session_options; '
+            "and report it to ONNX Runtime."
+        )
+    return {
+        "converter": "Give another function through custom_translation_table, or mend the one given there; if it is not yours, report it.",
+        "transform": "Mend the transform, or leave it out.",
+        "simplify": "Report it with the model; it is right as converted.",
+        "ort": "Lower the level: ort_session_options with graph_optimization_level = ORT_DISABLE_ALL. Report it to ONNX Runtime.",
+    }.get(cause.kind, "Compare the operators one by one: verify(..., per_op=True).")

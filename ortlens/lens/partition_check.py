@@ -1,0 +1,231 @@
+"""One call of a partition, checked: every value inside it, and what the session that really runs gives.
+
+Both sides get the same inputs, so that a wrong value in one partition is none in the next. Within a partition they do not: a
+value that differs is told apart from one that is merely made of values that differ, by running its operator in PyTorch on
+ONNX Runtime's own inputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.fx
+
+from ortlens.lens.compare_values import compare
+from ortlens.lens.inner_values import InnerValues, is_single, makers
+from ortlens.lens.lockstep import Missing, Step, call_on_foreign, steps
+from ortlens.lens.nonfinite import Origin, origin_of
+from ortlens.lens.open_results import differ_by_ties, is_uninitialised
+from ortlens.lens.verdicts import Verdict, has_infinite, has_nan, is_finite, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ortlens.backend.session import PartitionRunner
+    from ortlens.lens.compare_values import Tolerances
+
+_REWRITTEN = "no value of its own in the model, which was rewritten while converting"
+_AS_CONVERTED = "in the model as converted; rewriting left no value of it in the one that runs"
+_CARRIED_ON = "the operator itself is right, given what ONNX Runtime made before it"
+
+
+class Reference(NamedTuple):
+    """What a value is compared to: PyTorch's, and that of the run in double precision."""
+
+    eager: Any
+    double: Any
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionCheck:
+    """What checking one call of a partition found.
+
+    Attributes:
+        runner: The partition's.
+        args: Its inputs; they may change after the call, so that they are of use only within it.
+        tolerances: What may pass.
+        whole: Makes a runner of the model as converted, for the values that the model that runs does not hold; None: not to be had.
+        verdicts: One per value and per output, in the order of the graph.
+        origins: Where NaN or infinities come from.
+        suspects: The first value that is wrong by itself, and the outputs that are wrong although the values inside are right,
+            each with what it is compared to.
+    """
+
+    runner: PartitionRunner
+    args: Sequence[Any]
+    tolerances: Tolerances
+    whole: Callable[[], PartitionRunner | None]
+    verdicts: list[Verdict] = field(default_factory=list)
+    origins: list[Origin] = field(default_factory=list)
+    suspects: list[tuple[Verdict, Reference]] = field(default_factory=list)
+    _open: str = ""
+    _unwritten: set[torch.fx.Node] = field(default_factory=set)
+    _by_node: dict[str, Verdict] = field(default_factory=dict)
+    _kept: dict[str, tuple[Reference, Any]] = field(default_factory=dict)
+
+    def run(self, outputs: Sequence[Any]) -> None:
+        """Check the values, then the outputs.
+
+        Args:
+            outputs: What the session that really runs gave.
+        """
+        inner = _Sources(self)
+        returned = {node.name for node in self.runner.part.outputs}
+        places = {node: place for place, node in enumerate(self.runner.part.module.graph.nodes)}
+        for step in steps(self.runner.part.module, self.args, inner.take):
+            if is_uninitialised(step.node) or not self._unwritten.isdisjoint(step.node.all_input_nodes):
+                self._unwritten.add(step.node)
+            else:
+                self._look_for_origin(step)
+            if is_single(step.node.meta.get("val")):
+                verdict = self._value(step, places[step.node], inner)
+                if step.node.name in returned:
+                    self._by_node[step.node.name] = verdict
+                    self._kept[step.node.name] = Reference(step.eager, step.double), step.ort
+        for node, output in zip(self.runner.part.outputs, outputs, strict=True):
+            self._output(node, output)
+        self.verdicts.sort(key=lambda verdict: (verdict.place, verdict.scope != "value"))
+
+    def _value(self, step: Step, place: int, inner: _Sources) -> Verdict:
+        maker, _ = makers(step.node)
+        name = inner.name(step.node)
+        verdict = Verdict(node=maker.name, scope="value", place=place, onnx_value=name, line_of=maker)
+        if is_uninitialised(maker):
+            verdict.note = "nobody wrote to this memory yet, so that any value is right"
+        elif name is None:
+            verdict.note = inner.why_not(step.node)
+        else:
+            judge(verdict, step.ort, step.eager, step.double, self.tolerances)
+            self._reconsider(verdict, step)
+            if step.node not in inner.running.names:
+                verdict.add(_AS_CONVERTED)
+        origin = next((found for found in self.origins if found.node is maker), None)
+        if origin is not None and not (is_finite(step.eager) and is_finite(step.ort)):
+            verdict.nonfinite = "origin"
+            verdict.add(origin.note)
+        if name is not None or isinstance(step.eager, torch.Tensor):  # numbers that the model does not hold are nobody's values
+            self.verdicts.append(verdict)
+        return verdict
+
+    def _follows_origin(self, verdict: Verdict) -> bool:
+        """Whether PyTorch's own value is spoilt by NaN or infinities from before: then there is nothing to compare with."""
+        found, tolerance = verdict.comparison, verdict.tolerance
+        origin = next((origin for origin in self.origins if origin.sides != "ort"), None)
+        if origin is None or found is None or tolerance is None or tolerance.given or not (found.clashes and found.eager_bad):
+            return False
+        verdict.ok = None
+        verdict.add(f"PyTorch's value is spoilt by what comes from {origin.node.name}, so that there is no verdict")
+        return True
+
+    def _look_for_origin(self, step: Step) -> None:
+        origin = origin_of(step, makers(step.node)[0], [found.node for found in self.origins])
+        if origin is not None:
+            self.origins.append(origin)
+
+    def _reconsider(self, verdict: Verdict, step: Step) -> None:
+        """Look again at a value that differs, or that is excused by rounding where memory that nobody wrote to is in play."""
+        excused = verdict.ok is True and verdict.comparison is not None and not verdict.comparison.within
+        if step.node in self._unwritten and excused:
+            verdict.ok, verdict.note = False, ""
+        if verdict.ok is not False or self._follows_origin(verdict):
+            return
+        if self._strict(verdict):
+            self._blame(verdict, step)
+        elif self._differs_by_ties(step, step.ort, step.eager, step.read):
+            verdict.ok = True
+            self._open = f"which of equal values comes first is left open at {verdict.node}"
+            verdict.add("equal values come in another order, which PyTorch leaves open")
+        else:
+            self._look_closer(verdict, step)
+
+    def _look_closer(self, verdict: Verdict, step: Step) -> None:
+        """Tell a value that is made wrong from one that is made of others that differ."""
+        local = call_on_foreign(step.node, step.read_ort)
+        if not (_is_close(step.ort, local, self.tolerances) or self._differs_by_ties(step, step.ort, local, step.read_ort)):
+            self._blame(verdict, step)
+        elif self.suspects:
+            verdict.add(f"{_CARRIED_ON}; see {self.suspects[0][0].node}")
+        else:
+            verdict.ok = None
+            unwritten = "parts of it are memory that nobody wrote to" if step.node in self._unwritten else ""
+            self._open = self._open or unwritten or f"{verdict.node} makes more of rounding differences than the tolerance lets pass"
+            verdict.add(f"no verdict: {_CARRIED_ON}, and {self._open}")
+
+    def _blame(self, verdict: Verdict, step: Step) -> None:
+        if not self.suspects:
+            self.suspects.append((verdict, Reference(step.eager, step.double)))
+
+    def _strict(self, verdict: Verdict) -> bool:
+        return verdict.tolerance is None or verdict.tolerance.given
+
+    def _differs_by_ties(self, step: Step, first: Any, second: Any, read: Callable[[torch.fx.Node], Any]) -> bool:
+        maker, item = makers(step.node)
+        return item is not None and differ_by_ties(maker, item, first, second, read(maker.all_input_nodes[0]))
+
+    def _output(self, node: torch.fx.Node, output: Any) -> None:
+        known, (reference, inside) = self._by_node[node.name], self._kept[node.name]
+        verdict = Verdict(node=known.node, scope="output", place=known.place, onnx_value=known.onnx_value, line_of=known.line_of)
+        judge(verdict, output, reference.eager, reference.double, self.tolerances)
+        self.verdicts.append(verdict)
+        if verdict.ok is False and self._follows_origin(verdict):
+            return
+        if verdict.ok is not False or self._strict(verdict):
+            if verdict.ok is False and known.ok:
+                self.suspects.append((verdict, reference))
+            return
+        if known.ok is not True and _is_close(output, inside, self.tolerances):
+            verdict.ok = known.ok
+            verdict.add("as inside the partition" if known.ok is False else known.note)
+        elif self._open:
+            verdict.ok = None
+            verdict.add(f"no verdict: {self._open}")
+        elif not any(suspect.scope == "value" for suspect, _ in self.suspects):
+            self.suspects.append((verdict, reference))
+
+    def spoilt_outputs(self) -> bool:
+        """Whether NaN, or an infinity that the run in double precision does not have, gets out of the partition."""
+        for (eager, double), inside in self._kept.values():
+            if has_nan(eager) or has_nan(inside):
+                return True
+            if (has_infinite(eager) or has_infinite(inside)) and not has_infinite(double):
+                return True
+        return False
+
+
+class _Sources:
+    """ONNX Runtime's values: of the model that runs, else of the model as it was converted."""
+
+    def __init__(self, check: PartitionCheck) -> None:
+        self.running = InnerValues(check.runner, check.args)
+        calls = (node for node in check.runner.part.module.graph.nodes if node.op == "call_function")
+        lost = any(isinstance(node.meta.get("val"), torch.Tensor) and node not in self.running.names for node in calls)
+        whole = check.whole() if lost else None
+        self._whole = None if whole is None else InnerValues(whole, check.args, only_beside=self.running.names)
+
+    def take(self, node: torch.fx.Node) -> Any:
+        if node in self.running.names or self._whole is None:
+            return self.running.take(node)
+        return self._whole.take(node)
+
+    def name(self, node: torch.fx.Node) -> str | None:
+        """What the value is called in the model that gave it; None where there is none, or the run failed."""
+        holder = next((source for source in self._both() if node in source.names), None)
+        return None if holder is None or node in holder.failures else holder.names[node]
+
+    def why_not(self, node: torch.fx.Node) -> str:
+        return next((source.failures[node] for source in self._both() if node in source.failures), _REWRITTEN)
+
+    def _both(self) -> list[InnerValues]:
+        return [self.running] if self._whole is None else [self.running, self._whole]
+
+
+def _is_close(ort: Any, other: Any, tolerances: Tolerances) -> bool:
+    """Whether two values are the same but for one rounding or so."""
+    if isinstance(ort, Missing) or isinstance(other, Missing) or not isinstance(ort, torch.Tensor):
+        return type(ort) is type(other) and not isinstance(ort, Missing) and bool(ort == other)
+    if not isinstance(other, torch.Tensor) or ort.shape != other.shape or ort.dtype is not other.dtype:
+        return False
+    found = compare(ort, other, None, tolerances.of(ort.dtype))
+    return found.within and not found.clashes

@@ -1,0 +1,304 @@
+"""Evidence to hand on: a folder that runs a partition, or one operator, in PyTorch and in ONNX Runtime, without ortlens.
+
+Nothing of the user's goes in unasked: inputs and weights are random numbers with the recorded statistics, the program is
+the operators, and files are written to a folder beside the one asked for, which takes its name when all is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import runpy
+import shutil
+import tempfile
+import threading
+import warnings
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens.backend import _torch
+from ortlens.errors import UsageError
+from ortlens.lens.repro_case import Case, Subject, case_of
+from ortlens.lens.repro_issue import Outcome, issue_of, versions, without_paths
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from ortlens.backend.graph import CompiledGraph
+    from ortlens.lens.lens import Lens
+
+_TEMPLATES = ("repro", "test_repro", "bench_repro")
+_RTOL = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
+"""Largest difference to let pass, over the larger of the value and the root mean square of its tensor."""
+
+_CHECK_LIMIT = 1 << 30
+"""Bytes of inputs and weights beyond which the folder is not run while it is made: they would be in memory twice."""
+
+
+def write_repro(  # noqa: PLR0913 - one call site, whose arguments these are
+    lens: Lens,
+    subject_id: object,
+    folder: str | os.PathLike[str],
+    args: tuple[Any, ...] | None,
+    kwargs: Mapping[str, Any],
+    *,
+    real_inputs: bool,
+    weights: bool,
+    source: bool,
+) -> pathlib.Path:
+    """Write a reproduction; see `Lens.repro`.
+
+    Args:
+        lens: The lens.
+        subject_id: What to reproduce.
+        folder: Where to.
+        args: Arguments of the target; None: no call is made.
+        kwargs: Likewise.
+        real_inputs: Keep the values of the inputs.
+        weights: Keep the weights.
+        source: Quote the user's lines.
+
+    Returns:
+        The folder, as an absolute path.
+
+    Raises:
+        UsageError: See `Lens.repro`.
+    """
+    target = pathlib.Path(folder).absolute()
+    _check_free(target)
+    if real_inputs and args is None:
+        raise UsageError("real_inputs=True keeps the inputs of a call: say which one with args=(...)")
+    subjects = subjects_of(lens.live_graphs(), subject_id)
+    seen = {} if args is None else _values_seen(lens, subjects, args, kwargs)
+    cases = [case_of(s, seen.get(s.name), real_inputs=real_inputs, weights=weights, source=source) for s in subjects]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    made = pathlib.Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        _fill(made, cases)
+        (made / "ISSUE.md").write_text(issue_of(cases, _checked(made, cases), source=source), encoding="utf-8")
+        made.chmod(0o755)
+        if target.exists():
+            target.rmdir()  # empty, as was seen above; else this raises
+        made.rename(target)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    return target
+
+
+def _check_free(target: pathlib.Path) -> None:
+    if target.exists() and not target.is_dir():
+        raise UsageError(f"{target} is a file; a reproduction is a folder: name one that does not exist yet")
+    if target.is_dir() and any(target.iterdir()):
+        raise UsageError(f"the folder {target} is not empty; name one that does not exist yet, nothing is overwritten")
+
+
+# -------------------------------------------------------------------------------------------------- what is meant by it
+
+
+def subjects_of(graphs: Sequence[CompiledGraph], subject_id: object) -> list[Subject]:
+    """What an id or a row of a frame names.
+
+    Args:
+        graphs: Those of a lens.
+        subject_id: An id of a partition, session or graph; a name of a node; `(graph_id, node)`; or a row that has them.
+
+    Returns:
+        The partitions, or one node.
+
+    Raises:
+        UsageError: There is none of that name, or several; the message lists what there is.
+    """
+    reported = {reporter.graph_id: graph for graph in graphs if (reporter := graph.job.reporter) is not None}
+    if not reported:
+        raise UsageError("there is nothing to reproduce: no graph was compiled through this lens by the ortlens backend")
+    whole = {name: subject for graph in reported.values() for names, subject in _partitions(graph) for name in names}
+    if isinstance(subject_id, str) and subject_id in whole:
+        return [whole[subject_id]]
+    if isinstance(subject_id, str) and subject_id in reported:
+        return _all_of(reported[subject_id], subject_id)
+    graph_id, node = _node_meant(subject_id, whole, reported)
+    places = [name for name in reported if graph_id in (None, name)]
+    found = [_node_subject(reported[name], node) for name in places]
+    known = [(name, subject) for name, subject in zip(places, found, strict=True) if subject is not None]
+    if len(known) > 1:
+        raise UsageError(f"{node} is in {', '.join(name for name, _ in known)}; say which: ({known[0][0]!r}, {node!r})")
+    if not known:
+        there = ", ".join([*whole, *reported])
+        raise UsageError(f"there is no {subject_id!r} to reproduce; there are {there}, and their nodes, as in the frame nodes")
+    return [known[0][1]]
+
+
+def _partitions(graph: CompiledGraph) -> Iterator[tuple[list[str], Subject]]:
+    reporter = graph.job.reporter
+    for runner in graph.runners if reporter is not None else ():
+        identity = reporter.identity(runner)  # type: ignore[union-attr]  # not None, as the line above says
+        names = [name for name in (identity.partition_id, identity.session_id) if name is not None]
+        yield names, Subject(name=identity.partition_id, graph=graph, part=runner.part, runner=runner)
+
+
+def _all_of(graph: CompiledGraph, graph_id: str) -> list[Subject]:
+    found = [subject for _, subject in _partitions(graph)]
+    if not found:
+        names = ", ".join(graph.left_in_torch()) or "none"
+        raise UsageError(f"graph {graph_id} has no partition; name one of its nodes that stay in PyTorch: {names}")
+    return found
+
+
+def _node_meant(subject_id: object, whole: Mapping[str, Subject], reported: Mapping[str, CompiledGraph]) -> tuple[str | None, str]:
+    """Graph, if it is said, and node."""
+    if isinstance(subject_id, str):
+        return None, subject_id
+    if isinstance(subject_id, tuple) and not hasattr(subject_id, "node") and len(subject_id) == 2:  # noqa: PLR2004 - graph and node
+        return str(subject_id[0]), str(subject_id[1])
+    node = getattr(subject_id, "node", None)
+    if not isinstance(node, str):
+        raise UsageError(
+            f"{subject_id!r} names nothing to reproduce: give an id, the name of a node, (graph_id, node), or a row with a node"
+        )
+    graph_id = getattr(subject_id, "graph_id", None)
+    owner = whole.get(getattr(subject_id, "partition_id", None) or getattr(subject_id, "session_id", None) or "")
+    if graph_id is None and owner is not None:
+        graph_id = next(name for name, graph in reported.items() if graph is owner.graph)
+    return graph_id, node
+
+
+def _node_subject(graph: CompiledGraph, node: str) -> Subject | None:
+    part = graph.alone(node)
+    if part is None:
+        return None
+    verdict = graph.verdict_of(node)
+    stays = None if verdict.code is None else (verdict.code, verdict.reason or "")
+    return Subject(name=node, graph=graph, part=part, reason=stays)
+
+
+# ----------------------------------------------------------------------------------------------------- values of a call
+
+
+def _values_seen(lens: Lens, subjects: list[Subject], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The inputs of the subjects in one call of the target."""
+    seen: dict[str, list[Any]] = {}
+    graph, thread = subjects[0].graph, threading.get_ident()
+    with contextlib.ExitStack() as stack:
+        for subject in subjects:
+            if subject.runner is not None:
+                stack.enter_context(subject.runner.intercepted(_noting(subject.name, seen, thread)))
+        if subjects[0].runner is None:
+            stack.enter_context(graph.intercepted(_noting_node(subjects[0], seen, thread)))
+        stack.enter_context(_gradients_for(lens, graph))
+        result = lens.call_target(args, dict(kwargs))
+        if graph.job.phase == "backward" and not seen:
+            _backward(result)
+    missing = [subject.name for subject in subjects if subject.name not in seen]
+    if missing:
+        raise UsageError(
+            f"the call did not run {', '.join(missing)}: these arguments take another graph; give some like those it was compiled for, "
+            "with gradients on or off as then, or leave args out"
+        )
+    return seen
+
+
+def _noting(name: str, seen: dict[str, list[Any]], thread: int) -> Callable[..., Any]:
+    def around(inner: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        if threading.get_ident() == thread and name not in seen:
+            seen[name] = [_kept(value) for value in args]
+        return inner(*args)
+
+    return around
+
+
+def _noting_node(subject: Subject, seen: dict[str, list[Any]], thread: int) -> Callable[..., Any]:
+    def around(inner: Callable[..., Any], args: list[Any]) -> Any:
+        if threading.get_ident() == thread and subject.name not in seen:
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                values = subject.graph.values_for(subject.part, list(args))
+                seen[subject.name] = [_kept(value) for value in values]
+        return inner(args)
+
+    return around
+
+
+def _kept(value: Any) -> Any:
+    """A value as it is now: the run may write into it."""
+    if not isinstance(value, torch.Tensor) or isinstance(value, torch.nn.Parameter):
+        return value
+    return value.detach().clone()
+
+
+def _gradients_for(lens: Lens, graph: CompiledGraph) -> contextlib.AbstractContextManager[object]:
+    """Gradients on or off, as when the graph was compiled: with the other, Dynamo would compile another graph."""
+    if graph.job.phase != "inference":
+        return torch.enable_grad()
+    trained = any(isinstance(value, torch.Tensor) and value.requires_grad for _, value in graph.weight_inputs().values())
+    known = {False} if trained else lens.grad_modes
+    return torch.set_grad_enabled(next(iter(known))) if len(known) == 1 else contextlib.nullcontext()
+
+
+def _backward(result: Any) -> None:
+    """Run the backward graphs of a result, without adding to any gradient."""
+    roots = [value for value in _torch.tensors_of(result) if value.grad_fn is not None]
+    leaves: dict[int, torch.Tensor] = {}
+    queue, known = [root.grad_fn for root in roots], set[Any]()
+    while queue:
+        step = queue.pop()
+        if step is None or step in known:
+            continue
+        known.add(step)
+        if hasattr(step, "variable"):
+            leaves[id(step.variable)] = step.variable
+        queue.extend(following for following, _ in step.next_functions)
+    if roots and leaves:
+        torch.autograd.grad(roots, list(leaves.values()), [torch.ones_like(root) for root in roots], allow_unused=True)
+
+
+# --------------------------------------------------------------------------------------------------------- the folder
+
+
+def _fill(folder: pathlib.Path, cases: Sequence[Case]) -> None:
+    for case in cases:
+        suffix = "" if len(cases) == 1 else f"_{case.subject.name}"
+        case.facts.update(
+            program=f"program{suffix}.py", model=case.model and f"model{suffix}.onnx", values=case.values and f"values{suffix}.pt"
+        )
+        case.facts["values"] = case.facts["values"] or None
+        (folder / case.facts["program"]).write_text(case.program, encoding="utf-8")
+        if case.model is not None:
+            (folder / case.facts["model"]).write_bytes(case.model.SerializeToString())
+        if case.values:
+            torch.save(case.values, folder / case.facts["values"])
+    spec = {"versions": versions(), "rtol": _RTOL, "cases": [case.facts for case in cases]}
+    (folder / "spec.json").write_text(json.dumps(spec, indent=1) + "\n", encoding="utf-8")
+    for name in _TEMPLATES:
+        text = resources.files("ortlens.lens").joinpath("bundle").joinpath(f"{name}.txt").read_text(encoding="utf-8")
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+
+
+def _checked(folder: pathlib.Path, cases: Sequence[Case]) -> list[Outcome]:
+    """What the comparison of the folder says, case by case: rows, or why there are none."""
+    if sum(_input_bytes(case) for case in cases) > _CHECK_LIMIT:
+        return ["not run while this was written: its inputs and weights are larger than 1 GiB"] * len(cases)
+    scope = runpy.run_path(str(folder / "repro.py"))
+    return [_outcome(scope["compare"], case) for case in scope["CASES"]]
+
+
+def _outcome(compare: Callable[[Any], list[dict[str, Any]]], case: Any) -> Outcome:
+    try:
+        with _torch.quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return compare(case)
+    except Exception as error:  # noqa: BLE001 - whatever it raises is what there is to report
+        return f"raised {type(error).__name__}: {without_paths(str(error))}"
+
+
+def _input_bytes(case: Case) -> int:
+    total = 0
+    for item in case.facts["inputs"]:
+        size = 8
+        for dim in item.get("shape", ()):
+            size *= dim
+        total += size
+    return total

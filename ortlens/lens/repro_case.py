@@ -1,0 +1,319 @@
+"""One case of a reproduction: a partition or a single operator as plain torch code, as an ONNX model, and as facts about its inputs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from ortlens.backend import _torch, convert, provenance, providers
+from ortlens.backend.recipe import unwanted_rewrites
+from ortlens.backend.simplify import simplify
+from ortlens.backend.support import NodeKind, kind_of
+from ortlens.errors import UsageError
+from ortlens.lens.repro_inputs import as_literal, described
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import onnx
+
+    from ortlens.backend.graph import CompiledGraph
+    from ortlens.backend.session import PartitionRunner
+    from ortlens.backend.split import Part
+
+_PLAIN_GLOBALS = ("inf", "nan", "NoneType", "torch", "device", "fx_pytree", "pytree")
+_HEAD = """\
+# The operators as PyTorch runs them.
+
+import torch
+from math import inf, nan
+from torch import device
+
+NoneType = type(None)
+
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is to be reproduced.
+
+    Attributes:
+        name: As it is called in the records: `p0`, or the name of a node.
+        graph: Its graph.
+        part: Its nodes.
+        runner: The partition, when it is a whole one.
+        reason: Why PyTorch runs it, when it does; the code and the words.
+    """
+
+    name: str
+    graph: CompiledGraph
+    part: Part
+    runner: PartitionRunner | None = None
+    reason: tuple[str, str] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Case:
+    """What is written of a subject.
+
+    Attributes:
+        subject: The subject.
+        program: Text of a module with a function `forward`.
+        model: The ONNX model; None where there is no ONNX function.
+        facts: The entry in `spec.json`.
+        values: Values of inputs that are to be kept, by name.
+        ops: Operators with their counts, most frequent first.
+    """
+
+    subject: Subject
+    program: str
+    model: onnx.ModelProto | None
+    facts: dict[str, Any]
+    values: dict[str, torch.Tensor] = field(default_factory=dict)
+    ops: dict[str, int] = field(default_factory=dict)
+
+
+def case_of(subject: Subject, seen: Sequence[Any] | None, *, real_inputs: bool, weights: bool, source: bool) -> Case:
+    """Put together what is written of a subject.
+
+    Args:
+        subject: The subject.
+        seen: Values of its inputs in a call; None when there was none.
+        real_inputs: Keep these values, weights apart.
+        weights: Keep the weights and constants.
+        source: Say in the program which of the user's lines its operators come from.
+
+    Returns:
+        The case.
+
+    Raises:
+        UsageError: It cannot be written as plain torch code.
+    """
+    module, hidden = _with_open_constants(subject.part, keep=weights)
+    inputs = _inputs(subject, module, seen, hidden)
+    made = _Model(subject, module, hidden)
+    given = [item for item, _ in inputs]
+    targets = [provenance.target_name(node) for node in subject.part.nodes if kind_of(node) is not NodeKind.TUPLE]
+    facts = {
+        "name": subject.name,
+        "title": _title(subject, targets),
+        "inputs": given,
+        "outputs": made.outputs,
+        "frozen": made.frozen,
+        "providers": [providers.CPU],
+        "ran_on": list(made.providers),
+        "threads": made.threads,
+        "disabled_optimizers": made.disabled,
+    }
+    wanted = {"weight": weights, "constant": weights, "input": real_inputs}
+    values = {
+        item["name"]: value.detach().cpu().clone()
+        for item, value in inputs
+        if isinstance(value, torch.Tensor) and "value" not in item and wanted[item["kind"]] and not _torch.is_fake(value)
+    }
+    counts = {target: targets.count(target) for target in dict.fromkeys(targets)}
+    ops = dict(sorted(counts.items(), key=lambda pair: -pair[1]))
+    return Case(subject=subject, program=_program(module, source=source), model=made.proto, facts=facts, values=values, ops=ops)
+
+
+def _title(subject: Subject, targets: Sequence[str]) -> str:
+    if subject.runner is None:
+        return f"{targets[0]} in PyTorch and in ONNX Runtime"
+    count = "1 operator" if len(targets) == 1 else f"{len(targets)} operators"
+    phase = {"inference": "an inference"}.get(subject.graph.job.phase, f"a {subject.graph.job.phase}")
+    return f"{count} of {phase} graph in PyTorch and in ONNX Runtime"
+
+
+# ---------------------------------------------------------------------------------------------------------- the inputs
+
+
+def _with_open_constants(part: Part, *, keep: bool) -> tuple[torch.fx.GraphModule, dict[str, torch.Tensor]]:
+    """The program with its constants as arguments, and those of them that may not be told.
+
+    A constant of more than one floating-point number may be something learned; the model is then made anew without it.
+    """
+    module = part.module
+    graph, mapping = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
+    hidden: dict[str, torch.Tensor] = {}
+    constants: dict[str, Any] = {}
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            mapping[node] = graph.node_copy(node)
+        elif node.op == "get_attr":
+            constants[node.name] = value = getattr(module, str(node.target))
+            if not isinstance(value, torch.Tensor):
+                raise UsageError(f"{part.nodes[0].name} runs graphs of its own, which cannot be written as plain torch code")
+            mapping[node] = graph.placeholder(node.name)
+            mapping[node].meta = {**node.meta, "val": node.meta.get("val", value), _CONSTANT: value}
+            if value.dtype.is_floating_point and value.numel() > 1 and not keep:
+                hidden[node.name] = value
+    for node in module.graph.nodes:
+        if node.op not in ("placeholder", "get_attr"):
+            mapping[node] = graph.node_copy(node, mapping.__getitem__)
+    return torch.fx.GraphModule(torch.nn.Module(), graph), hidden
+
+
+_CONSTANT = "ortlens_constant"
+
+
+def _inputs(
+    subject: Subject, module: torch.fx.GraphModule, seen: Sequence[Any] | None, hidden: Mapping[str, torch.Tensor]
+) -> list[tuple[dict[str, Any], Any]]:
+    """What is written of each argument of the program, and its value where it is known."""
+    known = subject.graph.weight_inputs()
+    outer = iter(zip(subject.part.inputs, seen if seen is not None else [None] * len(subject.part.inputs), strict=True))
+    found: list[tuple[dict[str, Any], Any]] = []
+    for node in module.graph.find_nodes(op="placeholder"):
+        if _CONSTANT in node.meta:
+            value = node.meta[_CONSTANT]
+            may_be_told = node.name not in hidden and value.numel() <= _MAX_LITERAL and not _torch.is_fake(value)
+            written = as_literal(node.name, value) if may_be_told else described(node.name, value, value, kind="constant")
+            found.append((written, value))
+            continue
+        origin, value = next(outer)
+        is_weight = origin.name in known
+        value = known[origin.name][1] if value is None and is_weight else value
+        found.append((described(node.name, origin.meta["val"], value, kind="weight" if is_weight else "input"), value))
+    return found
+
+
+_MAX_LITERAL = 4096  # elements of a constant that are written out
+
+
+# ----------------------------------------------------------------------------------------------------------- the model
+
+
+class _Model:
+    """The ONNX model of a subject, without weights, and how its session is made."""
+
+    def __init__(self, subject: Subject, module: torch.fx.GraphModule, hidden: Mapping[str, torch.Tensor]) -> None:
+        runner = subject.runner
+        self.proto: onnx.ModelProto | None = None
+        self.outputs: list[dict[str, Any]] = []
+        self.frozen: list[str] = []
+        self.providers: tuple[str, ...] = (providers.CPU,)
+        self.threads, self.disabled = 0, list[str]()
+        if runner is not None and not hidden:
+            self._take(subject, runner.model, runner.permutations)
+        elif subject.reason is None or subject.reason[0] in ("session_refused", "too_small"):
+            source = subject.part.module if not hidden else _with_inputs_for(module, hidden)
+            converted = convert.onnx_from_partition(source, subject.graph.job.registry, "repro")
+            simplify(converted.model)
+            self._take(subject, convert.proto_from_model(converted.model, converted.output_types), converted.output_permutations)
+        if runner is not None and runner.sessions:
+            info = runner.sessions[-1]
+            self.providers, self.threads = info.providers, info.threads.count
+        if self.proto is not None:
+            self._freeze(subject, hidden)
+            self.disabled = unwanted_rewrites(self.proto, [(name, {}) for name in self.providers])
+
+    def _take(self, subject: Subject, model: onnx.ModelProto, orders: Sequence[Sequence[int] | None]) -> None:
+        self.proto = _bare(model)
+        names = [value.name for value in model.graph.output]
+        self.outputs = [
+            {"name": name, "node": node.name, "permutation": None if order is None else list(order)}
+            for name, node, order in zip(names, subject.part.outputs, orders, strict=True)
+        ]
+
+    def _freeze(self, subject: Subject, hidden: Mapping[str, torch.Tensor]) -> None:
+        """Weights that were constants of the session are constants here, with values that are handed over in memory."""
+        job, runner = subject.graph.job, subject.runner
+        if runner is not None and runner.sessions:
+            names = {weight.name for weight in runner.sessions[-1].frozen}
+        else:
+            frozen = job.phase == "inference" and job.options.freeze_weights is not False
+            names = set(subject.graph.weight_inputs()) if frozen else set[str]()
+        self.proto, self.frozen = _with_outside_values(self.proto, names | set(hidden))
+
+
+def _with_inputs_for(module: torch.fx.GraphModule, hidden: Mapping[str, torch.Tensor]) -> torch.fx.GraphModule:
+    """The program with constants that may be told back in their place; the others stay arguments."""
+    graph, mapping, owner = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node](), torch.nn.Module()
+    for node in module.graph.nodes:
+        if node.op == "placeholder" and _CONSTANT in node.meta and node.name not in hidden:
+            owner.register_buffer(node.name, node.meta[_CONSTANT])
+            mapping[node] = graph.get_attr(node.name)
+            mapping[node].meta = dict(node.meta)
+        elif node.op == "output":
+            graph.output(torch.fx.node.map_arg(node.args[0], mapping.__getitem__))
+        else:
+            mapping[node] = graph.node_copy(node, mapping.__getitem__)
+    return torch.fx.GraphModule(owner, graph)
+
+
+def _bare(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy without what leads back to the user's code."""
+    import onnx
+
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    made.ClearField("metadata_props")
+    made.ClearField("doc_string")
+    for graph in (made.graph, *made.functions):
+        graph.ClearField("metadata_props")
+        graph.ClearField("doc_string")
+        values = [*graph.input, *graph.output, *graph.initializer] if isinstance(graph, onnx.GraphProto) else []
+        for item in (*graph.node, *graph.value_info, *values):
+            item.ClearField("metadata_props")
+            item.ClearField("doc_string")
+    return made
+
+
+def _with_outside_values(model: Any, names: set[str]) -> tuple[onnx.ModelProto, list[str]]:
+    """The model with some inputs as constants whose bytes come from outside, and which those are."""
+    import onnx
+
+    kept, frozen = [], []
+    for value in model.graph.input:
+        if value.name not in names:
+            kept.append(value)
+            continue
+        frozen.append(value.name)
+        shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        tensor = onnx.TensorProto(name=value.name, data_type=value.type.tensor_type.elem_type, dims=shape)
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        size = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        for dim in shape:
+            size *= dim
+        for key, text in (("location", "weights"), ("offset", "0"), ("length", str(size))):
+            entry = tensor.external_data.add()
+            entry.key, entry.value = key, text
+        model.graph.initializer.append(tensor)
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    return model, frozen
+
+
+# --------------------------------------------------------------------------------------------------------- the program
+
+
+def _program(module: torch.fx.GraphModule, *, source: bool) -> str:
+    code = module.graph.python_code("self")
+    odd = [name for name in code.globals if name not in _PLAIN_GLOBALS]
+    imports = "".join(f"{_import_of(name, code.globals[name])}\n" for name in odd)
+    text = re.sub(r"def forward\(self,? ?", "def forward(", code.src.strip("\n"))
+    text = re.sub(r"device\(type='\w+'(, index=\d+)?\)", "device(type='cpu')", text)  # the folder runs everywhere
+    comments = "".join(f"# {line}\n" for line in _user_lines(module)) if source else ""
+    return f"{_HEAD}{imports}{comments}\n{text.rstrip()}\n"
+
+
+def _import_of(name: str, value: Any) -> str:
+    """The line that brings a global of FX's code; only what torch and Python ship can be brought."""
+    home = str(getattr(value, "__module__", None) or getattr(value, "__name__", ""))
+    top = home.partition(".")[0]
+    if top not in ("torch", "math", "operator", "_operator", "builtins"):
+        raise UsageError(f"the program calls {home}.{name}, which a reproduction cannot bring along")
+    if type(value).__name__ == "module":
+        return f"import {value.__name__} as {name}"
+    return f"from {home} import {value.__name__} as {name}"
+
+
+def _user_lines(module: torch.fx.GraphModule) -> list[str]:
+    lines = (provenance.user_line(node) for node in module.graph.nodes)
+    found = dict.fromkeys((line.file.replace("\\", "/").rpartition("/")[2], line.line, line.source) for line in lines if line.file)
+    return [f"{file}:{number}: {text}" for file, number, text in found]

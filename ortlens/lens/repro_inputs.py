@@ -1,0 +1,120 @@
+"""What the inputs of a reproduction are made from: shapes, dtypes and statistics instead of the values themselves."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ortlens.backend import _torch
+
+STANDARD = "standard"
+"""Said of inputs of which no values were seen: normal numbers, and whole numbers of 0 and 1."""
+
+RECORDED = "recorded"
+_CHUNK = 1 << 20
+
+
+def described(name: str, meta: Any, value: Any, *, kind: str) -> dict[str, Any]:
+    """What a reproduction has to know of one input.
+
+    Args:
+        name: Its name in the program and in the model.
+        meta: A fake tensor or a number, as found in `meta["val"]`.
+        value: Its value; None when none was seen.
+        kind: `input`, `weight`, `constant`, or `number`.
+
+    Returns:
+        Plain data, for JSON.
+    """
+    seen = value if value is not None and not (isinstance(value, torch.Tensor) and _torch.is_fake(value)) else None
+    like = meta if seen is None else seen
+    if not isinstance(like, torch.Tensor):
+        return {"name": name, "kind": "number", "value": _torch.size_hint(like) if seen is None else seen}
+    return {
+        "name": name,
+        "kind": kind,
+        "dtype": str(like.dtype).removeprefix("torch."),
+        "shape": [_torch.size_hint(size) for size in like.shape],
+        "stride": [_torch.size_hint(stride) for stride in like.stride()],
+        "source": STANDARD if seen is None else RECORDED,
+        "statistics": _standard(like.dtype, kind) if seen is None else statistics_of(seen.detach()),
+    }
+
+
+def as_literal(name: str, value: torch.Tensor) -> dict[str, Any]:
+    """A constant whose elements are told as they are.
+
+    Args:
+        name: Its name in the program.
+        value: Real, on any device.
+
+    Returns:
+        Plain data, for JSON.
+    """
+    shown = value.detach().cpu()
+    return {
+        "name": name,
+        "kind": "constant",
+        "dtype": str(value.dtype).removeprefix("torch."),
+        "shape": list(value.shape),
+        "value": shown.reshape(-1).tolist(),
+    }
+
+
+def _standard(dtype: torch.dtype, kind: str) -> dict[str, Any]:
+    if dtype is torch.bool:
+        return {"min": 0, "max": 1, "mean": 0.5}
+    if not dtype.is_floating_point:
+        return {"min": 0, "max": 1, "mean": 0.5}
+    spread = 0.05 if kind == "weight" else 1.0
+    return {"min": -4 * spread, "max": 4 * spread, "mean": 0.0, "std": spread, "nan_share": 0.0, "inf_share": 0.0, "minus_inf_share": 0.0}
+
+
+def statistics_of(tensor: torch.Tensor) -> dict[str, Any]:
+    """The figures that random values are drawn by.
+
+    Args:
+        tensor: Real values, of any dtype that ONNX Runtime takes.
+
+    Returns:
+        `min`, `max`, `mean`; for floating-point numbers also `std` and the shares of NaN and of either infinity, all of it over the
+        finite elements, to three digits, so that no figure is an element. Zeros where there are none.
+    """
+    if not tensor.dtype.is_floating_point:
+        if not tensor.numel():
+            return {"min": 0, "max": 0, "mean": 0.0}
+        whole = tensor.to(torch.int64)
+        return {"min": int(whole.min()), "max": int(whole.max()), "mean": float(whole.double().mean())}
+    return _float_statistics(tensor)
+
+
+def _float_statistics(tensor: torch.Tensor) -> dict[str, Any]:
+    flat, total = tensor.reshape(-1), max(tensor.numel(), 1)
+    nans = infs = minus = count = 0
+    low, high, first, second = math.inf, -math.inf, 0.0, 0.0
+    for start in range(0, flat.numel(), _CHUNK):
+        part = flat[start : start + _CHUNK].double()
+        finite = part[part.isfinite()]
+        nans += int(part.isnan().sum())
+        infs += int((part == math.inf).sum())
+        minus += int((part == -math.inf).sum())
+        if finite.numel():
+            low, high = min(low, float(finite.min())), max(high, float(finite.max()))
+            first, second, count = first + float(finite.sum()), second + float(finite.square().sum()), count + finite.numel()
+    mean = first / count if count else 0.0
+    spread = math.sqrt(max(second / count - mean * mean, 0.0)) if count else 0.0
+    return {
+        "min": _rounded(low) if count else 0.0,
+        "max": _rounded(high) if count else 0.0,
+        "mean": _rounded(mean),
+        "std": _rounded(spread),
+        "nan_share": nans / total,
+        "inf_share": infs / total,
+        "minus_inf_share": minus / total,
+    }
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")

@@ -1,0 +1,164 @@
+"""Each operator converted on its own, and run on PyTorch's inputs: errors of others do not get in.
+
+The models hold one FX node each and go through the same conversion as a partition, without the rewrites after it. Nodes of the
+same operator, arguments, dtypes and sizes share one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from ortlens.backend import convert
+from ortlens.backend.session import PartitionRunner, RunnerHooks
+from ortlens.backend.split import Part
+from ortlens.lens.lockstep import Missing, Step, call_in_double, widened
+from ortlens.lens.open_results import differ_by_ties, is_uninitialised
+from ortlens.lens.verdicts import Verdict, judge
+from ortlens.trace.runlog import RunLog
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator, Sequence
+
+    from ortlens.backend.options import OrtBackendOptions
+    from ortlens.lens.compare_values import Tolerances
+
+
+class SingleOps:
+    """Converts and runs operators one by one."""
+
+    def __init__(self, registry: Any, options: OrtBackendOptions) -> None:
+        """Take what the partitions were converted with.
+
+        Args:
+            registry: ATen-to-ONNX functions.
+            options: The user's.
+        """
+        self._registry = registry
+        self._options = dataclasses.replace(options, on_error="raise")
+        self._made: dict[Hashable, PartitionRunner | Missing] = {}
+
+    def verdicts(self, step: Step, place: int, tolerances: Tolerances) -> Iterator[Verdict]:
+        """Check the operator of one node.
+
+        Args:
+            step: The node, with its inputs in reach.
+            place: Its place in the graph.
+            tolerances: What may pass.
+
+        Yields:
+            One verdict per output that is read; none for the choice of an item, which is its operator's.
+        """
+        node = step.node
+        if node.target is operator.getitem and node.all_input_nodes[0].op == "call_function":
+            return
+        items = _items(node)
+        made = self._results(step, items)
+        double = call_in_double(node, lambda source: widened(step.read(source)))
+        for item, result in zip(items, made, strict=True):
+            name = node.name if item is None else f"{node.name}.{item}"
+            verdict = Verdict(node=node.name, scope="op", place=place, onnx_value=name, line_of=node)
+            eager = _item(step.eager, item)
+            if is_uninitialised(node):
+                verdict.note = "it gives memory that nobody wrote to, so that any value is right"
+            else:
+                judge(verdict, result, eager, _item(double, item), tolerances)
+            if verdict.ok is False and differ_by_ties(node, item, result, eager, step.read(node.all_input_nodes[0])):
+                verdict.ok = True
+                verdict.add("equal values come in another order, which PyTorch leaves open")
+            yield verdict
+
+    def _results(self, step: Step, items: Sequence[int | None]) -> Sequence[Any]:
+        try:
+            runner = self._runner(step.node, items)
+            if isinstance(runner, Missing):
+                return [runner] * len(items)
+            return runner.run(*(step.read(source) for source in _sources(step.node)))
+        except Exception as error:  # noqa: BLE001 - why this operator was not checked, whatever it is
+            return [_failure(error)] * len(items)
+
+    def _runner(self, node: torch.fx.Node, items: Sequence[int | None]) -> PartitionRunner | Missing:
+        key = _key(node, items)
+        if key not in self._made:
+            try:
+                self._made[key] = self._make(node, items)
+            except Exception as error:  # noqa: BLE001 - as above
+                self._made[key] = _failure(error)
+        return self._made[key]
+
+    def _make(self, node: torch.fx.Node, items: Sequence[int | None]) -> PartitionRunner:
+        part = _part_of(node, items)
+        converted = convert.onnx_from_partition(part.module, self._registry, node.name)
+        runner = PartitionRunner(
+            part,
+            convert.proto_from_model(converted.model, converted.output_types),
+            converted.output_permutations,
+            options=self._options,
+            weight_inputs=frozenset(),
+            freeze=False,
+            alternates=True,
+            hooks=RunnerHooks(session_made=lambda _runner, _info: RunLog(None, None), run_failed=lambda _runner, _error: None),
+            work=0,
+        )
+        runner.prepare([None] * len(part.inputs))
+        return runner
+
+
+def _failure(error: Exception) -> Missing:
+    return Missing(f"it could not be run on its own: {type(error).__name__}: {error}"[:300])
+
+
+def _sources(node: torch.fx.Node) -> list[torch.fx.Node]:
+    return [source for source in node.all_input_nodes if source.op != "get_attr"]
+
+
+def _items(node: torch.fx.Node) -> Sequence[int | None]:
+    """The outputs of an operator that are read; None for an operator with one."""
+    if not isinstance(node.meta.get("val"), (tuple, list)):
+        return [None]
+    return sorted({int(user.args[1]) for user in node.users if user.target is operator.getitem})  # type: ignore[arg-type]  # an int there
+
+
+def _item(value: Any, item: int | None) -> Any:
+    return value if item is None or isinstance(value, Missing) else value[item]
+
+
+def _part_of(node: torch.fx.Node, items: Sequence[int | None]) -> Part:
+    """A partition of one operator."""
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    for source in node.all_input_nodes:
+        copies[source] = graph.node_copy(source) if source.op == "get_attr" else graph.placeholder(source.name)
+        copies[source].meta = dict(source.meta)
+    made = graph.node_copy(node, copies.__getitem__)
+    outputs = [made if item is None else _chosen(graph, made, item) for item in items]
+    graph.output(tuple(outputs))
+    owner = node.graph.owning_module
+    module = torch.fx.GraphModule(torch.nn.Module() if owner is None else owner, graph)
+    inputs = tuple(copies[source] for source in _sources(node))
+    return Part(index=0, module=module, inputs=inputs, outputs=tuple(outputs), nodes=(made,))
+
+
+def _chosen(graph: torch.fx.Graph, made: torch.fx.Node, item: int) -> torch.fx.Node:
+    chosen = graph.call_function(operator.getitem, (made, item))
+    chosen.meta["val"] = made.meta["val"][item]
+    return chosen
+
+
+def _key(node: torch.fx.Node, items: Sequence[int | None]) -> Hashable:
+    """What tells one operator's model from another's."""
+
+    def described(source: torch.fx.Node) -> str:
+        value = source.meta.get("val")
+        if source.op == "get_attr" or not isinstance(value, torch.Tensor):
+            return f"{source.op}:{source.target if source.op == 'get_attr' else type(value).__name__}"
+        return f"{value.dtype}{list(map(str, value.shape))}{list(map(str, value.stride()))}{value.device}"
+
+    places = {source: f"#{place}" for place, source in enumerate(node.all_input_nodes)}
+    args = torch.fx.map_arg((node.args, node.kwargs), places.__getitem__)
+    owner = id(node.graph.owning_module) if any(source.op == "get_attr" for source in node.all_input_nodes) else None
+    return (node.target, repr(args), tuple(map(described, node.all_input_nodes)), tuple(items), owner)

@@ -1,0 +1,175 @@
+"""From a comparison to a verdict: right, wrong, or not checked and why."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from ortlens.backend import provenance
+from ortlens.lens.compare_values import Comparison, Tolerance, Tolerances, compare
+from ortlens.lens.lockstep import Missing
+from ortlens.trace import records as r
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LIMIT = 0.99  # of the largest number of a dtype: what masks are filled with
+
+
+@dataclass(slots=True, kw_only=True)
+class Verdict:
+    """What is known of one value; becomes a row.
+
+    Attributes:
+        node: FX node that makes it.
+        scope: What was compared.
+        place: Its place in the graph, to tell which divergence is first.
+        onnx_value: Its name in the model.
+        ok: Whether it is right; None where it was not checked.
+        tolerance: What may pass; None where nothing was compared.
+        comparison: How far apart the values are; None likewise.
+        nonfinite: As in the column.
+        note: Why it was not checked, or what was found out.
+        line_of: The node whose user line it is.
+    """
+
+    node: str
+    scope: r.NumericScope
+    place: int
+    onnx_value: str | None = None
+    ok: bool | None = None
+    tolerance: Tolerance | None = None
+    comparison: Comparison | None = None
+    nonfinite: str | None = None
+    note: str = ""
+    line_of: torch.fx.Node
+
+    def add(self, note: str) -> None:
+        """Add to the note."""
+        self.note = f"{self.note}; {note}" if self.note else note
+
+    def row(self, partition_id: str) -> r.Numeric:
+        """The record.
+
+        Args:
+            partition_id: The partition's id.
+
+        Returns:
+            The row, not marked as the first divergence.
+        """
+        line, found, passed = provenance.user_line(self.line_of), self.comparison, self.tolerance
+        return r.Numeric(
+            partition_id=partition_id,
+            node=self.node,
+            scope=self.scope,
+            onnx_value=self.onnx_value,
+            max_abs=None if found is None else _finite(found.max_abs),
+            max_rel=None if found is None else _finite(found.max_rel),
+            ok=self.ok,
+            atol=None if passed is None else passed.atol,
+            rtol=None if passed is None else passed.rtol,
+            closer_to_fp64=None if found is None else found.closer(),
+            nonfinite=self.nonfinite,
+            file=line.file,
+            line=line.line,
+            note=self.note,
+        )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is None or math.isfinite(value) else None
+
+
+def judge(verdict: Verdict, ort: Any, eager: Any, double: Any, tolerances: Tolerances) -> None:
+    """Compare two values and say whether ONNX Runtime's is right, as far as these three values tell.
+
+    Args:
+        verdict: Filled in.
+        ort: ONNX Runtime's value.
+        eager: PyTorch's.
+        double: That of the run in double precision, or a `Missing`.
+        tolerances: What may pass.
+    """
+    ort, eager = _as_tensor(ort), _as_tensor(eager)
+    if isinstance(ort, Missing) or isinstance(eager, Missing):
+        verdict.note = next(value.reason for value in (ort, eager) if isinstance(value, Missing))
+        return
+    if ort.dtype is not eager.dtype:
+        verdict.note = f"not comparable: {_short(ort)} in ONNX Runtime, {_short(eager)} in PyTorch"
+        return
+    if ort.shape != eager.shape:
+        verdict.ok, verdict.note = False, f"shape {list(ort.shape)} in ONNX Runtime, {list(eager.shape)} in PyTorch"
+        return
+    wide = _as_tensor(double)
+    if isinstance(wide, Missing):
+        verdict.note = f"no fp64 run: {wide.reason}"
+    verdict.tolerance = tolerances.of(eager.dtype)
+    verdict.comparison = compare(ort, eager, None if isinstance(wide, Missing) else wide, verdict.tolerance)
+    _decide(verdict, verdict.comparison, verdict.tolerance)
+
+
+def _decide(verdict: Verdict, found: Comparison, tolerance: Tolerance) -> None:
+    verdict.nonfinite = {(True, True): "both", (True, False): "ort", (False, True): "eager"}.get((found.ort_bad > 0, found.eager_bad > 0))
+    if found.both_nan and found.both_nan == found.elements:
+        verdict.add("NaN throughout on both sides, so that there is nothing to compare")
+        return
+    if found.both_nan:
+        verdict.add(f"{found.both_nan:,} of {found.elements:,} elements are NaN on both sides and were not compared")
+    verdict.ok = found.within and not found.clashes
+    if found.clashes:
+        verdict.add(f"{found.clashes:,} of {found.elements:,} elements are NaN or infinite on one side only")
+    elif not verdict.ok and not tolerance.given and found.rounds_alike():
+        verdict.ok = True
+        verdict.add(
+            f"beyond the tolerance, and ok: about as close to the fp64 run as PyTorch ({found.ort_error:.2g} and {found.eager_error:.2g})"
+        )
+
+
+def _as_tensor(value: Any) -> torch.Tensor | Missing:
+    if isinstance(value, (torch.Tensor, Missing)):
+        return value
+    if isinstance(value, (bool, int, float)):
+        return torch.tensor(value)
+    return Missing(f"a {type(value).__name__} is not compared")
+
+
+def _short(value: torch.Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a value holds neither NaN nor infinities.
+
+    Args:
+        value: A tensor, a number, or a tuple of them.
+
+    Returns:
+        True also for what holds no floats.
+    """
+    return all(bool(torch.isfinite(tensor).all()) for tensor in _floats(value))
+
+
+def has_nan(value: Any) -> bool:
+    """Whether a value holds NaN; likewise."""
+    return any(bool(torch.isnan(tensor).any()) for tensor in _floats(value))
+
+
+def has_infinite(value: Any) -> bool:
+    """Whether a value holds an infinity; likewise."""
+    return any(bool(torch.isinf(tensor).any()) for tensor in _floats(value))
+
+
+def at_limit(value: Any) -> bool:
+    """Whether a value holds an infinity or the largest number of its dtype, as masks do on purpose; also a number among arguments."""
+    if isinstance(value, float):
+        return math.isinf(value) or abs(value) >= _LIMIT * torch.finfo(torch.float16).max
+    limited = ((tensor, _LIMIT * torch.finfo(tensor.dtype).max) for tensor in _floats(value))
+    return any(bool((tensor.abs() >= limit).any()) for tensor, limit in limited)
+
+
+def _floats(value: Any) -> Iterator[torch.Tensor]:
+    return (tensor for tensor in provenance.tensors_in(value) if tensor.dtype.is_floating_point)

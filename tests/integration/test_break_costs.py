@@ -1,0 +1,184 @@
+"""What each graph break costs per call, and what to change about it; removing it saves about what it cost."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import nn
+
+import ortlens
+from ortlens import Lens
+from ortlens.analysis.ledger import totals_of
+from ortlens.demo import _model_and_tokens
+from ortlens.lens import dynamo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ortlens.trace.records import Break
+
+X = torch.linspace(-1, 1, 64)
+
+
+@pytest.fixture(autouse=True)
+def _inference() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def cost(item: Break) -> int:
+    assert item.cost_ns is not None
+    return item.cost_ns
+
+
+def burn(milliseconds: float) -> None:
+    """Work that cannot be traced, of a length of its own."""
+    until = time.perf_counter() + milliseconds / 1e3
+    while time.perf_counter() < until:
+        pass
+
+
+def test_a_break_that_parts_graphs_many_times_costs_all_of_them() -> None:
+    def helper(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return x + 1
+
+    def often(x: torch.Tensor, times: int) -> torch.Tensor:
+        for _ in range(times):
+            x = helper(x.sin()).cos()
+        return x
+
+    once, thrice = (ortlens.explain(often, backend="eager", calls=40)(X, times).captured().breaks for times in (1, 3))
+    assert len(once) == len(thrice) == 1
+    assert cost(thrice[0]) > 1.7 * cost(once[0])
+
+
+def test_removing_the_break_saves_what_it_cost() -> None:
+    class Net(nn.Module):
+        def __init__(self, *, broken: bool) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+            self.broken = broken
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.first(x).relu()
+            if self.broken:
+                torch._dynamo.graph_break()
+            out: torch.Tensor = self.second(x)
+            return out
+
+    lenses = [Lens(), Lens()]
+    for lens, flag in zip(lenses, (True, False), strict=True):
+        torch.compile(Net(broken=flag), backend=lens)(X)
+    walls: list[list[int]] = [[], []]
+    prices = []
+    for _ in range(4):  # in turns: a busy machine is slow for both
+        for lens, kept in zip(lenses, walls, strict=True):
+            lens.measure(X)
+            kept.append(int(lens.ledger.ns.sum()))
+        prices.append(cost(lenses[0].captured().breaks[0]))
+    saved = min(walls[0]) - min(walls[1])
+    # The second session goes with the break too; it stands in the ledger of its graph, not in the price.
+    assert 0.2 * saved < min(prices) < 1.2 * saved
+    assert lenses[1].breaks.empty
+
+
+def test_breaks_in_functions_of_functions_have_prices_of_their_own() -> None:
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        x = x.sin()
+        quick(0)
+        return x.cos()
+
+    def outer(x: torch.Tensor) -> torch.Tensor:
+        x = inner(x.tan())
+        slow(3.0)
+        return x.sigmoid()
+
+    breaks = ortlens.explain(outer, backend="eager", calls=24)(X).captured().breaks
+    prices = {item.source: cost(item) for item in breaks if item.cost_ns}
+    assert prices["slow(3.0)"] > 3_000_000
+    assert 0 < prices["quick(0)"] < prices["slow(3.0)"] / 4
+
+
+@torch.compiler.disable
+def quick(milliseconds: float) -> None:
+    burn(milliseconds)
+
+
+@torch.compiler.disable
+def slow(milliseconds: float) -> None:
+    burn(milliseconds)
+
+
+def test_a_loop_that_pytorch_gives_up_is_priced_by_the_gaps() -> None:
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() * 2
+
+    def loops(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = inner(x) + 1
+            slow(2.0)
+        return x
+
+    lens = ortlens.explain(loops, backend="eager", calls=24)(X)
+    prices = [item.cost_ns for item in lens.captured().breaks if item.cost_ns]
+    assert prices
+    totals = totals_of(lens.captured().ledger)
+    assert totals is not None
+    assert totals.ns["eager"] > 6_000_000
+    assert 0.5 < max(prices) / totals.ns["eager"] < 0.85, "two of the three pauses lie between graphs, the last after them"
+
+
+def test_a_plain_lens_has_no_prices_until_it_measures() -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        x = x.sin()
+        torch._dynamo.graph_break()
+        return x.cos()
+
+    lens = Lens()
+    fast = torch.compile(broken, backend=lens)
+    fast(X)
+    assert lens.breaks.cost_ns.isna().all()
+    lens.measure(X)
+    assert (lens.breaks.cost_ns > 0).all()
+    price = lens.breaks.cost_ns.item()
+    fast(torch.ones(3))  # heard again while it compiles anew
+    assert lens.breaks.cost_ns.item() == price
+    assert len(lens.captured().breaks[0].compile_ids) == 2
+
+
+def test_the_demos_break_has_a_price_and_advice() -> None:
+    model, tokens = _model_and_tokens()
+    (item,) = ortlens.explain(model)(tokens).captured().breaks
+    assert 1_000 < cost(item) < 5_000_000
+    assert (item.advice or "").startswith("Compute both outcomes and choose with `torch.where`")
+    assert item.hints
+
+
+def test_hints_come_from_the_registry_where_dynamo_gave_none() -> None:
+    lens = Lens("eager")
+    watch = dynamo.DynamoWatch(lens._recorder, lambda _: False)
+    watch.heard_break("0/0", "Graph break in user code at model.py:3\nGraph Break Reason: Attempted to copy.deepcopy a tensor")
+    watch.heard_break("0/0", "Graph break in user code at model.py:4\nGraph Break Reason: Attempted to wrap sparse Tensor")
+    watch.heard_break("0/0", "Graph break in user code at model.py:5\nGraph Break Reason: Something that no registry knows")
+    copied, sparse, unknown = lens.captured().breaks
+    known = [item for item in (copied, sparse) if item.gb_id]
+    assert known
+    for item in known:
+        assert item.hints
+        assert not any("{" in hint for hint in item.hints)
+    assert (unknown.gb_id, unknown.hints, unknown.advice) == (None, (), None)
+
+
+def test_advice_reaches_the_frame() -> None:
+    def prints(x: torch.Tensor) -> torch.Tensor:
+        x = x.sin()
+        print(end="")  # noqa: T201 - what breaks the graph
+        return x * float(x.sum())
+
+    lens = ortlens.explain(prints, backend="eager", calls=2)(X)
+    assert any("Print before or after the compiled function" in advice for advice in lens.breaks.advice.dropna())
+    assert any("without `float()`" in advice for advice in lens.breaks.advice.dropna())

@@ -1,0 +1,263 @@
+"""Rules on real models: the fault is planted, and the finding names it; on clean models nothing is found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+import ortlens
+from ortlens.analysis.findings.registry import RULES, findings_of
+from ortlens.backend import peak
+from tests.integration.small_models import SMALL_MODELS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ortlens import Lens
+    from ortlens.trace.records import Finding
+
+FILE = __file__
+
+
+def called(target: Callable[..., Any], *args: torch.Tensor, calls: int = 12, options: Mapping[str, Any] | None = None) -> Lens:
+    with torch.no_grad():
+        return ortlens.explain(target, calls=calls, options=options)(*args)
+
+
+def told(lens: Lens, rule: str) -> list[Finding]:
+    return [finding for finding in findings_of(lens.captured()) if finding.rule == rule]
+
+
+def line_of(function: Callable[..., Any], offset: int) -> int:
+    return int(function.__code__.co_firstlineno) + offset
+
+
+class Layers(nn.Module):
+    """Some layers of moderate size with something between them."""
+
+    def __init__(self, between: Callable[[torch.Tensor], torch.Tensor], count: int = 3, width: int = 256) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(count))
+        self.between = between
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = self.between(layer(x))
+        return x
+
+
+@pytest.mark.parametrize("name", ["bert", "resnet", "gpt2", "vit"])
+def test_nothing_is_wrong_with_clean_models(name: str) -> None:
+    """Tiny models: what is told of them is information and true, such as that guards weigh as much as they do."""
+    model = SMALL_MODELS[name].build().eval()
+    inputs = SMALL_MODELS[name].inputs(2)
+    with torch.no_grad():
+        lens = ortlens.explain(model)(**inputs)
+        lens.profile(**inputs)
+    loud = [finding for finding in findings_of(lens.captured()) if finding.severity != "info"]
+    # A product of 2 x 64 rows reaches little of any machine: that is told of it alone, and rightly.
+    assert [(finding.rule, finding.title) for finding in loud if finding.rule != "slow_kernel"] == []
+    assert told(lens, "rule_failed") == []
+
+
+def between(x: torch.Tensor) -> torch.Tensor:
+    made: torch.Tensor = torch.special.bessel_j0(x)
+    return made
+
+
+def test_an_operator_that_stays_behind_is_named_with_its_line() -> None:
+    lens = called(Layers(between, count=4), torch.randn(64, 256))
+    (finding,) = told(lens, "hot_fallback")
+    assert finding.subject == "prims.bessel_j0.default"
+    assert (finding.file, finding.line) == (FILE, line_of(between, 1))
+    assert "4 nodes" in finding.title
+    assert told(called(Layers(torch.relu), torch.randn(64, 256)), "hot_fallback") == []
+
+
+def test_many_small_partitions_are_counted() -> None:
+    def chopped(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(5):
+            x = torch.special.bessel_j0(x.sin() + 1)
+        return x
+
+    (finding,) = told(called(chopped, torch.randn(8)), "small_partitions")
+    assert "5 partitions, 5 of them" in finding.title
+    assert "prims.bessel_j0.default (5 times)" in finding.evidence
+    assert finding.gain_ns
+    assert told(called(chopped, torch.randn(8), options={"min_partition_nodes": 6}), "small_partitions") == []
+
+
+def test_dropout_left_on_is_named() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 8))
+    (finding,) = told(called(model.train(), torch.ones(2, 8)), "random_splits")
+    assert "model.eval()" in finding.mitigation
+    assert told(called(model.eval(), torch.ones(2, 8)), "random_splits") == []
+
+
+@pytest.mark.parametrize(("fixed", "count"), [(False, 1), (True, 0)])
+def test_a_session_per_size_is_told(fixed: bool, count: int) -> None:  # noqa: FBT001
+    lens = ortlens.Lens(options={"export_options": {"dynamic_shapes": fixed}})
+    compiled = torch.compile(lambda x: x.sin() + 1, backend=lens, dynamic=True)
+    with torch.no_grad():
+        for rows in range(3, 9):
+            compiled(torch.ones(rows, 4))
+    findings = told(lens, "session_churn")
+    assert len(findings) == count
+    assert lens.sessions.cause.tolist() == (["first"] if fixed else ["first", *["sizes"] * 5])
+    if count:
+        assert "6 sessions" in findings[0].title
+
+
+def test_weights_that_change_are_told_and_then_that_they_are_not_frozen() -> None:
+    layer, lens = nn.Linear(256, 256), ortlens.Lens()
+    compiled, x = torch.compile(layer, backend=lens), torch.ones(1, 256)
+    with torch.no_grad():
+        compiled(x)
+        assert told(lens, "weights_changed") == told(lens, "unfrozen_weights") == []
+        for number in range(3):
+            layer.weight.add_(1)
+            torch.testing.assert_close(compiled(x), layer(x))
+            (finding,) = told(lens, "weights_changed")
+            assert f"changed {number + 1} time" in finding.title
+    assert lens.sessions.cause.tolist() == ["first", "weights", "weights", "weights"]
+    assert lens.sessions.frozen_bytes.tolist() == [4 * 256 * 257] * 3 + [0]
+    (unfrozen,) = told(lens, "unfrozen_weights")
+    assert "changed 3 times" in unfrozen.evidence
+
+
+def test_weights_that_are_inputs_by_choice_are_told() -> None:
+    (finding,) = told(called(nn.Linear(256, 256), torch.ones(1, 256), options={"freeze_weights": False}), "unfrozen_weights")
+    assert "257 KiB" in finding.title
+    assert "freezing is off" in finding.evidence
+
+
+def test_threads_beyond_the_cores_and_spinning_between_operators() -> None:
+    given = onnxruntime.SessionOptions()
+    given.intra_op_num_threads = 4096
+    chosen = called(Layers(between), torch.randn(4, 256))
+    assert told(chosen, "too_many_threads") == told(chosen, "spinning_threads") == []
+    given.intra_op_num_threads = int(chosen.captured().environment["cpu_usable"]) + 1
+    lens = called(Layers(between), torch.randn(4, 256), options={"ort_session_options": given})
+    (crowded,), (spinning,) = told(lens, "too_many_threads"), told(lens, "spinning_threads")
+    assert f"{given.intra_op_num_threads} threads" in crowded.title
+    assert "3 sessions" in spinning.title
+    given.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    asleep = called(Layers(between), torch.randn(4, 256), options={"ort_session_options": given})
+    assert told(asleep, "spinning_threads") == []
+
+
+def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
+    return x * factor
+
+
+def test_a_number_that_changes_with_every_call_is_a_storm() -> None:
+    lens = ortlens.Lens()
+    compiled = torch.compile(scaled, backend=lens, dynamic=False)
+    with torch.no_grad():
+        for number in range(6):
+            compiled(torch.ones(2), number)
+    (finding,) = told(lens, "recompile_storm")
+    assert "scaled was compiled again 5 times" in finding.title
+    assert (finding.file, finding.line) == (FILE, line_of(scaled, 0))
+    assert "factor == " in finding.evidence
+    with torch.no_grad():
+        for number in range(6, 12):
+            compiled(torch.ones(2), number)
+    assert any("limit" in finding.title for finding in told(lens, "recompile_storm"))
+
+
+class Stopping(nn.Module):
+    """A layer with a break in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.inner(x)
+        torch._dynamo.graph_break()
+        return x.sin()
+
+
+def test_a_break_in_a_layer_that_is_used_often_is_hot() -> None:
+    model = nn.Sequential(*(Stopping() for _ in range(4)))
+    lens = called(model, torch.ones(2, 8), calls=30)
+    (finding,) = told(lens, "hot_break")
+    assert (finding.file, finding.line) == (FILE, line_of(Stopping.forward, 2))
+    assert "times per call" in finding.title
+    (changed,) = told(lens, "weights_changed")
+    assert "several modules share its code" in changed.evidence
+    once = called(nn.Sequential(Stopping()), torch.ones(2, 8))
+    assert len(once.breaks)
+    assert told(once, "hot_break") == []
+
+
+def test_a_model_called_without_no_grad_is_told() -> None:
+    model, x = nn.Linear(8, 8), torch.ones(2, 8)
+    (finding,) = told(ortlens.explain(model, calls=5)(x), "training_forward")
+    assert "no_grad" in finding.mitigation
+    assert told(called(model, x), "training_forward") == []
+    lens = ortlens.Lens()
+    compiled = torch.compile(model, backend=lens)
+    for _ in range(4):
+        compiled(x).sum().backward()
+    assert told(lens, "training_forward") == []
+
+
+def doubled(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x.double() @ weight.double()
+
+
+def test_double_precision_is_told_with_the_line_that_brought_it() -> None:
+    (finding,) = told(called(doubled, torch.ones(8, 8), torch.ones(8, 8)), "float64_nodes")
+    assert (finding.file, finding.line) == (FILE, line_of(doubled, 1))
+    assert told(called(lambda x, weight: x @ weight, torch.ones(8, 8), torch.ones(8, 8)), "float64_nodes") == []
+
+
+def products(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.bmm(x, y)
+
+
+@pytest.mark.parametrize(("count", "size", "slow"), [(40_000, 2, True), (1, 1024, False)])
+def test_thousands_of_tiny_products_are_slow_against_the_roofline(count: int, size: int, slow: bool) -> None:  # noqa: FBT001
+    x, y = torch.rand(count, size, size), torch.rand(count, size, size)
+    lens = called(products, x, y, calls=3)
+    assert told(lens, "slow_kernel") == []  # not profiled yet
+    findings: list[Finding] = []
+    for _ in range(3):  # on a machine that others use too, a product may look slow once
+        with torch.no_grad():
+            lens.profile(x, y)
+        findings = told(lens, "slow_kernel")
+        if bool(findings) is slow:
+            break
+    assert bool(findings) is slow
+    if slow:
+        assert (findings[0].file, findings[0].line) == (FILE, line_of(products, 1))
+        assert "GB/s" in findings[0].evidence
+        assert findings[0].gain_ns
+
+
+def test_peaks_are_measured_once_and_kept_with_the_capture() -> None:
+    peak.measure({"float32", "int64"}, 1)
+    first = dict(peak.measured())
+    assert {name for name in first if name.endswith("threads_1")} >= {"peak_flops_float32_threads_1", "peak_bytes_threads_1"}
+    assert not any("int64" in name for name in first)
+    assert 1e8 < float(first["peak_flops_float32_threads_1"]) < 1e14
+    assert 1e8 < float(first["peak_bytes_threads_1"]) < 1e13
+    peak.measure({"float32"}, 1)
+    assert dict(peak.measured()) == first
+    assert called(torch.sin, torch.ones(2), calls=1).captured().environment["peak_bytes_threads_1"] == first["peak_bytes_threads_1"]
+
+
+def test_every_view_of_a_lens_shows_what_the_rules_find() -> None:
+    lens = called(Layers(between, count=4), torch.randn(64, 256))
+    title = told(lens, "hot_fallback")[0].title
+    assert title in lens.findings.title.tolist()
+    assert title.split(" and ")[0] in " ".join(lens.summary().split())
+    assert title.split(" and ")[0] in lens._repr_html_()
+    assert lens.captured().findings == ()
+    assert {rule.name for rule in RULES} >= set(lens.findings.rule)

@@ -1,0 +1,179 @@
+"""The identity chain on compiled models: from a line to kernels and back, forward and backward, live and loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+import pytest
+import torch
+
+import ortlens
+from ortlens.analysis.memory import memory
+from ortlens.backend.labels import FX_NODE_KEY, label_of, nodes_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(16)
+        self.up = torch.nn.Linear(16, 32)
+        self.down = torch.nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)  # line: norm
+        y = self.up(y)  # line: up
+        y = torch.nn.functional.gelu(y)  # line: gelu
+        made: torch.Tensor = x + self.down(y)  # line: down
+        return made
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(Block() for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def line_of(name: str) -> int:
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# line: {name}"))
+
+
+@pytest.fixture
+def lens() -> ortlens.Lens:
+    model, x = Model().eval(), torch.randn(4, 16)
+    with torch.no_grad():
+        found = ortlens.explain(model, calls=1)(x)
+        found.profile(x, repeat=2)
+    return found
+
+
+def test_from_a_line_to_its_kernels_and_back(lens: ortlens.Lens) -> None:
+    gelu = lens.links(line=f"{Path(__file__).name}:{line_of('gelu')}")
+    assert set(gelu.module) == {"blocks.0", "blocks.1"}
+    assert set(gelu.op_type) == {"Gelu"}
+    assert set(gelu.kernel_confidence) == {"fused"}, "Gelu is made of several ONNX nodes"
+    for kernel in set(gelu.kernel):
+        assert set(lens.links(kernel=kernel).line) == {line_of("gelu")}
+    assert set(lens.links(line=f"{Path(__file__).name}:{line_of('norm')}").op_type) == {"LayerNormalization"}
+
+
+def test_every_link_of_a_chain_finds_the_same_row(lens: ortlens.Lens) -> None:
+    whole = lens.links()
+    row = whole[(whole.op_type == "Gemm") & (whole.module == "blocks.1.up")].iloc[0]
+    ways: dict[str, pd.DataFrame] = {
+        "line": lens.links(line=f"{row.file}:{row.line}"),
+        "module": lens.links(module=row.module),
+        "node": lens.links(node=row.node),
+        "partition": lens.links(partition=row.partition_id),
+        "onnx_node": lens.links(onnx_node=row.onnx_node),
+        "kernel": lens.links(kernel=row.kernel),
+    }
+    for name, found in ways.items():
+        same = found[(found.node == row.node) & (found.kernel == row.kernel) & (found.onnx_node == row.onnx_node)]
+        assert len(same) == 1, name
+
+
+def test_modules_hold_what_is_inside_them(lens: ortlens.Lens) -> None:
+    assert set(lens.links(module="blocks.1").module) == {f"blocks.1{rest}" for rest in ("", ".norm", ".up", ".down")}
+
+
+def test_a_saved_capture_tells_the_same(lens: ortlens.Lens, tmp_path: Path) -> None:
+    loaded = ortlens.load(lens.save(tmp_path / "run.ortlens"))
+    for name in ("links", "fusions", "memory"):
+        live, saved = getattr(lens, name)(), getattr(loaded, name)()
+        assert not live.empty
+        assert live.equals(saved), name
+    assert "models/m0.optimized.onnx" in loaded.captured().attachments
+
+
+def test_onnx_names_in_the_chain_are_those_of_the_model(lens: ortlens.Lens) -> None:
+    model = onnx.load_from_string(lens.captured().attachments["models/m0.onnx"])
+    labels = {node.name: label_of(node) for node in nodes_of(model.graph)}
+    found = lens.links()
+    for row in found[found.onnx_node.notna()].itertuples():
+        assert row.node in labels[row.onnx_node].nodes
+        assert row.onnx_confidence == labels[row.onnx_node].confidence
+    assert set(found.onnx_node.dropna()) == set(labels)
+
+
+def test_weights_are_shared_and_not_copied(lens: ortlens.Lens) -> None:
+    whole, partition = memory(lens.captured())
+    size = sum(parameter.nbytes for parameter in Model().parameters())
+    assert whole.weight_bytes == partition.weight_bytes == size
+    assert (partition.shared_bytes, partition.copied_bytes) == (size, 0)
+    assert partition.input_bytes == partition.output_bytes == 4 * 16 * 4
+    # Up's output and what it was made of, at least; at most every value at once.
+    assert partition.live_bytes in range(4 * 32 * 4, int(lens.nodes.output_bytes.sum()) + 1)
+    assert partition.arena_held_bytes is not None
+    assert partition.arena_bytes in range(1, partition.arena_held_bytes + 1)
+
+
+def test_weights_inside_the_model_are_copies() -> None:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    model, x = torch.nn.Linear(16, 16).eval(), torch.randn(2, 16)
+    with torch.no_grad():
+        lens = ortlens.explain(model, calls=1, options={"ort_session_options": options})(x)
+    _, partition = memory(lens.captured())
+    assert (partition.shared_bytes, partition.copied_bytes) == (0, 17 * 16 * 4)
+
+
+def test_a_weight_that_is_not_contiguous_is_copied() -> None:
+    weight = torch.nn.Parameter(torch.randn(16, 8).t())
+
+    class Turned(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x @ self.weight)
+
+    with torch.no_grad():
+        lens = ortlens.explain(Turned(), calls=1)(torch.randn(2, 8))
+    _, partition = memory(lens.captured())
+    assert (partition.shared_bytes, partition.copied_bytes) == (0, 16 * 8 * 4)
+
+
+def test_backward_nodes_lead_to_forward_lines() -> None:
+    model = Model()
+    lens = ortlens.Lens()
+    fast = torch.compile(model, backend=lens)
+    fast(torch.randn(4, 16)).sum().backward()
+    found = lens.links()
+    backward = found[found.phase == "backward"]
+    assert not backward.empty
+    known = backward[backward.line.notna()]
+    assert len(known) >= 0.9 * len(backward), backward[backward.line.isna()][["node", "target"]]
+    assert {line_of(name) for name in ("norm", "up", "gelu", "down")} <= set(known.line)
+    gelu = known[known.line == line_of("gelu")]
+    assert {"blocks.0", "blocks.1"} <= set(gelu.module), "backward nodes have the module of their forward node"
+
+
+def test_rewrites_name_all_that_they_took() -> None:
+    class Merged(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x.reshape(2, 8)  # line: first
+            return y.reshape(4, 4) + 1  # line: second
+
+    lens = ortlens.explain(Merged(), calls=1)(torch.randn(16))
+    model = onnx.load_from_string(lens.captured().attachments["models/m0.onnx"])
+    (reshape,) = [node for node in model.graph.node if node.op_type == "Reshape"]
+    names = dict(zip(lens.nodes.node, lens.nodes.line, strict=True))
+    label = label_of(reshape)
+    assert {names[name] for name in label.nodes} == {line_of("first"), line_of("second")}
+    assert names[label.node] == line_of("second"), "the one that makes its output"
+    assert [entry.value for entry in reshape.metadata_props if entry.key == FX_NODE_KEY] == [label.node]
+    links = lens.links(onnx_node=reshape.name)
+    assert set(links.onnx_confidence) == {"fused"}

@@ -1,0 +1,206 @@
+"""Probes: the change is really made and timed, the answer stays, and what was found is told as measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+import ortlens
+from ortlens.analysis.findings import compiling
+from ortlens.analysis.findings.registry import findings_of
+from ortlens.backend.session import PartitionRunner
+from ortlens.lens import probes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+    from typing import Any
+
+    from ortlens import Lens
+    from ortlens.trace.records import Finding
+
+
+@pytest.fixture(autouse=True)
+def _short_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of a second each: the faults that are planted here are large."""
+    monkeypatch.setattr(probes, "_TRIAL_NS", 100_000_000)
+
+
+def explained(target: Callable[..., Any], *args: torch.Tensor, options: Mapping[str, Any] | None = None) -> Lens:
+    with torch.no_grad():
+        return ortlens.explain(target, calls=5, options=options)(*args)
+
+
+def probed(lens: Lens, *args: torch.Tensor) -> dict[str, Finding]:
+    with torch.no_grad():
+        lens.probe(*args)
+    return {finding.rule: finding for finding in findings_of(lens.captured())}
+
+
+class Derived(nn.Module):
+    """What it computes from its weight alone, ONNX Runtime folds once it may know the weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(512, 512))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight.sin().exp().tanh()
+
+
+def test_frozen_weights_are_measured_to_be_faster() -> None:
+    model, x = Derived(), torch.randn(4, 512)
+    lens = explained(model, x, options={"freeze_weights": False})
+    before = {finding.rule: finding for finding in findings_of(lens.captured())}["unfrozen_weights"]
+    finding = probed(lens, x)["unfrozen_weights"]
+    assert (before.measured, before.gain_ns) == (False, None)
+    assert (finding.measured, finding.severity, finding.title) == (True, "warning", before.title)
+    assert (finding.gain_ns or 0) > 0
+    assert "medians of" in finding.evidence
+    assert "unfrozen_weights" not in probed(explained(model, x), x)
+
+
+def rows(x: torch.Tensor) -> torch.Tensor:
+    return x.sum(-1)
+
+
+def test_a_copied_input_is_measured_against_a_dense_one() -> None:
+    x = torch.rand(1, 512, 512).expand(32, 512, 512)
+    lens = explained(rows, x)
+    recorded = {finding.rule: finding for finding in findings_of(lens.captured())}["layout_copy"]
+    finding = probed(lens, x)["layout_copy"]
+    assert finding.subject == recorded.subject
+    assert finding.measured
+    assert (finding.gain_ns or 0) > 0
+    assert len([row for row in lens.captured().findings if row.rule == "layout_copy"]) == 2
+    assert (lens.findings.rule == "layout_copy").sum() == 1
+
+
+def chopped(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(4):
+        x = torch.special.bessel_j0(x.sin() + 1)
+    return x
+
+
+def test_small_partitions_are_measured_and_nothing_is_counted_or_changed() -> None:
+    x = torch.randn(16)
+    lens = explained(chopped, x)
+    compiled = torch.compile(chopped, backend=lens)
+    before = lens.captured()
+    finding = probed(lens, x)["small_partitions"]
+    assert finding.measured
+    assert (finding.severity == "info") == (finding.gain_ns == 0)
+    assert "leaving 4 partitions of g0 to PyTorch" in finding.evidence
+    after = lens.captured()
+    # Observing takes two calls; the trials are not counted, neither in sessions nor in operators.
+    assert [session.calls for session in after.sessions] == [session.calls + 2 for session in before.sessions]
+    assert [row.calls for row in after.fallbacks] == [row.calls + 2 for row in before.fallbacks]
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), chopped(x))
+        torch.testing.assert_close(compiled(x + 1), chopped(x + 1))
+
+
+def test_threads_of_the_users_options_are_measured_in_whole_calls() -> None:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 2 + int(ortlens.Lens().captured().environment["cpu_usable"])
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+
+    def target(x: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(model(torch.special.bessel_j0(model(x))))
+
+    x = torch.randn(8, 64)
+    lens = explained(target, x, options={"ort_session_options": options})
+    found = probed(lens, x)
+    for rule in ("too_many_threads", "spinning_threads"):
+        assert (found[rule].measured, found[rule].subject) == (True, "sessions")
+    assert len(lens.findings[lens.findings.rule == "spinning_threads"]) == 1
+    assert options.intra_op_num_threads > 2
+    with torch.no_grad():
+        torch.testing.assert_close(lens.call_target((x,), {}), target(x))
+
+
+def test_guards_are_measured_and_stand_as_before_afterwards() -> None:
+    lens = ortlens.Lens()
+    compiled = torch.compile(torch.nn.functional.gelu, backend=lens, dynamic=False)
+    with torch.no_grad():
+        compiled(torch.ones(3))
+        finding = probed(lens, torch.ones(3))["heavy_guards"]
+        assert finding.measured
+        assert "skipping the guards" in finding.evidence
+        assert "fail_on_recompile" not in finding.mitigation
+        torch.testing.assert_close(compiled(torch.ones(5)), torch.nn.functional.gelu(torch.ones(5)))
+    assert len(lens.recompiles) == 1
+
+
+def test_an_exported_program_has_no_guards_to_measure() -> None:
+    x = torch.ones(2, 8)
+    program = torch.export.export(nn.Linear(8, 8), (x,))
+    lens = ortlens.explain(program, calls=3)(x)
+    assert "heavy_guards" not in probed(lens, x)
+
+
+def test_the_start_with_a_filled_cache_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "_COLD_NS", 1)
+    monkeypatch.setattr(compiling, "_COLD_SHARE", 0.0)
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)), torch.ones(2, 8)
+    finding = probed(explained(model, x), x)["cold_start"]
+    assert (finding.measured, finding.gain_ns) == (True, None)
+    assert "reading the converted models back" in finding.evidence
+
+
+def test_outputs_of_symbolic_size_are_measured_preallocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ortlens.analysis.findings.sessions._HANDED_NS", 1)
+    monkeypatch.setattr("ortlens.analysis.findings.sessions._HANDED_SHARE", 0.0)
+    lens = ortlens.Lens()
+    compiled = torch.compile(lambda x: (x + 1, x * 2), backend=lens, dynamic=True)
+    with torch.no_grad():
+        for size in (3, 4, 5, 6):
+            compiled(torch.ones(size))
+    finding = probed(lens, torch.ones(4))["output_allocations"]
+    assert finding.measured
+    assert "letting PyTorch allocate the outputs of s0" in finding.evidence
+
+
+def test_a_trial_that_fails_is_told_and_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: PartitionRunner, **_settings: object) -> PartitionRunner:
+        raise RuntimeError(f"no variant of {len(self.part.nodes)} nodes")
+
+    model, x = nn.Linear(256, 256), torch.ones(1, 256)
+    lens = explained(model, x, options={"freeze_weights": False})
+    monkeypatch.setattr(PartitionRunner, "variant", refused)
+    with pytest.warns(RuntimeWarning, match="failed while probing"):
+        found = probed(lens, x)
+    assert found["lens_failed"].evidence.startswith("RuntimeError: no variant of")
+    assert found["heavy_guards"].measured
+    assert not found["unfrozen_weights"].measured
+
+
+def test_what_the_target_raises_reaches_the_caller() -> None:
+    lens = explained(torch.sin, torch.ones(2))
+    with pytest.raises(TypeError):
+        lens.probe("no tensor")
+
+
+def test_nothing_to_probe_is_said() -> None:
+    with pytest.raises(ortlens.UsageError, match="nothing was compiled"):
+        ortlens.Lens().probe(torch.ones(1))
+
+
+def test_the_peaks_of_the_machine_are_in_the_capture_afterwards() -> None:
+    lens = explained(nn.Linear(8, 8), torch.ones(2, 8))
+    probed(lens, torch.ones(2, 8))
+    threads = lens.captured().sessions[0].threads
+    assert float(lens.captured().environment[f"peak_flops_float32_threads_{threads}"]) > 0
+
+
+def test_a_saved_capture_keeps_what_was_measured(tmp_path: Path) -> None:
+    model, x = Derived(), torch.randn(4, 512)
+    lens = explained(model, x, options={"freeze_weights": False})
+    probed(lens, x)
+    again = ortlens.load(lens.save(tmp_path / "run.ortlens"))
+    assert again.findings.equals(lens.findings)
+    assert again.findings.set_index("rule").loc["unfrozen_weights", "measured"]

@@ -1,0 +1,311 @@
+"""lens.profile on real models: whose time it is, what it leaves alone, and what it does when something goes wrong."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import onnxruntime
+import onnxscript
+import pytest
+import torch
+from onnxscript import opset18 as op
+
+import ortlens
+from ortlens.backend import profiles
+from ortlens.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pandas as pd
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Profiles go to the temporary folder, and are gone afterwards; nothing is written where the user stands."""
+    for folder in ("temporary", "here"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.chdir(tmp_path / "here")
+    yield
+    assert not list((tmp_path / "temporary").glob("ortlens*"))
+    assert not list((tmp_path / "here").iterdir())
+
+
+def explained(target: Callable[..., Any], *args: Any, **options: Any) -> ortlens.Lens:  # noqa: ANN401 - any target
+    with torch.no_grad():
+        return ortlens.explain(target, calls=1, options=options or None)(*args)
+
+
+def profiled(lens: ortlens.Lens, *args: Any, repeat: int = 3, **kwargs: Any) -> pd.DataFrame:  # noqa: ANN401 - any target
+    with torch.no_grad():
+        return lens.profile(*args, repeat=repeat, **kwargs)
+
+
+def line_of(function: Callable[..., Any], text: str) -> int:
+    """Number of the line of a function that holds a text."""
+    first = function.__code__.co_firstlineno
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if number >= first and text in line)
+
+
+def uneven(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    heavy = x @ x @ x @ x @ x  # four products of 384
+    light = torch.tanh(y) * 2 + 1
+    return heavy, light
+
+
+def test_a_costly_line_is_on_top() -> None:
+    x, y = torch.randn(384, 384) / 20, torch.randn(16, 16)
+    kernels = profiled(explained(uneven, x, y), x, y, repeat=5)
+    shares = kernels.groupby("line").share.sum().sort_values(ascending=False)
+    assert shares.index[0] == line_of(uneven, "heavy =")
+    assert shares.iloc[0] > 0.95
+    assert set(shares.index) == {line_of(uneven, "heavy ="), line_of(uneven, "light =")}
+
+
+def planted(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(6):
+        x = torch.relu(x + 1)
+    x = torch.sort(x.flatten())[0].reshape(x.shape)  # slow
+    return torch.sigmoid(x) * 2
+
+
+def test_a_slow_op_is_found() -> None:
+    x = torch.randn(64, 256)
+    lens = explained(planted, x)
+    assert lens.fallbacks.empty
+    kernels = profiled(lens, x, repeat=5).sort_values("total_ns", ascending=False)
+    assert kernels.line.iloc[0] == line_of(planted, "# slow")
+    assert kernels.node.iloc[0].startswith("sort")
+
+
+def test_times_are_those_of_unprofiled_runs() -> None:
+    x = torch.randn(192, 192) / 14
+    lens = explained(lambda t: torch.relu(t @ t) @ t, x)
+    kernels = profiled(lens, x, repeat=20)
+    assert set(kernels.calls) == {20}
+    with torch.no_grad():
+        for _ in range(50):
+            lens.call_target((x,), {})
+    usual = lens.runs.run_ns.sort_values().iloc[5:30].mean()
+    assert kernels.total_ns.sum() / 20 == pytest.approx(usual, rel=0.6)
+    assert (kernels.total_ns - kernels.mean_ns * kernels.calls).abs().max() <= 10
+
+
+def test_profiling_leaves_the_answer_and_the_log_of_calls_alone() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).eval()
+    x = torch.randn(3, 8)
+    lens = explained(model, x)
+    before = int(lens.sessions.calls.sum())
+    executed = lens.live_graphs()[0].session_calls()
+    profiled(lens, x)
+    assert int(lens.sessions.calls.sum()) == before + 1
+    assert len(lens.runs) == before + 1
+    assert lens.live_graphs()[0].session_calls() == executed + 1
+    with torch.no_grad():
+        torch.testing.assert_close(lens.call_target((x,), {}), model(x))
+        next(model.parameters()).fill_(1.0)
+        torch.testing.assert_close(lens.call_target((x,), {}), model(x))
+        profiled(lens, x)
+    assert set(lens.kernels.session_id) == {"s0", "s1"}, "the session of the changed weights is another"
+
+
+def test_rows_are_replaced() -> None:
+    x = torch.randn(8, 8)
+    lens = explained(lambda t: torch.relu(t @ t), x)
+    first = profiled(lens, x)
+    second = profiled(lens, x, repeat=2)
+    assert list(first.kernel) == list(second.kernel)
+    assert set(second.calls) == {2}
+    assert len([name for name in lens.captured().attachments if name.endswith(".optimized.onnx")]) == 1
+
+
+def test_a_target_in_several_graphs_and_partitions() -> None:
+    def target(x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(x @ x)
+        torch._dynamo.graph_break()
+        z = torch.median(y, dim=-1)[0]  # stays in PyTorch
+        return torch.sigmoid(y + z)
+
+    x = torch.randn(16, 16)
+    lens = explained(target, x)
+    kernels = profiled(lens, x)
+    assert len(lens.sessions) >= 2
+    assert set(kernels.session_id) == set(lens.sessions.session_id)
+    assert kernels.groupby("session_id").share.sum().to_numpy() == pytest.approx(1.0)
+
+
+def test_new_sizes_compile_anew_and_are_profiled() -> None:
+    lens = ortlens.Lens()
+    fast = torch.compile(lambda t: torch.softmax(t @ t.T, -1), backend=lens, dynamic=False)
+    with torch.no_grad():
+        fast(torch.randn(4, 8))
+        kernels = lens.profile(torch.randn(5, 8), repeat=2)
+    assert set(kernels.session_id) == {"s1"}
+    with torch.no_grad():
+        lens.profile(torch.randn(4, 8), repeat=2)
+    assert list(dict.fromkeys(lens.kernels.session_id)) == ["s0", "s1"]
+
+
+def test_one_session_for_all_sizes() -> None:
+    lens = ortlens.Lens()
+    fast = torch.compile(lambda t: torch.softmax(t @ t.T, -1), backend=lens, dynamic=True)
+    with torch.no_grad():
+        for size in (4, 5, 6):
+            fast(torch.randn(size, 8))
+        kernels = lens.profile(torch.randn(100, 8), repeat=3)
+    assert set(kernels.session_id) == {"s0"}
+    assert kernels.bytes.max() >= 100 * 100 * 4
+
+
+def test_sessions_per_size() -> None:
+    lens = ortlens.Lens(options={"export_options": {"dynamic_shapes": False}})
+    fast = torch.compile(lambda t: torch.softmax(t @ t.T, -1), backend=lens, dynamic=True)
+    with torch.no_grad():
+        for size in (4, 5):
+            fast(torch.randn(size, 8))
+        kernels = lens.profile(torch.randn(5, 8), repeat=3)
+    assert set(kernels.session_id) == {"s1"}
+    assert pd_is_missing(lens.sessions.distortion.iloc[0])
+
+
+def pd_is_missing(value: float) -> bool:
+    return value != value  # noqa: PLR0124 - NaN
+
+
+def test_a_training_step_is_profiled_forward_and_backward() -> None:
+    model = torch.nn.Linear(8, 4)
+
+    def loss_of(x: torch.Tensor) -> torch.Tensor:
+        scaled = torch.tanh(model(x))  # the forward line
+        return scaled.pow(2).mean()
+
+    fast = torch.compile(loss_of, backend=(lens := ortlens.Lens()))
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = fast(x)
+        loss.backward()
+        return loss
+
+    x = torch.randn(3, 8)
+    step(x)
+    lens._targets[0] = (step, step)  # a target that calls backward itself, as a training loop does
+    model.zero_grad()
+    kernels = lens.profile(x, repeat=2)
+    assert model.weight.grad is not None
+    got = model.weight.grad.clone()
+    model.zero_grad()
+    loss_of(x).backward()
+    torch.testing.assert_close(got, model.weight.grad)
+    phases = lens.links().set_index("kernel").phase
+    backward = kernels[[phases.loc[[name]].eq("backward").any() for name in kernels.kernel]]
+    assert not backward.empty
+    forward_line = line_of(test_a_training_step_is_profiled_forward_and_backward, "# the forward line")
+    assert forward_line in set(backward.line)
+    assert set(backward.line.dropna()) <= {forward_line, forward_line + 1}
+    assert backward.share.sum() == pytest.approx(1.0)
+
+
+def test_the_optimised_model_is_kept_without_weights() -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(4))).eval()
+    x = torch.randn(2, 256)
+    for options in ({}, {"ort_session_options": quiet()}):
+        lens = explained(model, x, **options)
+        profiled(lens, x)
+        data = lens.captured().attachments["models/m0.optimized.onnx"]
+        assert len(data) < 20_000, f"{len(data)} bytes of a model with {4 * 256 * 256 * 4} bytes of weights"
+        loaded = onnx.load_from_string(data)
+        assert len(loaded.graph.node) == lens.models.optimized_node_count.iloc[0]
+        torch.compiler.reset()
+
+
+def quiet() -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    return options
+
+
+def test_the_users_session_options_are_as_before(capfd: pytest.CaptureFixture[str]) -> None:
+    options = quiet()
+    options.profile_file_prefix = "mine"
+    x = torch.randn(8, 8)
+    lens = explained(lambda t: torch.relu(t @ t), x, ort_session_options=options)
+    assert not profiled(lens, x).empty
+    assert (options.enable_profiling, options.profile_file_prefix, options.optimized_model_filepath) == (False, "mine", "")
+    assert capfd.readouterr().err == "", "ONNX Runtime complained"
+
+
+library = torch.library.Library("ortlens_profile_test", "DEF")
+library.define("pick(Tensor x) -> Tensor")
+library.impl("pick", lambda x: torch.relu(x @ x) + 1 if x.sum() > 0 else -x, "CPU")
+library.impl("pick", torch.empty_like, "Meta")
+
+
+@onnxscript.script(onnxscript.values.Opset("ortlens_profile_test", 1), default_opset=op)
+def pick_onnx(x: onnxscript.FLOAT) -> onnxscript.FLOAT:
+    if op.Greater(op.ReduceSum(x, keepdims=0), op.Constant(value_float=0.0)):  # type: ignore[type-var]  # read, never run
+        y = op.Add(op.Relu(op.MatMul(x, x)), op.Constant(value_float=1.0))  # type: ignore[type-var]  # likewise
+    else:
+        y = op.Neg(x)
+    return y  # type: ignore[return-value]  # likewise
+
+
+def test_kernels_in_a_branch_count_once_and_lead_back() -> None:
+    pick = torch.ops.ortlens_profile_test.pick
+    x = torch.rand(128, 128)
+    lens = explained(lambda t: torch.sigmoid(pick(t * 2)), x, custom_translation_table={pick.default: pick_onnx})
+    assert lens.fallbacks.empty
+    kernels = profiled(lens, x, repeat=10).set_index("op_type")
+    assert kernels.node["If"] == kernels.node["MatMul"] == kernels.node["Relu"] == "pick"
+    assert "Neg" not in kernels.index, "the branch that was not taken"
+    assert kernels.total_ns["If"] < kernels.total_ns["MatMul"], "the branch's kernels are counted in the If again"
+    assert kernels.share.sum() == pytest.approx(1.0)
+    gone = lens.fusions().query("change == 'gone'")
+    assert any(nodes == ("pick",) for nodes in gone.nodes)
+
+
+def test_a_profile_that_cannot_be_read_becomes_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> profiles.Profile:
+        raise profiles.ProfileIncomplete("the profile holds 1 of 9 runs")
+
+    monkeypatch.setattr(profiles, "read_profile", refuse)
+    x = torch.randn(8, 8)
+    lens = explained(lambda t: torch.relu(t @ t), x)
+    assert profiled(lens, x).empty
+    (finding,) = [row for row in lens.captured().findings if row.rule == "profile_failed"]
+    assert finding.subject == "p0"
+    assert "1 of 9 runs" in finding.evidence
+    torch.testing.assert_close(lens.call_target((x,), {}), torch.relu(x @ x))
+
+
+def test_what_cannot_be_profiled_is_said() -> None:
+    with pytest.raises(UsageError, match="nothing was compiled"):
+        ortlens.Lens().profile(torch.ones(2))
+    x = torch.ones(3)
+    lens = explained(torch.median, x)
+    with pytest.raises(UsageError, match="no partition ran in ONNX Runtime"):
+        profiled(lens, x)
+    for repeat in (0, -1, 1.5, True):
+        with pytest.raises(UsageError, match="repeat must be"):
+            lens.profile(x, repeat=repeat)  # type: ignore[arg-type]  # on purpose
+
+
+def test_a_target_with_a_keyword_called_repeat() -> None:
+    def target(x: torch.Tensor, repeat: int) -> torch.Tensor:
+        return torch.relu(x) * repeat
+
+    x = torch.randn(4)
+    lens = explained(functools.partial(target, repeat=3), x)
+    assert not profiled(lens, x).empty
+
+
+def test_an_exported_program_is_profiled() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).eval()
+    x = torch.randn(2, 8)
+    lens = ortlens.explain(torch.export.export(model, (x,)), calls=1)(x)
+    assert {"relu", "addmm"} & {name for nodes in lens.profile(x, repeat=2).nodes for name in nodes}

@@ -1,0 +1,203 @@
+"""`verify`: planted faults are named, with the user's line, and clean models raise no alarm."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pytest
+import torch
+from onnxscript import opset18
+
+import ortlens
+from tests.integration.small_models import SMALL_MODELS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pandas as pd
+
+Value: TypeAlias = Any  # of ONNX Script
+op: Any = opset18
+_aten = torch.ops.aten
+_SMALL = ("bert", "gpt2", "llama", "t5", "vit", "resnet")
+
+
+def constant(value: float, like: Value) -> Value:
+    return op.CastLike(op.Constant(value_float=value), like)
+
+
+def gelu_by_tanh(x: Value, approximate: str = "none") -> Value:
+    del approximate
+    inner = op.Mul(constant(0.7978845608, x), op.Add(x, op.Mul(constant(0.044715, x), op.Mul(x, op.Mul(x, x)))))
+    return op.Mul(op.Mul(x, constant(0.5, x)), op.Add(op.Tanh(inner), constant(1.0, x)))
+
+
+def softmax_over_the_batch(x: Value, dim: int, half_to_float: int = 0) -> Value:
+    del dim, half_to_float
+    return op.Softmax(x, axis=0)
+
+
+def rsqrt_of_more(x: Value) -> Value:
+    return op.Reciprocal(op.Sqrt(op.Add(x, constant(1e-3, x))))
+
+
+def relu_with_a_leak(x: Value) -> Value:
+    return op.LeakyRelu(x, alpha=0.001)
+
+
+PLANTED: dict[str, tuple[str, Any, Callable[..., Any]]] = {
+    "gelu in bert": ("bert", _aten.gelu.default, gelu_by_tanh),
+    "gelu in vit": ("vit", _aten.gelu.default, gelu_by_tanh),
+    "softmax in gpt2": ("gpt2", _aten._softmax.default, softmax_over_the_batch),
+    "softmax in bert": ("bert", _aten._softmax.default, softmax_over_the_batch),
+    "rsqrt in llama": ("llama", _aten.rsqrt.default, rsqrt_of_more),
+    "rsqrt in t5": ("t5", _aten.rsqrt.default, rsqrt_of_more),
+    "relu in resnet": ("resnet", _aten.relu.default, relu_with_a_leak),
+}
+
+
+def explained(name: str, **options: object) -> tuple[ortlens.Lens, dict[str, Any]]:
+    torch.manual_seed(0)
+    small = SMALL_MODELS[name]
+    model, inputs = small.build().eval(), small.inputs(2)
+    with torch.no_grad():
+        return ortlens.explain(model, calls=1, options=options)(**inputs), inputs
+
+
+def named(frame: pd.DataFrame, mask: pd.Series) -> list[str]:
+    return list(frame[mask.fillna(value=False).astype(bool)].node)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+@torch.no_grad()
+def test_a_wrong_converter_is_the_first_divergence(name: str) -> None:
+    model, target, function = PLANTED[name]
+    lens, inputs = explained(model, custom_translation_table={target: function})
+    numerics = lens.verify(**inputs)
+    nodes = lens.nodes
+    planted = list(nodes[nodes.target == str(target)].node)
+    (first,) = numerics[numerics.first_divergence].to_dict("records")
+    line = nodes[nodes.node == planted[0]].iloc[0]
+    assert first["node"] == planted[0]
+    assert (first["file"], first["line"]) == (line.file, line.line)
+    assert first["ok"] is False
+    assert first["closer_to_fp64"] == "eager"
+    assert "ONNX function is what is wrong" in first["note"]
+    assert all(numerics[: first_place(numerics)].ok)
+    (finding,) = lens.findings[lens.findings.rule == "numbers_differ"].to_dict("records")
+    assert (finding["subject"], finding["file"], finding["line"]) == (planted[0], line.file, line.line)
+    assert f"the first is {planted[0]}" in lens.summary().replace("\n" + " " * 18, " ")
+
+
+def first_place(numerics: pd.DataFrame) -> int:
+    return list(numerics.first_divergence).index(True)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+@torch.no_grad()
+def test_operators_on_their_own_show_exactly_the_wrong_ones(name: str) -> None:
+    model, target, function = PLANTED[name]
+    lens, inputs = explained(model, custom_translation_table={target: function})
+    numerics = lens.verify(per_op=True, **inputs)
+    planted = lens.nodes[lens.nodes.target == str(target)].node
+    assert set(named(numerics, numerics.ok == False)) == set(planted)  # noqa: E712 - a column with gaps
+    assert numerics.ok.notna().all()
+    assert numerics.node[first_place(numerics)] == planted.iloc[0]
+
+
+@pytest.mark.parametrize("name", _SMALL)
+@torch.no_grad()
+def test_a_clean_model_raises_no_alarm_and_every_value_is_compared(name: str) -> None:
+    lens, inputs = explained(name)
+    numerics = lens.verify(**inputs)
+    assert list(numerics.ok.unique()) == [True]
+    assert not numerics.first_divergence.any()
+    assert lens.findings[lens.findings.severity != "info"].empty
+    computed = lens.nodes[(lens.nodes.kind == "compute") & lens.nodes.partition_id.notna()]
+    assert set(computed.node) == set(numerics.node)
+    assert set(numerics.scope) == {"value", "output"}
+    assert f"{len(numerics):,} values of 1 partition compared with PyTorch; all within tolerance" in lens.summary().replace(
+        "\n" + " " * 18, " "
+    )
+    assert lens.verify(per_op=True, **inputs).ok.all()
+
+
+class Overflowing(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(64, 64), torch.nn.Linear(64, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = self.up(x)
+        squared = wide * wide  # the planted overflow
+        result: torch.Tensor = self.down(squared)
+        return result
+
+
+def line_with(function: Callable[..., object], text: str) -> int:
+    lines, start = inspect.getsourcelines(function)
+    return start + next(place for place, line in enumerate(lines) if text in line)
+
+
+@torch.no_grad()
+def test_an_overflow_of_float16_is_traced_to_its_line() -> None:
+    torch.manual_seed(0)
+    model, x = Overflowing().half().eval(), torch.randn(4, 64).half() * 1000
+    lens = ortlens.explain(model, calls=1)(x)
+    numerics = lens.verify(x)
+    (origin,) = numerics[numerics.nonfinite == "origin"].to_dict("records")
+    line = line_with(Overflowing.forward, "planted overflow")
+    assert (origin["node"], origin["file"], origin["line"]) == ("mul", __file__, line)
+    assert "the fp64 run stays finite" in origin["note"]
+    assert "float16 ends at 6.55e+04" in origin["note"]
+    (finding,) = lens.findings[lens.findings.rule == "nonfinite_origin"].to_dict("records")
+    assert (finding["subject"], finding["line"]) == ("mul", line)
+    assert "float32" in finding["mitigation"]
+    assert not (numerics.ok == False).any()  # noqa: E712 - what follows from PyTorch's own infinities is nobody's error
+    assert "NaN or infinities begin at mul" in lens.summary().replace("\n" + " " * 18, " ")
+
+
+@torch.no_grad()
+def test_float16_within_its_range_has_no_origin() -> None:
+    torch.manual_seed(0)
+    model, x = Overflowing().half().eval(), torch.randn(4, 64).half()
+    lens = ortlens.explain(model, calls=1)(x)
+    numerics = lens.verify(x)
+    assert numerics.nonfinite.isna().all()
+    assert numerics.ok.all()
+    assert lens.findings.empty
+
+
+def of_a_logarithm(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    shifted = x - 1
+    logs = torch.log(shifted)  # the planted NaN
+    return (logs * 2 + y).sum(-1)
+
+
+@torch.no_grad()
+def test_nan_is_traced_to_its_line_and_what_is_nan_on_both_sides_is_not_called_right() -> None:
+    x, y = torch.tensor([[0.5, 3.0], [3.0, 4.0]]), torch.ones(2, 2)
+    lens = ortlens.explain(of_a_logarithm, calls=1)(x, y)
+    numerics = lens.verify(x, y)
+    assert list(numerics[numerics.nonfinite == "origin"].node.unique()) == ["log"]
+    assert "1 of 4 elements are NaN on both sides and were not compared" in numerics[numerics.node == "log"].note.iloc[0]
+    (finding,) = lens.findings[lens.findings.rule == "nonfinite_origin"].to_dict("records")
+    assert finding["line"] == line_with(of_a_logarithm, "planted NaN")
+    whole = torch.zeros(2, 2)
+    again = lens.verify(whole, y)
+    assert again[again.node == "log"].ok.isna().all()
+    assert "NaN throughout on both sides" in again[again.node == "log"].note.iloc[0]
+
+
+@torch.no_grad()
+def test_a_mask_of_infinities_is_no_origin() -> None:
+    def masked(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x.masked_fill(x < 0, -torch.inf), -1)
+
+    x = torch.tensor([[1.0, -1.0, 2.0], [3.0, 1.0, -2.0]])
+    lens = ortlens.explain(masked, calls=1)(x)
+    numerics = lens.verify(x)
+    assert "origin" not in set(numerics.nonfinite.dropna())
+    assert numerics.ok.all()
+    assert lens.findings.empty

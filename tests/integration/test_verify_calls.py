@@ -1,0 +1,236 @@
+"""What `verify` does to the observed program: nothing; what it takes; and what it says where it cannot compare."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import ortlens
+from ortlens.backend.compiler import OrtBackend
+
+
+class Mixed(torch.nn.Module):
+    """A partition, an operator that stays in PyTorch and draws random numbers, and another partition."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.before(x).relu()
+        return self.after(hidden + torch.rand_like(hidden)).relu()  # type: ignore[no-any-return]
+
+
+def test_nothing_that_was_recorded_or_that_runs_changes() -> None:
+    model, x = Mixed().eval(), torch.rand(2, 4)
+    backend = OrtBackend()
+    lens = ortlens.Lens(backend)
+    with torch.no_grad():
+        fast = torch.compile(model, backend=lens)
+        fast(x)
+        before = lens.runs, lens.sessions, lens.fallbacks, backend.execution_count, torch.get_rng_state(), len(lens.graphs)
+        numerics = lens.verify(x)
+        after = lens.runs, lens.sessions, lens.fallbacks, backend.execution_count, torch.get_rng_state(), len(lens.graphs)
+        for one, other in zip(before[:3], after[:3], strict=True):
+            assert one.equals(other)
+        assert before[3] == after[3]
+        assert torch.equal(before[4], after[4])
+        assert before[5] == after[5]
+        assert torch.is_grad_enabled() is False
+        assert numerics.partition_id.nunique() == 2
+        assert numerics.ok.all()
+        assert set(numerics.node).isdisjoint(lens.fallbacks.node), "what PyTorch runs is PyTorch itself"
+        assert "1 node in PyTorch need no comparison" in " ".join(lens.summary().split())
+        torch.manual_seed(0)
+        result = fast(x)
+        torch.manual_seed(0)
+        torch.testing.assert_close(result, model(x))
+
+
+def test_forward_and_backward_are_compared() -> None:
+    model, x = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)), torch.rand(3, 4)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = model(x).square().mean()
+        return loss
+
+    lens = ortlens.Lens()
+    fast = torch.compile(step, backend=lens)
+
+    def train(x: torch.Tensor) -> None:
+        fast(x).backward()
+
+    train(x)
+    lens._targets[0] = (train, train)  # what trains is the user's own; the compiled part of it is the forward
+    gradients = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+    numerics = lens.verify(x)
+    phases = lens.partitions.set_index("partition_id").graph_id.map(lens.graphs.set_index("graph_id").phase)
+    assert set(numerics.partition_id.map(phases)) == {"forward", "backward"}
+    assert numerics.ok.all()
+    doubled = [parameter.grad for parameter in model.parameters()]
+    torch.testing.assert_close(doubled, [2 * gradient for gradient in gradients])  # it was one call of the user's function
+
+
+def test_a_call_that_compiles_anew_is_compared_too() -> None:
+    with torch.no_grad():
+        lens = ortlens.explain(lambda x: (x * 2).sin(), calls=1)(torch.rand(2, 4))
+        assert lens.verify(torch.rand(2, 4)).partition_id.unique().tolist() == ["p0"]
+        assert lens.verify(torch.rand(2, 4, 3)).partition_id.unique().tolist() == ["p1"]
+        assert lens.numerics.ok.all()
+
+
+def test_weights_that_changed_meanwhile_are_compared_as_they_are_now() -> None:
+    model, x = torch.nn.Linear(4, 4), torch.rand(2, 4)
+    with torch.no_grad():
+        lens = ortlens.explain(model, calls=1)(x)
+        model.weight.mul_(3)
+        numerics = lens.verify(x)
+        assert not numerics.empty
+        assert numerics.ok.all()
+
+
+def test_inputs_that_are_written_to_later_are_compared_as_they_were() -> None:
+    def written(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        x.add_(1)
+        return y.cos() + x
+
+    with torch.no_grad():
+        lens = ortlens.explain(written, calls=1)(torch.zeros(3))
+        x = torch.rand(3)
+        expected = x + 1
+        numerics = lens.verify(x)
+        torch.testing.assert_close(x, expected)
+        assert numerics.ok.all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int64])
+def test_every_dtype_has_its_tolerance(dtype: torch.dtype) -> None:
+    x = (torch.rand(64, 64) * 4).to(dtype)
+    with torch.no_grad():
+        lens = ortlens.explain(lambda x: ((x @ x) * 3 + x).abs(), calls=1)(x)
+        numerics = lens.verify(x)
+    assert not (numerics.ok == False).any()  # noqa: E712 - a column with gaps
+    compared = numerics[numerics.ok.notna()]
+    assert (compared.rtol == 0).all() if dtype is torch.int64 else (compared.rtol > 0).all()
+
+
+def test_tolerances_of_the_user_are_taken_at_their_word() -> None:
+    torch.manual_seed(0)
+    weight, x = torch.randn(512, 512), torch.randn(64, 512)
+    with torch.no_grad():
+        lens = ortlens.explain(lambda x: (x @ weight).exp().sum(-1), calls=1)(x)
+        assert lens.verify(x).ok.all()
+        strict = lens.verify(x, atol=0, rtol=0)
+        assert (strict.ok == False).any()  # noqa: E712 - a column with gaps
+        assert strict.rtol.unique().tolist() == [0.0]
+        assert lens.verify(x, atol={torch.float32: 1e38}).ok.all()
+        for wrong in ({"atol": -1}, {"rtol": "small"}, {"rtol": {"float32": 1}}):
+            with pytest.raises(ortlens.UsageError, match=r"atol|rtol"):
+                lens.verify(x, **wrong)
+
+
+def test_arguments_of_the_same_name_are_told_apart_or_refused() -> None:
+    def near(x: torch.Tensor, rtol: float = 0.5) -> torch.Tensor:
+        return x * rtol
+
+    x = torch.rand(3)
+    with torch.no_grad():
+        lens = ortlens.explain(near, calls=1)(x, 0.25)
+        assert lens.verify(x, 0.25).ok.all()
+        with pytest.raises(ortlens.UsageError, match="argument 'rtol' too"):
+            lens.verify(x, rtol=0.25)
+
+
+def test_what_cannot_be_verified_says_why() -> None:
+    x = torch.rand(3)
+    with pytest.raises(ortlens.UsageError, match="nothing was compiled"):
+        ortlens.Lens().verify(x)
+    with pytest.raises(ortlens.UsageError, match="wraps 'eager'"):
+        ortlens.explain(torch.sin, backend="eager", calls=1)(x).verify(x)
+    with pytest.raises(ortlens.UsageError, match="dry run"):
+        ortlens.explain(torch.sin, dry_run=True)(x).verify(x)
+
+
+def test_a_partition_that_went_back_to_pytorch_is_not_called_right() -> None:
+    x = torch.rand(3)
+    with torch.no_grad():
+        lens = ortlens.explain(lambda x: x.sin() * 2, calls=1)(x)
+        (runner,) = lens.live_graphs()[0].runners
+        with pytest.warns(RuntimeWarning, match="went back to PyTorch"):
+            runner._failed((x,), RuntimeError("planted"))
+        numerics = lens.verify(x)
+    assert numerics.ok.isna().all()
+    assert list(numerics.note) == ["PyTorch runs this partition, ONNX Runtime failed on it; see findings"]
+    assert "1 not compared" in lens.summary()
+
+
+def test_a_failure_of_the_comparison_is_a_finding_and_the_call_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ortlens.lens import partition_check
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(partition_check, "judge", broken)
+    x, seen = torch.rand(3), []
+    with torch.no_grad():
+        lens = ortlens.Lens()
+        fast = torch.compile(lambda x: x.sin() * 2, backend=lens)
+        fast(x)
+        lens._targets[0] = (None, lambda x: seen.append(fast(x)))  # to see what the user would get
+        with pytest.warns(RuntimeWarning, match="failed while comparing numbers"):
+            numerics = lens.verify(x)
+    torch.testing.assert_close(seen, [x.sin() * 2])
+    assert numerics.ok.isna().all()
+    assert "planted" in numerics.note.iloc[0]
+    assert "lens_failed" in set(lens.findings.rule)
+
+
+def test_a_partition_that_runs_often_is_one_set_of_rows() -> None:
+    @torch.compile(backend=(lens := ortlens.Lens()))
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).sin()
+
+    def loop(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(12):
+            x = layer(x)
+        return x
+
+    with torch.no_grad():
+        layer(torch.rand(3))
+        lens._targets[0] = (loop, loop)
+        numerics = lens.verify(torch.rand(3))
+    assert list(numerics.node) == ["mul", "sin", "sin"]
+    assert "calls 9 to 12 of this partition were not compared" in numerics.note.iloc[-1]
+
+
+def test_exported_programs_are_verified() -> None:
+    program = torch.export.export(torch.nn.Linear(4, 2), (torch.rand(3, 4),))
+    lens = ortlens.explain(program, calls=1)(torch.rand(3, 4))
+    numerics = lens.verify(torch.rand(3, 4))
+    assert not numerics.empty
+    assert numerics.ok.all()
+
+
+def test_dynamic_sizes_and_numbers_are_compared() -> None:
+    def stretched(x: torch.Tensor) -> torch.Tensor:
+        return (x * x.shape[0]).reshape(-1).cumsum(0)
+
+    with torch.no_grad():
+        lens = ortlens.explain(stretched, dynamic=True, calls=1)(torch.rand(3, 4))
+        for size in (3, 7):
+            assert lens.verify(torch.rand(size, 4)).ok.all()
+            assert lens.verify(torch.rand(size, 4), per_op=True).ok.all()
+
+
+def test_verifying_again_replaces_rows_and_findings() -> None:
+    def root(x: torch.Tensor) -> torch.Tensor:
+        return x.sqrt() * 2
+
+    with torch.no_grad():
+        lens = ortlens.explain(root, calls=1)(torch.rand(3))
+        lens.verify(-torch.ones(3))
+        assert "nonfinite_origin" in set(lens.findings.rule)
+        numerics = lens.verify(torch.rand(3))
+    assert lens.findings.empty
+    assert list(numerics.node) == ["sqrt", "mul", "mul"]

@@ -1,0 +1,203 @@
+"""Advice derived from what three versions of torch really wrote; nothing where they do not say enough."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ortlens.analysis.advice import advice_for_break
+from ortlens.analysis.guards import advice_for_limit, advice_for_recompile, user_name
+from ortlens.lens.breaks import break_from_text, is_break, recompile_from_text
+from ortlens.trace.records import Break, Recompile
+
+FOLDER = Path(__file__).parents[2] / "data" / "dynamo_texts"
+VERSIONS = ("2.9", "2.13", "2.15")
+TEXTS = {version: json.loads((FOLDER / f"advice-{version}.json").read_text(encoding="utf-8")) for version in VERSIONS}
+SOURCE = (FOLDER / "record_advice.py").read_text(encoding="utf-8").splitlines()
+OUTSIDE = "before or after the compiled function"
+
+BREAKS = {
+    "logging_info": f"Log {OUTSIDE}, or add the method to `torch._dynamo.config.ignore_logg",
+    "warning": f"Warn {OUTSIDE}, or add `warnings.warn` to `torch._dynamo.config.reorderable_logging_functions`",
+    "printing": f"Print {OUTSIDE}, or add `print` to `torch._dynamo.config.reorderable_logging_functions`",
+    "sleeping": f"Call `time.sleep` {OUTSIDE}",
+    "reading_the_clock": "Read the clock around the call of the compiled function, not inside it",
+    "opening": f"Open files {OUTSIDE}",
+    "disabled": f"Call `kept_out` {OUTSIDE}, or take `torch.compiler.disable` off it",
+    "listed": "Compute with the tensor instead of the numbers of `.tolist()`",
+    "floated": "Keep the value in a tensor without `float()`, or set `torch._dynamo.config.capture_scalar_outputs = True`",
+    "item": "Keep the value in a tensor without `.item()`, or set `torch._dynamo.config.capture_scalar_outputs = True`",
+    "numpy_only": "Use a torch function instead of NumPy's `savetxt`",
+    "numpy_random": "Draw random numbers with torch, as `torch.rand`",
+    "looping": "Loop a fixed number of times, or use `torch.while_loop`",
+    "branching": "Compute both outcomes and choose with `torch.where`, or use `torch.cond`",
+    "copying": "Copy tensors with `.clone()`",
+    "saving": f"Call `save` {OUTSIDE}",
+    "masked": "Keep all elements and mask with `torch.where`, or set `torch._dynamo.config.capture_dynamic_output_shape_ops = True`",
+    "unique": f"Call `unique` {OUTSIDE}, or set `torch._dynamo.config.capture_dynamic_output_shape_ops = True`",
+    "as_text": f"Make text of tensors {OUTSIDE}",
+    "recurrent": "Call the recurrent layer outside of the compiled function",
+    "scripted": "Use the plain nn.Module",
+    "allclose": "Keep the answer in a tensor, as `torch.isclose(a, b).all()` does",
+    "gradient": "Compute gradients outside of the compiled function",
+    "flushing": f"Call `TextIOWrapper.flush` {OUTSIDE}",
+    "on_purpose": "Delete the call of `torch._dynamo.graph_break()`",
+}
+
+RECOMPILES = {
+    "size": (("3", "4"), "`torch._dynamo.mark_dynamic(x, 0)` before the first call, or compile with `dynamic=True`"),
+    "size_again": (("3", "4", "5"), "`torch._dynamo.mark_dynamic(x, 0)`"),
+    "batch_of_one": ((), "Avoid calls with size 0 or 1 in dimension 0 of `x`"),
+    "rank": (("1", "2"), "Call with `x` of one number of dimensions"),
+    "dtype": (("Float", "Double"), "Convert `x` to one dtype"),
+    "stride": (("5", "1"), "`x.contiguous()`"),
+    "requires_grad": (("requires_grad=False", "requires_grad=True"), "`x.requires_grad` the same every time"),
+    "grad_mode": ((), "with or without `torch.no_grad()`"),
+    "autocast": ((), "inside `torch.autocast`"),
+    "int": (("2", "3"), "Compile with `dynamic=True`, or pass `n` as a tensor, unless it is a size"),
+    "float": (("2.5",), "Pass `n` as a tensor, or compile with `dynamic=True`"),
+    "str": (("'a'",), "Call with one value of `mode`"),
+    "bool": (("True",), "Call with one value of `mode`"),
+    "length": (("2",), "Pass `items` with the same number of items"),
+    "dict_length": (("1",), "Pass `items` with the same keys"),
+    "dict_keys": (("'a'",), "the same keys in the same order"),
+    "attribute": (("2",), "or pass `config.scale` as a tensor"),
+    "same_tensor": ((), "Pass different tensors for `x`, `y`"),
+    "two_tensors": ((), "Pass the same tensor for `y` and `x` every time"),
+    "condition": ((), "sizes for which `(x.size()[0] % 2) == 0` is always true or always false"),
+    "equal_sizes": ((), "differ in the first call"),
+    "counter": (
+        ("0", "1"),
+        "Make `self.steps` a tensor, as a buffer of the module, or set `torch._dynamo.config.allow_unspec_int_on_nn_module",
+    ),
+    "training": (("True",), "Keep `self.drop` in one mode, `train()` or `eval()`"),
+    "global": (("1",), "Make the global `FACTOR` a tensor"),
+}
+
+
+def broken(text: str) -> Break:
+    said = break_from_text(text)
+    mine = said.line is not None and said.file == "/home/ada/model.py"
+    source = SOURCE[said.line - 1].strip() if mine and said.line else None
+    return Break(break_id="b0", gb_id=said.gb_id, reason=said.reason, explanation=said.explanation, hints=said.hints, source=source)
+
+
+def recompiled(text: str) -> Recompile:
+    said = recompile_from_text(text)
+    assert said is not None
+    return Recompile(compile_id="0/1", guard=said.guard, reason=said.reason, values=said.values)
+
+
+@pytest.mark.parametrize("name", BREAKS)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_recorded_breaks(version: str, name: str) -> None:
+    told = [advice_for_break(broken(text)) for text in TEXTS[version]["breaks"][name] if is_break(text)]
+    assert any((advice or "").startswith(BREAKS[name]) for advice in told), told
+
+
+@pytest.mark.parametrize("name", RECOMPILES)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_recorded_recompiles(version: str, name: str) -> None:
+    item = recompiled(TEXTS[version]["recompiles"][name][-1])
+    values, part = RECOMPILES[name]
+    assert item.values == values
+    assert part in (advice_for_recompile(item) or "")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_guards_whose_texts_differ_between_versions(version: str) -> None:
+    def advice(name: str) -> str:
+        return advice_for_recompile(recompiled(TEXTS[version]["recompiles"][name][-1])) or ""
+
+    assert advice("none").startswith("Pass a tensor for `y` every time")
+    assert advice("function") == "Pass the same object for `f` every time: its identity is part of the compiled code"
+    assert "made once and not anew for each call" in advice("lambda")
+    assert advice("class") == "Pass an object of the same class for `f` every time"
+    assert advice("inference_tensor").startswith("Make `x` always under `torch.inference_mode()` or never")
+    assert advice("device").startswith("Make `x` one kind of tensor, on one device")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_sentence_is_one_line_and_names_no_address(version: str) -> None:
+    told = [advice_for_break(broken(text)) for texts in TEXTS[version]["breaks"].values() for text in texts if is_break(text)]
+    told += [advice_for_recompile(recompiled(text)) for texts in TEXTS[version]["recompiles"].values() for text in texts]
+    for advice in filter(None, told):
+        assert "\n" not in advice
+        assert not advice.endswith(".")
+        assert advice.count("`") % 2 == 0
+        assert " at 0x" not in advice
+        assert len(advice) < 240
+
+
+@pytest.mark.parametrize("reason", ["", "Something entirely new", "Observed exception", "Unsupported function call (delayed)"])
+def test_no_advice_where_nothing_is_known(reason: str) -> None:
+    assert advice_for_break(Break(break_id="b0", reason=reason, explanation="Dynamo does not say.")) is None
+    assert advice_for_recompile(Recompile(compile_id="0/1", guard=reason, reason=reason)) is None
+
+
+@pytest.mark.parametrize(
+    "reason", ["Failed to trace builtin operator", "Dynamic shape operator", "Unsupported method call", "marked as skipped"]
+)
+def test_no_advice_where_the_name_is_missing(reason: str) -> None:
+    assert advice_for_break(Break(break_id="b0", reason=reason)) is None
+
+
+def test_a_check_that_raises_is_told_to_move() -> None:
+    item = Break(break_id="b0", reason="Data-dependent branching", source="if torch.isnan(x).any(): raise ValueError(x)")
+    assert advice_for_break(item) == f"Check values {OUTSIDE}: a check inside asks a tensor for its value"
+
+
+@pytest.mark.parametrize(
+    ("guard", "values", "said", "unsaid"),
+    [
+        ("n == 2", ("2", "3.5"), "Pass `n` as a tensor", "dynamic=True"),  # one graph takes one kind of number
+        ("n == 5", ("5", "1"), "Pass `n` as a tensor", "dynamic=True"),  # 0 and 1 are constants all the same
+        ("tensor 'x' size mismatch at index 2", ("4", "1"), "Avoid calls with size 0 or 1 in dimension 2 of `x`", "mark_dynamic"),
+        ("tensor 'self._parameters['weight']' size mismatch at index 0", ("4", "8"), "Keep the shape of `self.weight`", "mark_dynamic"),
+    ],
+)
+def test_advice_that_would_not_help_is_left_out(guard: str, values: tuple[str, ...], said: str, unsaid: str) -> None:
+    advice = advice_for_recompile(Recompile(compile_id="0/1", guard=guard, reason=guard, values=values))
+    assert said in (advice or "")
+    assert unsaid not in (advice or "")
+
+
+def test_names_of_dynamos_own_are_nobodys() -> None:
+    guard = "tensor '___stack0' size mismatch at index 0"
+    assert advice_for_recompile(Recompile(compile_id="0/1", guard=guard, reason=guard, values=("3", "4"))) is None
+
+
+def test_a_number_that_a_graph_break_hands_on() -> None:
+    guard = "___stack1 == -54.88452911376953"
+    said = advice_for_recompile(Recompile(compile_id="0/1", guard=guard, reason=guard, values=("-54.88452911376953", "2.5e-05")))
+    assert (said or "").startswith("Keep the number that the line of the graph break before this makes in a tensor")
+
+
+def test_the_limit_names_the_guard_its_values_and_the_remedy() -> None:
+    guard = "self.steps == 7  # self.steps += 1"
+    said = advice_for_limit(Recompile(compile_id="0/8", guard=guard, reason=guard, values=("6", "7", "8"), advice="Make it a tensor"))
+    assert said.startswith("Make it a tensor; PyTorch gave up")
+    assert said.endswith("because of `self.steps == 7` (seen: 6, 7, 8)")
+    assert "Keep it the same" in advice_for_limit(Recompile(compile_id="0/8", reason="something"))
+
+
+def test_names_are_the_users() -> None:
+    assert user_name("self._modules['layers']._modules['0']._parameters['weight']") == "self.layers.0.weight"
+    assert user_name("G['scale']") == "scale"
+    assert user_name("xs[0]['a']") == "xs[0]['a']"
+
+
+@given(st.text(max_size=200), st.text(max_size=200), st.lists(st.text(max_size=20), max_size=3))
+def test_any_text_at_all(reason: str, other: str, values: list[str]) -> None:
+    for text in (
+        reason,
+        f"Failed to trace builtin operator {reason}",
+        f"{reason} == {other}",
+        f"tensor '{reason}' size mismatch at index 3",
+    ):
+        advice_for_break(Break(break_id="b", reason=text, explanation=other, hints=tuple(values), source=reason))
+        advice_for_recompile(Recompile(compile_id="0/1", guard=text, reason=other, values=tuple(values)))

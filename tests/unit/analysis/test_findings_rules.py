@@ -1,0 +1,375 @@
+"""Each rule on a capture made by hand: one that it fires on, and one just below its threshold that it does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ortlens.analysis.findings.registry import RULES, findings_of
+from ortlens.trace.records import Break, Capture, Kernel, LedgerPart, Model, Recompile
+from tests.unit.analysis.hand_made import (
+    FILE,
+    MICRO,
+    MILLI,
+    clean,
+    fallback,
+    found,
+    graph,
+    node,
+    partition,
+    runs,
+    session,
+)
+
+if TYPE_CHECKING:
+    from ortlens.trace.records import LedgerPartName
+
+SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A rule with a capture on each side of its threshold.
+
+    Attributes:
+        rule: Its name.
+        fires: A capture on which it reports.
+        silent: The same, just below.
+        says: What the title has to name.
+        severity: Of the finding.
+        gain_ns: Its estimate; None for none.
+    """
+
+    rule: str
+    fires: Capture
+    silent: Capture
+    says: tuple[str, ...]
+    severity: str = "warning"
+    gain_ns: int | None = None
+
+
+def cut(small: int, large: int) -> Capture:
+    """A graph of small and large partitions with an operator between them, 20 µs of crossing each."""
+    parts = tuple(partition(n, node_count=5 if n < small else 6) for n in range(small + large))
+    return clean(
+        graphs=(graph(partition_count=small + large, fallback_count=1),),
+        partitions=parts,
+        sessions=tuple(session(n, spinning=False) for n in range(small + large)),
+        runs=tuple(run for n in range(small + large) for run in runs(n)),
+        fallbacks=(fallback(),),
+    )
+
+
+def staying(nodes: int, total_ns: int, calls: int = 100) -> Capture:
+    """Nodes of one operator in PyTorch, beside 1 ms per call in ONNX Runtime."""
+    rows = tuple(fallback(f"n{n}", calls=calls, total_ns=total_ns // nodes) for n in range(nodes))
+    return clean(graphs=(graph(fallback_count=nodes),), fallbacks=rows, sessions=(session(spinning=False),))
+
+
+def handed(bind_ns: int, output_bytes: int = 0) -> Capture:
+    """Two partitions of 1 ms together, so much of it for binding, and a value that goes from one to the other."""
+    nodes = (node("a", output_bytes=output_bytes, bytes=16 << 20), node("b", inputs=("a",), partition_id="p1", bytes=16 << 20))
+    return clean(
+        graphs=(graph(partition_count=2),),
+        partitions=(partition(0), partition(1)),
+        sessions=tuple(session(n, total_ns=50 * MILLI, spinning=False) for n in range(2)),
+        runs=(*runs(0, bind=bind_ns, run=100, output=0), *runs(1, bind=bind_ns, run=100, output=0)),
+        nodes=nodes,
+    )
+
+
+def drawing(count: int, phase: str) -> Capture:
+    rows = tuple(
+        fallback(f"d{n}", target="aten.native_dropout.default", reason_code="side_effect", reason="it draws random numbers; only ...")
+        for n in range(count)
+    )
+    return clean(graphs=(graph(phase=phase, fallback_count=count),), fallbacks=rows, sessions=())
+
+
+def sized(count: int) -> Capture:
+    made = tuple(session(n, "p0", cause="sizes" if n else "first", held_bytes=1 << 20) for n in range(count))
+    return clean(sessions=made)
+
+
+def weights(held: int, size: int, phase: str = "inference") -> Capture:
+    return clean(graphs=(graph(phase=phase),), partitions=(partition(weight_bytes=size),), sessions=(session(frozen_bytes=held),))
+
+
+def alternating(*, spinning: bool, threads: int = 2, fallbacks: int = 1) -> Capture:
+    return clean(graphs=(graph(fallback_count=fallbacks),), sessions=(session(spinning=spinning, threads=threads),))
+
+
+def tiny(crossing: int, run_ns: int, fallbacks: int = 0) -> Capture:
+    return clean(graphs=(graph(fallback_count=fallbacks),), runs=runs(bind=crossing, run=run_ns, output=0))
+
+
+def handing(output_ns: int, *, dynamic: bool = True) -> Capture:
+    return clean(graphs=(graph(dynamic_shapes=dynamic),), runs=runs(bind=0, run=100 * MICRO - output_ns, output=output_ns))
+
+
+def recompiled(count: int) -> Capture:
+    rows = tuple(
+        Recompile(compile_id=f"0/{n}", function="forward", file=FILE, line=10, guard=f"x.size(0) == {n}", reason="", values=(str(n),))
+        for n in range(1, count + 1)
+    )
+    return clean(recompiles=rows)
+
+
+def limited(reason: str) -> Capture:
+    return clean(breaks=(Break(break_id="b0", reason=reason, function="forward", file=FILE, line=10),))
+
+
+def cold(convert_ns: int, *, cached: bool = False, dynamo_ns: int = SECOND) -> Capture:
+    timed = graph(dynamo_ns=dynamo_ns, convert_ns=convert_ns, compile_ns=dynamo_ns + convert_ns)
+    return clean(graphs=(timed,), models=(Model(model_id="m0", partition_id="p0", node_count=9, cached=cached),))
+
+
+def broken(per_call: int, occurrences: int = 1, cost_ns: int | None = None) -> Capture:
+    """A break in a layer, whose graph is entered so often per call of the model."""
+    made = Break(
+        break_id="b0", reason="data", function="layer", file=FILE, line=9, compile_ids=("1/0",), occurrences=occurrences, cost_ns=cost_ns
+    )
+    return clean(
+        graphs=(graph(), graph("g1", name="layer")),
+        partitions=(partition(), partition(1, "g1")),
+        sessions=(session(), session(1, calls=100 * per_call)),
+        breaks=(made,),
+    )
+
+
+def ledger(**parts: int) -> Capture:
+    whole = sum(parts.values())
+    names: dict[str, LedgerPartName] = {"guards": "guards", "run": "run"}
+    return clean(ledger=tuple(LedgerPart(graph_id="g0", part=names[name], ns=ns, share=ns / whole) for name, ns in parts.items()))
+
+
+def trained(calls: int, backward: int) -> Capture:
+    return clean(
+        graphs=(graph(phase="forward"), graph("g1", phase="backward", compile_id="0/0")),
+        partitions=(partition(), partition(1, "g1")),
+        sessions=(session(calls=calls), session(1, calls=backward)),
+    )
+
+
+def kernels(*rows: Kernel, provider: str = "CUDAExecutionProvider", **environment: str) -> Capture:
+    return clean(
+        sessions=(session(providers=(provider, "CPUExecutionProvider")),),
+        kernels=rows,
+        environment={"cpu_usable": "2", **environment},
+        nodes=(node("mm", target="aten.mm.default", flops=2_000_000_000), node("gelu", flops=0)),
+    )
+
+
+def kernel(op_type: str, share: float, provider: str = "CPUExecutionProvider", mean_ns: int = MILLI, **changes: object) -> Kernel:
+    made = Kernel(
+        session_id="s0", kernel=f"k_{op_type}", op_type=op_type, provider=provider, share=share, mean_ns=mean_ns, total_ns=100 * mean_ns
+    )
+    return replace(made, file=FILE, line=3, **changes)  # type: ignore[arg-type]  # fields differ in type
+
+
+PEAKS = {"peak_flops_float32_threads_2": "1e12", "peak_bytes_threads_2": "1e10"}
+
+
+def roofline(one: Kernel, **environment: str) -> Capture:
+    return kernels(one, provider="CPUExecutionProvider", **{**PEAKS, **environment})
+
+
+def wide(flops: int, *, dtype: str = "float64") -> Capture:
+    return clean(nodes=(node("a", flops=100 - flops), node("b", dtype=dtype, flops=flops, file=FILE, line=12, target="aten.mm.default")))
+
+
+CASES = (
+    Case(rule="small_partitions", fires=cut(4, 4), silent=cut(4, 5), says=("8 partitions", "4 of them"), gain_ns=80 * MICRO),
+    Case(rule="small_partitions", fires=cut(4, 0), silent=cut(3, 0), says=("4 partitions",), gain_ns=80 * MICRO),
+    Case(rule="hot_fallback", fires=staying(1, 12 * MILLI), silent=staying(1, 9 * MILLI), says=("aten.median.dim", "120 µs, 11%")),
+    Case(rule="hot_fallback", fires=staying(4, 0), silent=staying(3, 0), says=("aten.median.dim", "4 nodes")),
+    Case(rule="boundary_copies", fires=handed(100 * MICRO), silent=handed(99 * MICRO), says=("g0", "200 µs"), gain_ns=100 * MICRO),
+    Case(rule="boundary_copies", fires=handed(1, 8 << 20), silent=handed(1, (8 << 20) - 1), says=("8 MiB",), severity="info"),
+    Case(rule="random_splits", fires=drawing(1, "inference"), silent=drawing(0, "inference"), says=("1 operator", "native_dropout")),
+    Case(rule="random_splits", fires=drawing(3, "forward"), silent=drawing(2, "forward"), says=("3 operators",), severity="info"),
+    Case(rule="session_churn", fires=sized(4), silent=sized(3), says=("p0", "4 sessions")),
+    Case(
+        rule="weights_changed",
+        fires=clean(sessions=(session(), session(1, "p0", cause="weights"))),
+        silent=clean(sessions=(session(), session(1, "p0", cause="sizes"))),
+        says=("p0", "1 time"),
+    ),
+    Case(rule="unfrozen_weights", fires=weights(499_999, 1_000_000), silent=weights(500_000, 1_000_000), says=("p0", "488 KiB")),
+    Case(rule="unfrozen_weights", fires=weights(0, 1 << 16), silent=weights(0, (1 << 16) - 1), says=("64 KiB",)),
+    Case(rule="unfrozen_weights", fires=weights(0, 1 << 20), silent=weights(0, 1 << 20, "forward"), says=("1 MiB",)),
+    Case(rule="too_many_threads", fires=clean(sessions=(session(threads=3),)), silent=clean(), says=("3 threads", "2 cores")),
+    Case(rule="spinning_threads", fires=alternating(spinning=True), silent=alternating(spinning=False), says=("1 session ",)),
+    Case(rule="spinning_threads", fires=alternating(spinning=True), silent=alternating(spinning=True, threads=1), says=("1 session ",)),
+    Case(rule="spinning_threads", fires=alternating(spinning=True), silent=alternating(spinning=True, fallbacks=0), says=("spin",)),
+    Case(
+        rule="tiny_graph",
+        fires=tiny(40 * MICRO, 60 * MICRO),
+        silent=tiny(40 * MICRO - 1, 60 * MICRO + 1),
+        says=("g0", "40 µs", "60 µs"),
+        severity="info",
+    ),
+    Case(rule="tiny_graph", fires=tiny(50_000, 50_000), silent=tiny(50_001, 50_000), says=("g0",), severity="info"),
+    Case(rule="tiny_graph", fires=tiny(9, 1), silent=tiny(9, 1, fallbacks=1), says=("g0",), severity="info"),
+    Case(rule="output_allocations", fires=handing(10 * MICRO), silent=handing(10 * MICRO - 1), says=("s0", "10 µs"), severity="info"),
+    Case(rule="output_allocations", fires=handing(MILLI), silent=handing(MILLI, dynamic=False), says=("1 output",), severity="info"),
+    Case(rule="recompile_storm", fires=recompiled(4), silent=recompiled(3), says=("forward", "4 times")),
+    Case(rule="recompile_storm", fires=limited("torch._dynamo hit config.recompile_limit (8)"), silent=limited("other"), says=("forward",)),
+    Case(rule="cold_start", fires=cold(SECOND), silent=cold(SECOND - 1), says=("2 s", "1 s", "2,000 calls"), severity="info"),
+    Case(rule="cold_start", fires=cold(SECOND), silent=cold(SECOND, dynamo_ns=3 * SECOND + 1), says=("1 s",), severity="info"),
+    Case(rule="cold_start", fires=cold(SECOND), silent=cold(SECOND, cached=True), says=("1 s",), severity="info"),
+    Case(rule="hot_break", fires=broken(3, cost_ns=70), silent=broken(2, cost_ns=70), says=("layer", "3 times per call"), gain_ns=70),
+    Case(rule="hot_break", fires=broken(1, 3), silent=broken(1, 2), says=("3 places",)),
+    Case(rule="heavy_guards", fires=ledger(guards=25_000, run=75_000), silent=ledger(guards=25_000, run=75_001), says=(), severity="info"),
+    Case(rule="heavy_guards", fires=ledger(guards=20_000, run=1), silent=ledger(guards=19_999, run=1), says=("20 µs",), severity="info"),
+    Case(rule="heavy_guards", fires=ledger(guards=200_000, run=200_000), silent=ledger(run=9), says=("200 µs of 400 µs",)),
+    Case(rule="training_forward", fires=trained(3, 0), silent=trained(2, 0), says=("forward", "3 times")),
+    Case(rule="training_forward", fires=trained(9, 0), silent=trained(9, 1), says=("9 times",)),
+    Case(
+        rule="kernels_on_cpu",
+        fires=kernels(kernel("TopK", 0.05), kernel("Gemm", 0.95, "CUDAExecutionProvider")),
+        silent=kernels(kernel("TopK", 0.04), kernel("Gemm", 0.96, "CUDAExecutionProvider")),
+        says=("s0", "1 kernel of", "CUDAExecutionProvider", "5%"),
+    ),
+    Case(
+        rule="provider_copies",
+        fires=kernels(kernel("MemcpyToHost", 0.02, "CUDAExecutionProvider", bytes=1 << 20)),
+        silent=kernels(kernel("Copy", 0.02, "CUDAExecutionProvider")),
+        says=("s0", "1 copy", "2.0%"),
+    ),
+    Case(rule="provider_copies", fires=kernels(kernel("MemcpyToHost", 0.019)), silent=kernels(), says=("1.9%",), severity="info"),
+    # 2 GFLOP at 1 TFLOP/s take 2 ms: 8 ms is exactly a quarter of the peak, half of it would be 4 ms.
+    Case(
+        rule="slow_kernel",
+        fires=roofline(kernel("MatMul", 0.05, mean_ns=8 * MILLI + 1, nodes=("mm",), node="mm")),
+        silent=roofline(kernel("MatMul", 0.05, mean_ns=8 * MILLI, nodes=("mm",), node="mm")),
+        says=("MatMul", "mm", "8 ms", "25%"),
+        gain_ns=4 * MILLI + 1,
+    ),
+    # 1 MB at 10 GB/s takes 100 µs, and 10 % of the peak is asked of what has no counted operations.
+    Case(
+        rule="slow_kernel",
+        fires=roofline(kernel("Gelu", 0.05, mean_ns=MILLI + 1, node="gelu", bytes=1_000_000)),
+        silent=roofline(kernel("Gelu", 0.05, mean_ns=MILLI, node="gelu", bytes=1_000_000)),
+        says=("Gelu", "10%"),
+        severity="info",
+    ),
+    Case(rule="float64_nodes", fires=wide(10), silent=wide(9), says=("g0", "10%", "1 node")),
+    Case(rule="float64_nodes", fires=wide(10), silent=wide(100, dtype="float32"), says=("float64",)),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case.rule}-{number}" for number, case in enumerate(CASES)])
+def test_a_rule_fires_from_its_threshold_on_and_not_before(case: Case) -> None:
+    (finding,) = found(case.fires, case.rule)
+    assert [word for word in case.says if word not in finding.title] == []
+    assert (finding.rule, finding.severity, finding.gain_ns, finding.measured) == (case.rule, case.severity, case.gain_ns, False)
+    assert finding.subject
+    assert all((finding.title, finding.evidence, finding.hazard, finding.mitigation))
+    assert found(case.silent, case.rule) == []
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {case.rule for case in CASES} == {rule.name for rule in RULES}
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case.rule}-{number}" for number, case in enumerate(CASES)])
+def test_no_rule_fails_on_what_another_looks_for(case: Case) -> None:
+    assert [finding.evidence for finding in findings_of(case.fires) if finding.rule == "rule_failed"] == []
+
+
+def test_a_slow_operator_names_its_line_and_what_to_do() -> None:
+    (finding,) = found(staying(4, 40 * MILLI), "hot_fallback")
+    assert (finding.file, finding.line) == (FILE, 48)
+    assert "custom_translation_table" in finding.mitigation
+    assert "has no ONNX function" in finding.evidence
+
+
+def test_the_time_of_a_fallback_is_that_of_the_ledger_where_there_is_one() -> None:
+    """The first calls are slow; the mean over all calls holds them, the ledger does not."""
+    slow_start = staying(1, 12 * MILLI)
+    parts = (LedgerPart(graph_id="g0", part="eager", ns=12_000, share=0.1), LedgerPart(graph_id="g0", part="run", ns=100_000, share=0.9))
+    from_logs = replace(slow_start, ledger=parts)
+    assert found(from_logs, "hot_fallback")  # no guards in it: made from the same logs, with the same slow start
+    measured = replace(from_logs, ledger=(*parts, LedgerPart(graph_id="g0", part="guards", ns=1, share=0.0)))
+    assert found(measured, "hot_fallback") == []
+
+
+@pytest.mark.parametrize(("part", "count"), [("guards", 1), ("eager", 0)])
+def test_entries_are_read_off_a_measured_ledger_only(part: LedgerPartName, count: int) -> None:
+    """Four runs of 1 ms per call of the model, whose own frame holds no graph, so that its calls were not counted."""
+    made = Break(break_id="b0", reason="data", function="layer", file=FILE, line=9, compile_ids=("0/0",))
+    rows = (
+        LedgerPart(graph_id="g0", part="run", ns=4 * MILLI, share=0.9),
+        LedgerPart(graph_id="g0", part=part, ns=MILLI, share=0.1),
+    )
+    assert len(found(clean(breaks=(made,), ledger=rows), "hot_break")) == count
+
+
+def test_random_numbers_are_told_once() -> None:
+    assert found(drawing(9, "inference"), "hot_fallback") == []
+
+
+def test_weights_that_are_no_longer_frozen_say_why() -> None:
+    changes = tuple(session(n, "p0", cause="weights" if n else "first", frozen_bytes=0 if n == 3 else 1 << 20) for n in range(4))
+    capture = clean(sessions=changes)
+    (unfrozen,) = found(capture, "unfrozen_weights")
+    (changed,) = found(capture, "weights_changed")
+    assert "changed 3 times" in unfrozen.evidence
+    assert "no longer frozen" in changed.title
+
+
+def test_sessions_made_for_weights_are_no_churn_of_sizes() -> None:
+    assert found(clean(sessions=tuple(session(n, "p0", cause="weights" if n else "first") for n in range(9))), "session_churn") == []
+
+
+def test_threads_are_not_judged_where_the_cores_are_unknown() -> None:
+    assert found(clean(sessions=(session(threads=64),), environment={}), "too_many_threads") == []
+    assert found(clean(sessions=(session(threads=64),), environment={"cpu_count": "8"}), "too_many_threads")
+
+
+def test_a_recompile_storm_tells_guards_values_and_the_recorded_advice() -> None:
+    capture = recompiled(5)
+    (finding,) = found(capture, "recompile_storm")
+    assert "x.size(0) == 1" in finding.evidence
+    assert "1, 2, 3, 4, 5" in finding.evidence
+    advised = replace(capture, recompiles=tuple(replace(row, advice="mark it dynamic") for row in capture.recompiles))
+    assert found(advised, "recompile_storm")[0].mitigation == "mark it dynamic"
+
+
+def test_a_kernel_is_judged_by_measured_peaks_of_its_own_threads_only() -> None:
+    slow = kernel("MatMul", 0.5, mean_ns=100 * MILLI, nodes=("mm",), node="mm")
+    assert found(roofline(slow), "slow_kernel")
+    assert found(kernels(slow, provider="CPUExecutionProvider"), "slow_kernel") == []
+    assert found(kernels(slow, provider="CPUExecutionProvider", peak_flops_float32_threads_4="1e12"), "slow_kernel") == []
+    assert found(roofline(slow, peak_flops_float32_threads_2="nonsense"), "slow_kernel") == []
+    assert found(roofline(replace(slow, provider="CUDAExecutionProvider")), "slow_kernel") == []
+
+
+def test_kernels_that_share_a_node_share_its_operations() -> None:
+    """Attention is two products: each does half, so each may take half as long before it is slow."""
+    halves = [kernel(op, 0.4, mean_ns=5 * MILLI, nodes=("mm",), node="mm") for op in ("MatMul", "FusedMatMul")]
+    whole = roofline(halves[0])
+    assert found(whole, "slow_kernel") == []
+    assert len(found(replace(whole, kernels=tuple(halves)), "slow_kernel")) == 2
+
+
+def test_an_exported_program_has_no_guards() -> None:
+    guarded = ledger(guards=200_000, run=9)
+    assert found(guarded, "heavy_guards")
+    assert found(replace(guarded, graphs=(graph(compile_id=None),)), "heavy_guards") == []
+
+
+def test_small_kernels_are_not_judged() -> None:
+    quick = kernel("MatMul", 0.5, mean_ns=49_999, nodes=("mm",), node="mm")
+    assert found(roofline(quick, peak_flops_float32_threads_2="1e18"), "slow_kernel") == []
+    rare = kernel("MatMul", 0.049, mean_ns=100 * MILLI, nodes=("mm",), node="mm")
+    assert found(roofline(rare), "slow_kernel") == []
+
+
+def test_doubles_are_weighed_by_bytes_where_no_operation_is_counted() -> None:
+    capture = clean(nodes=(node("a", bytes=90), node("b", dtype="float64", bytes=10)))
+    (finding,) = found(capture, "float64_nodes")
+    assert "10% of the bytes" in finding.title
+    assert found(clean(nodes=(node("a", bytes=91), node("b", dtype="float64", bytes=9))), "float64_nodes") == []

@@ -1,0 +1,131 @@
+"""The chain from a user line to a kernel, walked from each of its links."""
+
+from __future__ import annotations
+
+import pytest
+
+from ortlens.analysis.fusions import fusions
+from ortlens.analysis.identity import Link, links
+from ortlens.errors import UsageError
+from ortlens.trace import records as r
+
+
+def node(name: str, line: int, **more: object) -> r.Node:
+    fields: dict[str, object] = {"graph_id": "g0", "target": f"aten.{name}.default", "file": "/home/me/model.py", "supported": True}
+    return r.Node(node=name, line=line, **{**fields, "partition_id": "p0", **more})  # type: ignore[arg-type]  # by name
+
+
+def kernel(name: str, op_type: str, nodes: tuple[str, ...], onnx: dict[str, str], confidence: r.Confidence, **more: object) -> r.Kernel:
+    fields: dict[str, object] = {"session_id": "s0", "provider": "CPUExecutionProvider", "calls": 1, "total_ns": 10, "share": 0.25}
+    return r.Kernel(
+        kernel=name,
+        op_type=op_type,
+        node=nodes[-1] if nodes else None,
+        nodes=nodes,
+        onnx_nodes=tuple(onnx),
+        onnx_ops=tuple(onnx.values()),
+        confidence=confidence,
+        **{**fields, **more},  # type: ignore[arg-type]  # by name
+    )
+
+
+CAPTURE = r.Capture(
+    graphs=(r.Graph(graph_id="g0", phase="inference", op_count=5), r.Graph(graph_id="g1", phase="backward", op_count=0)),
+    nodes=(
+        node("conv", 10, module="stem.conv", onnx_nodes=("conv/Conv",), onnx_confidences=("exact",)),
+        node("relu", 11, module="stem", onnx_nodes=("relu/Relu",), onnx_confidences=("exact",)),
+        node("t", 12, module="head", onnx_nodes=("node_Gemm",), onnx_confidences=("fused",)),
+        node("addmm", 12, module="head", onnx_nodes=("node_Gemm", "addmm/Shape"), onnx_confidences=("fused", "inferred")),
+        node("median", 13, module="head2", partition_id=None, supported=False),
+        node("relu", 11, graph_id="g1", partition_id="p1"),
+    ),
+    partitions=(
+        r.Partition(partition_id="p0", graph_id="g0", node_count=4, input_count=1, output_count=1),
+        r.Partition(partition_id="p1", graph_id="g1", node_count=1, input_count=1, output_count=1),
+    ),
+    sessions=(r.Session(session_id="s0", partition_id="p0"), r.Session(session_id="s1", partition_id="p1")),
+    kernels=(
+        kernel("relu_nchwc", "Conv", ("conv", "relu"), {"conv/Conv": "Conv", "relu/Relu": "Relu"}, "fused", share=0.5),
+        kernel("ReorderOutput", "ReorderOutput", ("relu",), {}, "inferred"),
+        kernel("fused node_Gemm", "FusedGemm", ("t", "addmm"), {"node_Gemm": "Gemm"}, "fused"),
+        kernel("Mystery", "Mystery", (), {}, "none", share=0.0),
+        kernel("relu_nchwc", "Relu", ("relu",), {}, "inferred", session_id="s1"),
+    ),
+)
+
+
+def told(found: tuple[Link, ...]) -> list[tuple[str, str, str | None, str | None]]:
+    return [(link.graph_id, link.node, link.onnx_node, link.kernel) for link in found]
+
+
+def test_from_a_line_to_its_kernels() -> None:
+    found = links(CAPTURE, line="model.py:11", partition="p0")
+    assert told(found) == [("g0", "relu", "relu/Relu", "relu_nchwc"), ("g0", "relu", None, "ReorderOutput")]
+    assert [(link.line_confidence, link.onnx_confidence, link.kernel_confidence) for link in found] == [
+        ("exact", "exact", "fused"),
+        ("exact", "none", "inferred"),
+    ]
+
+
+def test_a_line_is_found_in_forward_and_backward() -> None:
+    assert {link.phase for link in links(CAPTURE, line="me/model.py:11")} == {"inference", "backward"}
+
+
+def test_from_a_kernel_to_all_lines() -> None:
+    assert [link.line for link in links(CAPTURE, kernel="relu_nchwc", partition="p0")] == [10, 11]
+
+
+def test_from_an_onnx_node_both_ways() -> None:
+    found = links(CAPTURE, onnx_node="node_Gemm")
+    assert told(found) == [("g0", "t", "node_Gemm", "fused node_Gemm"), ("g0", "addmm", "node_Gemm", "fused node_Gemm")]
+    assert {link.onnx_confidence for link in found} == {"fused"}
+
+
+def test_a_module_holds_what_is_inside_it_and_no_namesake() -> None:
+    assert [link.node for link in links(CAPTURE, module="stem")] == ["conv", "relu", "relu"]
+    assert {link.node for link in links(CAPTURE, module="head")} == {"t", "addmm"}
+
+
+def test_an_onnx_node_without_a_kernel_ends_there() -> None:
+    (link,) = links(CAPTURE, onnx_node="addmm/Shape")
+    assert (link.kernel, link.kernel_confidence, link.onnx_confidence) == (None, "none", "inferred")
+
+
+def test_a_node_that_pytorch_runs_ends_there() -> None:
+    (link,) = links(CAPTURE, node="median")
+    assert (link.partition_id, link.onnx_node, link.kernel, link.onnx_confidence) == (None, None, None, "none")
+
+
+def test_a_graph_tells_namesakes_apart() -> None:
+    assert told(links(CAPTURE, node="g1:relu")) == [("g1", "relu", None, "relu_nchwc")]
+
+
+def test_all_nodes_are_in_the_whole_chain_and_nothing_fits_nothing() -> None:
+    assert {(link.graph_id, link.node) for link in links(CAPTURE)} == {(node.graph_id, node.node) for node in CAPTURE.nodes}
+    assert links(CAPTURE, node="absent") == ()
+    assert links(r.Capture()) == ()
+
+
+@pytest.mark.parametrize("line", ["model.py", "12", "model.py:x", ""])
+def test_a_line_without_file_or_number_is_refused(line: str) -> None:
+    with pytest.raises(UsageError, match=r"model\.py:12"):
+        links(CAPTURE, line=line)
+
+
+def test_a_file_name_fits_whole_parts_only() -> None:
+    assert links(CAPTURE, line="odel.py:11") == ()
+
+
+def test_fusions_tell_what_became_of_each_node() -> None:
+    rows = [(row.change, row.op_type, row.onnx_nodes, row.nodes) for row in fusions(CAPTURE) if row.session_id == "s0"]
+    assert rows == [
+        ("fused", "Conv", ("conv/Conv", "relu/Relu"), ("conv", "relu")),
+        ("inserted", "ReorderOutput", (), ("relu",)),
+        ("changed", "FusedGemm", ("node_Gemm",), ("t", "addmm")),
+        ("unknown", "Mystery", (), ()),
+        ("gone", None, ("addmm/Shape",), ("addmm",)),
+    ]
+
+
+def test_what_was_not_profiled_has_no_fusions() -> None:
+    assert fusions(r.Capture(nodes=CAPTURE.nodes, sessions=CAPTURE.sessions)) == ()

@@ -1,0 +1,48 @@
+"""What comparing came to, and the sentence about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ortlens.analysis.numbers import numbers_of
+from ortlens.trace import records as r
+from ortlens.views.sentences import numbers_sentence
+
+RIGHT = r.Numeric(partition_id="p0", node="add", ok=True)
+WRONG = r.Numeric(partition_id="p0", node="gelu", ok=False, first_divergence=True, file="model.py", line=12)
+LEFT_OUT = r.Numeric(partition_id="p1", node="empty", ok=None, note="nobody wrote to this memory; in the model as converted")
+
+
+def sentence(*rows: r.Numeric, fallbacks: int = 0) -> str:
+    left = tuple(r.Fallback(graph_id="g0", node=f"n{i}", target="t", reason_code="policy", reason="") for i in range(fallbacks))
+    numbers = numbers_of(r.Capture(numerics=rows, fallbacks=left))
+    assert numbers is not None
+    return numbers_sentence(numbers)
+
+
+def test_nothing_compared_is_no_verdict() -> None:
+    assert numbers_of(r.Capture()) is None
+
+
+def test_all_right() -> None:
+    assert sentence(RIGHT, RIGHT) == "2 values of 1 partition compared with PyTorch; all within tolerance"
+
+
+def test_what_is_wrong_first_and_what_was_not_compared_is_said() -> None:
+    assert sentence(RIGHT, WRONG, replace(WRONG, node="later", first_divergence=False), LEFT_OUT, fallbacks=2) == (
+        "3 values of 2 partitions compared with PyTorch; 2 wrong, the first is gelu (model.py:12); "
+        "1 not compared (nobody wrote to this memory); 2 nodes in PyTorch need no comparison"
+    )
+
+
+def test_nothing_is_called_right_that_was_not_compared() -> None:
+    said = sentence(LEFT_OUT, replace(LEFT_OUT, note="no verdict"))
+    assert said == "0 values of 1 partition compared with PyTorch; 1 not compared (nobody wrote to this memory) and 1 for other reasons"
+
+
+def test_operators_on_their_own_and_origins() -> None:
+    one = replace(RIGHT, scope="op", nonfinite="origin")
+    assert (
+        sentence(one) == "1 operator on its own of 1 partition compared with PyTorch; all within tolerance; NaN or infinities begin at add"
+    )
+    assert sentence(one, replace(RIGHT, scope="op")).startswith("2 operators one by one of 1 partition")

@@ -1,0 +1,163 @@
+"""How two values are compared: tolerances, the arbiter, what is not finite, and what PyTorch leaves open."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.fx
+
+from ortlens.errors import UsageError
+from ortlens.lens import compare_values
+from ortlens.lens.compare_values import Tolerance, Tolerances, compare
+from ortlens.lens.lockstep import Missing, call_in_double, steps
+from ortlens.lens.open_results import differ_by_ties
+from ortlens.lens.verdicts import Verdict, judge
+
+NODE = torch.fx.Graph().placeholder("x")
+TOLERANCE = Tolerance(atol=1e-6, rtol=1e-4)
+
+
+def verdict_on(ort: object, eager: object, double: object = Missing("none"), tolerances: Tolerances | None = None) -> Verdict:
+    verdict = Verdict(node="x", scope="value", place=0, line_of=NODE)
+    judge(verdict, ort, eager, double, tolerances or Tolerances())
+    return verdict
+
+
+def test_a_small_element_beside_large_ones_is_judged_by_them() -> None:
+    eager = torch.tensor([1.0, 1e-6])
+    found = compare(torch.tensor([1.0, 2e-6]), eager, None, TOLERANCE)
+    assert found.within
+    assert found.max_abs == pytest.approx(1e-6, rel=1e-3)
+    assert found.max_rel == pytest.approx(1e-6 / 0.7071, rel=1e-3)
+    assert not compare(torch.tensor([1.0, 2e-3]), eager, None, TOLERANCE).within
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 1 << 20])
+def test_the_size_of_the_pieces_changes_nothing(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    eager = torch.randn(5, 7)
+    ort, double = eager + torch.randn(5, 7) * 1e-3, eager.double() + torch.randn(5, 7) * 1e-4
+    whole = compare(ort, eager, double, TOLERANCE)
+    monkeypatch.setattr(compare_values, "_CHUNK", chunk)
+    assert compare(ort, eager, double, TOLERANCE).max_abs == whole.max_abs
+    assert compare(ort, eager, double, TOLERANCE).ort_error == pytest.approx(whole.ort_error)
+    assert whole.closer() == "eager"
+
+
+def test_the_arbiter_tells_rounding_from_wrong() -> None:
+    truth = torch.ones(1000, dtype=torch.float64)
+    eager = (truth + torch.randn(1000) * 1e-3).float()
+    rounded = (truth + torch.randn(1000) * 2e-3).float()
+    excused = verdict_on(rounded, eager, truth)
+    assert excused.ok is True
+    assert "about as close to the fp64 run as PyTorch" in excused.note
+    assert verdict_on(rounded * 1.1, eager, truth).ok is False
+    assert verdict_on(rounded, eager).ok is False, "without an arbiter there is no excuse"
+    assert verdict_on(rounded, eager, truth, Tolerances(rtol=1e-6)).ok is False, "the user's word goes"
+
+
+def test_one_element_that_is_far_off_is_not_excused_by_the_many() -> None:
+    truth = torch.ones(100_000, dtype=torch.float64)
+    eager = (truth + torch.randn(100_000) * 1e-4).float()
+    ort = eager.clone()
+    ort[7] += 0.05
+    assert verdict_on(ort, eager, truth).ok is False
+
+
+def test_whole_numbers_beyond_doubles_are_told_apart() -> None:
+    large = torch.tensor([2**53])
+    assert verdict_on(large + 1, large).ok is False
+    assert verdict_on(large, large.clone()).ok is True
+    assert verdict_on(torch.tensor([2**64 - 1], dtype=torch.uint64), torch.tensor([2**64 - 2], dtype=torch.uint64)).ok is False
+    assert verdict_on(torch.tensor([True, False]), torch.tensor([True, True])).ok is False
+
+
+def test_numbers_and_empty_tensors() -> None:
+    assert verdict_on(3, 3).ok is True
+    assert verdict_on(3, 4).ok is False
+    assert verdict_on(torch.empty(0, 3), torch.empty(0, 3)).ok is True
+    assert verdict_on("a", torch.ones(1)).ok is None
+
+
+def test_other_shapes_are_wrong_and_other_dtypes_not_comparable() -> None:
+    shapes = verdict_on(torch.ones(2), torch.ones(3))
+    assert (shapes.ok, shapes.note) == (False, "shape [2] in ONNX Runtime, [3] in PyTorch")
+    dtypes = verdict_on(torch.ones(2).half(), torch.ones(2))
+    assert (dtypes.ok, dtypes.note) == (None, "not comparable: float16 in ONNX Runtime, float32 in PyTorch")
+
+
+def test_nan_and_infinities() -> None:
+    inf, nan = torch.inf, torch.nan
+    same = verdict_on(torch.tensor([1.0, inf, -inf]), torch.tensor([1.0, inf, -inf]))
+    assert (same.ok, same.nonfinite) == (True, "both")
+    assert verdict_on(torch.tensor([inf]), torch.tensor([-inf])).ok is False
+    one = verdict_on(torch.tensor([1.0, nan]), torch.tensor([1.0, 2.0]))
+    assert (one.ok, one.nonfinite) == (False, "ort")
+    assert verdict_on(torch.tensor([1.0, 2.0]), torch.tensor([1.0, inf])).nonfinite == "eager"
+    throughout = verdict_on(torch.tensor([nan]), torch.tensor([nan]))
+    assert (throughout.ok, throughout.nonfinite) == (None, "both")
+    partly = verdict_on(torch.tensor([nan, 1.0]), torch.tensor([nan, 1.0]))
+    assert (partly.ok, partly.note) == (True, "no fp64 run: none; 1 of 2 elements are NaN on both sides and were not compared")
+    assert partly.row("p0").max_abs == 0.0
+
+
+def test_tolerances_by_dtype() -> None:
+    given = Tolerances(rtol={torch.float16: 0.5})
+    assert given.of(torch.float16) == Tolerance(atol=1e-4, rtol=0.5, given=True)
+    assert given.of(torch.float32) == Tolerances().of(torch.float32)
+    assert Tolerances().of(torch.int64) == Tolerance(atol=0.0, rtol=0.0)
+    for wrong in (-1, float("nan"), True, "1e-3"):
+        with pytest.raises(UsageError, match="atol must be a number from 0"):
+            Tolerances(atol=wrong)
+    with pytest.raises(UsageError, match="no dtype"):
+        Tolerances(rtol={"float16": 1})
+
+
+def sorted_places(function: object, *args: object, **kwargs: object) -> torch.fx.Node:
+    graph = torch.fx.Graph()
+    return graph.call_function(function, (graph.placeholder("x"), *args), kwargs)  # type: ignore[arg-type]  # an overload
+
+
+def test_ties_are_open_where_no_order_is_promised() -> None:
+    aten, source = torch.ops.aten, torch.tensor([1.0, 1.0, 2.0])
+    first, second, twice = torch.tensor([0, 1, 2]), torch.tensor([1, 0, 2]), torch.tensor([0, 0, 2])
+    plain = sorted_places(aten.sort.default)
+    assert differ_by_ties(plain, 1, first, second, source)
+    assert not differ_by_ties(plain, 1, first, torch.tensor([0, 2, 1]), source)
+    assert not differ_by_ties(plain, 1, first, twice, source)
+    assert not differ_by_ties(plain, 1, first, torch.tensor([0, 1, 3]), source)
+    assert not differ_by_ties(plain, 0, first, second, source)
+    assert not differ_by_ties(sorted_places(aten.sort.stable, stable=True), 1, first, second, source)
+    assert differ_by_ties(sorted_places(aten.sort.stable, stable=False), 1, first, second, source)
+    assert not differ_by_ties(sorted_places(aten.argmax.default), None, first, second, source)
+    in_any_order = sorted_places(aten.topk.default, 2, -1, True, False)  # noqa: FBT003 - as FX holds them
+    assert differ_by_ties(in_any_order, 1, torch.tensor([2, 0]), torch.tensor([0, 2]), source)
+    assert differ_by_ties(in_any_order, 0, torch.tensor([2.0, 1.0]), torch.tensor([1.0, 2.0]), source)
+    assert not differ_by_ties(sorted_places(aten.topk.default, 2), 1, torch.tensor([2, 0]), torch.tensor([0, 2]), source)
+
+
+def test_steps_run_in_double_precision_and_hold_nothing_longer_than_needed() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = torch.ops.aten._softmax.default(torch.ops.aten.mul.Tensor(x, 2).to(torch.float32), -1, False)  # noqa: FBT003 - its schema
+        return made
+
+    module = torch.fx.symbolic_trace(function)
+    for node in module.graph.find_nodes(op="call_method"):
+        node.op, node.target, node.args = "call_function", torch.ops.aten._to_copy.default, node.args[:1]
+        node.kwargs = {"dtype": torch.float32}
+    x = torch.rand(2, 3).half()
+    made = list(steps(module, [x]))
+    assert [step.double.dtype for step in made] == [torch.float64] * 3
+    assert made[-1].eager.dtype is torch.float32
+    assert all(isinstance(step.ort, Missing) for step in made)
+    with pytest.raises(KeyError):
+        made[0].read(module.graph.find_nodes(op="placeholder")[0])  # long let go of
+
+
+def test_what_has_no_run_in_double_precision_says_so() -> None:
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    bits = graph.call_function(torch.ops.aten.view.dtype, (x, torch.int32))
+    assert "bits" in call_in_double(bits, lambda _: torch.ones(2)).reason
+    wrong = graph.call_function(torch.ops.aten.index_select.default, (x, 0, x))
+    assert "does not run in double precision" in call_in_double(wrong, lambda _: torch.ones(2, dtype=torch.float64)).reason
