@@ -77,7 +77,9 @@ function addFallbacks({ data, identity }, lineOf, current) {
     line.source ??= fallbacks.get(row, "source");
     if (!current.has(fallbacks.get(row, "graph_id"))) return;
     const calls = fallbacks.get(row, "calls");
-    if (calls) line.eagerNs += fallbacks.get(row, "total_ns") / calls;
+    const measured = fallbacks.get(row, "call_ns");
+    if (measured !== null && measured !== undefined) line.eagerNs += measured;
+    else if (calls) line.eagerNs += fallbacks.get(row, "total_ns") / calls;
     const words = `${fallbacks.get(row, "target")} stays in PyTorch: ${fallbacks.get(row, "reason") || data.overview.reasons[fallbacks.get(row, "reason_code")]}`;
     if (!line.marks.some((mark) => mark.words === words)) line.marks.push({ kind: "fallback", id: identity.idOf("fallbacks", row), words });
   });

@@ -106,7 +106,6 @@ def _fallbacks(overview: Overview) -> Iterator[Look]:
     if overview.coverage.verdict == "none":  # `nothing_runs` already names the cause
         return
     for group in overview.fallbacks:
-        per_call = round(group.total_ns / overview.call.calls) if overview.call.calls and group.calls else None
         yield Look(
             subject="fallback",
             what=group.target,
@@ -115,7 +114,7 @@ def _fallbacks(overview: Overview) -> Iterator[Look]:
             module=group.module,
             reason_code=group.reason_code,
             count=group.node_count,
-            ns_per_call=per_call,
+            ns_per_call=group.ns_per_call,
         )
 
 

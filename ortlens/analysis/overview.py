@@ -16,6 +16,7 @@ from ortlens.analysis.timing import (
     call_time,
     compile_phases,
     compile_total_ns,
+    fallback_ns,
     graph_times,
     slowest_sessions,
 )
@@ -43,6 +44,7 @@ class FallbackGroup:
             with a module when no user line is known.
         calls: How often PyTorch ran them, earlier versions of the graphs included.
         total_ns: Time it spent in them, likewise.
+        ns_per_call: Time in them per call of the model, see `timing.fallback_ns`; None without calls.
     """
 
     target: str
@@ -56,6 +58,7 @@ class FallbackGroup:
     module: str | None
     calls: int
     total_ns: int
+    ns_per_call: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,19 +193,22 @@ def fallback_groups(capture: Capture) -> tuple[FallbackGroup, ...]:
     """
     replaced = {graph.graph_id for graph in capture.graphs} - {graph.graph_id for graph in current_graphs(capture.graphs)}
     members: dict[tuple[str, ReasonCode], list[Fallback]] = {}
+    prices = fallback_ns(capture)
     for fallback in capture.fallbacks:
         members.setdefault((fallback.target, fallback.reason_code), []).append(fallback)
     modules = {(node.graph_id, node.node): _module(node) for node in capture.nodes if node.module}
-    groups = (_group(rows, sum(row.graph_id not in replaced for row in rows), modules) for rows in members.values())
+    groups = (_group(rows, sum(row.graph_id not in replaced for row in rows), modules, prices) for rows in members.values())
     kept = (group for group in groups if group.node_count)
-    return tuple(sorted(kept, key=lambda group: (-group.total_ns, -group.node_count, group.target)))
+    return tuple(sorted(kept, key=lambda group: (-(group.ns_per_call or 0), -group.total_ns, -group.node_count, group.target)))
 
 
 def _module(node: Node) -> str:
     return f"{node.module} ({node.module_type})" if node.module_type else f"{node.module}"
 
 
-def _group(rows: list[Fallback], node_count: int, modules: Mapping[tuple[str, str], str]) -> FallbackGroup:
+def _group(
+    rows: list[Fallback], node_count: int, modules: Mapping[tuple[str, str], str], prices: Mapping[tuple[str, str], float]
+) -> FallbackGroup:
     def how_well_placed(row: Fallback) -> tuple[bool, bool]:
         return (not row.file, (row.graph_id, row.node) not in modules)
 
@@ -219,4 +225,5 @@ def _group(rows: list[Fallback], node_count: int, modules: Mapping[tuple[str, st
         module=modules.get((placed.graph_id, placed.node)),
         calls=sum(row.calls for row in rows),
         total_ns=sum(row.total_ns for row in rows),
+        ns_per_call=round(sum(priced)) if (priced := [prices[row.graph_id, row.node] for row in rows if row.calls and prices]) else None,
     )

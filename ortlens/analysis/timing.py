@@ -164,6 +164,22 @@ def call_time(capture: Capture) -> CallTime:
     )
 
 
+def fallback_ns(capture: Capture) -> dict[tuple[str, str], float]:
+    """What each node that PyTorch runs takes per call of the model.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        Nanoseconds by graph id and node: as the ledger measured it, where it did, and nothing for graphs that a call enters no
+        more; else the mean over all calls, the first ones included. Empty without calls.
+    """
+    if any(row.call_ns is not None for row in capture.fallbacks):
+        return {(row.graph_id, row.node): float(row.call_ns or 0) for row in capture.fallbacks}
+    calls = call_time(capture).calls
+    return {(row.graph_id, row.node): row.total_ns / calls for row in capture.fallbacks if calls}
+
+
 def slowest_sessions(capture: Capture) -> tuple[SessionCost, ...]:
     """The sessions, slowest first.
 

@@ -296,8 +296,10 @@ def _rank(row: Candidate) -> tuple[object, ...]:
 
 
 def _eager_ns(fallbacks: Iterable[Fallback]) -> int | None:
-    """Time per call of nodes that PyTorch runs; None when one of them was never called."""
+    """Time per call of nodes that PyTorch runs, as the ledger measured it where it did; None when one of them was never called."""
     fallbacks = list(fallbacks)
+    if all(fallback.call_ns is not None for fallback in fallbacks):
+        return sum(fallback.call_ns or 0 for fallback in fallbacks)
     if not all(fallback.calls for fallback in fallbacks):
         return None
     return round(sum(fallback.total_ns / fallback.calls for fallback in fallbacks))

@@ -9,6 +9,7 @@ would measure; the profiler is asked for one thing alone, what Dynamo's look-ups
 from __future__ import annotations
 
 import contextlib
+import statistics
 import threading
 import time
 from bisect import bisect_right
@@ -102,7 +103,7 @@ class LedgerPass:
             result = call()
             ended = clock()
         if self._graph_count() == known:  # else it compiled, and is not like the others
-            eager = {graph_id: ns - before.get(graph_id, 0) for graph_id, ns in self._eager_ns().items()}
+            eager = {node: ns - before.get(node, 0) for node, ns in self._eager_ns().items()}
             made = _Call(started=started, ended=ended, stays=list(self._stays), eager_ns=eager, heard=tuple(heard), listened=listen)
             self._calls.append(made)
         return result
@@ -125,9 +126,10 @@ class LedgerPass:
 
         return through
 
-    def _eager_ns(self) -> dict[str, int]:
-        """Time so far of the nodes that PyTorch runs, by graph id."""
-        return {graph_id: sum(log.total_ns) for graph_id, log in self._recorder.logs()[1].items()}
+    def _eager_ns(self) -> dict[tuple[str, str], int]:
+        """Time so far of the nodes that PyTorch runs, by graph id and node."""
+        logs = self._recorder.logs()[1]
+        return {(graph_id, node): ns for graph_id, log in logs.items() for node, ns in zip(log.nodes, log.total_ns, strict=True)}
 
     def _read_logs(self) -> None:
         """Give each call what the logs hold of it; calls that a full ring holds no more are dropped."""
@@ -145,10 +147,13 @@ class LedgerPass:
 
     def _write(self) -> None:
         """Put the ledger and the costs of the breaks into the records, if a call was seen going through a graph."""
-        ledger = ledger_from_calls([call.trace() for call in self._calls if not call.listened], self._surroundings())
+        calls = [call for call in self._calls if not call.listened]
+        ledger = ledger_from_calls([call.trace() for call in calls], self._surroundings())
         if not ledger.parts:
             return
         self._recorder.replace_all(r.LedgerPart, ledger.parts)
+        for node in self._eager_ns():
+            self._recorder.amend(r.Fallback, node, call_ns=round(statistics.median(call.eager_ns.get(node, 0) for call in calls)))
         for known in self._recorder.records(r.Break):
             self._recorder.amend(r.Break, known.break_id, cost_ns=ledger.break_ns.get(known.break_id))
 
@@ -182,7 +187,7 @@ class _Call:
     started: int
     ended: int
     stays: list[tuple[str, int, int]]
-    eager_ns: dict[str, int]
+    eager_ns: dict[tuple[str, str], int]
     heard: tuple[tuple[bool, int, int], ...]
     listened: bool
     sessions: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0, 0]))
@@ -198,6 +203,9 @@ class _Call:
     def trace(self) -> CallTrace:
         """The same as the analysis wants it."""
         stays = sorted(self.stays, key=lambda stay: stay[1])
+        eager: defaultdict[str, int] = defaultdict(int)
+        for (graph_id, _), ns in self.eager_ns.items():
+            eager[graph_id] += ns
         return CallTrace(
             started_ns=self.started,
             ended_ns=self.ended,
@@ -205,6 +213,6 @@ class _Call:
             sessions={
                 graph_id: SessionTime(bind_ns=bind, run_ns=run, output_ns=output) for graph_id, (bind, run, output) in self.sessions.items()
             },
-            eager_ns=self.eager_ns,
+            eager_ns=eager,
             heard=self.heard,
         )

@@ -192,6 +192,9 @@ class Fallback:
     calls: int = column("How often PyTorch ran it while observed.", default=0)
     total_ns: int = column("Time PyTorch spent in it, clock read around the op; on a GPU the launch only.", unit="ns", default=0)
     exception: str | None = column("What was raised when it was converted or handed to ONNX Runtime, with its class.", default=None)
+    call_ns: int | None = column(
+        "Time in it per call of the model, median over the calls that the ledger measured; empty where none was.", unit="ns", default=None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -230,7 +230,6 @@ def _recompiles(overview: Overview) -> _Table:
 
 
 def _fallbacks(overview: Overview) -> _Table:
-    calls = overview.call.calls
     return _Table(
         title="Stays in PyTorch",
         help="Operators that ONNX Runtime does not run, slowest first. Each one cuts the graph; the reason says what would have to change.",
@@ -244,7 +243,7 @@ def _fallbacks(overview: Overview) -> _Table:
                 ": ".join(filter(None, (reason_words(group), exception_words(group)))),
                 place(group.file, group.line, group.module),
                 group.source or "",
-                time_from_ns(round(group.total_ns / calls)) if calls and group.calls else "",
+                "" if group.ns_per_call is None else time_from_ns(group.ns_per_call),
             )
             for group in overview.fallbacks[:_MAX_ROWS]
         ),

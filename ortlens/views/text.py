@@ -120,7 +120,7 @@ def _fallbacks(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]
             clipped(group.target, 40),
             counted(group.node_count, "node"),
             place(group.file, group.line, group.module),
-            _cost(group, overview.call.calls),
+            _cost(group),
         )
         for group in shown
     ]
@@ -137,8 +137,8 @@ def _fallbacks(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]
     yield "Stays in PyTorch", lines
 
 
-def _cost(group: FallbackGroup, calls: int) -> str:
-    return f"{time_from_ns(round(group.total_ns / calls))} per call" if calls and group.calls else ""
+def _cost(group: FallbackGroup) -> str:
+    return "" if group.ns_per_call is None else f"{time_from_ns(group.ns_per_call)} per call"
 
 
 def _breaks(overview: Overview, room: int) -> Iterator[str]:

@@ -12,6 +12,7 @@ from torch import nn
 import ortlens
 from ortlens import Lens
 from ortlens.analysis.ledger import totals_of
+from ortlens.analysis.overview import overview_of
 from ortlens.demo import _model_and_tokens
 from ortlens.lens import measure
 from tests.integration.small_models import SMALL_MODELS
@@ -307,3 +308,16 @@ def test_nothing_to_measure_is_said() -> None:
         Lens().measure(X)
     with pytest.raises(ortlens.UsageError, match="dry run"):
         ortlens.explain(small_net(), dry_run=True)(X).measure(X)
+
+
+def test_the_prices_of_nodes_that_pytorch_runs_fit_the_ledger() -> None:
+    def halves(x: torch.Tensor) -> torch.Tensor:
+        return torch.special.bessel_j0(x).relu() + x.median(dim=-1, keepdim=True).values
+
+    x = torch.randn(64, 64)
+    lens = ortlens.explain(halves)(x)
+    eager = int(lens.ledger[lens.ledger.part == "eager"].ns.sum())
+    prices = lens.fallbacks.call_ns
+    assert (prices > 0).all()
+    assert 0.5 * eager < prices.sum() < 1.5 * eager  # medians of each against a mean of both
+    assert overview_of(lens.captured()).fallbacks[0].ns_per_call == prices.max()

@@ -153,28 +153,6 @@ def measured_ledger(capture: Capture) -> tuple[LedgerPart, ...]:
     return capture.ledger if was_measured else ()
 
 
-def eager_ns(capture: Capture) -> dict[tuple[str, str], float]:
-    """What each node that PyTorch runs takes per call of the model.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Nanoseconds by graph id and node: the mean over all calls, the first ones included; where the ledger holds what the nodes
-        of a graph took once it was warm, scaled to that. Empty without calls.
-    """
-    calls = call_time(capture).calls
-    if not calls:
-        return {}
-    means = {(row.graph_id, row.node): row.total_ns / calls for row in capture.fallbacks}
-    sums: dict[str, float] = defaultdict(float)
-    for (graph_id, _), mean in means.items():
-        sums[graph_id] += mean
-    warm = {part.graph_id: part.ns for part in measured_ledger(capture) if part.part == "eager"}
-    scale = {graph_id: min(warm[graph_id] / whole, 1.0) for graph_id, whole in sums.items() if graph_id in warm and whole}
-    return {key: mean * scale.get(key[0], 1.0) for key, mean in means.items()}
-
-
 def entries_per_call(capture: Capture) -> dict[str, float]:
     """How often each graph is entered per call of the model.
 

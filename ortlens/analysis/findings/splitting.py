@@ -10,7 +10,6 @@ from ortlens.analysis.findings.facts import (
     counted,
     crossings,
     current,
-    eager_ns,
     fallbacks_by_graph,
     measured_ledger,
     most_common,
@@ -19,7 +18,7 @@ from ortlens.analysis.findings.facts import (
     time_text,
 )
 from ortlens.analysis.findings.rule import rule
-from ortlens.analysis.timing import call_time, graph_times
+from ortlens.analysis.timing import call_time, fallback_ns, graph_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +79,7 @@ def small_partitions(capture: Capture) -> Iterator[Finding]:
 )
 def hot_fallback(capture: Capture) -> Iterator[Finding]:
     """Operators that stay in PyTorch and matter."""
-    call, costs = call_time(capture), eager_ns(capture)
+    call, costs = call_time(capture), fallback_ns(capture)
     whole = sum(part.ns for part in measured_ledger(capture)) or call.total_ns
     currently = {graph.graph_id for graph in current(capture)}
     for (target, code), rows in _by_operator(capture).items():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ortlens.analysis.findings.registry import RULES, findings_of
+from ortlens.analysis.overview import fallback_groups
 from ortlens.trace.records import Break, Capture, Kernel, LedgerPart, Model, Recompile
 from tests.unit.analysis.hand_made import (
     FILE,
@@ -292,8 +293,11 @@ def test_the_time_of_a_fallback_is_that_of_the_ledger_where_there_is_one() -> No
     parts = (LedgerPart(graph_id="g0", part="eager", ns=12_000, share=0.1), LedgerPart(graph_id="g0", part="run", ns=100_000, share=0.9))
     from_logs = replace(slow_start, ledger=parts)
     assert found(from_logs, "hot_fallback")  # no guards in it: made from the same logs, with the same slow start
-    measured = replace(from_logs, ledger=(*parts, LedgerPart(graph_id="g0", part="guards", ns=1, share=0.0)))
+    warm = tuple(replace(row, call_ns=12_000) for row in slow_start.fallbacks)
+    measured = replace(from_logs, ledger=(*parts, LedgerPart(graph_id="g0", part="guards", ns=1, share=0.0)), fallbacks=warm)
     assert found(measured, "hot_fallback") == []
+    (group,) = fallback_groups(measured)
+    assert group.ns_per_call == 12_000 * len(warm)
 
 
 @pytest.mark.parametrize(("part", "count"), [("guards", 1), ("eager", 0)])
