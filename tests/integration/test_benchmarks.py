@@ -32,6 +32,11 @@ CLICKS = (
     "a frame of zooming the timeline",
 )
 
+GRAPH: dict[str, tuple[str, ...]] = {
+    "The graph of": ("opening view", "of it before the first frame", "opening every group"),
+    "A frame of panning": ("all of it in view", "to be read", "a third of that", "a tenth"),
+}
+
 # By script and start of a table's title: the names of its rows.
 EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
     "call_overhead": {
@@ -59,6 +64,7 @@ EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
         "What a page of": ("page", "data, gzip", "packing it", "widget, gzip"),
         **({"How soon a page of": CLICKS} if shutil.which("chromium") else {"Times are not measured": ()}),
     },
+    "graph_view": GRAPH if shutil.which("chromium") else {"Nothing is measured": ()},
     "training": {"A training step": ("ortlens to eager",)},
     "verify": {"Every value compared": ("6 values",)},
     "growth": {

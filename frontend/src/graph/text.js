@@ -1,7 +1,7 @@
 // How wide names are, and how they are cut: names come from users' programs, and must not run over what stands beside.
 import { visible } from "../format.js";
 
-const PLAIN = /^[\x20-\x7e]*$/;
+const PLAIN = /^[\x20-\x7e\u00a1-\u02af\u2013\u2026]*$/; // nothing in it changes direction
 const STACKED = /(\p{M}{2})\p{M}+/gu; // accents upon accents would grow over the boxes above
 const OPEN = "\u2068";
 const CLOSE = "\u2069";

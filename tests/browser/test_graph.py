@@ -1,0 +1,403 @@
+"""The graph in a real browser: models that were recorded, by mouse and by keyboard alone, in light and dark, and bad input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ortlens.trace import records as r
+from tests.browser.page import BROWSER_MARKS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from playwright.sync_api import Locator, Page
+
+pytestmark = BROWSER_MARKS
+
+FOLDER = Path(__file__).parents[2] / "frontend" / "test" / "captures"
+RECORDED = {name: (FOLDER / f"{name}.payload.gz").read_bytes() for name in ("llama", "partitions", "resnet", "training")}
+SENTENCES = {
+    "llama": "all 3,097 operations in ONNX Runtime",
+    "partitions": "112 of 123 operations (91.1 %) in ONNX Runtime 11 stay in PyTorch",
+    "resnet": "all 171 operations in ONNX Runtime",
+    "training": "875 of 888 operations (98.5 %) in ONNX Runtime 13 stay in PyTorch",
+}
+LAYERS = "layers.0\N{EN DASH}31"
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "\u202eevil\u202c",
+    "\u0645\u0631\u062d\u0628\u0627",
+    "a" * 10_000,
+    "z" + "\u0301" * 40,
+    "漢字" * 40,
+    "a\nb\tc",
+    "__proto__",
+    "constructor",
+    "url(#x)",
+    "${x}",
+)
+
+
+def graph(page: Page) -> Locator:
+    page.click("[data-tab=graph]")
+    stage = page.locator(".olg-stage")
+    stage.wait_for()
+    settled(page)
+    return stage
+
+
+def settled(page: Page) -> None:
+    """Two frames later: what was asked for is painted."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def box(page: Page, title: str) -> Locator:
+    return page.locator(".olg-box").filter(has=page.locator(f".olg-title:text-is('{title}')"))
+
+
+def toggle(page: Page, title: str) -> None:
+    box(page, title).locator(".olg-toggle").click()
+    settled(page)
+
+
+def titles(page: Page) -> list[str]:
+    return page.locator(".olg-title").all_text_contents()
+
+
+def selected(page: Page) -> str:
+    return page.inner_text(".ol-details-name")
+
+
+def current(page: Page) -> str:
+    """What a screen reader says of the box that the keyboard is at."""
+    settled(page)
+    box_id = page.get_attribute(".olg-stage", "aria-activedescendant")
+    return page.get_attribute(f"[id='{box_id}']", "aria-label") or ""
+
+
+def inside(page: Page, locator: Locator) -> bool:
+    stage, found = page.locator(".olg-stage").bounding_box(), locator.bounding_box()
+    assert stage is not None
+    assert found is not None
+    return (
+        stage["x"] <= found["x"] + 1
+        and stage["y"] <= found["y"] + 1
+        and found["x"] + found["width"] <= stage["x"] + stage["width"] + 1
+        and found["y"] + found["height"] <= stage["y"] + stage["height"] + 1
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_first_view_says_what_is_in_onnx_runtime(show: Callable[..., Page], name: str, scheme: str) -> None:
+    page = show(RECORDED[name], color_scheme=scheme)
+    graph(page)
+    assert page.inner_text(".olg-sentence").replace("\n", " ").startswith(SENTENCES[name])
+    assert page.locator(".olg-box").count() >= 5
+    assert bool(page.locator(".olg-torch, .olg-mixed").count()) == ("PyTorch" in SENTENCES[name])
+    page.click(".olg-openings button:text-is('Open all')")
+    settled(page)
+    assert inside(page, page.locator(".olg-open").first)
+    assert page.locator(".olg-svg *").count() < 3000
+
+
+def test_groups_open_where_they_stand_and_close_again(show: Callable[..., Page]) -> None:
+    page = show(RECORDED["llama"])
+    graph(page)
+    before = box(page, "lm_head").bounding_box()
+    toggle(page, "lm_head")
+    after = box(page, "lm_head").bounding_box()
+    assert {"t", "mm", "_unsafe_view"} <= set(titles(page))
+    assert before is not None
+    assert after is not None
+    assert abs(before["x"] - after["x"]) < 250
+    assert inside(page, page.locator(".olg-box:has(.olg-title:text-is('mm'))"))
+    assert box(page, "lm_head").get_attribute("aria-expanded") == "true"
+    toggle(page, "lm_head")
+    assert "mm" not in titles(page)
+    box(page, "lm_head").locator(".olg-title").dispatch_event("dblclick")
+    settled(page)
+    assert "mm" in titles(page)
+    page.click(".olg-openings button:text-is('Close')")
+    settled(page)
+    assert "mm" not in titles(page)
+
+
+def test_equal_layers_are_one_box_that_unfolds(show: Callable[..., Page]) -> None:
+    page = show(RECORDED["llama"])
+    graph(page)
+    assert "32 \N{MULTIPLICATION SIGN} LlamaDecoderLayer" in (box(page, LAYERS).text_content() or "")
+    toggle(page, LAYERS)
+    page.keyboard.press("0")
+    page.click(".olg-zoom button:text-is('Fit')")
+    settled(page)
+    assert {f"layers.{number}" for number in range(32)} <= {
+        item.replace(" ", "") for item in page.locator(".olg-svg text").all_text_contents()
+    }
+
+
+def test_what_many_boxes_read_is_named_and_leads_there(show: Callable[..., Page]) -> None:
+    page = show(RECORDED["llama"])
+    graph(page)
+    toggle(page, LAYERS)
+    stub = box(page, "layers.0").locator(".olg-stub-link")
+    named = stub.text_content() or ""
+    assert named.startswith("⇢")
+    stub.click()
+    settled(page)
+    assert selected(page) in named
+    assert inside(page, page.locator(".olg-selected"))
+
+
+def test_search_finds_selects_and_shows(show: Callable[..., Page]) -> None:
+    page = show(RECORDED["llama"])
+    graph(page).focus()
+    page.keyboard.press("/")
+    page.keyboard.type("layers.17 no such thing")
+    assert page.locator("[role=option]").count() == 0
+    page.fill(".olg-find", "layers.17 mlp mm")
+    assert page.locator("[role=option]").count() == 3
+    assert "3 operations" in page.inner_text(".olg-found-list")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    settled(page)
+    assert "model.layers.17.mlp" in page.inner_text(".ol-details")
+    assert inside(page, page.locator(".olg-selected"))
+    assert page.evaluate("document.activeElement.className") == "olg-stage"
+    page.keyboard.press("/")
+    page.keyboard.press("Escape")
+    assert page.input_value(".olg-find") == ""
+    assert page.evaluate("document.activeElement.className") == "olg-stage"
+
+
+def test_what_is_selected_elsewhere_opens_its_groups_and_comes_to_the_middle(show: Callable[..., Page]) -> None:
+    page = show(RECORDED["llama"])
+    graph(page)
+    page.click("[data-tab=tables]")
+    page.click("[data-table=nodes]")
+    page.fill("input[aria-label='Filter node']", "mm_100")
+    page.locator(".ol-grid-row[data-at='0']").click()
+    page.click("[data-tab=graph]")
+    settled(page)
+    assert selected(page) == "mm_100"
+    assert inside(page, page.locator(".olg-selected"))
+    page.click("[data-by=partition]")
+    settled(page)
+    assert inside(page, page.locator(".olg-selected"))
+
+
+def test_a_click_in_the_graph_selects_everywhere(show: Callable[..., Page]) -> None:
+    page = show(RECORDED["partitions"])
+    graph(page)
+    page.click("[data-by=partition]")
+    settled(page)
+    box(page, "partition p3").locator(".olg-body").click()
+    assert selected(page) == "p3"
+    assert box(page, "partition p3").get_attribute("aria-selected") == "true"
+    page.locator(".olg-torch").first.click()
+    assert selected(page) == "bessel_j0"
+
+
+def test_the_graph_by_keyboard_alone(show: Callable[..., Page]) -> None:
+    page = show(RECORDED["partitions"])
+    graph(page)
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.className") == "olg-stage":
+            break
+    page.keyboard.press("ArrowDown")
+    assert current(page).startswith("input arg")
+    page.keyboard.press("n")
+    assert current(page).startswith("bessel_j0")
+    assert "stays in PyTorch: " in current(page)
+    assert selected(page) == "bessel_j0"
+    assert inside(page, page.locator(".olg-current"))
+    page.keyboard.press("ArrowUp")
+    assert current(page).startswith("gelu")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    assert current(page).startswith("add")
+    page.keyboard.press("Backspace")
+    assert current(page).startswith("blocks.1, ")
+    page.keyboard.press("Enter")
+    settled(page)
+    assert page.locator(".olg-current").get_attribute("aria-expanded") == "false"
+    assert "1 of 6 operations stay in PyTorch" in current(page)
+    page.keyboard.press("ArrowRight")
+    assert current(page).startswith("blocks.2")
+    page.keyboard.press("Enter")
+    settled(page)
+    page.keyboard.press("ArrowDown")
+    assert page.locator(".olg-current").get_attribute("aria-level") == "4"
+    for key in ("+", "-", "0", "End", "Home", "p"):
+        page.keyboard.press(key)
+        settled(page)
+        assert page.evaluate("document.activeElement.className") == "olg-stage"
+        assert current(page)
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.className") != "olg-stage"
+
+
+def test_the_graph_of_a_training_step(show: Callable[..., Page]) -> None:
+    page = show(RECORDED["training"])
+    graph(page)
+    assert "✂ graph break" in page.locator(".olg-wire-link").all_text_contents()
+    assert "backward begins" in page.locator(".olg-wire-label").all_text_contents()
+    page.locator(".olg-wire-link").first.click()
+    assert page.inner_text(".ol-details").startswith("graph break")
+    page.select_option(".olg-tools select[aria-label=Graph]", "g3")
+    settled(page)
+    assert page.inner_text(".olg-sentence").startswith("all 532 operations")
+    page.select_option(".olg-tools select[aria-label=Colour]", "phase")
+    assert "backward" in page.inner_text(".olg-legend")
+
+
+@pytest.mark.parametrize("mode", ["partition", "phase", "time", "error", "reason"])
+def test_what_stays_in_pytorch_is_told_without_colour(show: Callable[..., Page], mode: str) -> None:
+    page = show(RECORDED["partitions"])
+    graph(page)
+    page.select_option(".olg-tools select[aria-label=Colour]", mode)
+    page.click("[data-by=partition]")
+    settled(page)
+    torch = page.locator(".olg-torch.olg-op")
+    assert torch.count() == 11
+    assert all(
+        "url(#olg" in (hatch or "") for hatch in torch.locator(".olg-hatched").evaluate_all("all => all.map(x => x.getAttribute('fill'))")
+    )
+    assert all("stays in PyTorch" in str(one.get_attribute("aria-label")) for one in torch.all())
+    assert "hatched: PyTorch" in page.inner_text(".olg-legend")
+    assert len(page.locator(".olg-legend li").all_inner_texts()) >= 3
+
+
+def test_what_stays_in_pytorch_stands_out_at_every_scale(show: Callable[..., Page]) -> None:
+    page = show(RECORDED["partitions"])
+    graph(page)
+    page.click(".olg-openings button:text-is('Open all')")
+    for _ in range(12):
+        settled(page)
+        seen = page.locator(".olg-torch, .olg-mixed").evaluate_all("all => Math.max(...all.map(x => x.getBoundingClientRect().height))")
+        assert seen >= 2
+        page.click(".olg-zoom button[aria-label='Zoom out']")
+
+
+def test_boundaries_say_their_bytes(show: Callable[..., Page]) -> None:
+    page = show(RECORDED["partitions"])
+    graph(page)
+    page.click("[data-by=partition]")
+    settled(page)
+    labels = page.locator(".olg-wire-label").all_text_contents()
+    assert len(labels) >= 22
+    assert set(labels) == {"512 B"}
+
+
+def test_wheel_keys_and_drags_stay_inside(show: Callable[..., Page]) -> None:
+    page = show(RECORDED["llama"])
+    stage = graph(page)
+    page.evaluate("window.leaked = []; for (const kind of ['wheel', 'keydown']) addEventListener(kind, (event) => leaked.push(event.type))")
+    stage.hover()
+    transform = "document.querySelector('.olg-svg > g').getAttribute('transform')"
+    before = page.evaluate(transform)
+    page.mouse.wheel(0, -300)
+    settled(page)
+    zoomed = page.evaluate(transform)
+    assert zoomed != before
+    page.mouse.down()
+    page.mouse.move(300, 300)
+    page.mouse.up()
+    settled(page)
+    assert page.evaluate(transform) != zoomed
+    stage.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("x")
+    page.keyboard.press("/")
+    page.keyboard.type("mm")
+    assert page.evaluate("leaked") == []
+    assert page.evaluate("scrollY") == 0
+
+
+def test_two_graphs_in_one_page_share_no_id(show: Callable[..., Page]) -> None:
+    page = show(RECORDED["partitions"], RECORDED["resnet"])
+    for tab in page.locator("[data-tab=graph]").all():
+        tab.click()
+    settled(page)
+    assert page.locator(".olg-stage").count() == 2
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map((element) => element.id)")
+    assert len(ids) == len(set(ids))
+
+
+def made_up(nodes: list[r.Node], *, partitions: tuple[str, ...] = ("p0",)) -> r.Capture:
+    return r.Capture(
+        graphs=(r.Graph(graph_id="g0", phase="inference", op_count=len(nodes), node_count=len(nodes)),),
+        nodes=tuple(nodes),
+        partitions=tuple(r.Partition(partition_id=name, graph_id="g0", node_count=1, input_count=1, output_count=1) for name in partitions),
+    )
+
+
+def node(
+    name: str, inputs: tuple[str, ...] = (), *, partition: str | None = "p0", module: str | None = None, target: str = "aten.sin.default"
+) -> r.Node:
+    return r.Node(
+        graph_id="g0", node=name, target=target, inputs=inputs, partition_id=partition, supported=partition is not None, module=module
+    )
+
+
+def test_hostile_names_are_names(show: Callable[..., Page]) -> None:
+    nodes = [
+        node(name, HOSTILE[at - 1 : at], module=f"{HOSTILE[-at - 1]}.{name}", target=name, partition=None if at % 3 else "p0")
+        for at, name in enumerate(HOSTILE)
+    ]
+    page = show(made_up([*nodes, *(node(f"{one.node}2", (one.node,), module=one.module) for one in nodes)]))
+    graph(page)
+    page.click(".olg-openings button:text-is('Open all')")
+    settled(page)
+    assert page.locator(".olg-svg script, .olg-svg img").count() == 0
+    page.fill(".olg-find", "a")
+    wide = """[...document.querySelectorAll('.olg-leaf')].filter((box) => {
+      const body = box.querySelector('.olg-body').getBBox();
+      const texts = [...box.querySelectorAll('text')].map((text) => text.getBBox());
+      return texts.some((text) => text.x < 0 || text.x + text.width > body.width + 2);
+    }).length"""
+    assert page.evaluate(wide) == 0
+    shown = " ".join(page.locator(".olg-svg text").all_text_contents())
+    assert "\u202e" not in shown
+    assert "\\u202eevil" in shown
+    assert "<script>" in shown
+
+
+def test_partitions_that_wait_for_each_other_are_said(show: Callable[..., Page]) -> None:
+    nodes = [node("a"), node("b", ("a", "d"), partition="p1"), node("c", ("b",)), node("d", ("c",), partition="p1")]
+    page = show(made_up(nodes, partitions=("p0", "p1")))
+    graph(page)
+    page.click("[data-by=partition]")
+    settled(page)
+    assert "partitions wait for each other" in page.inner_text(".olg-warning")
+    assert page.locator(".olg-wire-back").count() == 1
+
+
+def test_a_huge_graph_says_what_it_leaves_out(show: Callable[..., Page]) -> None:
+    page = show(
+        made_up([node(f"n{at}", (f"n{at - 1}",) if at else (), partition=None if at % 50 == 49 else "p0") for at in range(100_000)])
+    )
+    graph(page)
+    assert "the first 50,000 of 100,000 operations are here" in page.inner_text(".olg-sentence")
+    page.click(".olg-openings button:text-is('Open all')")
+    page.wait_for_selector(".olg-warning:has-text('left closed')", timeout=60_000)
+    settled(page)
+    assert page.locator(".olg-svg *").count() < 4000
+    assert page.locator(".olg-mixed").count() > 0
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_graph_of_next_to_nothing(show: Callable[..., Page], count: int) -> None:
+    page = show(made_up([node("relu")] * count))
+    page.click("[data-tab=graph]")
+    if count:
+        settled(page)
+        assert page.locator(".olg-box").count() == 2
+        assert "all 1 operation in ONNX Runtime" in page.inner_text(".olg-sentence")
+    else:
+        assert "No nodes were recorded" in page.inner_text(".ol-panel-graph")
