@@ -56,6 +56,14 @@ export class Tree {
       for (const id of [item.id, ...(item.also ?? [])]) if (id) within(this.byId, id, []).push(item);
     }
     this.numberRows(this.root, 0);
+    const about = new Map((this.ops.data.overview?.graphs ?? []).map((graph) => [graph.graph_id, graph.is_current]));
+    for (const graph of this.graphs) graph.old = about.get(graph.graph.id) === false; // a recompilation took its place
+  }
+
+  /** What counts as the model: of all graphs those that no recompilation replaced; of what is chosen, all of it. */
+  counted(root) {
+    const items = root.kind === "all" ? this.graphs.filter((graph) => !graph.old) : [root];
+    return { items, ort: items.reduce((sum, item) => sum + item.ort, 0), torch: items.reduce((sum, item) => sum + item.torch, 0) };
   }
 
   numberRows(item, from) {
