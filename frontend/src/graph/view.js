@@ -74,6 +74,8 @@ export class View {
   home() {
     this.scene.clear();
     this.camera.fit(this.root, READABLE, MINIMAP);
+    const [first] = this.root.children;
+    if (first) this.camera.lookAcross(first.x + first.w / 2, this.root.w);
   }
 
   fit() {
