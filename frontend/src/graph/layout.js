@@ -135,7 +135,7 @@ function withDagre(boxes, wires, font) {
 
 const edgeOf = (wire, font) => {
   const [width, height] = labelSize(wire, font);
-  const weight = wire.from < 0 || wire.to < 0 ? 0 : 2; // what flows through a group keeps straight, what comes from afar goes around
+  const weight = wire.from < 0 || wire.to < 0 ? 1 : 2; // what flows through a group keeps straight, what comes from afar goes around
   return width ? { width, height, labelpos: "c", weight } : { weight };
 };
 
