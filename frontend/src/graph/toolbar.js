@@ -26,7 +26,7 @@ export function createBars(store, view, actions) {
     for (const [value, words] of options) list.append(el("option", { value }, words));
     return list;
   };
-  const graphs = graphChoice(store, choice);
+  const graphs = graphChoice(view(), choice);
   const grouping = ["module", "partition"].map((by) => button(by === "module" ? "Modules" : "Partitions", () => store.set({ groupBy: by }), { "data-by": by }));
   const colour = choice("Colour", "colorBy", Object.entries(MODES));
   const find = /** @type {HTMLInputElement} */ (el("input.olg-find", { type: "search", placeholder: "Find  /", "aria-label": "Find an operation or a module", autocomplete: "off", spellcheck: "false" }));
@@ -66,13 +66,10 @@ export function createBars(store, view, actions) {
   return { top, foot, zoom: el("div.olg-zoom", { role: "group", "aria-label": "Zoom" }, ...zoom), find, findHome, refresh };
 }
 
-function graphChoice(store, choice) {
-  const { data } = store;
-  const table = data.table("graphs");
-  if (table.rows < 2) return null;
-  const ids = Array.from(table.column("graph_id"));
-  const words = ids.map((id, row) => [id, `${safe(id)} ${safe(store.identity.label(`graph:${id}`))}: ${counted(table.get(row, "node_count") ?? 0, "op")}`]);
-  return choice("Graph", "graph", [["", `all ${counted(ids.length, "graph")}`], ...words]);
+function graphChoice({ tree, labels }, choice) {
+  if (tree.graphs.length < 2) return null;
+  const words = tree.graphs.map((item) => [item.graph.id, `${labels.title(item)}: ${[labels.note(item), labels.side(item)].filter(Boolean).join(", ")}`]);
+  return choice("Graph", "graph", [["", `all ${counted(tree.graphs.length, "graph")}`], ...words]);
 }
 
 /** How much is in ONNX Runtime, and the way to what is not. */
