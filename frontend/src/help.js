@@ -9,7 +9,7 @@ export const HELP = {
     call: "lens = ortlens.explain(model)(x)",
   },
   graph: {
-    help: "What the model became: boxes are modules or partitions, arrows are tensors. Enter opens a box, / searches, + and - zoom.",
+    help: "Boxes are modules or partitions, arrows are tensors, hatched boxes stay in PyTorch. + or Enter opens a box, / searches, n finds the next hatched one.",
     missing: "No nodes were recorded: the backend that was observed is not ortlens, so its graphs stay closed.",
     call: "lens = ortlens.explain(model)(x)",
   },

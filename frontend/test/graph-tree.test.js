@@ -82,6 +82,14 @@ describe("by module", () => {
     assert.equal(tree.root.ort, 6);
   });
 
+  test("sums of gradients, which no module made, stand where what they sum comes from", async () => {
+    const tree = treeOf(await recorded("training"));
+    const backward = tree.graphs[3];
+    assert.deepEqual(backward.children.map((child) => child.title), ["114 inputs", "lm_head", "transformer", "52 outputs"]);
+    const layers = [...groupsIn(backward)].find((item) => item.title === "h.3–0");
+    assert.deepEqual([layers.times, layers.kinds], [4, 1]);
+  });
+
   test("nodes without a module stand beside the modules", () => {
     const tree = treeOf(madeUp([{ node: "a" }, { node: "b", module: "net" }, { node: "c", module: "net" }]));
     assert.deepEqual(tree.root.children.map((child) => child.kind), ["op", "module"]);

@@ -41,7 +41,7 @@ const roundness = (item) => (item.parts ? 7 : item.kind === "op" ? 4 : item.h / 
 
 function classOf(item) {
   const side = item.torch ? (item.ort ? "olg-mixed" : "olg-torch") : item.ort ? "olg-ort" : "olg-neither";
-  return `olg-box olg-${item.kind} ${item.parts ? "olg-group" : "olg-leaf"} ${side}`;
+  return `olg-box olg-${item.kind} ${item.parts ? "olg-group" : "olg-leaf"} ${side}${item.old ? " olg-old" : ""}`;
 }
 
 const styleOf = ({ hue, strength }) => (hue && hue !== "neutral" ? `--hue:${hue};--strength:${Math.round(strength * 100)}%` : `--strength:${Math.round(strength * 100)}%`);
@@ -72,8 +72,9 @@ function fullText(group, item, look, paint) {
   group.append(write(paint, labels.title(item), left, isGroup ? 19 : item.kind === "output" ? 23 : 16, item.w - left - (isGroup ? 28 : 8), 12.5, "olg-title"));
   const note = labels.note(item);
   const noteY = isGroup ? 35 : 31;
-  const second = tag || (item.kind === "torch" ? "" : look.tag);
-  const forTag = second ? Math.min(item.w * (note ? 0.66 : 0.9), paint.font.widthOf(second, 11) + 2) : 0;
+  const most = item.w - left - 8 - (note ? 40 : 0);
+  const second = tag || ([look.tag, look.short ?? ""].find((text) => paint.font.widthOf(text, 11) <= most) ?? look.tag);
+  const forTag = second ? Math.min(Math.max(most, item.w * 0.6), paint.font.widthOf(second, 11) + 2) : 0;
   const room = item.w - left - 8 - forTag - (second ? 6 : 0);
   if (note && room > 18) group.append(write(paint, note, left, noteY, room, 11, "olg-note"));
   if (second) group.append(write(paint, second, item.w - 8, noteY, forTag, 11, tag || look.tag === "PyTorch" ? "olg-tag olg-tag-torch" : "olg-tag"));
@@ -130,7 +131,7 @@ function headerText(group, item, look, paint) {
   const width = (text, size) => paint.font.widthOf(text, size) + 2;
   const title = width(paint.labels.title(item), 12.5);
   const tags = [headerTag(item, look), item.torch ? `▨ ${count(item.torch)} in PyTorch` : "", item.torch ? `▨ ${count(item.torch)}` : ""];
-  const tag = tags.find((text) => width(text, 11) + 8 <= Math.max(room - title, room * 0.3)) ?? "";
+  const tag = item.kind === "all" ? "" : tags.find((text) => width(text, 11) + 8 <= Math.max(room - title, room * 0.3)) ?? ""; // of the whole model the line below says it
   group.append(write(paint, paint.labels.title(item), 14, 18, room - (tag ? width(tag, 11) + 8 : 0), 12.5, "olg-title"));
   if (tag) group.append(write(paint, tag, item.w - 30, 18, width(tag, 11), 11, item.torch ? "olg-tag olg-tag-torch" : "olg-tag"));
 }

@@ -103,6 +103,14 @@ export class Camera {
     this.moved();
   }
 
+  /** Of a drawing that is wider than the view, shows the part around `x`. */
+  lookAcross(x, whole) {
+    const { width } = this.view;
+    if (whole * this.k <= width) return;
+    this.x = Math.min(12, Math.max(width - 12 - whole * this.k, width / 2 - x * this.k));
+    this.moved();
+  }
+
   /** Brings a rectangle to the middle, at a scale at which it can be read. */
   centre({ x, y, w, h }) {
     const { width, height } = this.view;

@@ -18,6 +18,7 @@ export const MODES = { partition: "partition", phase: "phase", time: "time per c
  * @typedef {object} Look
  * @property {string|null} hue Fill; null for a neutral box.
  * @property {string} tag What the fill means, in a word; empty where it means nothing.
+ * @property {string} [short] The same where there is little room.
  * @property {number|null} bar 0 to 1, where a quantity is shown.
  * @property {number} strength 0 to 1, how full the fill is.
  */
@@ -37,6 +38,7 @@ export class Colours {
     this.partitions = new Map(Array.from(this.data.table("partitions").column("partition_id"), (id, at) => [id, at]));
     this.phases = new Map(tree.graphs.map((graph) => [graph, graph.graph.row < 0 ? null : this.data.table("graphs").get(graph.graph.row, "phase")]));
     this.looks = new Map();
+    this.longest = new Map();
     this.mode = null;
   }
 
@@ -51,7 +53,7 @@ export class Colours {
   partition(item) {
     const piece = this.labels.piece(item);
     const at = this.partitions.get(piece);
-    if (item.torch && !item.ort) return plain("PyTorch");
+    if (item.torch && !item.ort) return plain(item.parts ? "" : "PyTorch"); // a group's title or side says so
     const said = this.partitions.size < 2 || (this.tree.groupBy === "partition" && item.kind !== "graph"); // the box around it says so
     return { ...plain(said ? "" : piece), hue: at === undefined ? (item.ort ? "neutral" : null) : HUES[at % HUES.length] };
   }
@@ -68,8 +70,17 @@ export class Colours {
     const { timeOf, totalTime } = this.measured();
     const ns = item.kind === "input" || item.kind === "output" ? null : timeOf(item);
     if (ns === null) return plain("");
-    const share = totalTime ? ns / totalTime : 0;
-    return { hue: HUES[0], tag: `${time(ns)} · ${percent(Math.min(1, share))}`, bar: share, strength: 0.1 + 0.75 * Math.sqrt(Math.min(1, share)) };
+    const share = totalTime ? Math.min(1, ns / totalTime) : 0;
+    return { hue: HUES[0], tag: `${time(ns)} · ${percent(share)}`, short: time(ns), bar: ns / this.longestBeside(item), strength: 0.1 + 0.75 * Math.sqrt(share) };
+  }
+
+  /** Longest time among the children of the same group. */
+  longestBeside({ parent }) {
+    if (!this.longest.has(parent)) {
+      const { timeOf } = this.measured();
+      this.longest.set(parent, parent ? parent.children.reduce((most, child) => Math.max(most, timeOf(child) ?? 0), 0) : timeOf(this.tree.root));
+    }
+    return this.longest.get(parent);
   }
 
   error(item) {
@@ -117,7 +128,7 @@ export class Colours {
       sessions: "whole partitions only; lens.profile(x) measures each operation",
       none: "no time was measured: call the model, and lens.profile(x) for each operation",
     };
-    const entries = timeFrom === "none" ? [] : [{ hue: HUES[0], words: "longer bar, fuller box: more time", strength: 0.8 }];
+    const entries = timeFrom === "none" ? [] : [{ hue: HUES[0], words: "fuller box: more of all time; longer bar: against its neighbours", strength: 0.8 }];
     return { entries, note: notes[timeFrom] };
   }
 

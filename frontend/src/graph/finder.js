@@ -56,11 +56,17 @@ export function createFinder(input, home, store, view, actions) {
     [...list.children].forEach((entry, index) => entry.setAttribute("aria-selected", String(index === at)));
     if (at >= 0) input.setAttribute("aria-activedescendant", `${listId}-${at}`);
     else input.removeAttribute("aria-activedescendant");
-    list.children[at]?.scrollIntoView?.({ block: "nearest" });
+    const chosen = list.children[at];
+    if (!chosen) return;
+    // Not scrollIntoView, which would scroll what is around the list too.
+    if (chosen.offsetTop < list.scrollTop) list.scrollTop = chosen.offsetTop;
+    const below = chosen.offsetTop + chosen.offsetHeight - list.clientHeight;
+    if (below > list.scrollTop) list.scrollTop = below;
   }
 
   function show(open) {
     list.hidden = !open;
+    if (open) list.style.left = `${Math.min(0, home.parentElement.getBoundingClientRect().right - home.getBoundingClientRect().left - list.offsetWidth)}px`;
     input.setAttribute("aria-expanded", String(open));
   }
 

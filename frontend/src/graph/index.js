@@ -27,12 +27,13 @@ export function mountGraph(root, store) {
   }
   const prefix = `olg${++views}-`;
   const world = svg("g");
+  const hatch = hatching(prefix);
   const stage = el("div.olg-stage", { tabindex: "0", role: "tree", "aria-label": "Graph: arrows follow the wires, Enter opens and closes, / finds, n goes to the next operation in PyTorch, Escape leaves" });
-  stage.append(svg("svg", { class: "olg-svg", "aria-hidden": "false", role: "presentation" }, hatch(prefix), world));
+  stage.append(svg("svg", { class: "olg-svg", role: "presentation" }, svg("defs", {}, hatch), world));
   root.replaceChildren(helpLine("graph"), stage); // the font is measured in place
   let bars = null;
   let map = null;
-  const view = new View({ stage, world, prefix }, store, ops, (place) => {
+  const view = new View({ stage, world, hatch, prefix }, store, ops, (place) => {
     map?.follow(place);
     announce(stage, view);
   });
@@ -81,6 +82,7 @@ export function mountGraph(root, store) {
     finder.cleanup,
     () => view.stop(),
   ];
+  stage.addEventListener("pointerenter", () => map.draw()); // nobody tells when a notebook changes its theme
   view.onLayout = bars.refresh;
   return () => {
     together(cleanups)();
@@ -89,11 +91,11 @@ export function mountGraph(root, store) {
   };
 }
 
-/** What stays in PyTorch is hatched at every scale: the pattern keeps its size on screen. */
-function hatch(prefix) {
-  const pattern = svg("pattern", { id: `${prefix}hatch`, width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
+/** Drawn over what stays in PyTorch. */
+function hatching(prefix) {
+  const pattern = svg("pattern", { id: `${prefix}hatch`, width: 7, height: 7, patternUnits: "userSpaceOnUse" });
   pattern.append(svg("rect", { width: 7, height: 7, class: "olg-hatch-back" }), svg("rect", { width: 3, height: 7, class: "olg-hatch-line" }));
-  return svg("defs", {}, pattern);
+  return pattern;
 }
 
 /** The focus stays on the stage; the current box is told by its id, so that a repaint cannot lose it. */

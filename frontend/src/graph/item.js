@@ -28,6 +28,7 @@ export class Item {
     this.kinds = 1; // how many kinds of them
     this.shape = 0; // equal for groups that hold the same
     this.graph = null; // of a graph: its rows
+    this.old = false; // of a graph: whether a recompilation replaced it
     this.cycle = null; // of a graph: pieces that wait for each other
     this.parent = null;
     this.row = -1; // of `Ops`, for an operation

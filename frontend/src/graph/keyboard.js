@@ -91,12 +91,16 @@ export function neighbours(view, item, direction) {
 /** @returns {import("./item.js").Item|null} The next operation that stays in PyTorch, in the order of the boxes, round the end. */
 export function nextInTorch(view, step) {
   const { order, ops } = view.tree;
-  const { root, current } = view;
-  const count = root.high - root.low;
-  const from = current && root.holds(current) ? (current.parts && step > 0 ? current.low - 1 : current.low) : step > 0 ? root.low - 1 : root.high;
-  for (let moved = 1; moved <= count; moved++) {
-    const at = root.low + ((((from - root.low + step * moved) % count) + count) % count);
-    if (ops.side[order[at]] === TORCH) return view.tree.leaf(order[at]);
-  }
-  return null;
+  const places = view.tree.counted(view.root).items.flatMap((item) => placesInTorch(order, ops, item));
+  if (!places.length) return null;
+  const { current } = view;
+  const from = current === null ? (step > 0 ? -1 : Infinity) : step > 0 && current.parts ? current.low - 1 : current.low;
+  const found = step > 0 ? places.find((place) => place > from) ?? places[0] : places.findLast((place) => place < from) ?? places.at(-1);
+  return view.tree.leaf(order[found]);
+}
+
+function placesInTorch(order, ops, { low, high }) {
+  const places = [];
+  for (let at = low; at < high; at++) if (ops.side[order[at]] === TORCH) places.push(at);
+  return places;
 }

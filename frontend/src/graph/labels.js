@@ -60,7 +60,7 @@ export function createLabels(tree) {
   function compiled(item) {
     const { get } = graphFacts(item);
     const pass = { forward: "forward pass", backward: "backward pass" }[get("phase")];
-    return [pass, get("recompile_of") ? `recompiled as ${get("compile_id")}` : ""].filter(Boolean).join(", ");
+    return [pass, item.old ? "replaced" : get("recompile_of") ? `recompiled as ${safe(get("compile_id"))}` : ""].filter(Boolean).join(", ");
   }
 
   function opNote(item) {
@@ -98,7 +98,7 @@ export function createLabels(tree) {
   function spoken(item) {
     const place = item.row >= 0 ? opSide(item) : groupSide(item);
     const read = stub(item);
-    return [headOf(title(item), 80), headOf(note(item), 80), place, read && `reads ${headOf(read.text, 80)}`].filter(Boolean).join(", ");
+    return [headOf(title(item), 80), item.old ? "replaced by a recompilation" : "", headOf(note(item), 80), place, read && `reads ${headOf(read.text, 80)}`].filter(Boolean).join(", ");
   }
 
   function opSide(item) {

@@ -135,7 +135,8 @@ function withDagre(boxes, wires, font) {
 
 const edgeOf = (wire, font) => {
   const [width, height] = labelSize(wire, font);
-  return width ? { width, height, labelpos: "c", weight: 2 } : { weight: 1 };
+  const weight = wire.from < 0 || wire.to < 0 ? 1 : 2; // what flows through a group keeps straight, what comes from afar goes around
+  return width ? { width, height, labelpos: "c", weight } : { weight };
 };
 
 /** A label of a break has its reason below it. */

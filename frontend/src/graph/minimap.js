@@ -76,7 +76,7 @@ export class Minimap {
     this.frame.style.width = `${Math.max(4, right - left)}px`;
     this.frame.style.height = `${Math.max(4, bottom - top)}px`;
     const { w, h } = this.view.root;
-    this.root.hidden = width < 420 || (x >= 0 && y >= 0 && x + w * k <= width && y + h * k <= height); // all is in view
+    this.root.hidden = width < 420 || height < 260 || (x >= 0 && y >= 0 && x + w * k <= width && y + h * k <= height); // all is in view
 
   }
 }

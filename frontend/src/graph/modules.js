@@ -33,10 +33,11 @@ class Branch {
  * @returns {(Item|number)[]} What stands side by side: submodules, runs, and operations without a module.
  */
 export function partsByModule(making, graphId, rows) {
+  const moduleOf = making.adopts(graphId) ? adopted(making.ops, rows) : (row) => making.ops.module[row] || null;
   const root = new Branch("", null, null);
   const known = new Map([[null, root]]);
   for (const row of rows) {
-    const path = making.ops.module[row] || null;
+    const path = moduleOf(row);
     let at = known.get(path);
     if (!at) known.set(path, (at = branchAt(root, path)));
     if (!at.run) at.parts.push((at.run = []));
@@ -44,6 +45,21 @@ export function partsByModule(making, graphId, rows) {
     for (let outer = at.outer; outer; outer = outer.outer) outer.run = null; // what it does later is another run
   }
   return partsOf(root, making, graphId);
+}
+
+/**
+ * Autograd adds gradients up between the modules, and no module made those sums: a sum stands where what it reads comes
+ * from, or, where that is several modules, in the module around the one that ran last.
+ */
+function adopted(ops, rows) {
+  const found = new Map();
+  for (const row of rows) {
+    const sources = ops.module[row] ? [] : Array.from(ops.inRow.subarray(ops.inStart[row], ops.inStart[row + 1])).filter((source) => found.get(source));
+    const last = sources.length ? found.get(sources.reduce((a, b) => Math.max(a, b))) : null;
+    const several = sources.some((source) => found.get(source) !== last);
+    found.set(row, ops.module[row] || (several ? last.slice(0, Math.max(0, last.lastIndexOf("."))) || null : last));
+  }
+  return (row) => found.get(row);
 }
 
 function branchAt(root, path) {

@@ -115,7 +115,10 @@ export class Scene {
     const element = boxElement(item, this.level, this.paint, { x, y });
     this.describe(element, item);
     this.layer(item.depth, "boxes").append(element);
-    return [element];
+    if (this.level !== SHAPE || !item.parts) return [element];
+    const name = this.name(item, x, y);
+    this.names.append(name);
+    return [element, name];
   }
 
   openParts(item, x, y) {

@@ -35,9 +35,16 @@ function steps(tree) {
   const found = [...pairs(forward), ...turn(forward, backward), ...pairs(backward)].map(([a, b]) => ({ from: a.item, to: b.item, ...parting(data, a, b) }));
   for (const graph of about.filter(({ replaces }) => replaces !== null)) {
     const original = about.find(({ compiled, phase }) => compiled === graph.replaces && phase === graph.phase);
-    if (original) found.push({ from: original.item, to: graph.item, label: "↻ recompiled", more: "a guard failed", id: `recompile:${graph.compiled}` });
+    if (original) found.push({ from: original.item, to: graph.item, label: "↻ recompiled", more: safe(guardOf(data, graph.compiled)), id: `recompile:${graph.compiled}` });
   }
   return found;
+}
+
+/** What failed, as Dynamo says it, without its comment. */
+function guardOf(data, compiled) {
+  const [row] = data.index("recompiles", "compile_id").get(compiled) ?? [];
+  const recorded = row === undefined ? null : (data.table("recompiles").get(row, "guard") ?? data.table("recompiles").get(row, "reason"));
+  return recorded ? recorded.split("  #")[0].trim() : "a guard failed";
 }
 
 const pairs = (graphs) => graphs.slice(1).map((graph, at) => [graphs[at], graph]);

@@ -26,7 +26,7 @@ export function createBars(store, view, actions) {
     for (const [value, words] of options) list.append(el("option", { value }, words));
     return list;
   };
-  const graphs = graphChoice(store, choice);
+  const graphs = graphChoice(view(), choice);
   const grouping = ["module", "partition"].map((by) => button(by === "module" ? "Modules" : "Partitions", () => store.set({ groupBy: by }), { "data-by": by }));
   const colour = choice("Colour", "colorBy", Object.entries(MODES));
   const find = /** @type {HTMLInputElement} */ (el("input.olg-find", { type: "search", placeholder: "Find  /", "aria-label": "Find an operation or a module", autocomplete: "off", spellcheck: "false" }));
@@ -59,24 +59,22 @@ export function createBars(store, view, actions) {
     for (const one of grouping) one.setAttribute("aria-pressed", String(one.dataset.by === store.get("groupBy")));
     sentence.replaceChildren(...sentenceOf(view(), actions));
     const { entries, note } = view().colours.legend(store.get("colorBy"));
+    foot.classList.toggle("olg-by-one", store.get("colorBy") === "partition" && !entries.length);
     legend.replaceChildren(...sides(view().root), ...entries.map(entry), note ? el("li.ol-soft", {}, note) : "");
   }
 
   return { top, foot, zoom: el("div.olg-zoom", { role: "group", "aria-label": "Zoom" }, ...zoom), find, findHome, refresh };
 }
 
-function graphChoice(store, choice) {
-  const { data } = store;
-  const table = data.table("graphs");
-  if (table.rows < 2) return null;
-  const ids = Array.from(table.column("graph_id"));
-  const words = ids.map((id, row) => [id, `${safe(id)} ${safe(store.identity.label(`graph:${id}`))}: ${counted(table.get(row, "node_count") ?? 0, "op")}`]);
-  return choice("Graph", "graph", [["", `all ${counted(ids.length, "graph")}`], ...words]);
+function graphChoice({ tree, labels }, choice) {
+  if (tree.graphs.length < 2) return null;
+  const words = tree.graphs.map((item) => [item.graph.id, `${labels.title(item)}: ${[labels.note(item), labels.side(item)].filter(Boolean).join(", ")}`]);
+  return choice("Graph", "graph", [["", `all ${counted(tree.graphs.length, "graph")}`], ...words]);
 }
 
 /** How much is in ONNX Runtime, and the way to what is not. */
 function sentenceOf(view, actions) {
-  const { root } = view;
+  const root = view.tree.counted(view.root);
   const whole = root.ort + root.torch;
   if (!whole) return [el("span", {}, "no operation that either side would run")];
   const ort = el("strong", {}, root.torch ? `${count(root.ort)} of ${counted(whole, "operation")} (${percent(root.ort / whole)})` : `all ${counted(whole, "operation")}`);
@@ -92,19 +90,21 @@ function sentenceOf(view, actions) {
 
 function warnings(view) {
   const said = [];
+  const old = view.root.kind === "all" ? view.tree.graphs.filter((graph) => graph.old).length : 0;
+  const notes = old ? [el("span.ol-soft", {}, `${counted(old, "graph")} that a recompilation replaced not counted`)] : [];
   const cycles = (view.root.kind === "graph" ? [view.root] : view.tree.graphs).filter((graph) => graph.cycle.length);
   for (const graph of cycles) said.push(`✗ partitions wait for each other: ${[...graph.cycle, graph.cycle[0]].map(safe).join(" → ")}`);
   const nodes = view.ops.data.table("nodes");
   if (nodes.total > nodes.rows) said.push(`the first ${count(nodes.rows)} of ${count(nodes.total)} operations are here; the frame .nodes has all`);
   if (view.leftClosed) said.push(`${counted(view.leftClosed, "group")} left closed: too many boxes to draw; open them one by one`);
-  return said.map((words) => el("span.olg-warning", {}, words));
+  return [...notes, ...said.map((words) => el("span.olg-warning", {}, words))];
 }
 
 function sides(root) {
   return [
-    root.ort ? el("li", {}, el("span.ol-swatch.olg-swatch-ort"), "in ONNX Runtime") : null,
+    root.ort ? el("li", {}, el("span.ol-swatch.olg-swatch-ort"), "plain: ONNX Runtime") : null,
     root.torch ? el("li", {}, el("span.olg-swatch-torch"), "hatched: PyTorch") : null,
-    el("li", {}, el("span.ol-swatch.olg-swatch-neither"), "input, output, size"),
+    el("li", {}, el("span.ol-swatch.olg-swatch-round"), "round: input, output"),
   ].filter(Boolean);
 }
 

@@ -11,6 +11,7 @@ const FEW_INPUTS = 4; // more stand in one box
  * @typedef {object} Making What the parts of a tree are made from.
  * @property {import("./ops.js").Ops} ops
  * @property {Map<string, string|null>} types Class of a module, by path.
+ * @property {(graph: string) => boolean} adopts Whether operations that no module made go to the module that they read from.
  * @property {Map<number, {note: string, ids: string[]}>} solo Modules of a single operation, by its row.
  * @property {(rows: number[]) => string} commonest The commonest operators of some rows.
  */
@@ -30,7 +31,9 @@ export class Tree {
     this.byId = new Map(); // groups of an id; a module may have one per piece that holds a part of it
     this.solo = new Map();
     this.short = new Map();
-    const making = { ops, types: typesOf(ops.data), solo: this.solo, commonest: (rows) => commonest(rows.map((row) => this.operator(row))) };
+    const phases = ops.data.index("graphs", "phase").get("backward") ?? [];
+    const backward = new Set(phases.map((row) => ops.data.table("graphs").get(row, "graph_id")));
+    const making = { ops, adopts: (graph) => backward.has(graph), types: typesOf(ops.data), solo: this.solo, commonest: (rows) => commonest(rows.map((row) => this.operator(row))) };
     /** One box per graph. */
     this.graphs = ops.graphs.map((graph) => graphItem(making, graph, groupBy));
     const codes = new Map();
@@ -56,6 +59,14 @@ export class Tree {
       for (const id of [item.id, ...(item.also ?? [])]) if (id) within(this.byId, id, []).push(item);
     }
     this.numberRows(this.root, 0);
+    const about = new Map((this.ops.data.overview?.graphs ?? []).map((graph) => [graph.graph_id, graph.is_current]));
+    for (const graph of this.graphs) graph.old = about.get(graph.graph.id) === false; // a recompilation took its place
+  }
+
+  /** What counts as the model: of all graphs those that no recompilation replaced; of what is chosen, all of it. */
+  counted(root) {
+    const items = root.kind === "all" ? this.graphs.filter((graph) => !graph.old) : [root];
+    return { items, ort: items.reduce((sum, item) => sum + item.ort, 0), torch: items.reduce((sum, item) => sum + item.torch, 0) };
   }
 
   numberRows(item, from) {

@@ -16,16 +16,18 @@ const READABLE = 0.6; // scale below which an opening view would show shapes wit
 
 export class View {
   /**
-   * @param {{stage: HTMLElement, world: SVGElement, prefix: string}} elements
+   * @param {{stage: HTMLElement, world: SVGElement, hatch: SVGElement, prefix: string}} elements
    * @param {import("../store.js").Store} store
    * @param {import("./ops.js").Ops} ops
    * @param {() => void} changed Called when the camera or what is drawn changed.
    */
-  constructor({ stage, world, prefix }, store, ops, changed) {
+  constructor({ stage, world, hatch, prefix }, store, ops, changed) {
     this.store = store;
     this.ops = ops;
     this.stage = stage;
     this.world = world;
+    this.hatch = hatch;
+    this.hatchScale = 0;
     this.changed = changed;
     this.trees = new Map(); // by grouping
     this.camera = new Camera(stage, () => this.ask());
@@ -72,6 +74,8 @@ export class View {
   home() {
     this.scene.clear();
     this.camera.fit(this.root, READABLE, MINIMAP);
+    const [first] = this.root.children;
+    if (first) this.camera.lookAcross(first.x + first.w / 2, this.root.w);
   }
 
   fit() {
@@ -110,8 +114,17 @@ export class View {
     const view = this.camera.view;
     if (!view.width || !this.root) return;
     this.world.setAttribute("transform", `translate(${view.x} ${view.y}) scale(${view.k})`);
+    this.keepHatch(view.k);
     this.scene.show(this.root, view, again);
     this.changed(view);
+  }
+
+  /** What stays in PyTorch is hatched at every scale: the pattern grows as the drawing shrinks. */
+  keepHatch(k) {
+    const scale = k >= READABLE ? 1 : READABLE / k;
+    if (scale === this.hatchScale) return;
+    this.hatchScale = scale;
+    this.hatch.setAttribute("patternTransform", `rotate(45) scale(${scale})`);
   }
 
   /** After groups were opened or closed: lays out anew and keeps an item where it is on screen. */
@@ -147,7 +160,7 @@ export class View {
   }
 
   revealSoon(item) {
-    requestAnimationFrame(() => this.shown(item) && this.camera.reveal(this.placeOf(item)));
+    requestAnimationFrame(() => this.root && this.shown(item) && this.camera.reveal(this.placeOf(item)));
   }
 
   /** Whether every group around an item is open. */
