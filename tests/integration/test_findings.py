@@ -53,6 +53,7 @@ class Layers(nn.Module):
 @pytest.mark.parametrize("name", ["bert", "resnet", "gpt2", "vit"])
 def test_nothing_is_wrong_with_clean_models(name: str) -> None:
     """Tiny models: what is told of them is information and true, such as that guards weigh as much as they do."""
+    torch.compiler.reset()  # what other tests compiled of the same code would be walked by each call, and heavy guards be told of
     model = SMALL_MODELS[name].build().eval()
     inputs = SMALL_MODELS[name].inputs(2)
     with torch.no_grad():

@@ -15,7 +15,6 @@ FRONTEND = ROOT / "frontend"
 STATIC = ROOT / "ortlens" / "views" / "static"
 WIDGET_BYTES = 150_000
 NODE = shutil.which("node")
-needs_node = pytest.mark.skipif(NODE is None, reason="needs node 20 or newer, for those who change the front end")
 needs_packages = pytest.mark.skipif(
     NODE is None or not (FRONTEND / "node_modules").is_dir(), reason="needs `npm ci` in frontend/, for those who change the front end"
 )
@@ -65,7 +64,7 @@ def test_every_bundled_package_has_its_licence_in_the_wheel() -> None:
     assert "Permission is hereby granted" in told
 
 
-@needs_node
+@needs_packages
 def test_the_core_passes_its_own_tests() -> None:
     done = node("--test")
     assert done.returncode == 0, done.stdout[-4000:]
