@@ -183,15 +183,13 @@ class PartitionRunner:
         else:
             self._session_ids = [None if log is None else log.session_id]
             self.sessions = [info]  # the one before it, if any, holds weights that are no more
-        made = call.make_call(
+        made = self._caller(
             info.session,
-            self._inputs(frozen),
-            self._outputs(info.session),
+            frozen,
             on_stale=self._refreeze,
             on_failure=self._failed,
             count=self._counter.__next__,
             log=log,
-            preallocate=self._options.preallocate_output,
             rest=info.threads.rest(),
         )
         if self._fixed_sizes:
@@ -230,6 +228,7 @@ class PartitionRunner:
         count: Callable[[], object],
         log: RunLog | None,
         outputs: Sequence[call.Output] | None = None,
+        rest: Callable[[], object] | None = None,
     ) -> Callable[..., tuple[Any, ...]]:
         return call.make_call(
             session,
@@ -240,6 +239,7 @@ class PartitionRunner:
             count=count,
             log=log,
             preallocate=self._options.preallocate_output,
+            rest=rest,
         )
 
     def twin(
