@@ -131,7 +131,7 @@ def overview_of(capture: Capture) -> Overview:
     return Overview(
         name=capture.name,
         backend=capture.backend,
-        graph_count=_graph_count(capture.graphs),
+        graph_count=compilation_count(capture.graphs),
         break_occurrences=sum(item.occurrences for item in capture.breaks),
         breaks=tuple(sorted(capture.breaks, key=lambda item: (-(item.cost_ns or 0), -item.occurrences))),
         recompiles=capture.recompiles,
@@ -148,8 +148,15 @@ def overview_of(capture: Capture) -> Overview:
     )
 
 
-def _graph_count(graphs: Iterable[Graph]) -> int:
-    """Compilations. A forward and its backward are one; equal ids of different functions are two: numbers restart on a reset."""
+def compilation_count(graphs: Iterable[Graph]) -> int:
+    """How many compilations graphs come from.
+
+    Args:
+        graphs: Any graphs.
+
+    Returns:
+        A forward and its backward are one; equal ids of different functions are two: numbers restart on a reset.
+    """
     graphs = tuple(graphs)
     ahead = {(graph.compile_id or graph.graph_id, *code_key(graph)[1:]) for graph in graphs if graph.phase != "backward"}
     seen = {compiled[0] for compiled in ahead}

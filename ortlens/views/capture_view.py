@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.coverage import coverage_of
 from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.fusions import Fusion, fusions
 from ortlens.analysis.identity import Link, links
 from ortlens.analysis.memory import MemoryRow, memory
-from ortlens.analysis.overview import overview_of
+from ortlens.analysis.overview import compilation_count, overview_of
 from ortlens.analysis.whatif import Candidate, PlannedPartition, partitions_if, ranking
 from ortlens.trace import store
 from ortlens.trace.frames import frame_from_capture, frame_from_records
@@ -220,7 +221,8 @@ class CaptureView(ABC):
         del include, exclude
         try:
             capture = self.captured()
-            return {"text/plain": summary(capture), "text/html": summary_html(capture)}
+            overview = overview_of(capture)  # once for both
+            return {"text/plain": summary(capture, overview=overview), "text/html": summary_html(capture, overview=overview)}
         except Exception as err:  # noqa: BLE001 - as above
             apology = _apology(err)
             return {"text/plain": "\n".join(apology), "text/html": failure_html(apology)}
@@ -262,13 +264,12 @@ def load(path: str | os.PathLike[str]) -> SavedCapture:
 
 
 def _essentials(capture: Capture) -> str:
-    overview = overview_of(capture)
-    share = overview.coverage.share
+    share = coverage_of(capture).share  # not the whole overview: one line should not ask every rule for its findings
     facts = [
-        counted(overview.graph_count, "graph"),
-        counted(len(overview.breaks), "graph break"),
-        counted(len(overview.recompiles), "recompile"),
-        f"backend {clipped(overview.backend, 40)}" if share is None else f"{percent(share)} in ONNX Runtime",
+        counted(compilation_count(capture.graphs), "graph"),
+        counted(len(capture.breaks), "graph break"),
+        counted(len(capture.recompiles), "recompile"),
+        f"backend {clipped(capture.backend, 40)}" if share is None else f"{percent(share)} in ONNX Runtime",
     ]
     return (f"{clipped(capture.name, 40)!r}: " if capture.name else "") + ", ".join(facts)
 

@@ -69,17 +69,18 @@ class _Table:
     whole: frozenset[str] = frozenset({"id", "where", "operator"})
 
 
-def summary_html(capture: Capture) -> str:
+def summary_html(capture: Capture, *, overview: Overview | None = None) -> str:
     """Tell how a model went through ONNX Runtime, as a piece of HTML.
 
     Args:
         capture: Any capture, also an empty one, a huge one, or one that holds hostile names.
+        overview: Of this capture, when it is at hand.
 
     Returns:
         A self-contained fragment of less than 60 kB: a coverage bar, what to look at first, and tables of graphs, breaks,
         recompiles, fallbacks, sessions and what the lens reported; tables without rows are left out.
     """
-    overview = overview_of(capture)
+    overview = overview or overview_of(capture)
     tables = (_graphs(overview), _breaks(overview), _recompiles(overview), _fallbacks(overview), _sessions(overview), _findings(overview))
     parts = [_heading(overview), _coverage(overview), _facts(overview), _looks(overview), *(_html(table) for table in tables if table.rows)]
     return f'<div class="ortlens-summary"><style>{CSS}</style>{"".join(parts)}</div>'

@@ -52,7 +52,7 @@ _UNIT = re.compile(r"(\d) ([nµm]?s|%)(?!\w)")
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
-def summary(capture: Capture, *, width: int = 100, ascii_only: bool = False, colour: bool = False) -> str:
+def summary(capture: Capture, *, width: int = 100, ascii_only: bool = False, colour: bool = False, overview: Overview | None = None) -> str:
     """Tell in a few lines how a model went through ONNX Runtime.
 
     Args:
@@ -60,12 +60,13 @@ def summary(capture: Capture, *, width: int = 100, ascii_only: bool = False, col
         width: Characters per line, at least 60.
         ascii_only: Use ASCII alone, for terminals and logs that hold nothing else.
         colour: Print the labels bold, for terminals; names from the capture never bring their own control codes.
+        overview: Of this capture, when it is at hand.
 
     Returns:
         About ten to twenty lines without a trailing line break: what runs in ONNX Runtime, in how many pieces, what
         stays in PyTorch and why, graph breaks, recompiles, times, and what to look at first.
     """
-    overview = overview_of(capture)
+    overview = overview or overview_of(capture)
     room = max(width, _MIN_WIDTH) - _LABEL
     lines = [clipped(title(overview), room + _LABEL), ""]
     for label, body in _sections(overview, numbers_of(capture), room):
