@@ -228,8 +228,8 @@ class Lens(CaptureView):
         Raises:
             UsageError: There is nothing to verify (another backend, a dry run, nothing compiled yet), or an option is wrong.
         """
-        from ortlens.lens.compare_values import Tolerances
-        from ortlens.lens.numerics import Verification
+        from ortlens.lens.verify.compare_values import Tolerances
+        from ortlens.lens.verify.numerics import Verification
 
         given = {name: value for name, value in (("per_op", per_op or None), ("atol", atol), ("rtol", rtol)) if value is not None}
         self._refuse_doubtful(given)
@@ -318,7 +318,7 @@ class Lens(CaptureView):
             UsageError: Nothing has that name, the folder is not empty, the call does not come by, or the operators cannot be written as
                 plain torch code. Nothing is written then.
         """
-        from ortlens.lens.repro import write_repro
+        from ortlens.lens.repro.evidence import write_repro
 
         called = args if args is not None or kwargs is None else ()
         return write_repro(self, id, folder, called, kwargs or {}, real_inputs=real_inputs, weights=weights, source=source)

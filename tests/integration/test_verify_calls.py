@@ -166,7 +166,7 @@ def test_a_partition_that_went_back_to_pytorch_is_not_called_right() -> None:
 
 
 def test_a_failure_of_the_comparison_is_a_finding_and_the_call_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ortlens.lens import partition_check
+    from ortlens.lens.verify import partition_check
 
     def broken(*_: object) -> None:
         raise ZeroDivisionError("planted")

@@ -11,8 +11,8 @@ import torch
 import ortlens
 from ortlens.backend import graph, recipe
 from ortlens.backend.simplify import simplify
-from ortlens.lens import inner_values
-from ortlens.lens.bisect import OPTIMIZERS
+from ortlens.lens.verify import inner_values
+from ortlens.lens.verify.bisect import OPTIMIZERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,16 +16,16 @@ import torch.fx
 from ortlens.backend import convert
 from ortlens.backend.session import PartitionRunner, RunnerHooks
 from ortlens.backend.split import Part
-from ortlens.lens.lockstep import Missing, Step, call_in_double, widened
-from ortlens.lens.open_results import differ_by_ties, is_uninitialised
-from ortlens.lens.verdicts import Verdict, judge
+from ortlens.lens.verify.lockstep import Missing, Step, call_in_double, widened
+from ortlens.lens.verify.open_results import differ_by_ties, is_uninitialised
+from ortlens.lens.verify.verdicts import Verdict, judge
 from ortlens.trace.runlog import RunLog
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
     from ortlens.backend.options import OrtBackendOptions
-    from ortlens.lens.compare_values import Tolerances
+    from ortlens.lens.verify.compare_values import Tolerances
 
 
 class SingleOps:

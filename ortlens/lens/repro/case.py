@@ -14,7 +14,7 @@ from ortlens.backend.recipe import unwanted_rewrites
 from ortlens.backend.simplify import simplify
 from ortlens.backend.support import NodeKind, kind_of
 from ortlens.errors import UsageError
-from ortlens.lens.repro_inputs import as_literal, described
+from ortlens.lens.repro.inputs import as_literal, described
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens.lens.as_converted import as_converted
-from ortlens.lens.bisect import Bisection, Cause
 from ortlens.lens.dynamo import lens_failure
-from ortlens.lens.lockstep import steps
-from ortlens.lens.partition_check import PartitionCheck
-from ortlens.lens.single_ops import SingleOps
-from ortlens.lens.verdicts import Verdict
+from ortlens.lens.verify.as_converted import as_converted
+from ortlens.lens.verify.bisect import Bisection, Cause
+from ortlens.lens.verify.lockstep import steps
+from ortlens.lens.verify.partition_check import PartitionCheck
+from ortlens.lens.verify.single_ops import SingleOps
+from ortlens.lens.verify.verdicts import Verdict
 from ortlens.trace import records as r
 from ortlens.trace.runlog import RunLog
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from ortlens.backend.graph import CompiledGraph, Job
     from ortlens.backend.session import PartitionRunner
-    from ortlens.lens.compare_values import Tolerances
-    from ortlens.lens.nonfinite import Origin
+    from ortlens.lens.verify.compare_values import Tolerances
+    from ortlens.lens.verify.nonfinite import Origin
     from ortlens.trace.recorder import Recorder
 
 _MAX_CALLS = 8

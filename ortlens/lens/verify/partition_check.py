@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.fx
 
-from ortlens.lens.compare_values import compare
-from ortlens.lens.inner_values import InnerValues, is_single, makers
-from ortlens.lens.lockstep import Missing, Step, call_on_foreign, steps
-from ortlens.lens.nonfinite import Origin, origin_of
-from ortlens.lens.open_results import differ_by_ties, is_uninitialised
-from ortlens.lens.verdicts import Verdict, has_infinite, has_nan, is_finite, judge
+from ortlens.lens.verify.compare_values import compare
+from ortlens.lens.verify.inner_values import InnerValues, is_single, makers
+from ortlens.lens.verify.lockstep import Missing, Step, call_on_foreign, steps
+from ortlens.lens.verify.nonfinite import Origin, origin_of
+from ortlens.lens.verify.open_results import differ_by_ties, is_uninitialised
+from ortlens.lens.verify.verdicts import Verdict, has_infinite, has_nan, is_finite, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ortlens.backend.session import PartitionRunner
-    from ortlens.lens.compare_values import Tolerances
+    from ortlens.lens.verify.compare_values import Tolerances
 
 _REWRITTEN = "no value of its own in the model, which was rewritten while converting"
 _AS_CONVERTED = "in the model as converted; rewriting left no value of it in the one that runs"

@@ -8,13 +8,13 @@ import torch
 import torch.fx
 
 from ortlens.backend import provenance
-from ortlens.lens.lockstep import Missing
-from ortlens.lens.verdicts import at_limit, has_infinite, has_nan, is_finite
+from ortlens.lens.verify.lockstep import Missing
+from ortlens.lens.verify.verdicts import at_limit, has_infinite, has_nan, is_finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ortlens.lens.lockstep import Step
+    from ortlens.lens.verify.lockstep import Step
 
 
 class Origin(NamedTuple):

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
-from ortlens.lens.as_converted import as_converted
-from ortlens.lens.inner_values import InnerValues, session_with
-from ortlens.lens.lockstep import steps
-from ortlens.lens.verdicts import Verdict, judge
+from ortlens.lens.verify.as_converted import as_converted
+from ortlens.lens.verify.inner_values import InnerValues, session_with
+from ortlens.lens.verify.lockstep import steps
+from ortlens.lens.verify.verdicts import Verdict, judge
 from ortlens.trace.runlog import RunLog
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from ortlens.backend.graph import Job
     from ortlens.backend.session import PartitionRunner
-    from ortlens.lens.partition_check import PartitionCheck, Reference
-    from ortlens.lens.single_ops import SingleOps
+    from ortlens.lens.verify.partition_check import PartitionCheck, Reference
+    from ortlens.lens.verify.single_ops import SingleOps
 
 OPTIMIZERS: tuple[str, ...] = (
     *("EliminateIdentity", "EliminateSlice", "UnsqueezeElimination", "EliminateDropout", "ExpandElimination", "CastElimination"),

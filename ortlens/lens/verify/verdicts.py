@@ -10,8 +10,8 @@ import torch
 import torch.fx
 
 from ortlens.backend import provenance
-from ortlens.lens.compare_values import Comparison, Tolerance, Tolerances, compare
-from ortlens.lens.lockstep import Missing
+from ortlens.lens.verify.compare_values import Comparison, Tolerance, Tolerances, compare
+from ortlens.lens.verify.lockstep import Missing
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:

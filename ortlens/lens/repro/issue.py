@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ortlens.lens.repro_case import Case
+    from ortlens.lens.repro.case import Case
 
 Outcome: TypeAlias = list[dict[str, Any]] | str
 """A row per compared output, or in words why there are none."""

@@ -21,8 +21,8 @@ import torch
 
 from ortlens.backend import _torch
 from ortlens.errors import UsageError
-from ortlens.lens.repro_case import Case, Subject, case_of
-from ortlens.lens.repro_issue import Outcome, issue_of, versions, without_paths
+from ortlens.lens.repro.case import Case, Subject, case_of
+from ortlens.lens.repro.issue import Outcome, issue_of, versions, without_paths
 
 if TYPE_CHECKING:
     import os
@@ -273,7 +273,7 @@ def _fill(folder: pathlib.Path, cases: Sequence[Case]) -> None:
     spec = {"versions": versions(), "rtol": _RTOL, "cases": [case.facts for case in cases]}
     (folder / "spec.json").write_text(json.dumps(spec, indent=1) + "\n", encoding="utf-8")
     for name in _TEMPLATES:
-        text = resources.files("ortlens.lens").joinpath("bundle").joinpath(f"{name}.txt").read_text(encoding="utf-8")
+        text = resources.files("ortlens.lens.repro").joinpath("bundle").joinpath(f"{name}.txt").read_text(encoding="utf-8")
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
 
 
