@@ -249,7 +249,7 @@ def test_refusals_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monke
         lens.repro("p0", tmp_path / "new", real_inputs=True)
     with pytest.raises(UsageError, match="nothing to reproduce: no graph"):
         Lens("eager").repro("p0", tmp_path / "new")
-    monkeypatch.setattr("ortlens.lens.repro.issue_of", lambda *_args, **_options: 1 / 0)
+    monkeypatch.setattr("ortlens.lens.repro.evidence.issue_of", lambda *_args, **_options: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         lens.repro("p0", tmp_path / "new")
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
