@@ -11,7 +11,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-HEAVY = ("torch", "numpy", "pandas", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "ipywidgets", "IPython", "jinja2", "matplotlib")
+HEAVY = (
+    "torch",
+    "numpy",
+    "pandas",
+    "onnx",
+    "onnx_ir",
+    "onnxscript",
+    "onnxruntime",
+    "ipywidgets",
+    "IPython",
+    "anywidget",
+    "matplotlib",
+    "netron",
+    "tqdm",
+)
 GOAL_MS = 60.0
 LIMIT_MS = 150.0
 

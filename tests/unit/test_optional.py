@@ -61,5 +61,5 @@ def test_the_extras_of_the_install_lines_exist() -> None:
     extras = set(importlib.metadata.metadata("ortlens").get_all("Provides-Extra") or ())
     assert extras == {"all", "notebook", "report", "weights"}
     required = " ".join(importlib.metadata.requires("ortlens") or ())
-    for package in ("ipython", "ipywidgets", "netron", "jinja2", "matplotlib"):
+    for package in ("ipython", "ipywidgets", "netron", "anywidget", "matplotlib"):
         assert re.search(rf"\b{package}\b[^;]*; extra ==", required), package
