@@ -13,6 +13,7 @@ import pytest
 
 import ortlens
 from ortlens import _versions, cli, doctor
+from ortlens.cli import entry
 from ortlens.doctor import Check
 from ortlens.errors import OptionalDependencyError
 from ortlens.trace import store
@@ -32,7 +33,7 @@ def saved(tmp_path: Path) -> str:
 
 
 def _commands() -> dict[str, argparse.ArgumentParser]:
-    return cli._commands(cli.parser())
+    return entry.commands_of(entry.parser())
 
 
 @pytest.mark.parametrize("name", _commands())

@@ -1,0 +1,59 @@
+"""`ortlens demo`: the main job on a bundled model, in one go."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from ortlens.cli.commands import command_in
+from ortlens.cli.exit_codes import EXIT_NO, EXIT_OK
+from ortlens.cli.printing import print_summary, print_text
+
+if TYPE_CHECKING:
+    import argparse
+
+    from ortlens.cli.commands import Commands
+
+
+def add(commands: Commands) -> None:
+    """Add the command to the parser.
+
+    Args:
+        commands: Where commands are added.
+    """
+    command = command_in(commands, "demo", "Run a small bundled model through ONNX Runtime and explain what happened.", _demo)
+    command.add_argument("--save", metavar="FILE", help="also save the capture, as demo.ortlens")
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from ortlens._versions import check_supported
+
+    check_supported()
+    print_text(_DEMO_BEFORE)
+    sys.stdout.flush()
+    from ortlens.demo import run_demo
+
+    result = run_demo()
+    verdict = "Same answers" if result.is_match else "THE ANSWERS DIFFER"
+    print_text(f"{verdict}: over {result.calls} calls the largest difference from plain PyTorch is {result.max_abs_difference:.1e}.\n")
+    capture = result.lens.captured()
+    print_summary(capture)
+    saved = "demo.ortlens"
+    if options.save:
+        saved = str(result.lens.save(options.save))
+        print_text(f"\nSaved to {saved}")
+    print_text(_DEMO_AFTER.format(saved=saved, first="" if options.save else f"ortlens demo --save {saved} && "))
+    return EXIT_OK if result.is_match else EXIT_NO
+
+
+_DEMO_BEFORE = """\
+Running a small attention model twice: in plain PyTorch, and through ONNX Runtime with torch.compile
+while ortlens watches. On purpose, the model holds one graph break, one operator that ONNX lacks and
+one recompile. This takes some seconds.
+"""
+
+_DEMO_AFTER = """
+What to do next
+  your own model    lens = ortlens.explain(model)(*args); print(lens.summary())
+  look closer       {first}ortlens show {saved} --table fallbacks
+  check this setup  ortlens doctor"""

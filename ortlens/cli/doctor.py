@@ -1,0 +1,54 @@
+"""`ortlens doctor`: what is installed, what is missing and how to get it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from ortlens.cli.commands import command_in
+from ortlens.cli.exit_codes import EXIT_NO, EXIT_OK
+from ortlens.cli.printing import print_text
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from ortlens.cli.commands import Commands
+    from ortlens.doctor import Check
+
+_MARKS = {"ok": "ok", "info": "--", "warning": "!", "error": "X"}
+
+
+def add(commands: Commands) -> None:
+    """Add the command to the parser.
+
+    Args:
+        commands: Where commands are added.
+    """
+    text = "List versions and providers, say what is missing and how to get it. Exits 1 when the main job cannot run."
+    command = command_in(commands, "doctor", text, _doctor)
+    command.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from ortlens.doctor import examine, is_ready
+
+    checks = examine()
+    ready = is_ready(checks)
+    if options.json:
+        print_text(json.dumps({"ready": ready, "checks": [asdict(check) for check in checks]}, indent=2))
+    else:
+        print_text("\n".join(_check_lines(checks)))
+        print_text("\nReady: `ortlens demo` shows it at work." if ready else "\nNot ready: mend the lines marked X.")
+    return EXIT_OK if ready else EXIT_NO
+
+
+def _check_lines(checks: Sequence[Check]) -> list[str]:
+    size = max(len(check.name) for check in checks)
+    lines = []
+    for check in checks:
+        lines.append(f"{_MARKS[check.status]:>2}  {check.name:<{size}}  {check.found}")
+        if check.advice:
+            lines.append(f"{'':>2}  {'':<{size}}  -> {check.advice}")
+    return lines

@@ -1,0 +1,100 @@
+"""The command line: parse, call, print. Only `main` turns errors into exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from ortlens.cli import demo, doctor, show
+from ortlens.cli.exit_codes import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_USAGE
+from ortlens.errors import OrtLensError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_COMMANDS = (demo, show, doctor)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Build the parser of the command line.
+
+    Returns:
+        The parser; each command has its help and its function.
+    """
+    from ortlens import __version__
+
+    top = argparse.ArgumentParser(
+        prog="ortlens",
+        description="Run PyTorch models through ONNX Runtime with torch.compile, and see what happened.",
+        epilog="In Python: lens = ortlens.explain(model)(*args); print(lens.summary())",
+    )
+    top.add_argument("--version", action="version", version=f"ortlens {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in _COMMANDS:
+        command.add(commands)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: Arguments after the program's name; by default those of the process.
+
+    Returns:
+        The exit code: 0 done, 1 a negative answer, 2 a wrong command or an error. Errors are one message on stderr;
+        with ORTLENS_DEBUG=1 the traceback too.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except SystemExit as leaving:  # argparse: --help, --version, a wrong option
+        return leaving.code if isinstance(leaving.code, int) else EXIT_OK
+    except BrokenPipeError:  # the reader, `head` say, has enough; the interpreter must not flush into the pipe again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except OrtLensError as err:
+        return _fail(str(err))
+    except Exception as err:  # noqa: BLE001 - the last line of the front end: a user gets a sentence, not a stack
+        return _fail(f"unexpected {type(err).__name__}: {err}. Set ORTLENS_DEBUG=1 to see where, and please report it.")
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    top = parser()
+    commands = commands_of(top)
+    asked = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if asked is not None and asked not in commands:
+        near = get_close_matches(asked, commands, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise UsageError(f"there is no command {asked!r}.{hint} The commands are: {', '.join(commands)}.")
+    options = top.parse_args(arguments)
+    code: int = options.run(options)
+    return code
+
+
+def commands_of(top: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Find the commands of a parser.
+
+    Args:
+        top: What `parser` built.
+
+    Returns:
+        The parser of each command by its name, in order.
+    """
+    actions = (action for action in top._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001 - argparse offers no other way
+    return dict(next(actions).choices)
+
+
+def _fail(message: str) -> int:
+    if os.environ.get("ORTLENS_DEBUG") == "1":
+        traceback.print_exc()
+    print(f"ortlens: {message}", file=sys.stderr)
+    return EXIT_USAGE

@@ -1,0 +1,54 @@
+"""Text onto stdout: the width, the colours and the letters that stand at the other end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ortlens.trace.records import Capture
+
+_DEFAULT_WIDTH = 100
+_WIDTHS = (60, 120)
+
+
+def print_summary(capture: Capture) -> None:
+    """Print the summary of a capture, with bold labels where stdout is a terminal that wants them.
+
+    Args:
+        capture: The capture.
+    """
+    from ortlens.views.text import summary
+
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    print_text(summary(capture, width=width(), colour=colour))
+
+
+def width() -> int:
+    """The columns to fill.
+
+    Returns:
+        Those of the terminal, within bounds; 100 in a pipe.
+    """
+    if not sys.stdout.isatty():
+        return _DEFAULT_WIDTH
+    low, high = _WIDTHS
+    return min(max(shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns, low), high)
+
+
+def print_text(text: str) -> None:
+    """Print to stdout whatever its encoding is; what it cannot hold is written out.
+
+    Args:
+        text: The text, without the last line's end.
+    """
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        from ortlens.views.wording import ascii_from_text
+
+        text = ascii_from_text(text)
+    print(text)

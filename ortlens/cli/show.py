@@ -1,0 +1,91 @@
+"""`ortlens show`: a saved capture on the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from ortlens.cli.commands import command_in
+from ortlens.cli.exit_codes import EXIT_OK
+from ortlens.cli.printing import print_summary, print_text, width
+from ortlens.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ortlens.cli.commands import Commands
+    from ortlens.trace.codec import Json
+    from ortlens.trace.records import Capture
+
+_DEFAULT_ROWS = 30
+
+
+def add(commands: Commands) -> None:
+    """Add the command to the parser.
+
+    Args:
+        commands: Where commands are added.
+    """
+    from ortlens.trace.schema import TABLES
+
+    command = command_in(commands, "show", "Show a saved capture: a summary, or one of its tables.", _show)
+    command.add_argument("capture", metavar="CAPTURE", help="a file or folder that lens.save() or `ortlens demo --save` wrote")
+    command.add_argument("--table", metavar="NAME", choices=tuple(TABLES), help=f"one table instead: {', '.join(TABLES)}")
+    command.add_argument(
+        "--rows", metavar="N", type=_row_count, default=_DEFAULT_ROWS, help="rows of a text table, 0 for all (default: %(default)s)"
+    )
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON: the overview, or every row of the table")
+    form.add_argument("--csv", action="store_true", help="print every row of the table as CSV")
+
+
+def _row_count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number} is negative; 0 shows every row")
+    return number
+
+
+def _show(options: argparse.Namespace) -> int:
+    from ortlens.trace.store import load
+
+    if options.csv and not options.table:
+        raise UsageError("--csv needs --table NAME: the overview is no table. --json prints it.")
+    capture = load(options.capture)
+    if options.table:
+        print_text(_table(capture, options))
+    elif options.json:
+        from ortlens.analysis.overview import overview_of
+
+        print_text(json.dumps(asdict(overview_of(capture)), indent=2))
+    else:
+        print_summary(capture)
+    return EXIT_OK
+
+
+def _table(capture: Capture, options: argparse.Namespace) -> str:
+    from ortlens.analysis.findings.registry import findings_of
+    from ortlens.trace.codec import row_from_record
+    from ortlens.trace.schema import TABLES
+    from ortlens.views.table import table
+
+    records = findings_of(capture) if options.table == "findings" else getattr(capture, options.table)
+    if not options.json and not options.csv:
+        return table(records, width=width(), limit=options.rows or None)
+    rows = [row_from_record(TABLES[options.table], record) for record in records]
+    if options.json:
+        return json.dumps(rows, indent=2)
+    return _csv([column.name for column in TABLES[options.table].columns], rows)
+
+
+def _csv(names: list[str], rows: Sequence[Mapping[str, Json]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: json.dumps(value) if isinstance(value, list) else value for name, value in row.items()})
+    return text.getvalue().rstrip("\n")
