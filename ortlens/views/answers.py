@@ -1,0 +1,172 @@
+"""The answers of the overview as tables, one row per graph, break, recompile, operator, session and finding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ortlens.views.sentences import exception_words, gain_words, reason_words
+from ortlens.views.static_table import MAX_ROWS, StaticTable
+from ortlens.views.wording import first_sentence, function, guard, percent, place, time_from_ns
+
+if TYPE_CHECKING:
+    from ortlens.analysis.overview import Overview
+    from ortlens.trace.records import Graph
+
+
+def answer_tables(overview: Overview, *, limit: int = MAX_ROWS) -> tuple[StaticTable, ...]:
+    """The tables that have rows.
+
+    Args:
+        overview: The overview of a capture.
+        limit: Rows of each table at most.
+
+    Returns:
+        Graphs, graph breaks, recompiles, what stays in PyTorch, sessions, findings; those without rows are left out.
+    """
+    builders = (_graphs, _breaks, _recompiles, _fallbacks, _sessions, _findings)
+    return tuple(table for build in builders if (table := build(overview, limit)).rows)
+
+
+def _graph_id(graph: Graph) -> str:
+    """Dynamo's id, the one that recompiles name too; a forward and its backward share it."""
+    return (graph.compile_id or graph.graph_id) + ("" if graph.phase == "inference" else f" {graph.phase}")
+
+
+def _graphs(overview: Overview, limit: int) -> StaticTable:
+    rows = []
+    for row in overview.graphs[:limit]:
+        graph = row.graph
+        replaced = "" if row.is_current else "earlier version, see recompiles"
+        in_ort = "" if row.ort_node_count is None else f"{row.ort_node_count:,} of {graph.node_count:,}"
+        models = "" if graph.partition_count is None else f"{graph.partition_count:,}"
+        compiled = "" if graph.compile_ns is None else time_from_ns(graph.compile_ns)
+        rows.append(
+            (
+                _graph_id(graph),
+                function(graph.name),
+                place(graph.file, graph.line),
+                in_ort,
+                models,
+                f"{row.time.calls:,}",
+                compiled,
+                replaced,
+            )
+        )
+    return StaticTable(
+        title="Graphs",
+        help="What PyTorch compiled, one row per graph. Few rows with all nodes in ONNX Runtime and one model each are what you want.",
+        source="graphs",
+        total=len(overview.graphs),
+        head=("id", "function", "where", "nodes in ORT", "ONNX models", "calls", "to compile", "note"),
+        rows=tuple(rows),
+        numbers=frozenset({"nodes in ORT", "ONNX models", "calls", "to compile"}),
+    )
+
+
+def _breaks(overview: Overview, limit: int) -> StaticTable:
+    return StaticTable(
+        title="Graph breaks",
+        help="Places where PyTorch had to stop tracing and start a new graph. Change the line as is said to get one larger graph.",
+        source="breaks",
+        total=len(overview.breaks),
+        head=("where", "line", "reason", "what to do", "times", "per call"),
+        rows=tuple(
+            (
+                place(item.file, item.line),
+                item.source or "",
+                item.reason,
+                item.advice or first_sentence((item.hints or ("",))[0]),
+                f"{item.occurrences:,}",
+                "" if item.cost_ns is None else time_from_ns(item.cost_ns),
+            )
+            for item in overview.breaks[:limit]
+        ),
+        numbers=frozenset({"times", "per call"}),
+        code=frozenset({"line"}),
+    )
+
+
+def _recompiles(overview: Overview, limit: int) -> StaticTable:
+    return StaticTable(
+        title="Recompiles",
+        help="Code compiled again because a condition that the first version relied on no longer held. Keep it the same from call to call.",
+        source="recompiles",
+        total=len(overview.recompiles),
+        head=("id", "replaces", "function", "where", "no longer true", "seen", "what to do"),
+        rows=tuple(
+            (
+                item.compile_id,
+                item.of_compile_id or "",
+                function(item.function),
+                place(item.file, item.line),
+                guard(item.guard or item.reason),
+                ", ".join(item.values),
+                item.advice or "",
+            )
+            for item in overview.recompiles[:limit]
+        ),
+        code=frozenset({"no longer true", "seen"}),
+    )
+
+
+def _fallbacks(overview: Overview, limit: int) -> StaticTable:
+    return StaticTable(
+        title="Stays in PyTorch",
+        help="Operators that ONNX Runtime does not run, slowest first. Each one cuts the graph; the reason says what would have to change.",
+        source="fallbacks",
+        total=len(overview.fallbacks),
+        head=("operator", "nodes", "reason", "where", "line", "per call"),
+        rows=tuple(
+            (
+                group.target,
+                f"{group.node_count:,}",
+                ": ".join(filter(None, (reason_words(group), exception_words(group)))),
+                place(group.file, group.line, group.module),
+                group.source or "",
+                "" if group.ns_per_call is None else time_from_ns(group.ns_per_call),
+            )
+            for group in overview.fallbacks[:limit]
+        ),
+        numbers=frozenset({"nodes", "per call"}),
+        code=frozenset({"operator", "line"}),
+    )
+
+
+def _sessions(overview: Overview, limit: int) -> StaticTable:
+    names = {row.graph.graph_id: _graph_id(row.graph) for row in overview.graphs}
+    return StaticTable(
+        title="ONNX Runtime sessions",
+        help="One session per ONNX model and kind of input, slowest first. Speed up the ones with a large share; the rest matter little.",
+        source="sessions",
+        total=len(overview.sessions),
+        head=("id", "graph", "inputs", "runs on", "calls", "median", "all calls", "share"),
+        rows=tuple(
+            (
+                cost.session.session_id,
+                names.get(cost.graph_id or "", ""),
+                cost.session.input_signature,
+                ", ".join(name.removesuffix("ExecutionProvider") for name in cost.session.providers),
+                f"{cost.session.calls:,}",
+                "" if cost.session.p50_ns is None else time_from_ns(cost.session.p50_ns),
+                time_from_ns(cost.session.total_ns),
+                percent(cost.share),
+            )
+            for cost in overview.sessions[:limit]
+        ),
+        numbers=frozenset({"calls", "median", "all calls", "share"}),
+        code=frozenset({"inputs"}),
+    )
+
+
+def _findings(overview: Overview, limit: int) -> StaticTable:
+    return StaticTable(
+        title="Findings",
+        help="What ortlens noticed, the most expensive first; errors mean that the tables above may be incomplete.",
+        source="findings",
+        total=len(overview.findings),
+        head=("severity", "what", "where", "gain per call", "what to do"),
+        rows=tuple(
+            (item.severity, item.title, place(item.file, item.line) if item.file else "", gain_words(item), item.mitigation)
+            for item in overview.findings[:limit]
+        ),
+    )
