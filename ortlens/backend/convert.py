@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import onnx_ir.tensor_adapters
@@ -19,6 +19,9 @@ import torch.fx
 
 from ortlens.backend import _torch, dtypes
 from ortlens.backend.labels import FX_NODE_KEY, label_graph
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class NodeFailures(Exception):  # noqa: N818 - carries several failures
@@ -54,13 +57,16 @@ class Converted:
     output_types: tuple[Any, ...]
 
 
-def onnx_from_partition(module: torch.fx.GraphModule, registry: Any, name: str) -> Converted:
+def onnx_from_partition(
+    module: torch.fx.GraphModule, registry: Any, name: str, step: Callable[[int], None] | None = None
+) -> Converted:
     """Convert a partition.
 
     Args:
         module: The partition; nodes carry `meta["val"]`.
         registry: As returned by `_torch.registry_with`.
         name: Name of the ONNX graph.
+        step: Told of each node, to show progress.
 
     Returns:
         The model; inputs are named after the placeholders, outputs after the FX nodes.
@@ -70,8 +76,12 @@ def onnx_from_partition(module: torch.fx.GraphModule, registry: Any, name: str) 
     """
     converter = _Converter(module, registry, name)
     with _torch.quiet():
-        converter.run()
+        converter.run(step or _untold)
     return Converted(model=converter.model, output_permutations=tuple(converter.permutations), output_types=tuple(converter.output_types))
+
+
+def _untold(_count: int) -> None:
+    """Nobody is told."""
 
 
 class _Converter:
@@ -89,7 +99,7 @@ class _Converter:
         graph = ir.Graph([], [], nodes=[], name=name)
         self.model = ir.Model(graph, ir_version=10)
 
-    def run(self) -> None:
+    def run(self, step: Callable[[int], None]) -> None:
         handlers = {
             "placeholder": self._placeholder,
             "get_attr": self._constant,
@@ -98,6 +108,7 @@ class _Converter:
         }
         for node in self._module.graph.nodes:
             handlers[node.op](node)
+            step(1)
         if self._failures:
             raise NodeFailures(self._failures)
         _torch.add_opset_imports(self.model)

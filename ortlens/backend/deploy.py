@@ -18,6 +18,7 @@ from ortlens.backend import _torch, convert, dtypes
 from ortlens.backend.checkpoints import StoredWeight, open_weights, stored_tensor
 from ortlens.backend.simplify import simplify
 from ortlens.errors import ConversionError, UsageError
+from ortlens.progress import progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -245,7 +246,8 @@ def _save(model: ir.Model, target: pathlib.Path) -> None:
     data = target.with_suffix(".data") if size > _INLINE_BYTES else None
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        ir.save(model, folder / target.name, external_data=None if data is None else data.name)
+        with progress("writing weights", len(model.graph.initializers), "weight") as step:
+            ir.save(model, folder / target.name, external_data=None if data is None else data.name, callback=lambda *_: step(1))
         try:
             onnx.checker.check_model(str(folder / target.name))
         except onnx.checker.ValidationError as error:

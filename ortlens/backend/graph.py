@@ -26,6 +26,7 @@ from ortlens.backend.simplify import simplify
 from ortlens.backend.support import NodeKind, Support, Verdict, kind_of, storage_readers
 from ortlens.backend.undisturbed import undisturbed
 from ortlens.errors import ConversionError, OrtLensError, SessionError, UsageError
+from ortlens.progress import progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 
 _MAX_PLANS = 12
 """How often one graph is planned anew before every partition that still fails goes back to PyTorch whole."""
+
+
+_HEAVY_BYTES = 1 << 28
+"""Weights of which making the sessions takes more than a second: a gigabyte takes about five."""
 
 
 @dataclass(slots=True)
@@ -124,19 +129,20 @@ class CompiledGraph:
             self._plan = plan_partitions(graph, support.verdict, min_nodes=self.job.options.min_partition_nodes)
             parts = split.split(self._plan, self._promoted)
             self.phases.partition_ns += time.perf_counter_ns() - started
-            converted = [self._convert(part, whole=attempt == _MAX_PLANS - 2) for part in parts]
+            with progress("converting to ONNX", sum(len(part.module.graph.nodes) for part in parts), "node") as step:
+                converted = [self._convert(part, step, whole=attempt == _MAX_PLANS - 2) for part in parts]
             if None not in converted:
                 self.runners = [runner for runner in converted if runner is not None]
                 self._report_plan()
                 return
         raise ConversionError(f"the graph could not be planned in {_MAX_PLANS} attempts")
 
-    def _convert(self, part: split.Part, *, whole: bool) -> PartitionRunner | None:
+    def _convert(self, part: split.Part, step: Callable[[int], None], *, whole: bool) -> PartitionRunner | None:
         """A runner for a partition, or None when nodes had to be excluded."""
         cache = self.job.cache
         key = cache and self.model_key(part)
         entry = cache.load(key) if cache and key else None
-        made = self._made(part, whole=whole) if entry is None else entry
+        made = self._made(part, step, whole=whole) if entry is None else entry
         if made is None:
             return None
         if cache and key and entry is None and made.facts["optimized"]:
@@ -161,11 +167,11 @@ class CompiledGraph:
         """The name of a partition's model in the cache; None for one that has no lasting name."""
         return key_of(part.module, part.index, self.job.options.export_options)
 
-    def _made(self, part: split.Part, *, whole: bool) -> Entry | None:
+    def _made(self, part: split.Part, step: Callable[[int], None], *, whole: bool) -> Entry | None:
         """The ONNX model of a partition and what else is known of it, or None when nodes had to be excluded."""
         started = time.perf_counter_ns()
         try:
-            converted = convert.onnx_from_partition(part.module, self.job.registry, f"partition_{part.index}")
+            converted = convert.onnx_from_partition(part.module, self.job.registry, f"partition_{part.index}", step)
         except convert.NodeFailures as failures:
             self._exclude_failures(part, failures, whole=whole)
             return None
@@ -243,7 +249,8 @@ class CompiledGraph:
     def _prepare(self, args: list[Any]) -> None:
         """Make all sessions, planning anew without what ONNX Runtime refuses, then write the program."""
         for _ in range(_MAX_PLANS):
-            refused = [runner for runner in self.runners if not self._prepare_runner(runner, args)]
+            with progress("making ONNX Runtime sessions", len(self.runners), "session", at_once=self._is_heavy(args)) as step:
+                refused = [runner for runner in self.runners if not self._prepare_runner(runner, args, step)]
             if not refused:
                 break
             self._build()
@@ -256,7 +263,12 @@ class CompiledGraph:
         if self.job.prepared is not None:
             self.job.prepared(self)
 
-    def _prepare_runner(self, runner: PartitionRunner, args: list[Any]) -> bool:
+    def _is_heavy(self, args: list[Any]) -> bool:
+        """Whether ONNX Runtime will be busy for seconds with packing weights, before a first session is there."""
+        weights = [args[place] for place in self.job.static_inputs if place < len(args)]
+        return sum(weight.nbytes for weight in weights if isinstance(weight, torch.Tensor)) > _HEAVY_BYTES
+
+    def _prepare_runner(self, runner: PartitionRunner, args: list[Any], step: Callable[[int], None]) -> bool:
         placeholders = dict(zip(self.placeholders(), args, strict=True))
         values = [placeholders.get(node) for node in runner.part.inputs]
         started = time.perf_counter_ns()
@@ -274,6 +286,7 @@ class CompiledGraph:
             return False
         finally:
             self.phases.session_ns += time.perf_counter_ns() - started
+            step(1)
         return True
 
     def weight_inputs(self) -> dict[str, tuple[str, Any]]:

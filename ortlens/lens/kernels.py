@@ -19,6 +19,7 @@ from ortlens.analysis.kernel_time import divided
 from ortlens.backend import _ort, chain, labels, profiler_cost, profiles
 from ortlens.backend.recipe import ModelRefused
 from ortlens.errors import UsageError
+from ortlens.progress import progress
 from ortlens.trace import records as r
 from ortlens.trace.runlog import RunLog
 
@@ -69,15 +70,18 @@ class _Sitting:
     profiled: _RunTimes = field(default_factory=_RunTimes)
     counter: Iterator[int] = field(default_factory=itertools.count)
 
-    def measure(self, args: tuple[Any, ...], repeat: int) -> None:
+    def measure(self, args: tuple[Any, ...], repeat: int, step: Callable[[int], None]) -> None:
         """Run the same inputs with and without the profiler, in turn and after one run each that does not count."""
         plain = self.runner.uncounted(self.twin.info.session, self.plain)
         profiled = self.runner.uncounted(self.twin.session, self.profiled)
         group = next(self.counter)
-        for number in range(self._affordable(repeat) + 1):
+        affordable = self._affordable(repeat)
+        for number in range(affordable + 1):
             for run in (plain, profiled) if number % 2 else (profiled, plain):
                 run(*args)
             self.groups.append(group if number else None)
+            step(1)
+        step(repeat - affordable)
 
     def _affordable(self, repeat: int) -> int:
         """Fewer repeats where the profile would grow too large; one at least."""
@@ -92,6 +96,7 @@ class _Profiler:
     repeat: int
     folder: Path
     cost: profiler_cost.Cost
+    step: Callable[[int], None]
     thread: int = field(default_factory=threading.get_ident)
     sittings: dict[tuple[PartitionRunner, int], _Sitting] = field(default_factory=dict)
     failures: dict[PartitionRunner, Exception] = field(default_factory=dict)
@@ -111,7 +116,7 @@ class _Profiler:
             try:
                 sitting = self._sitting(runner, args, ours=graph.job.options.ort_session_options is None)
                 if sitting is not None:
-                    sitting.measure(args, self.repeat)
+                    sitting.measure(args, self.repeat, self.step)
             except Exception as error:  # noqa: BLE001 - observing must not break what is observed
                 self.failures[runner] = error
         return outputs
@@ -153,12 +158,14 @@ def profile(lens: Lens, recorder: Recorder, args: tuple[Any, ...], kwargs: Mappi
     """
     if not isinstance(repeat, int) or isinstance(repeat, bool) or repeat < 1:
         raise UsageError(f"repeat must be a whole number from 1, not {repeat!r}")
+    partitions = sum(len(graph.runners) for graph in lens.live_graphs())
     with tempfile.TemporaryDirectory(prefix="ortlens-profile-") as folder:
-        profiler = _Profiler(repeat=repeat, folder=Path(folder), cost=profiler_cost.measure_cost())
-        for _ in range(_MAX_CALLS):
-            waiting = _call_watched(lens, profiler, args, kwargs)
-            if not waiting:
-                break
+        with progress("profiling", partitions * (repeat + 1), "run") as step:
+            profiler = _Profiler(repeat=repeat, folder=Path(folder), cost=profiler_cost.measure_cost(), step=step)
+            for _ in range(_MAX_CALLS):
+                waiting = _call_watched(lens, profiler, args, kwargs)
+                if not waiting:
+                    break
         graphs = {runner: graph for graph in lens.live_graphs() for runner in graph.runners}
         for sitting in profiler.sittings.values():
             _told(sitting, graphs.get(sitting.runner), profiler, recorder)

@@ -27,6 +27,7 @@ from ortlens.backend.graph import CompiledGraph
 from ortlens.backend.threads import ThreadChoice, usable_cores
 from ortlens.lens.compare import Comparison, clocked, compare
 from ortlens.lens.dynamo import lens_failure
+from ortlens.progress import progress
 from ortlens.trace import records as r
 from ortlens.trace.runlog import RunLog
 
@@ -120,8 +121,11 @@ class Probe:
         with self._uncounted_eager():
             self._machine()
             fired = {(finding.rule, finding.subject): finding for finding in findings_of(self.capture())}
-            for trial in self._trials(fired):
-                self._measure(trial, fired.get((trial.rule, trial.subject)))
+            trials = list(self._trials(fired))
+            with progress("probing", len(trials), "change") as step:
+                for trial in trials:
+                    self._measure(trial, fired.get((trial.rule, trial.subject)))
+                    step(1)
         self._cold_start(fired)
 
     def _measure(self, trial: Trial, known: r.Finding | None) -> None:

@@ -14,6 +14,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from ortlens.progress import progress
 from tests.zoo.measure import Measurement
 from tests.zoo.page import page_from_measurements
 from tests.zoo.table import ARCHITECTURES
@@ -44,7 +45,8 @@ def _told(measurement: Measurement) -> Measurement:
     _KEPT.mkdir(parents=True, exist_ok=True)
     (_KEPT / f"{measurement.model}.json").write_text(json.dumps(dataclasses.asdict(measurement)), encoding="utf-8")
     how = "FAILS" if measurement.failed else "whole" if measurement.whole else f"{measurement.coverage:.1%} in {measurement.partitions}"
-    print(f"{measurement.model:36} {how:16} {measurement.compile_s:6.1f} s", *measurement.problems, file=sys.stderr, sep="  ")  # noqa: T201
+    over = "\r\x1b[K" if sys.stderr.isatty() else ""  # the line of the progress bar
+    print(f"{over}{measurement.model:36} {how:16} {measurement.compile_s:6.1f} s", *measurement.problems, file=sys.stderr, sep="  ")  # noqa: T201
     return measurement
 
 
@@ -64,8 +66,11 @@ def main(names: list[str]) -> int:
     """
     kept = {name: _kept(name) for name in ARCHITECTURES} if names else {}
     wanted = [name for name in ARCHITECTURES if name in names or kept.get(name) is None]
-    with ThreadPoolExecutor(_JOBS) as pool:
-        fresh = {name: _told(measurement) for name, measurement in zip(wanted, pool.map(_measured_apart, wanted), strict=True)}
+    fresh: dict[str, Measurement] = {}
+    with ThreadPoolExecutor(_JOBS) as pool, progress("model zoo", len(wanted), "architecture") as step:
+        for name, measurement in zip(wanted, pool.map(_measured_apart, wanted), strict=True):
+            fresh[name] = _told(measurement)
+            step(1)
     measurements = [measurement for name in ARCHITECTURES if (measurement := fresh.get(name) or kept.get(name)) is not None]
     PAGE.write_text(page_from_measurements(measurements), encoding="utf-8")
     failing = [measurement.model for measurement in measurements if measurement.failed]

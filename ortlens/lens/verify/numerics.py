@@ -21,6 +21,7 @@ from ortlens.lens.verify.lockstep import steps
 from ortlens.lens.verify.partition_check import PartitionCheck
 from ortlens.lens.verify.single_ops import SingleOps
 from ortlens.lens.verify.verdicts import Verdict
+from ortlens.progress import progress
 from ortlens.trace import records as r
 from ortlens.trace.runlog import RunLog
 
@@ -69,6 +70,7 @@ class Verification:
         self._tolerances = tolerances
         self._per_op = per_op
         self._thread = threading.get_ident()
+        self._step: Callable[[int], None] = _untold
         self._checked: dict[PartitionRunner, _Checked] = {}
         self._jobs: dict[PartitionRunner, Job] = {}
         self._ops: dict[int, SingleOps] = {}
@@ -83,8 +85,10 @@ class Verification:
         """
         eager = {log: (list(log.calls), list(log.total_ns)) for log in self._recorder.logs()[1].values()}
         devices = range(torch.cuda.device_count())
+        values = sum(len(runner.part.nodes) for runner in self._sessions())
         with torch.random.fork_rng(devices=devices), contextlib.ExitStack() as after:
             after.callback(_restore, eager)
+            self._step = after.enter_context(progress("verifying", values, "value"))
             for _ in range(_MAX_ATTEMPTS):
                 before = self._sessions()
                 state = torch.get_rng_state()
@@ -143,9 +147,10 @@ class Verification:
             places = {node: place for place, node in enumerate(runner.part.module.graph.nodes)}
             for step in steps(runner.part.module, args, double=False):
                 self._merge(known, list(ops.verdicts(step, places[step.node], self._tolerances)))
+                self._step(1)
             return
         check = PartitionCheck(runner=runner, args=args, tolerances=self._tolerances, whole=functools.partial(self._whole_of, runner, args))
-        check.run(outputs)
+        check.run(outputs, self._step)
         for suspect, reference in check.suspects:
             self._explain(runner, suspect, Bisection(check, self._jobs[runner], ops).cause(suspect, reference))
         if check.spoilt_outputs():
@@ -228,6 +233,10 @@ class Verification:
         self._recorder.replace_all(r.Numeric, rows)
         others = [finding for finding in self._recorder.records(r.Finding) if finding.rule not in RULES]
         self._recorder.replace_all(r.Finding, [*others, *self._findings.values()])
+
+
+def _untold(_count: int) -> None:
+    """Nobody is told."""
 
 
 def _restore(eager: dict[Any, tuple[list[int], list[int]]]) -> None:

@@ -65,16 +65,18 @@ class PartitionCheck:
     _by_node: dict[str, Verdict] = field(default_factory=dict)
     _kept: dict[str, tuple[Reference, Any]] = field(default_factory=dict)
 
-    def run(self, outputs: Sequence[Any]) -> None:
+    def run(self, outputs: Sequence[Any], told: Callable[[int], None]) -> None:
         """Check the values, then the outputs.
 
         Args:
             outputs: What the session that really runs gave.
+            told: Hears of each value, to show progress.
         """
         inner = _Sources(self)
         returned = {node.name for node in self.runner.part.outputs}
         places = {node: place for place, node in enumerate(self.runner.part.module.graph.nodes)}
         for step in steps(self.runner.part.module, self.args, inner.take):
+            told(1)
             if is_uninitialised(step.node) or not self._unwritten.isdisjoint(step.node.all_input_nodes):
                 self._unwritten.add(step.node)
             else:

@@ -1,0 +1,191 @@
+"""Progress of long work: a bar in a terminal, a line in a notebook, nothing anywhere else.
+
+The work says where it is by calling a function, which only counts until the work has taken a second: short work shows nothing and
+loads nothing. tqdm then draws the bar. No thread is started, and nothing is drawn but in that call, so that what is being timed
+between two calls is left alone. What goes wrong in drawing ends the bar, never the work.
+
+tqdm's own notebook bar is not used: it needs ipywidgets, warns where they are missing, and stays in a saved notebook as the text of
+its first moment. `ORTLENS_PROGRESS=0` switches all this off, `=1` on, also where standard error goes to a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from html import escape
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tqdm.std import tqdm
+
+_SHORT_S = 1.0
+"""Work that ends sooner shows nothing."""
+
+_EVERY_S = 0.1
+_FOREVER = float("inf")
+_COLUMNS, _ROWS = 80, 24
+
+_in_use = threading.Lock()
+"""One bar at a time: work within work is part of it."""
+
+
+class _Display(Protocol):
+    """Where a bar is drawn: a terminal or a notebook."""
+
+    def draw(self, done: int) -> None: ...
+
+    def clear(self) -> None: ...
+
+
+@contextlib.contextmanager
+def progress(what: str, total: int, unit: str, *, at_once: bool = False) -> Iterator[Callable[[int], None]]:
+    """Show how far a piece of work is, if it takes more than a second and somebody looks.
+
+    Args:
+        what: What is being done, as `converting to ONNX`.
+        total: How many steps there are, as far as is known; more may come.
+        unit: What is counted, as `node`.
+        at_once: Whether the bar is drawn from the beginning, for work that is long from its first step on.
+
+    Yields:
+        A function that is told how many steps were done since the last time; cheap, and never raises.
+
+    Example:
+        >>> with progress("counting", 3, "sheep") as step:
+        ...     for _ in range(3):
+        ...         step(1)
+    """
+    if not _is_wanted() or not _in_use.acquire(blocking=False):
+        yield _unseen
+        return
+    bar = _Bar(what, total, unit)
+    try:
+        if at_once:
+            bar.begin()
+        yield bar.step
+    finally:
+        bar.close()
+        _in_use.release()
+
+
+def _unseen(_count: int) -> None:
+    """Nobody looks."""
+
+
+def _is_wanted() -> bool:
+    said = os.environ.get("ORTLENS_PROGRESS", "")
+    if said in {"0", "1"}:
+        return said == "1"
+    try:
+        return _in_notebook() or sys.stderr.isatty()
+    except Exception:  # noqa: BLE001 - standard error may be anything, or closed; then nobody looks
+        return False
+
+
+def _in_notebook() -> bool:
+    """Whether this is a kernel of Jupyter; IPython is not imported for that."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None
+
+
+class _Bar:
+    """Counts steps, and draws at most ten times a second, once a second has gone by."""
+
+    __slots__ = ("_display", "_done", "_next", "_started", "_total", "_unit", "_what")
+
+    def __init__(self, what: str, total: int, unit: str) -> None:
+        self._what, self._total, self._unit = what, total, unit
+        self._done = 0
+        self._display: _Display | None = None
+        self._started = time.monotonic()
+        self._next = self._started + _SHORT_S
+
+    def begin(self) -> None:
+        self._next = self._started
+        self.step(0)
+
+    def step(self, count: int) -> None:
+        self._done += count
+        now = time.monotonic()
+        if now < self._next:
+            return
+        try:
+            self._next = now + _EVERY_S
+            if self._display is None:
+                make = _NotebookLine if _in_notebook() else _TerminalBar
+                self._display = make(self._what, self._total, self._unit, self._started)
+            self._display.draw(self._done)
+        except Exception:  # noqa: BLE001 - showing progress must not break the work
+            self._next = _FOREVER
+
+    def close(self) -> None:
+        self._next = _FOREVER
+        if self._display is not None:
+            with contextlib.suppress(Exception):  # as in `step`
+                self._display.clear()
+
+
+class _TerminalBar:
+    """A bar of tqdm's, below the user's own ones."""
+
+    def __init__(self, what: str, total: int, unit: str, started: float) -> None:
+        columns, rows = _size()
+        bar = _tqdm_class()(total=total, desc=what, unit=f" {unit}", leave=False, ncols=columns, nrows=rows, mininterval=0, file=sys.stderr)
+        bar.start_t -= time.monotonic() - started
+        self._bar = bar
+
+    def draw(self, done: int) -> None:
+        self._bar.n = done
+        self._bar.refresh()
+
+    def clear(self) -> None:
+        self._bar.close()
+
+
+def _size() -> tuple[int, int]:
+    """Columns and rows of the terminal; some, as in a container, say that they have none, and tqdm would then draw nothing."""
+    try:
+        columns, rows = os.get_terminal_size(sys.stderr.fileno())
+    except (OSError, ValueError):
+        columns = rows = 0
+    return columns or _COLUMNS, rows or _ROWS
+
+
+def _tqdm_class() -> Callable[..., tqdm[Any]]:
+    """The class of tqdm's bars without its thread, and without its lock between processes, which would settle how those are started."""
+    from tqdm.std import TqdmDefaultWriteLock, tqdm
+
+    lock = getattr(tqdm, "_lock", None) or TqdmDefaultWriteLock.th_lock
+    return type("_Tqdm", (tqdm,), {"monitor_interval": 0, "_lock": lock})
+
+
+class _NotebookLine:
+    """One output of the cell that is written over, and emptied at the end."""
+
+    def __init__(self, what: str, total: int, unit: str, started: float) -> None:
+        from IPython.display import display
+
+        self._what, self._total, self._unit, self._started = what, total, unit, started
+        show: Callable[..., Any] = display
+        self._handle = show({"text/plain": what, "text/html": escape(what)}, raw=True, display_id=True)
+
+    def draw(self, done: int) -> None:
+        from tqdm.std import tqdm
+
+        elapsed = time.monotonic() - self._started
+        line = tqdm.format_meter(done, self._total, elapsed, prefix=self._what, unit=f" {self._unit}", ncols=_COLUMNS)
+        side = tqdm.format_meter(
+            done, self._total, elapsed, unit=f" {self._unit}", bar_format="{n_fmt} of {total_fmt}{unit}s, {elapsed}<{remaining}"
+        )
+        share = f'max="{self._total}" value="{min(done, self._total)}"' if self._total else ""
+        html = f"<div>{escape(self._what)} <progress {share}></progress> {escape(side)}</div>"
+        self._handle.update({"text/plain": line, "text/html": html}, raw=True)
+
+    def clear(self) -> None:
+        self._handle.update({"text/plain": "", "text/html": ""}, raw=True)

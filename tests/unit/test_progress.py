@@ -1,0 +1,241 @@
+"""Progress shows in a terminal and in a notebook, nowhere else, and costs and breaks nothing."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import subprocess
+import sys
+import threading
+import time
+import types
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ortlens import progress as shown
+from ortlens.progress import progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WORK = """
+import multiprocessing, sys, threading, time, warnings
+warnings.simplefilter("error")
+from ortlens.progress import progress
+with progress("working", 40, "step") as step:
+    for _ in range(40):
+        time.sleep(float(sys.argv[1]))
+        step(1)
+print("tqdm" in sys.modules, threading.active_count())
+multiprocessing.set_start_method("spawn")  # raises where somebody settled it before
+"""
+
+
+class Terminal(io.StringIO):
+    """Takes text, and says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def a_terminal(monkeypatch: pytest.MonkeyPatch, kind: type[Terminal] = Terminal) -> Terminal:
+    """A terminal as standard error, and work that counts as long from 10 ms on. No fixture: pytest's capture would put its own there."""
+    made = kind()
+    monkeypatch.setattr(sys, "stderr", made)
+    monkeypatch.setattr(shown, "_SHORT_S", 0.01)
+    monkeypatch.delenv("ORTLENS_PROGRESS", raising=False)
+    return made
+
+
+def work(steps: int = 5) -> list[int]:
+    """Some steps that take long enough to be shown."""
+    done = []
+    with progress("working", steps, "step") as step:
+        for number in range(steps):
+            time.sleep(0.02)
+            step(1)
+            done.append(number)
+    return done
+
+
+def under_pty(step_s: float, **environ: str) -> tuple[str, str]:
+    """Run the work in a process whose standard error is a real terminal.
+
+    Returns:
+        Standard output, and what the terminal got.
+    """
+    ours, theirs = pty.openpty()
+    drained: list[bytes] = []
+
+    def drain() -> None:
+        try:
+            while chunk := os.read(ours, 4096):
+                drained.append(chunk)
+        except OSError:
+            return  # Linux says EIO when the last writer is gone
+
+    reader = threading.Thread(target=drain)
+    reader.start()
+    env = {key: value for key, value in os.environ.items() if key != "ORTLENS_PROGRESS"} | environ
+    command = [sys.executable, "-c", WORK, str(step_s)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, text=True, check=False, timeout=120, env=env)
+    os.close(theirs)
+    reader.join(timeout=30)
+    os.close(ours)
+    text = b"".join(drained).decode()
+    assert done.returncode == 0, text
+    return done.stdout, text
+
+
+def test_a_terminal_sees_long_work_and_is_clean_afterwards() -> None:
+    out, text = under_pty(0.05)
+    assert out.split() == ["True", "1"], "tqdm is loaded, and no thread was left"
+    assert "working: " in text
+    assert "/40 [" in text
+    assert "\n" not in text
+    assert text.rsplit("\r", 2)[-2].strip() == "", "the bar is wiped out"
+
+
+def test_short_work_shows_nothing_and_loads_nothing() -> None:
+    out, text = under_pty(0.0)
+    assert (out.split()[0], text) == ("False", "")
+
+
+def test_it_can_be_switched_off() -> None:
+    out, text = under_pty(0.03, ORTLENS_PROGRESS="0")
+    assert (out.split()[0], text) == ("False", "")
+
+
+@pytest.mark.parametrize(("said", "seen"), [(None, False), ("0", False), ("1", True), ("", False), ("yes", False)])
+def test_a_file_gets_nothing_unless_it_is_asked_for(said: str | None, seen: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", file)
+    monkeypatch.setattr(shown, "_SHORT_S", 0.01)
+    monkeypatch.delenv("ORTLENS_PROGRESS", raising=False)
+    if said is not None:
+        monkeypatch.setenv("ORTLENS_PROGRESS", said)
+    work()
+    assert ("working" in file.getvalue()) is seen
+
+
+def test_work_that_starts_long_is_shown_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = a_terminal(monkeypatch)
+    monkeypatch.setattr(shown, "_SHORT_S", 1000.0)
+    with progress("packing", 1, "session", at_once=True):
+        assert "packing:   0%" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("stream", [None, object(), types.SimpleNamespace(isatty=lambda: 1 / 0)])
+def test_any_standard_error_will_do(stream: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ORTLENS_PROGRESS", raising=False)
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert work(2) == [0, 1]
+
+
+class Broken(Terminal):
+    """A terminal that went away."""
+
+    def write(self, text: str, /) -> int:
+        raise BrokenPipeError(text)
+
+
+def test_a_bar_that_fails_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    a_terminal(monkeypatch, Broken)
+    assert work() == [0, 1, 2, 3, 4]
+
+
+def test_without_tqdm_nothing_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = a_terminal(monkeypatch)
+    monkeypatch.setitem(sys.modules, "tqdm.std", None)
+    assert work() == [0, 1, 2, 3, 4]
+    assert terminal.getvalue() == ""
+
+
+def test_what_the_work_raises_is_raised_and_the_bar_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = a_terminal(monkeypatch)
+
+    def fail() -> None:
+        with progress("working", 2, "step") as step:
+            time.sleep(0.02)
+            step(1)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert terminal.getvalue().endswith("\r")
+    assert work(), "the next one may be shown"
+
+
+def test_work_within_work_has_no_bar_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = a_terminal(monkeypatch)
+    with progress("outer", 2, "step") as step:
+        work()
+        step(1)
+    assert "outer" in terminal.getvalue()
+    assert "working" not in terminal.getvalue()
+
+
+def test_more_steps_than_were_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = a_terminal(monkeypatch)
+    with progress("working", 1, "step") as step:
+        for _ in range(3):
+            time.sleep(0.11)
+            step(7)
+    assert "working" in terminal.getvalue()
+
+
+def test_the_bars_of_the_user_keep_their_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = a_terminal(monkeypatch)
+    tqdm = pytest.importorskip("tqdm.std").tqdm
+    before = (tqdm.monitor_interval, tqdm.monitor, tqdm.__dict__.get("_lock"))
+    work()
+    assert "working" in terminal.getvalue()
+    assert (tqdm.monitor_interval, tqdm.monitor, tqdm.__dict__.get("_lock")) == before
+
+
+class Handle:
+    """What IPython gives for an output that can be written over."""
+
+    def __init__(self, seen: list[dict[str, str]]) -> None:
+        self._seen = seen
+
+    def update(self, bundle: dict[str, str], **_: object) -> None:
+        self._seen.append(bundle)
+
+
+def test_a_notebook_gets_one_output_that_is_empty_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    display = pytest.importorskip("IPython.display")
+    ipython = pytest.importorskip("IPython")
+    seen: list[dict[str, str]] = []
+
+    def show(bundle: dict[str, str], **_: object) -> Handle:
+        seen.append(bundle)
+        return Handle(seen)
+
+    monkeypatch.setattr(ipython, "get_ipython", lambda: types.SimpleNamespace(kernel=object()))
+    monkeypatch.setattr(display, "display", show)
+    monkeypatch.setattr(shown, "_SHORT_S", 0.01)
+    monkeypatch.delenv("ORTLENS_PROGRESS", raising=False)
+    with progress("<b>&", 3, "step") as step:
+        for _ in range(3):
+            time.sleep(0.11)
+            step(1)
+    assert '<progress max="3" value="1"></progress> 1 of 3 steps' in seen[1]["text/html"]
+    assert "&lt;b&gt;&amp;" in seen[1]["text/html"]
+    assert "1/3 [" in seen[1]["text/plain"]
+    assert seen[-1] == {"text/plain": "", "text/html": ""}
+
+
+def test_a_step_that_nobody_sees_costs_less_than_a_microsecond() -> None:
+    step = shown._Bar("working", 1, "step").step
+    fastest = min(_time_of(step) for _ in range(20))
+    assert fastest < 1e-6
+
+
+def _time_of(step: Callable[[int], None]) -> float:
+    started = time.perf_counter()
+    for _ in range(1000):
+        step(1)
+    return (time.perf_counter() - started) / 1000
