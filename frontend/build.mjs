@@ -58,11 +58,13 @@ function licences(inputs) {
 }
 
 const widget = await bundle({ entryPoints: ["src/widget.js"], format: "esm" });
+const loader = await bundle({ entryPoints: ["src/loader.js"], format: "esm" });
 const report = await bundle({ entryPoints: ["src/report.js"], format: "iife" });
 const css = await bundle({ stdin: { contents: styleSheet(), loader: "css", resolveDir: join(here, "src") } });
 
 mkdirSync(out, { recursive: true });
 const files = {
+  "explorer.loader.js": loader.text,
   "explorer.widget.js": widget.text,
   "explorer.report.js": report.text,
   "explorer.css": css.text,

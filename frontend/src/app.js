@@ -5,6 +5,7 @@ import { button, el, keepEvents, together } from "./dom.js";
 import { mountFindings } from "./findings.js";
 import { visible } from "./format.js";
 import { mountGraph } from "./graph/index.js";
+import { keyHelp, listenToKeys } from "./keys.js";
 import { mountNumerics } from "./numerics.js";
 import { mountOverview } from "./overview.js";
 import { mountSource } from "./source.js";
@@ -13,18 +14,24 @@ import { mountTimeline } from "./timeline.js";
 
 /** @typedef {(root: HTMLElement, store: import("./store.js").Store) => () => void} Mount */
 
-/** @type {{id: string, label: string, mount: Mount|null, count?: (data: import("./data.js").Data) => number}[]} */
+/** @type {{id: string, label: string, mount: Mount|null, count?: (data: import("./data.js").Data) => number|string}[]} */
 const PANELS = [
   { id: "overview", label: "Overview", mount: mountOverview },
   { id: "graph", label: "Graph", mount: mountGraph },
   { id: "tables", label: "Tables", mount: mountTables },
   { id: "timeline", label: "Timeline", mount: mountTimeline },
   { id: "source", label: "Source", mount: mountSource },
-  { id: "breaks", label: "Breaks", mount: mountBreaks, count: (data) => data.table("breaks").rows + data.table("recompiles").rows },
+  { id: "breaks", label: "Breaks", mount: mountBreaks, count: breakCounts },
   { id: "findings", label: "Findings", mount: mountFindings, count: (data) => data.table("findings").rows },
   { id: "numerics", label: "Numerics", mount: mountNumerics },
   { id: "onnx", label: "ONNX", mount: null },
 ];
+
+/** Breaks and recompiles are two things: their sum would be the count of neither. */
+function breakCounts(data) {
+  const [breaks, recompiles] = [data.table("breaks").rows, data.table("recompiles").rows];
+  return [breaks ? String(breaks) : null, recompiles ? `↻ ${recompiles}` : null].filter(Boolean).join("  ");
+}
 
 const THEMES = { auto: ["◐", "Follows the page; click for light"], light: ["☀", "Light; click for dark"], dark: ["☾", "Dark; click to follow the page"] };
 
@@ -33,7 +40,8 @@ let views = 0; // several views stand in one page, and labels refer to elements 
 /**
  * @param {HTMLElement} root Element to fill.
  * @param {import("./store.js").Store} store
- * @param {{onnx?: Mount}} [options] The panel of ONNX models, where there is one: its tab is hidden otherwise.
+ * @param {{onnx?: Mount, tools?: HTMLElement[]}} [options] The panel of ONNX models, where there is one: its tab is hidden otherwise;
+ *   what else the header holds.
  * @returns {() => void} Takes everything down again.
  */
 export function mountApp(root, store, options = {}) {
@@ -41,11 +49,12 @@ export function mountApp(root, store, options = {}) {
   const prefix = `ortlens-${++views}`;
   const main = el("div.ol-main");
   const aside = el("aside.ol-details", { "aria-label": "Details of the selection" });
-  const shell = el("div.ol-shell", {}, header(store), tabList(panels, store, prefix), el("div.ol-body", {}, main, aside));
+  const shell = el("div.ol-shell", {}, header(store, options.tools ?? []), tabList(panels, store, prefix), el("div.ol-body", {}, main, aside));
   root.classList.add("ortlens");
   root.replaceChildren(shell);
+  const unlisten = listenToKeys(root, store);
   keepEvents(root);
-  const cleanups = [mountDetails(aside, store), showPanels(main, panels, store, prefix, shell), followTheme(root, store)];
+  const cleanups = [mountDetails(aside, store), showPanels(main, panels, store, prefix, shell), followTheme(root, store), unlisten];
   return () => {
     together(cleanups)();
     root.replaceChildren();
@@ -63,7 +72,7 @@ export function mountFailure(root, error, instead) {
   root.replaceChildren(el("p", { role: "alert" }, `The explorer could not start: ${error.message}. ${instead}`));
 }
 
-function header(store) {
+function header(store, tools) {
   const { meta, overview } = store.data;
   const theme = button("", () => store.set({ theme: { auto: "light", light: "dark", dark: "auto" }[store.get("theme")] }), { class: "ol-icon ol-theme" });
   const notes = [...meta.left_out, ...(meta.redacted ? ["paths are shortened and source text is left out"] : [])];
@@ -73,14 +82,16 @@ function header(store) {
     el("div.ol-name", { title: overview.title }, visible(meta.name || overview.title)),
     el("div.ol-verdict", { title: `${visible(meta.backend)}, ${meta.created}` }, overview.verdict),
     notes.length ? el("div.ol-note", { title: notes.join("\n") }, notes.join("; ")) : null,
+    keyHelp(),
     theme,
+    ...tools,
   );
 }
 
 function tabList(panels, store, prefix) {
   const list = el("div.ol-tabs", { role: "tablist", "aria-label": "Panels" });
   for (const { id, label, count } of panels) {
-    const number = count?.(store.data) ?? 0;
+    const number = count?.(store.data) || null;
     const tab = button(label, () => store.set({ tab: id }), { role: "tab", id: `${prefix}-tab-${id}`, "aria-controls": `${prefix}-${id}`, "data-tab": id });
     if (number) tab.append(el("span.ol-badge", {}, String(number)));
     list.append(tab);

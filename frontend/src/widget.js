@@ -1,31 +1,42 @@
-// The mount for notebooks: an anywidget module.
-import { mountApp, mountFailure } from "./app.js";
+// The mount for notebooks; loader.js finds this code and calls it.
+import { mountApp } from "./app.js";
 import { createData, payloadFromBytes } from "./data.js";
+import { button, together } from "./dom.js";
 import { createStore } from "./store.js";
 
 /** State that the notebook and the browser share, both ways. */
 const SHARED = ["selected", "tab", "graph"];
 
-async function render({ model, el }) {
-  try {
-    return mount(model, el, createData(await payloadFromBytes(model.get("payload"))));
-  } catch (error) {
-    mountFailure(el, error, "The frames, such as lens.graphs, do not depend on it.");
-    throw error; // stays visible in the console
-  }
-}
+/** Captures that are unpacked, by the object that holds their bytes: ten outputs of one capture unpack it once. Not by its buffer,
+ * which other captures may share. */
+const unpacked = new WeakMap();
 
-function mount(model, el, data) {
-  const told = SHARED.map((key) => [key, model.get(key)]).filter(([, value]) => value !== undefined && value !== null && value !== "");
+/**
+ * @param {{model: any, el: HTMLElement, packed: DataView|Uint8Array, ask: import("./kernel.js").Ask}} host
+ * @returns {Promise<() => void>} Takes it down again.
+ */
+export async function mount({ model, el, packed }) {
+  if (!unpacked.has(packed)) unpacked.set(packed, payloadFromBytes(packed).then(createData));
+  const data = await unpacked.get(packed);
+  const told = SHARED.map((key) => [key, model.get(key)]).filter(([, value]) => value);
   const store = createStore(data, Object.fromEntries(told));
-  const cleanups = [mountApp(el, store), ...SHARED.map((key) => share(model, store, key))];
-  return () => cleanups.forEach((cleanup) => cleanup());
+  const root = document.createElement("div");
+  el.replaceChildren(root);
+  el.classList.add("ortlens-output");
+  root.dataset.lmSuppressShortcuts = "true"; // where the notebook hears keys before the page does
+  const cleanups = [mountApp(root, store, { tools: fullScreen(root) }), ...SHARED.map((key) => share(model, store, key))];
+  return () => {
+    together(cleanups)();
+    root.remove();
+  };
 }
 
 function share(model, store, key) {
   const fromPython = () => {
     const value = model.get(key) || null;
-    if (value !== null || key !== "tab") store.set({ [key]: value }); // some panel is always shown
+    if (value === null && key === "tab") return; // some panel is always shown
+    if (value !== null && key === "selected" && !store.identity.has(value)) return;
+    store.set({ [key]: value });
   };
   const unsubscribe = store.subscribe([key], () => {
     if (Object.is(model.get(key) ?? null, store.get(key))) return;
@@ -39,4 +50,9 @@ function share(model, store, key) {
   };
 }
 
-export default { render };
+/** An output is narrow; a graph wants room. */
+function fullScreen(root) {
+  if (!document.fullscreenEnabled) return [];
+  const toggle = () => (document.fullscreenElement ? document.exitFullscreen() : root.requestFullscreen());
+  return [button("⤢", toggle, { class: "ol-icon ol-full", title: "Fill the screen; Esc leaves", "aria-label": "Fill the screen" })];
+}

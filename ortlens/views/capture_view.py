@@ -17,6 +17,7 @@ from ortlens.trace import store
 from ortlens.trace.frames import frame_from_capture, frame_from_records
 from ortlens.trace.schema import table_from_record
 from ortlens.views.html import failure_html, summary_html
+from ortlens.views.show import shown
 from ortlens.views.text import summary
 from ortlens.views.wording import clipped, counted, percent
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ortlens.trace.records import Capture
+    from ortlens.views.show import StaticSummary
+    from ortlens.views.widget import Explorer
 
 
 class CaptureView(ABC):
@@ -178,6 +181,25 @@ class CaptureView(ABC):
         if ops:
             return frame_from_records(table_from_record("what_if", PlannedPartition), partitions_if(capture, ops))
         return frame_from_records(table_from_record("what_if", Candidate), ranking(capture))
+
+    def show(self, *, selected: str | None = None, tab: str | None = None, graph: str | None = None) -> Explorer | StaticSummary | None:
+        """Open the interactive explorer, as the last expression of a notebook's cell; inside a function or a loop, `display(lens.show())`.
+
+        What it shows is a snapshot: show again what came later.
+
+        Args:
+            selected: What to select at first, by its id: `partition:p0`, `node:g0/addmm`, `break:b0`, `line:model.py:12`.
+            tab: The panel to show at first: `overview`, `graph`, `tables`, `timeline`, `source`, `breaks`, `findings` or `numerics`.
+            graph: The graph to show at first; by default all of them.
+
+        Returns:
+            The widget, whose `selected`, `tab` and `graph` are shared with the browser both ways. Without the packages for widgets, a
+            static summary that says which are missing. Outside notebooks None: a line is printed that says what to do there.
+
+        Raises:
+            UsageError: Something is to be selected or shown that the capture does not have; the message says what there is.
+        """
+        return shown(self, selected=selected, tab=tab, graph=graph)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the capture to a file that `ortlens.load` reads back, without torch or ONNX Runtime.

@@ -242,7 +242,8 @@ _HOST = """async ([code, data]) => {
   const bytes = Uint8Array.from(atob(data), (char) => char.charCodeAt(0));
   const larger = new Uint8Array(bytes.length + 16);
   larger.set(bytes, 8);
-  const traits = { payload: new DataView(larger.buffer, 8, bytes.length), selected: null, tab: "source", graph: null };
+  const packed = new DataView(larger.buffer, 8, bytes.length);
+  const traits = { selected: null, tab: "source", graph: null };
   const listeners = {};
   const model = {
     saved: 0,
@@ -253,9 +254,9 @@ _HOST = """async ([code, data]) => {
     off: (event) => { delete listeners[event]; },
   };
   const url = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
-  const { default: widget } = await import(url);
+  const { mount } = await import(url);
   const el = document.body.appendChild(document.createElement("div"));
-  window.host = { traits, model, listeners, el, cleanup: await widget.render({ model, el }) };
+  window.host = { traits, model, listeners, el, cleanup: await mount({ model, el, packed }) };
 }"""
 
 

@@ -1,0 +1,123 @@
+"""Bytes that the browser needs, held once per kernel however many outputs need them: the explorer's code, and captures.
+
+An ipywidgets model of its own, which outputs name by its id. Saved with the widget state, a notebook of ten outputs carries the
+code once; so it does when it is sent to a page that opens.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import ipywidgets
+import traitlets
+
+from ortlens.views.payload import payload_bytes
+
+if TYPE_CHECKING:
+    from ortlens.trace.records import Capture
+
+_STATIC = Path(__file__).parent / "static"
+_HELD: dict[str, Held] = {}
+
+
+class Held(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no types
+    """Bytes in the browser."""
+
+    content = traitlets.Bytes().tag(sync=True)
+
+    def __init__(self, digest: str, content: bytes, capture: Capture | None) -> None:
+        """Send them.
+
+        Args:
+            digest: What tells them from others.
+            content: Any bytes.
+            capture: The capture that was packed, if it is one.
+        """
+        super().__init__(content=content)
+        self.digest = digest
+        self.capture = capture
+        self.users: set[object] = set()
+
+
+def hold_code(user: object) -> Held:
+    """Hold the explorer's code for somebody.
+
+    Args:
+        user: Who needs it, until it releases it.
+
+    Returns:
+        The model that holds it, the same for all.
+    """
+    return _hold(code(), user)
+
+
+def hold_capture(capture: Capture, user: object) -> Held:
+    """Hold a packed capture for somebody; it is packed and sent once, also where it is another snapshot of the same.
+
+    Args:
+        capture: Any capture.
+        user: Who needs it, until it releases it.
+
+    Returns:
+        The model that holds it.
+    """
+    twin = next((held for held in _HELD.values() if held.capture is not None and _same(held.capture, capture)), None)
+    return _hold(twin.content if twin else payload_bytes(capture), user, capture)
+
+
+def _hold(content: bytes, user: object, capture: Capture | None = None) -> Held:
+    digest = sha256(content).hexdigest()[:16]
+    held = _HELD.get(digest)
+    if held is None or held.comm is None:  # closed from outside, by `Widget.close_all`
+        held = _HELD[digest] = Held(digest, content, capture)
+    held.users.add(user)
+    return held
+
+
+def release(user: object) -> None:
+    """Let go of everything that somebody held; what nobody holds any more leaves the browser.
+
+    Args:
+        user: Who needs it no longer.
+    """
+    for digest, held in list(_HELD.items()):
+        held.users.discard(user)
+        if not held.users:
+            del _HELD[digest]
+            held.close()
+
+
+@cache
+def code() -> bytes:
+    """The explorer's code and style sheet, as gzip'd JSON.
+
+    Returns:
+        The bytes; the same bundles give the same bytes.
+    """
+    parts = {"js": _text("explorer.widget.js"), "css": _text("explorer.css")}
+    return gzip.compress(json.dumps(parts, separators=(",", ":")).encode(), mtime=0)
+
+
+@cache
+def loader() -> str:
+    """The module that every output carries.
+
+    Returns:
+        JavaScript that finds the code and runs it.
+    """
+    return _text("explorer.loader.js")
+
+
+def _same(one: Capture, other: Capture) -> bool:
+    """Snapshots of a lens that saw nothing new differ in their time alone."""
+    return one is other or replace(one, created="") == replace(other, created="")
+
+
+def _text(name: str) -> str:
+    return (_STATIC / name).read_text(encoding="utf-8")

@@ -1,0 +1,191 @@
+"""What can be selected in the explorer: ids that Python and the browser share, as `frontend/src/identity.js` makes them."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ortlens.analysis.findings.registry import findings_of
+from ortlens.errors import UsageError
+from ortlens.trace.schema import TABLES
+from ortlens.views.payload import MAX_ROWS, MAX_RUNS
+from ortlens.views.wording import clipped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ortlens.trace.records import Capture
+
+PANELS = ("overview", "graph", "tables", "timeline", "source", "breaks", "findings", "numerics", "onnx")
+"""Tabs of the explorer, in their order."""
+
+_KEYS = {
+    "graph": ("graphs", "graph_id"),
+    "partition": ("partitions", "partition_id"),
+    "node": ("nodes", "graph_id", "node"),
+    "model": ("models", "model_id"),
+    "session": ("sessions", "session_id"),
+    "kernel": ("kernels", "session_id", "kernel"),
+    "break": ("breaks", "break_id"),
+    "recompile": ("recompiles", "compile_id"),
+}
+_KINDS = (*_KEYS, "module", "line", "onnx", "finding", "run")
+_MAX_TOLD = 4
+
+
+class Selectable:
+    """The ids of one capture, made when they are first asked for."""
+
+    def __init__(self, capture: Capture) -> None:
+        """Wrap a capture.
+
+        Args:
+            capture: Any capture, also an empty one.
+        """
+        self._capture = capture
+        self._made: dict[str, dict[str, None]] = {}
+
+    def found(self, wanted: object) -> str | None:
+        """Look up an id that a person wrote.
+
+        Args:
+            wanted: An id such as `partition:p0`; of a line, the end of its path is enough: `line:model.py:12`. None selects nothing.
+
+        Returns:
+            The id in full.
+
+        Raises:
+            UsageError: It names nothing here, or several lines. The message says what there is.
+        """
+        if wanted is None:
+            return None
+        kind = wanted.partition(":")[0] if isinstance(wanted, str) else ""
+        if not isinstance(wanted, str) or kind not in _KINDS:
+            raise UsageError(f"{_quoted(wanted)} cannot be selected: {self._resembling(wanted)}{self._examples()}")
+        ids = self._ids(kind)
+        if wanted in ids:
+            return wanted
+        ends = [found for found in ids if kind == "line" and found.replace("\\", "/").endswith(f"/{wanted[len('line:') :]}")]
+        if len(ends) == 1:
+            return ends[0]
+        raise UsageError(
+            f"{_quoted(wanted)} names {'several lines' if ends else 'nothing'} in this capture: {self._nearest(kind, wanted, ends)}"
+        )
+
+    def graph(self, wanted: object) -> str | None:
+        """Look up a graph to show.
+
+        Args:
+            wanted: Id of a graph as in the frame `graphs`; None stands for all of them.
+
+        Returns:
+            The same.
+
+        Raises:
+            UsageError: There is no such graph; the message lists those that there are.
+        """
+        known = [graph.graph_id for graph in self._capture.graphs]
+        if wanted is None or wanted in known:
+            return None if wanted is None else str(wanted)
+        raise UsageError(f"There is no graph {_quoted(wanted)} in this capture; there {_listed(known) or 'is none at all'}.")
+
+    def checked(self, *, selected: object, tab: object, graph: object) -> dict[str, str | None]:
+        """Look up how a view is to begin.
+
+        Args:
+            selected: An id, or None.
+            tab: Name of a tab; None for the first.
+            graph: Id of a graph; None for all of them, or the only one.
+
+        Returns:
+            The same in full, by name.
+
+        Raises:
+            UsageError: One of them names nothing in the capture.
+        """
+        graphs = self._capture.graphs
+        return {
+            "selected": self.found(selected),
+            "tab": PANELS[0] if tab is None else panel(tab),
+            "graph": graphs[0].graph_id if graph is None and len(graphs) == 1 else self.graph(graph),
+        }
+
+    @cached_property
+    def _lines(self) -> dict[str, None]:
+        tables = {name: getattr(self._capture, name)[:MAX_ROWS] for name in TABLES} | {"findings": findings_of(self._capture)}
+        rows = (row for name in TABLES for row in tables[name] if getattr(row, "file", None) and row.line is not None)
+        return dict.fromkeys(f"line:{row.file}:{row.line}" for row in rows)
+
+    def _ids(self, kind: str) -> dict[str, None]:
+        if kind not in self._made:
+            self._made[kind] = self._lines if kind == "line" else dict.fromkeys(self._every(kind))
+        return self._made[kind]
+
+    def _every(self, kind: str) -> Iterator[str]:
+        if kind in _KEYS:
+            table, *columns = _KEYS[kind]
+            return (f"{kind}:{'/'.join(str(getattr(row, key)) for key in columns)}" for row in getattr(self._capture, table)[:MAX_ROWS])
+        if kind == "module":
+            return (f"module:{node.graph_id}/{path}" for node in self._capture.nodes[:MAX_ROWS] for path in _outwards(node.module))
+        if kind == "onnx":
+            return self._onnx()
+        count = len(findings_of(self._capture)) if kind == "finding" else min(len(self._capture.runs), MAX_RUNS)
+        return (f"{kind}:{row}" for row in range(count))
+
+    def _onnx(self) -> Iterator[str]:
+        model_of = {model.partition_id: model.model_id for model in self._capture.models}
+        for node in self._capture.nodes[:MAX_ROWS]:
+            if node.partition_id in model_of:
+                yield from (f"onnx:{model_of[node.partition_id]}/{name}" for name in node.onnx_nodes)
+
+    def _resembling(self, wanted: object) -> str:
+        """Somebody wrote the name without its kind."""
+        likely = [f"{kind}:{wanted}" for kind in _KINDS if f"{kind}:{wanted}" in self._ids(kind)]
+        return f"did you mean {_quoted(likely[0])}? " if likely else ""
+
+    def _examples(self) -> str:
+        firsts = [next(iter(self._ids(kind)), None) for kind in _KINDS]
+        told = ", ".join(_quoted(first) for first in firsts if first)
+        return f"an id is a kind and a name, here for example {told}." if told else "the capture is empty, so there is nothing to select."
+
+    def _nearest(self, kind: str, wanted: str, ends: list[str]) -> str:
+        ids = list(self._ids(kind))
+        if not ids:
+            return f"it has no {kind} at all. {self._examples().capitalize()}"
+        near = ends or get_close_matches(wanted, ids[:2000], n=_MAX_TOLD, cutoff=0.75) or ids
+        more = f", and {len(ids) - _MAX_TOLD:,} more" if near is ids and len(ids) > _MAX_TOLD else ""
+        return f"there {'are' if len(near) > 1 else 'is'} {', '.join(_quoted(found) for found in near[:_MAX_TOLD])}{more}."
+
+
+def panel(wanted: object) -> str:
+    """Look up a tab of the explorer.
+
+    Args:
+        wanted: Its name, as `graph`.
+
+    Returns:
+        The same.
+
+    Raises:
+        UsageError: There is no such tab; the message lists them.
+    """
+    if isinstance(wanted, str) and wanted in PANELS:
+        return wanted
+    raise UsageError(f"There is no tab {_quoted(wanted)}; there are {', '.join(PANELS)}.")
+
+
+def _quoted(value: object) -> str:
+    return clipped(repr(value), 160)
+
+
+def _listed(known: list[str]) -> str:
+    more = f" and {len(known) - _MAX_TOLD:,} more" if len(known) > _MAX_TOLD else ""
+    return f"{'are' if len(known) > 1 else 'is'} {', '.join(known[:_MAX_TOLD])}{more}" if known else ""
+
+
+def _outwards(path: str | None) -> Iterator[str]:
+    """A module path and those around it: `a.b.c`, `a.b`, `a`."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]

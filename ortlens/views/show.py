@@ -1,0 +1,89 @@
+"""`show()`: the explorer where there is a notebook with widgets, and what comes nearest where there is not."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+from ortlens._optional import require
+from ortlens.errors import OptionalDependencyError
+from ortlens.views import cells
+from ortlens.views.selection import Selectable
+
+if TYPE_CHECKING:
+    from ortlens.views.capture_view import CaptureView
+    from ortlens.views.widget import Explorer
+
+_ELSEWHERE = (
+    "The explorer opens in a notebook: JupyterLab, Notebook 7, VS Code. From here, report('run.html') writes it as one HTML file, "
+    "and print(lens.summary()) tells the essentials."
+)
+_HINT_STYLE = "margin:4px 0;opacity:.8"
+
+
+class StaticSummary:
+    """What `show()` returns in a notebook without widgets: the summary as HTML, and what is missing."""
+
+    def __init__(self, view: CaptureView, hint: str) -> None:
+        """Keep what is shown.
+
+        Args:
+            view: The lens, or the loaded capture.
+            hint: One line that says what is missing.
+        """
+        self.hint = hint
+        self._bundle = view._repr_mimebundle_()
+
+    def __repr__(self) -> str:
+        """The hint."""
+        return f"<StaticSummary: {self.hint}>"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        """The summary as text and HTML, with the hint.
+
+        Args:
+            include: MIME types that IPython asks for; it filters by itself.
+            exclude: MIME types that IPython does not want; likewise.
+
+        Returns:
+            `text/plain` and `text/html`.
+        """
+        del include, exclude
+        html = f'{self._bundle["text/html"]}<p style="{_HINT_STYLE}">{escape(self.hint)}</p>'
+        return {"text/plain": f"{self._bundle['text/plain']}\n\n{self.hint}", "text/html": html}
+
+
+def shown(view: CaptureView, *, selected: str | None, tab: str | None, graph: str | None) -> Explorer | StaticSummary | None:
+    """Open the explorer, or what comes nearest here.
+
+    Args:
+        view: The lens, or the loaded capture.
+        selected: What to select at first.
+        tab: The panel to show at first.
+        graph: The graph to show at first.
+
+    Returns:
+        The widget; a static summary where widgets are missing; None outside notebooks, where a line is printed.
+
+    Raises:
+        UsageError: Something is to be selected or shown that there is not.
+    """
+    capture = view.captured()
+    if not _in_notebook():
+        Selectable(capture).checked(selected=selected, tab=tab, graph=graph)
+        print(_ELSEWHERE)  # noqa: T201 - what the user asked to see
+        return None
+    try:
+        for package in ("ipywidgets", "anywidget"):
+            require(package, "notebook", "The interactive explorer")
+    except OptionalDependencyError as err:
+        Selectable(capture).checked(selected=selected, tab=tab, graph=graph)
+        return StaticSummary(view, str(err))
+    from ortlens.views.widget import Explorer
+
+    return Explorer(capture, selected=selected, tab=tab, graph=graph)
+
+
+def _in_notebook() -> bool:
+    """A kernel stands behind the shell; a terminal's shell has none."""
+    return getattr(cells.shell(), "kernel", None) is not None

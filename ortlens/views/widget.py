@@ -1,0 +1,118 @@
+"""The explorer in a notebook: an anywidget whose selection Python and the browser share.
+
+An output carries a few hundred bytes of JavaScript. The explorer's code and the capture are models of their own (`held`), so that
+many outputs weigh little; ONNX models are fetched from Python when somebody looks at them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anywidget
+import traitlets
+
+from ortlens.errors import UsageError
+from ortlens.views import cells, held
+from ortlens.views.capture_view import SavedCapture
+from ortlens.views.selection import Selectable, panel
+from ortlens.views.wording import clipped
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ortlens.trace.records import Capture
+
+
+class SelectionError(UsageError, traitlets.TraitError):
+    """An id, a tab or a graph that the capture does not have. Also a TraitError, after which traitlets restores what was."""
+
+
+class Explorer(anywidget.AnyWidget):
+    """The interactive explorer of one capture; `lens.show()` makes it.
+
+    `selected`, `tab` and `graph` are shared with the browser both ways: set them, read them, or `observe` them.
+    """
+
+    _esm = held.loader()
+    selected = traitlets.Unicode(None, allow_none=True, help="Id of what is selected, as `partition:p0`; None for nothing.").tag(sync=True)
+    tab = traitlets.Unicode("overview", help="The panel that is shown.").tag(sync=True)
+    graph = traitlets.Unicode(None, allow_none=True, help="The graph that is shown; None for all of them.").tag(sync=True)
+    _digest = traitlets.Unicode().tag(sync=True)
+    _code = traitlets.Unicode().tag(sync=True)
+    _data = traitlets.Unicode().tag(sync=True)
+
+    def __init__(self, capture: Capture, *, selected: str | None = None, tab: str | None = None, graph: str | None = None) -> None:
+        """Show a capture.
+
+        Args:
+            capture: What to show; a snapshot, which later calls do not change.
+            selected: What to select at first.
+            tab: The panel to show at first.
+            graph: The graph to show; by default all of them.
+
+        Raises:
+            UsageError: One of these names nothing in the capture.
+        """
+        self._capture = capture
+        self._selectable = Selectable(capture)
+        beginning = self._selectable.checked(selected=selected, tab=tab, graph=graph)
+        super().__init__(**beginning, **self._hold())
+        self.on_msg(self._answer)
+        cells.shown(self.close)
+
+    def close(self) -> None:
+        """Leave the browser. Python keeps what was selected; displayed again, it opens again."""
+        super().close()
+        self.__dict__.pop("_repr_mimebundle_", None)  # ipywidgets hides the method, for good
+        cells.forget(self.close)
+        held.release(self)
+
+    def _hold(self) -> dict[str, str]:
+        """Have the browser hold what is shown, once for all views of the same."""
+        data, code = held.hold_capture(self._capture, self), held.hold_code(self)
+        self._packed: bytes = data.content
+        return {"_digest": code.digest, "_code": code.model_id, "_data": data.model_id}
+
+    @traitlets.validate("selected", "tab", "graph")
+    def _existing(self, proposal: Mapping[str, Any]) -> str | None:
+        look_up = {"selected": self._selectable.found, "tab": panel, "graph": self._selectable.graph}
+        try:
+            return look_up[proposal["trait"].name](proposal["value"])
+        except UsageError as err:
+            raise SelectionError(str(err)) from err
+
+    def _answer(self, _view: object, asked: Mapping[str, Any], _buffers: object) -> None:
+        """What the browser asks for on demand. Whatever happens here, the notebook goes on."""
+        reply: dict[str, Any] = {"answer": asked.get("number")}
+        try:
+            found = [self._asked(asked)]
+        except Exception as err:  # noqa: BLE001 - a guard of the lens: an exception here would end in the kernel's log, unseen
+            self.send(reply | {"error": f"{type(err).__name__}: {clipped(str(err), 400)}"})
+        else:
+            self.send(reply, found)
+
+    def _asked(self, asked: Mapping[str, Any]) -> bytes:
+        what = asked.get("ask")
+        if what == "code":
+            return held.code()
+        if what == "data":
+            return self._packed
+        raise UsageError(f"The explorer asks for {what!r}, which this version of ortlens does not have: run the cell again.")
+
+    def __repr__(self) -> str:
+        """One line; never raises."""
+        selected = f", selected {clipped(self.selected, 60)!r}" if self.selected else ""
+        return f"<Explorer {clipped(self._capture.name, 40)!r}, tab {self.tab!r}{selected}>"
+
+    def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """The widget, and beside it what a viewer shows that knows no widgets."""
+        if self.comm is None:
+            for name, value in self._hold().items():
+                self.set_trait(name, value)
+            self.open()
+        cells.shown(self.close)
+        bundle = super()._repr_mimebundle_()
+        if bundle is None:
+            return None
+        data, about = bundle
+        return data | SavedCapture(self._capture)._repr_mimebundle_(), about
