@@ -31,6 +31,7 @@ def shape_functions() -> dict[Any, Callable[..., Any]]:
         _aten.reshape.default: view,
         _aten.expand.default: expand,
         _aten.slice.Tensor: slice_,
+        _aten.squeeze.dims: squeeze_dims,
     }
 
 
@@ -50,6 +51,12 @@ def slice_(self: Any, dim: int = 0, start: Any = None, end: Any = None, step: An
     """`aten.slice.Tensor`; ONNX clamps and counts from the end as PyTorch does."""
     bounds = [_whole([0 if start is None else start]), _whole([_END if end is None else end])]
     return _opset().Slice(self, *bounds, _whole([dim]), _whole([1 if step is None else step]))
+
+
+def squeeze_dims(self: Any, dim: Sequence[int]) -> Any:
+    """`aten.squeeze.dims`; a dimension that has more than one index stays, where ONNX would refuse."""
+    single = [d for d in dim if self.shape is None or self.shape[d] == 1]
+    return _opset().Squeeze(self, _vector(single)) if single else _opset().Identity(self)
 
 
 def _whole(sizes: Sequence[Any]) -> Any:
