@@ -17,6 +17,7 @@ from ortlens.trace import store
 from ortlens.trace.frames import frame_from_capture, frame_from_records
 from ortlens.trace.schema import table_from_record
 from ortlens.views.html import failure_html, summary_html
+from ortlens.views.netron.display import netron_view
 from ortlens.views.show import shown
 from ortlens.views.text import summary
 from ortlens.views.wording import clipped, counted, percent
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ortlens.trace.records import Capture
+    from ortlens.views.netron.display import NetronView
     from ortlens.views.show import StaticSummary
     from ortlens.views.widget import Explorer
 
@@ -200,6 +202,24 @@ class CaptureView(ABC):
             UsageError: Something is to be selected or shown that the capture does not have; the message says what there is.
         """
         return shown(self, selected=selected, tab=tab, graph=graph)
+
+    def netron(self, partition_id: str, *, optimized: bool = False) -> NetronView:
+        """Show the ONNX model of a partition in Netron, inside the notebook: no server, no network, no dialog.
+
+        Args:
+            partition_id: Id of the partition, as in `.partitions`, or of its model, as in `.models`.
+            optimized: The model as ONNX Runtime runs it, after its own rewrites, in place of the one that it was given; known
+                after `profile`.
+
+        Returns:
+            What a notebook draws, without the values of weights. Elsewhere its `save("m0.html")` writes one file for any browser.
+
+        Raises:
+            UsageError: Nothing is called so, or `optimized` and the model was not profiled; the message says what there is.
+            CaptureError: The capture does not hold the model, as after a dry run, or holds a damaged one.
+            OptionalDependencyError: Netron is not installed; the message says how to get it.
+        """
+        return netron_view(self.captured(), partition_id, optimized=optimized)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the capture to a file that `ortlens.load` reads back, without torch or ONNX Runtime.

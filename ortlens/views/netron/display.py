@@ -1,0 +1,144 @@
+"""One ONNX model in Netron: what a notebook shows, and what can be saved as a file."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortlens.errors import CaptureError
+from ortlens.views.netron.frame import frame_html
+from ortlens.views.netron.models import OPTIMIZED, attached_model, model_named
+from ortlens.views.netron.slim import SlimModel, slim_model
+from ortlens.views.netron.viewer import TESTED, UnexpectedFilesError, Viewer, installed_viewer
+from ortlens.views.netron.wire import WireError
+from ortlens.views.wording import clipped, counted
+
+if TYPE_CHECKING:
+    import os
+
+    from ortlens.trace.records import Capture
+
+_FRAME = "width:100%;height:620px;border:1px solid #8888;border-radius:4px"
+_MAX_LINK_BYTES = 2 * 2**20  # of a model behind a link in a notebook; a larger one is saved from Python
+
+
+@dataclass(frozen=True)
+class NetronView:
+    """An ONNX model as Netron draws it. A notebook shows it; elsewhere `save` writes it to a file."""
+
+    name: str
+    """Id of the model, `m0` or `m0.optimized`."""
+    partition_id: str
+    """Partition that it was made from."""
+    model: bytes
+    """The model as it was recorded, serialised: what `onnx.load_from_string` reads."""
+    viewer: Viewer | None
+    """The installed Netron; None where its files are not what they should be."""
+    trouble: str = ""
+    """Why there is no viewer."""
+
+    @cached_property
+    def slim(self) -> SlimModel:
+        """The model without its weights, as it is drawn."""
+        try:
+            return slim_model(self.model)
+        except WireError as err:
+            raise CaptureError(
+                f"model {self.name} in this capture is damaged: {err}. Record it again, or load another copy of the capture"
+            ) from err
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the model to a file that opens by itself.
+
+        Args:
+            path: `*.onnx` for the model as it was recorded, anything else for one HTML page with Netron in it, which needs no network.
+
+        Returns:
+            Where it was written, as an absolute path.
+
+        Raises:
+            OSError: It cannot be written there.
+        """
+        target = Path(path).expanduser().resolve()
+        if target.suffix.lower() == ".onnx":
+            target.write_bytes(self.model)
+        else:
+            target.write_text(self._page(), encoding="utf-8")
+        return target
+
+    def __repr__(self) -> str:
+        """One line that says what it is and how to see it; never raises."""
+        where = (
+            f".save('{self.name}.html') writes one file for any browser"
+            if self.viewer
+            else f"{self.trouble}; .save('{self.name}.onnx') writes the model"
+        )
+        return f"<ONNX model {self.name} of partition {self.partition_id} in Netron: a notebook draws it; {where}>"
+
+    def _repr_html_(self) -> str:
+        """A frame that may run scripts and nothing else; never raises."""
+        if self.viewer is None:
+            return f"<p>{escape(self._facts())}. {escape(self.trouble)}.{self._link()}</p>"
+        title, page = escape(self._facts(), quote=True), escape(self._page(), quote=True)
+        frame = f'<iframe sandbox="allow-scripts" title="{title}" style="{_FRAME}" srcdoc="{page}"></iframe>'
+        return f"{frame}<p>{escape(self._facts())}. {escape(self._notes())}</p>"
+
+    def _page(self) -> str:
+        if self.viewer is None:
+            return f"<!doctype html><meta charset='utf-8'><title>{escape(self.name)}</title>{self._repr_html_()}"
+        return frame_html(self.viewer, [self.slim], shown=(self.name, self.slim.data))
+
+    def _facts(self) -> str:
+        how = "as ONNX Runtime runs it" if self.name.endswith(OPTIMIZED) else "as it was converted"
+        nodes = counted(self.slim.node_count, "node")
+        return f"ONNX model {self.name.removesuffix(OPTIMIZED)} of partition {self.partition_id}, {how}: {nodes}"
+
+    def _notes(self) -> str:
+        assert self.viewer is not None  # noqa: S101 - callers have looked
+        left_out = f"Drawn without the values of {counted(self.slim.left_out_tensors, 'weight')}. " if self.slim.left_out_tensors else ""
+        untested = "" if self.viewer.tested else f"ortlens was tested with Netron {TESTED}; this is {self.viewer.version}. "
+        return f"{left_out}{untested}Drawn by Netron {self.viewer.version}, in this page alone."
+
+    def _link(self) -> str:
+        if len(self.model) > _MAX_LINK_BYTES:
+            return f" <code>.save('{escape(self.name)}.onnx')</code> writes the model."
+        data = base64.b64encode(self.model).decode("ascii")
+        return (
+            f' <a download="{escape(self.name)}.onnx" href="data:application/octet-stream;base64,{data}">Save {escape(self.name)}.onnx</a>'
+        )
+
+
+def netron_view(capture: Capture, name: object, *, optimized: bool) -> NetronView:
+    """Show the model of a partition.
+
+    Args:
+        capture: The capture.
+        name: Id of the partition, or of the model.
+        optimized: The model as ONNX Runtime runs it, in place of the one that it was given.
+
+    Returns:
+        What a notebook draws.
+
+    Raises:
+        UsageError: Nothing is called so, or the model was not profiled.
+        CaptureError: The capture does not hold the model, or holds a damaged one.
+        OptionalDependencyError: Netron is not installed.
+    """
+    model = model_named(capture, name)
+    data = attached_model(capture, model, optimized=optimized)
+    viewer, trouble = _viewer()
+    shown = f"{model.model_id}{OPTIMIZED}" if optimized else model.model_id
+    view = NetronView(name=shown, partition_id=model.partition_id, model=data, viewer=viewer, trouble=trouble)
+    _ = view.slim  # a damaged model is an error of this call, not of a later display
+    return view
+
+
+def _viewer() -> tuple[Viewer | None, str]:
+    try:
+        return installed_viewer("lens.netron()"), ""
+    except UnexpectedFilesError as err:
+        return None, f"Netron {TESTED} draws it; the installed one is laid out otherwise ({clipped(str(err), 200)})"

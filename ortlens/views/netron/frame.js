@@ -1,0 +1,308 @@
+// Runs inside the frame that ortlens/views/netron/frame.py makes: unpacks Netron's own modules, opens one model at a time,
+// and talks to the page around it. Nothing is loaded from anywhere: the page's rules forbid it, and so does the sandbox.
+//
+// Messages, each with the `channel` that the page gave the frame as its name:
+//   to the frame    open {id, bytes, names}   select {names}   theme {dark}   focus
+//   from the frame  ready   opened {id, nodes, ms}   selected {id, name}   failed {id, message}   leave
+(async () => {
+  "use strict";
+  const nonce = document.currentScript.nonce; // lets a script of ours in where the page around allows inline scripts alone
+  const channel = window.name;
+  const around = window.parent === window || !channel ? null : window.parent;
+  const tell = (message) => around?.postMessage({ ...message, channel }, "*"); // a sandboxed frame has no origin to name
+
+  const element = (id) => document.getElementById(id);
+  const script = (text) => URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
+
+  function bytesOf(id) {
+    const binary = atob(element(id).textContent);
+    const bytes = Uint8Array.from(binary, (character) => character.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")));
+  }
+
+  // ---- Netron's modules ----
+
+  /** Formats that Netron would look for in any file, and that are not here. */
+  const ABSENT = `
+    const none = { open: () => null, import: async () => {} };
+    const made = { zip: { Archive: none }, tar: { Archive: none }, json: { TextReader: none }, xml: { TextReader: none }, flatbuffers: { BinaryReader: none } };`;
+
+  const bundle = (modules) => `(() => { "use strict"; ${ABSENT}
+    const modules = {\n${Object.entries(modules).map(([name, body]) => `${JSON.stringify(name)}(need, later) {\n${body}\n}`).join(",\n")}\n};
+    const need = (name) => {
+      if (!(name in made) && !(name in modules)) throw new Error("Netron's module '" + name + "' is not part of this page.");
+      return made[name] ??= modules[name](need, later);
+    };
+    const later = async (name) => need(name);
+    self.ortlensNetron = need;
+  })();`;
+
+  /** Runs a script by blob URL; where the page around forbids those, as an inline one. */
+  function run(text) {
+    return new Promise((resolve, reject) => {
+      const done = () => (window.ortlensNetron ? resolve(window.ortlensNetron) : reject(new Error("the rules of the page around do not let Netron run here")));
+      const inline = () => {
+        document.head.append(Object.assign(document.createElement("script"), { nonce, textContent: text }));
+        done();
+      };
+      document.head.append(Object.assign(document.createElement("script"), { nonce, src: script(text), onload: done, onerror: inline }));
+    });
+  }
+
+  /** A worker for the layout; null where the page around allows none: the layout then holds the frame up. */
+  function layoutWorker(modules) {
+    const text = `${bundle({ dagre: modules.dagre })}
+      self.addEventListener("message", ({ data }) => {
+        if (data === "there?") return self.postMessage("here");
+        try {
+          self.ortlensNetron("dagre").layout(data.nodes, data.edges, data.layout, data.state);
+          self.postMessage(data);
+        } catch (error) {
+          self.postMessage({ type: "error", message: error.message });
+        }
+      });`;
+    const start = () => new Worker(script(text));
+    return new Promise((resolve) => {
+      try {
+        const probe = start();
+        const answer = (works) => {
+          clearTimeout(patience);
+          probe.terminate();
+          resolve(works ? start : null);
+        };
+        const patience = setTimeout(() => answer(false), 5000);
+        probe.onmessage = () => answer(true);
+        probe.onerror = (event) => {
+          event.preventDefault();
+          answer(false);
+        };
+        probe.postMessage("there?");
+      } catch {
+        resolve(null);
+      }
+    });
+  }
+
+  // ---- what Netron asks of its surroundings ----
+
+  /** Stands in for Netron's browser host: no cookies, no telemetry, no files, no network. */
+  class Host {
+    constructor(packed, worker, note) {
+      Object.assign(this, { packed, start: () => {}, worker, note, window, document, type: "Frame", version: packed.version });
+    }
+    environment(name) {
+      return { name: "Netron", serial: !this.worker, menu: false, packaged: false, repository: "", agent: "", platform: undefined }[name];
+    }
+    async view() {}
+    async require(id) {
+      return this.need(id.replace("./", ""));
+    }
+    async asset(file) {
+      if (file === "onnx-metadata.json") return this.packed.operators;
+      throw new Error(`'${file}' is not part of this page.`);
+    }
+    async fetch() {
+      throw new Error("Weights are not part of this page.");
+    }
+    async _fetch() {
+      return this.fetch();
+    }
+    async message(text, alert, action) {
+      return this.note(text, action);
+    }
+    exception(error) {
+      this.failed = error;
+    }
+    get() {}
+    set() {}
+    delete() {}
+    event() {}
+    update() {}
+    openURL() {}
+    async execute() {}
+  }
+
+  /** A line over the drawing, with a button where there is something to decide. */
+  function note(text, action) {
+    const line = element("ortlens-note");
+    line.hidden = !text;
+    line.textContent = text ?? "";
+    if (!text || !action) return Promise.resolve(0);
+    return new Promise((resolve) => {
+      const button = Object.assign(document.createElement("button"), { type: "button", textContent: action });
+      button.addEventListener("click", () => {
+        line.hidden = true;
+        resolve(0);
+      });
+      line.append(" ", button);
+    });
+  }
+
+  // ---- looks ----
+
+  /** Netron's own markup and styles, less what would make the page ask for something. */
+  function dress(packed) {
+    for (const style of packed.styles) document.head.append(Object.assign(document.createElement("style"), { textContent: style }));
+    document.body.className = "welcome spinner";
+    const template = document.createElement("template");
+    template.innerHTML = packed.body;
+    for (const found of template.content.querySelectorAll("script, link, meta, base, iframe, #logo, #titlebar, #menu, #menu-button")) found.remove();
+    for (const link of template.content.querySelectorAll("[href^='javascript:']")) {
+      link.removeAttribute("href");
+      link.setAttribute("role", "button");
+    }
+    element("ortlens-netron").append(template.content);
+    element("target").focus = () => {}; // Netron takes the focus for every model; who types in the page around would lose it
+  }
+
+  /** Netron asks the system for light or dark; here the page around may decide. */
+  function themes() {
+    const rules = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules]).filter((rule) => /prefers-color-scheme:\s*dark/.test(rule.conditionText ?? ""));
+    return (dark) => {
+      document.documentElement.style.colorScheme = dark ? "dark" : "light";
+      document.documentElement.dataset.dark = String(dark);
+      for (const rule of rules) rule.media.mediaText = dark ? "all" : "not all";
+    };
+  }
+
+  /** A frame without a size, as in a tab that is not shown, cannot be measured in. */
+  const visible = () =>
+    new Promise((resolve) => {
+      const look = () => {
+        if (!window.innerWidth || !window.innerHeight) return;
+        window.removeEventListener("resize", look);
+        resolve();
+      };
+      window.addEventListener("resize", look);
+      look();
+    });
+
+  // ---- the viewer ----
+
+  let shown = null; // id of the model that is drawn
+  let quiet = false; // while we select, and not the user
+
+  function makeViewer(host, need) {
+    const { View } = need("view");
+    /** Tells what the user selects; every way of selecting goes through the target's `select`. */
+    class LinkedView extends View {
+      get target() {
+        return super.target;
+      }
+      set target(target) {
+        super.target = target;
+        if (!target) return;
+        const select = target.select.bind(target);
+        target.select = (values, source) => {
+          const elements = select(values, source);
+          const nodes = this.activeTarget?.nodes ?? [];
+          const node = values?.length === 1 && !quiet ? nodes.find((candidate) => candidate === values[0]) : null;
+          if (node?.name) tell({ type: "selected", id: shown, name: node.name });
+          return elements;
+        };
+      }
+    }
+    const viewer = new LinkedView(host);
+    if (viewer._modelFactoryService) viewer._modelFactoryService._filter = () => ["./onnx"]; // no need to guess
+    return viewer;
+  }
+
+  const contextOf = (host, need, name, bytes) => ({
+    identifier: name,
+    name,
+    stream: new (need("base").BinaryStream)(bytes),
+    entries: new Map(),
+    asset: (file) => host.asset(file),
+    require: (id) => host.require(id),
+    fetch: (file) => host.fetch(file),
+    error: (error) => host.exception(error),
+  });
+
+  /** Highlights nodes and brings the first into view. */
+  function select(viewer, names) {
+    const wanted = new Set(names);
+    const values = (viewer.activeTarget?.nodes ?? []).filter((node) => wanted.has(node.name));
+    if (!viewer.target) return;
+    quiet = true;
+    try {
+      const elements = viewer.target.select(values) ?? [];
+      const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
+      if (elements.length) viewer.target.scrollTo(elements.slice(0, 1), still ? "instant" : "smooth");
+    } finally {
+      quiet = false;
+    }
+  }
+
+  function opener(viewer, host, need) {
+    return async ({ id, bytes, names }) => {
+      const started = performance.now();
+      host.failed = null;
+      try {
+        await visible();
+        note("Drawing the model…");
+        viewer.show("welcome spinner");
+        shown = id;
+        const model = await viewer.open(contextOf(host, need, `${id}.onnx`, bytes));
+        if (!model) throw new Error("The layout was cancelled.");
+        if (!window.innerWidth) await visible().then(() => viewer._reload()); // it was hidden meanwhile
+        viewer.show(null);
+        note("");
+        if (names?.length) select(viewer, names);
+        document.documentElement.dataset.shown = id;
+        const nodes = document.querySelectorAll(".graph-node").length;
+        tell({ type: "opened", id, nodes, ms: Math.round(performance.now() - started) });
+      } catch (error) {
+        document.documentElement.dataset.failed = error.message;
+        note(`Netron could not draw this model: ${error.message}`);
+        tell({ type: "failed", id, message: error.message });
+      }
+    };
+  }
+
+  /** Ways of showing a model that Netron has in its menu, which a frame has no room for. */
+  function toolbar(viewer) {
+    const bar = element("ortlens-tools");
+    const add = (label, title, click) => bar.append(Object.assign(document.createElement("button"), { type: "button", textContent: label, title, onclick: click }));
+    const toggle = (name) => () => viewer.activeTarget && viewer.toggle(name);
+    add("Find", "Look for a node or a value", () => viewer.activeTarget && viewer.find());
+    add("Names", "Show the names of nodes in place of their operators", toggle("names"));
+    add("Attributes", "Show attributes in the boxes", toggle("attributes"));
+    add("Turn", "Draw from left to right, or from top to bottom", toggle("direction"));
+  }
+
+  function listen(viewer, open, theme) {
+    window.addEventListener("message", ({ source, data }) => {
+      if (!around || source !== around || data?.channel !== channel) return;
+      if (data.type === "open") open(data);
+      else if (data.type === "select") select(viewer, data.names);
+      else if (data.type === "theme") theme(data.dark);
+      else if (data.type === "focus") HTMLElement.prototype.focus.call(element("target"));
+    });
+    window.addEventListener("keydown", (event) => event.key === "Escape" && tell({ type: "leave" }));
+  }
+
+  try {
+    const packed = await (await bytesOf("ortlens-code")).json();
+    dress(packed);
+    const theme = themes();
+    const system = window.matchMedia("(prefers-color-scheme: dark)");
+    theme(system.matches);
+    if (!around) system.addEventListener("change", () => theme(system.matches));
+    const [need, worker] = await Promise.all([run(bundle(packed.modules)), layoutWorker(packed.modules)]);
+    const host = new Host(packed, worker, note);
+    host.need = need;
+    const viewer = makeViewer(host, need);
+    await viewer.start();
+    toolbar(viewer);
+    const open = opener(viewer, host, need);
+    listen(viewer, open, theme);
+    tell({ type: "ready" });
+    const own = element("ortlens-model");
+    if (own) await open({ id: own.dataset.id, bytes: new Uint8Array(await (await bytesOf("ortlens-model")).arrayBuffer()) });
+  } catch (error) {
+    element("ortlens-note").hidden = false;
+    element("ortlens-note").textContent = `Netron could not start: ${error.message}`;
+    document.documentElement.dataset.failed = error.message;
+    tell({ type: "failed", id: null, message: error.message });
+  }
+})();

@@ -1,0 +1,86 @@
+"""The page in the frame: Netron's modules packed, our script that runs them, and the rules that keep it from asking for anything."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+from functools import cache
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortlens.views.netron.viewer import LICENCE, Viewer, operators_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ortlens.views.netron.slim import SlimModel
+
+
+@cache
+def _own(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def script_source() -> str:
+    """Name the frame's script for a page's rules.
+
+    Returns:
+        A source for `script-src`: the hash of the one inline script in the frame.
+    """
+    return f"'sha256-{base64.b64encode(hashlib.sha256(_own('frame.js').encode()).digest()).decode()}'"
+
+
+def page_policy() -> dict[str, str]:
+    """Tell what a page must allow so that the frame works in it: a frame without a URL of its own inherits the page's rules.
+
+    Returns:
+        Sources to add, by directive of a Content-Security-Policy. All of them are made in the frame; nothing is loaded.
+    """
+    return {"script-src": f"{script_source()} blob:", "worker-src": "blob:", "style-src": "'unsafe-inline'", "img-src": "data:"}
+
+
+def frame_html(viewer: Viewer, models: Sequence[SlimModel], *, shown: tuple[str, bytes] | None = None) -> str:
+    """Make the page that goes into the frame.
+
+    Args:
+        viewer: The installed Netron.
+        models: Models that the frame may be given, for what it says about their operators.
+        shown: Id and bytes of a model that it opens by itself; without, it waits for the page around to hand one over.
+
+    Returns:
+        The HTML. It loads nothing, and its own rules forbid it to.
+    """
+    used = {operator for model in models for operator in model.operators}
+    opsets = {opset for model in models for opset in model.opsets}
+    packed = {
+        "version": viewer.version,
+        "modules": viewer.modules,
+        "styles": viewer.styles,
+        "body": viewer.body,
+        "operators": json.dumps(operators_for(viewer, used, opsets)),
+    }
+    code = _packed(json.dumps(packed).encode())
+    # Not the script's hash: where a page around allows inline scripts only, the modules are run by one that the script makes.
+    # That the nonce can be known is no matter: markup that got in through a name can hold no script that runs, only handlers.
+    nonce = hashlib.sha256(code.encode()).hexdigest()[:32]
+    rules = (
+        f"default-src 'none'; script-src 'nonce-{nonce}' blob:; worker-src blob:; style-src 'unsafe-inline'; img-src data:; "
+        "form-action 'none'; base-uri 'none'"
+    )
+    body = "<div id='ortlens-netron'></div><div id='ortlens-tools'></div><p id='ortlens-note' role='status'>Opening Netron…</p>"
+    data = f"<script type='text/plain' id='ortlens-code'>{code}</script>"
+    if shown:
+        data += f"<script type='text/plain' id='ortlens-model' data-id='{escape(shown[0], quote=True)}'>{_packed(shown[1])}</script>"
+    meta = f"<meta charset='utf-8'><meta http-equiv='Content-Security-Policy' content=\"{rules}\">"
+    head = f"{meta}<title>Netron</title><style>{_own('frame.css')}</style>"
+    return (
+        f"<!doctype html>\n<!--\n{LICENCE}-->\n<html lang='en'><head>{head}</head><body class='welcome spinner'>{body}{data}"
+        f"<script nonce='{nonce}'>{_own('frame.js')}</script></body></html>"
+    )
+
+
+def _packed(data: bytes) -> str:
+    return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode("ascii")

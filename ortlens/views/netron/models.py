@@ -1,0 +1,88 @@
+"""Which ONNX models a capture holds, and what is said of those that it does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ortlens.errors import CaptureError, UsageError
+from ortlens.views.wording import clipped
+
+if TYPE_CHECKING:
+    from ortlens.trace.records import Capture, Model
+
+OPTIMIZED = ".optimized"
+"""End of the id of a model as ONNX Runtime runs it, after its own rewrites."""
+
+_LISTED = 12
+
+
+def model_named(capture: Capture, name: object) -> Model:
+    """Find the model of a partition.
+
+    Args:
+        capture: The capture.
+        name: Id of the partition, or of the model.
+
+    Returns:
+        The model's record.
+
+    Raises:
+        UsageError: Nothing is called so; the message lists what is there.
+    """
+    for model in capture.models:
+        if name in (model.partition_id, model.model_id):
+            return model
+    raise UsageError(_nothing_called(capture, name))
+
+
+def attached_model(capture: Capture, model: Model, *, optimized: bool) -> bytes:
+    """Get a model's bytes out of a capture.
+
+    Args:
+        capture: The capture.
+        model: The model's record.
+        optimized: The model as ONNX Runtime runs it, in place of the one that it was given.
+
+    Returns:
+        The serialised model.
+
+    Raises:
+        UsageError: It was never profiled, so that what ONNX Runtime made of it is not known.
+        CaptureError: The capture does not hold the model's bytes.
+    """
+    found = capture.attachments.get(attachment_name(model, optimized=optimized))
+    if found is not None:
+        return found
+    if optimized and attachment_name(model, optimized=False) in capture.attachments:
+        raise UsageError(
+            f"what ONNX Runtime made of model {model.model_id} is not known yet: call lens.profile(...) first. "
+            f"Without optimized=True the model is shown as it was converted"
+        )
+    raise CaptureError(
+        f"model {model.model_id} of partition {model.partition_id} is not in this capture, only facts about it ({model.node_count} nodes). "
+        f"Dry runs keep no models, and redacted captures leave them out: run ortlens.explain(model)(*args) without dry_run, "
+        f"or load the capture as it was saved"
+    )
+
+
+def attachment_name(model: Model, *, optimized: bool) -> str:
+    """Name the member of a capture that holds a model's bytes.
+
+    Args:
+        model: The model's record.
+        optimized: As for `attached_model`.
+
+    Returns:
+        As `models/m0.onnx`.
+    """
+    # Never `model.path`: a loaded capture may name any file of this machine there.
+    return f"models/{model.model_id}{OPTIMIZED if optimized else ''}.onnx"
+
+
+def _nothing_called(capture: Capture, name: object) -> str:
+    asked = clipped(repr(name), 80)
+    if not capture.models:
+        return f"no partition or model is called {asked}: this capture has none. A backend other than ortlens makes no ONNX models"
+    pairs = [f"{model.partition_id} ({model.model_id})" for model in capture.models]
+    more = f" and {len(pairs) - _LISTED} more, see .partitions" if len(pairs) > _LISTED else ""
+    return f"no partition or model is called {asked}; there are {', '.join(pairs[:_LISTED])}{more}"
