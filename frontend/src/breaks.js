@@ -1,5 +1,5 @@
 // Graph breaks and recompiles: where, why, what it costs, and what to change.
-import { button, el, facts, link, together } from "./dom.js";
+import { button, el, facts, link, roving, together } from "./dom.js";
 import { clipped, counted, functionName, place, time, visible } from "./format.js";
 import { emptyState, helpLine } from "./help.js";
 
@@ -18,6 +18,7 @@ export function mountBreaks(root, store) {
   }
   if (breaks.rows) root.append(el("h3", {}, counted(breaks.rows, "graph break")), ...ranked(breaks).map((row) => breakCard(store, breaks, row)));
   if (recompiles.rows) root.append(el("h3", {}, counted(recompiles.rows, "recompile")), ...recompileGroups(recompiles).map((rows) => recompileCard(store, recompiles, rows)));
+  roving(root, "h4 .ol-link");
   return followSelection(root, store);
 }
 
@@ -44,9 +45,10 @@ function ranked(breaks) {
   return rows.sort((a, b) => cost(b)[0] - cost(a)[0] || cost(b)[1] - cost(a)[1]);
 }
 
-/** What a card is about, as a line of code, and the button that selects it. */
-function codeLine(store, id, file, line, source) {
-  const where = link(store, id, place(file, line));
+/** What a card is about, as a line of code, and the button that selects that line. */
+function codeLine(store, file, line, source) {
+  const id = `line:${file}:${line}`;
+  const where = store.identity.has(id) ? link(store, id, place(file, line)) : place(file, line);
   return el("p.ol-card-code", {}, where, source ? el("code", {}, clipped(source.trim(), 300)) : null);
 }
 
@@ -59,8 +61,8 @@ function breakCard(store, table, row) {
   return el(
     "article.ol-event",
     { "data-ids": id, "aria-label": `Graph break at ${place(get("file"), get("line"))}` },
-    el("h4", {}, el("span.ol-mark-break", { "aria-hidden": "true" }, "✂ "), clipped(get("reason"), 300)),
-    codeLine(store, id, get("file"), get("line"), get("source")),
+    el("h4", {}, el("span.ol-mark-break", { "aria-hidden": "true" }, "✂ "), link(store, id, clipped(get("reason") || "no reason was recorded", 300))),
+    codeLine(store, get("file"), get("line"), get("source")),
     advice ? el("p.ol-advice", {}, el("b", {}, "Do: "), visible(advice)) : null,
     inlineFacts([
       ["cost", get("cost_ns") ? `${time(get("cost_ns"))} per call` : null],
@@ -82,7 +84,8 @@ function inlineFacts(pairs) {
 
 function graphLinks(store, compileIds) {
   const known = store.data.index("graphs", "compile_id");
-  const links = compileIds.flatMap((compiled) => (known.get(compiled) ?? []).map((row) => link(store, store.identity.idOf("graphs", row), `graph ${compiled}`)));
+  const forward = (row) => store.data.table("graphs").get(row, "phase") !== "backward"; // which has its forward's id, and was not broken off
+  const links = compileIds.flatMap((compiled) => (known.get(compiled) ?? []).filter(forward).map((row) => link(store, store.identity.idOf("graphs", row), `graph ${compiled}`)));
   return links.length ? el("span.ol-links", {}, ...links) : compileIds.join(", ");
 }
 
@@ -115,8 +118,8 @@ function recompileCard(store, table, rows) {
   return el(
     "article.ol-event",
     { "data-ids": ids.join("\n"), "aria-label": `Recompiles of ${functionName(get("function"))}` },
-    el("h4", {}, el("span.ol-mark-recompile", { "aria-hidden": "true" }, "↻ "), `${functionName(get("function"))} was compiled again ${rows.length === 1 ? "once" : `${rows.length} times`}`),
-    codeLine(store, ids[0], get("file"), get("line"), null),
+    el("h4", {}, el("span.ol-mark-recompile", { "aria-hidden": "true" }, "↻ "), link(store, ids[0], `${functionName(get("function"))} was compiled again ${rows.length === 1 ? "once" : `${rows.length} times`}`)),
+    codeLine(store, get("file"), get("line"), null),
     ...advice.slice(0, 3).map((text) => el("p.ol-advice", {}, el("b", {}, "Do: "), visible(text))),
     el("ul.ol-guards", {}, ...rows.slice(0, 12).map((row) => guardItem(store, table, row))),
     rows.length > 12 ? el("p.ol-soft", {}, `and ${rows.length - 12} more, see Tables`) : null,
@@ -124,9 +127,9 @@ function recompileCard(store, table, rows) {
 }
 
 function guardItem(store, table, row) {
-  const guard = (table.get(row, "guard") ?? table.get(row, "reason")).split("  #")[0].trim();
+  const guard = (table.get(row, "guard") ?? table.get(row, "reason") ?? "a guard").split("  #")[0].trim();
   const values = table.get(row, "values") ?? [];
   const id = store.identity.idOf("recompiles", row);
-  const full = button("why", () => store.set({ selected: id, tab: "tables", table: "recompiles" }), { class: "ol-link", title: visible(table.get(row, "reason")) });
+  const full = button("why", () => store.set({ selected: id, tab: "tables", table: "recompiles" }), { class: "ol-link", title: visible(table.get(row, "reason") ?? "") });
   return el("li", {}, link(store, id, table.get(row, "compile_id")), " no longer true: ", el("code", {}, clipped(guard, 300)), values.length ? el("span.ol-soft", {}, ` seen: ${clipped(values.join(", "), 160)}`) : null, " ", full);
 }

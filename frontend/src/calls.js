@@ -33,7 +33,7 @@ export function callsOf(data, shorten) {
     const row = Math.max(0, firstAfter(start, at) - 1);
     return runs.rows ? begun[row] - origin + Math.max(0, at - start[row]) : 0;
   };
-  return { rows: runs.rows, start, total, bind, run, output, end, pauses, clock, ...lanesOf(runs, total, laneName(data)) };
+  return { rows: runs.rows, start, total, bind, run, output, end, pauses, clock, ...lanesOf(runs, total, laneName(data), madeAt(data)) };
 }
 
 /** Where each call is drawn: a notebook's calls lie minutes apart, and would be specks in an empty line. */
@@ -82,7 +82,13 @@ function laneName(data) {
   };
 }
 
-function lanesOf(runs, total, nameOf) {
+/** Sessions are made in the order in which a call of the model meets them. */
+function madeAt(data) {
+  const row = (table, id) => (data.index(table, table === "sessions" ? "session_id" : "graph_id").get(id.slice(id.indexOf(":") + 1)) ?? [0])[0];
+  return ({ id }) => row(id.startsWith("session:") ? "sessions" : "graphs", id);
+}
+
+function lanesOf(runs, total, nameOf, made) {
   const [sessions, graphs, threads] = ["session_id", "graph_id", "thread"].map((name) => runs.column(name));
   const byThread = new Map();
   const bySession = new Map();
@@ -94,7 +100,11 @@ function lanesOf(runs, total, nameOf) {
   const cost = (rows) => rows.reduce((sum, row) => sum + total[row], 0);
   const ranked = [...bySession].map(([id, rows]) => ({ label: nameOf(id), id, whole: false, rows, cost: cost(rows) })).sort((a, b) => b.cost - a.cost);
   const room = Math.max(0, MAX_LANES - whole.length);
-  return { lanes: [...whole, ...ranked.slice(0, room)], lanesLeft: Math.max(0, ranked.length - room) };
+  const all = cost(runs.rows ? Array.from({ length: runs.rows }, (_, row) => row) : []);
+  // The most expensive have lanes; a call of the model goes down them like stairs.
+  const kept = ranked.slice(0, room).sort((a, b) => made(a) - made(b));
+  for (const lane of kept) lane.label += ` ${all ? Math.round((100 * lane.cost) / all) : 0}%`;
+  return { lanes: [...whole, ...kept], lanesLeft: Math.max(0, ranked.length - room) };
 }
 
 function push(map, key, value) {

@@ -1,4 +1,5 @@
 // What is selected, and what it is linked to: from the user's line to the kernel, each link with how sure it is.
+import { copyFrom } from "./clipboard.js";
 import { button, el, facts, link } from "./dom.js";
 import { bytes, cell, clipped, count, flops, functionName, place, real, time, visible } from "./format.js";
 import { STEPS } from "./identity.js";
@@ -81,8 +82,9 @@ function nothing(store) {
 }
 
 function selected(store, chain) {
-  const close = button("×", () => store.set({ selected: null }), { class: "ol-icon", title: "Select nothing", "aria-label": "Select nothing" });
-  const head = el("div.ol-details-head", {}, el("span.ol-kind", {}, KIND_NAMES[chain.kind] ?? chain.kind), close);
+  const close = button("×", () => store.set({ selected: null }), { class: "ol-icon", title: "Select nothing (Esc)", "aria-label": "Select nothing" });
+  const copy = button("Copy id", () => copyFrom(copy, chain.id, { done: "Copied", name: "Id" }), { class: "ol-copy-id", title: clipped(`${chain.id}: the name of this in Python too, as in the widget's .selected`, 300) });
+  const head = el("div.ol-details-head", {}, el("span.ol-kind", {}, KIND_NAMES[chain.kind] ?? chain.kind), copy, close);
   const name = el("p.ol-details-name", { tabindex: "-1" }, clipped(nameOf(store, chain), 300));
   const body = el("div.ol-chain", {}, ...STEPS.filter((step) => chain[step].length && !isItself(chain, step)).map((step) => stepOf(store, chain, step)));
   return [head, name, jumps(store, chain), about(store, chain), el("h4", {}, "Linked to"), body, legend(chain)].filter(Boolean);

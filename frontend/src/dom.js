@@ -69,3 +69,30 @@ export function perFrame(draw) {
   ask.cancel = () => cancelAnimationFrame(waiting);
   return ask;
 }
+
+/**
+ * Of many things of a kind only one is a stop of the Tab key; the arrows, Home and End go among them.
+ * @param {HTMLElement} container Stays, while what is inside may come and go.
+ * @param {string} selector
+ * @returns {() => void} To be called when the things are other ones.
+ */
+export function roving(container, selector) {
+  const items = () => [...container.querySelectorAll(selector)].filter((item) => !item.disabled && !item.closest("[hidden]"));
+  const stopAt = (chosen) => items().forEach((item) => (item.tabIndex = item === chosen ? 0 : -1));
+  container.addEventListener("focusin", (event) => {
+    const item = event.target.closest(selector);
+    if (item) stopAt(item);
+  });
+  container.addEventListener("keydown", (event) => {
+    if (!event.target.matches(selector) || event.ctrlKey || event.metaKey || event.altKey) return;
+    const all = items();
+    const at = all.indexOf(event.target);
+    const to = { ArrowDown: at + 1, ArrowRight: at + 1, ArrowUp: at - 1, ArrowLeft: at - 1, Home: 0, End: all.length - 1 }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    all[Math.max(0, Math.min(all.length - 1, to))].focus();
+  });
+  const refresh = () => stopAt(items()[0]);
+  refresh();
+  return refresh;
+}

@@ -1,6 +1,6 @@
 // What ortlens noticed: evidence, why it matters, what to do.
 import { followSelection } from "./breaks.js";
-import { button, el, facts, link } from "./dom.js";
+import { button, el, facts, link, roving } from "./dom.js";
 import { clipped, counted, place, visible } from "./format.js";
 import { emptyState, helpLine } from "./help.js";
 
@@ -21,6 +21,7 @@ export function mountFindings(root, store) {
   const rows = Array.from({ length: findings.rows }, (_, row) => row);
   const cards = rows.map((row) => findingCard(store, findings, row));
   root.append(severities(findings, rows, cards), ...cards);
+  roving(root, "h4 .ol-link");
   return followSelection(root, store);
 }
 
@@ -47,8 +48,8 @@ function findingCard(store, table, row) {
   const gain = store.data.overview.gains[row];
   return el(
     `article.ol-event.ol-${severity}`,
-    { "data-ids": id, "aria-label": `${severity}: ${clipped(get("title"), 200)}` },
-    el("h4", {}, el("span.ol-sign", { title: severity, role: "img", "aria-label": severity }, SIGNS[severity] ?? "·"), " ", link(store, id, clipped(get("title"), 400))),
+    { "data-ids": id, "aria-label": `${severity}: ${clipped(get("title") ?? "", 200)}` },
+    el("h4", {}, el("span.ol-sign", { title: severity, role: "img", "aria-label": severity }, SIGNS[severity] ?? "·"), " ", link(store, id, clipped(get("title") || "a finding without a title", 400))),
     get("mitigation") ? el("p.ol-advice", {}, el("b", {}, "Do: "), visible(get("mitigation"))) : null,
     facts([
       ["gain", gain ? `${gain}, per call` : null],

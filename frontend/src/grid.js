@@ -34,7 +34,7 @@ export function createGrid(handlers) {
   const state = { columns: [], widths: [], rows: 0, order: new Uint32Array(0), sort: null, filters: new Map(), active: 0, chosen: -1 };
   const head = el("div.ol-grid-head", { role: "rowgroup" });
   const rows = el("div.ol-grid-rows", { role: "rowgroup" });
-  const sizer = el("div.ol-grid-sizer", {}, rows);
+  const sizer = el("div.ol-grid-sizer", { role: "presentation" }, rows);
   const element = el("div.ol-grid", { role: "grid", tabindex: "0", "aria-label": "Rows" }, head, sizer);
   const draw = perFrame(() => drawRows(element, rows, state));
 
@@ -127,6 +127,12 @@ function filterRow(state, refresh) {
       if (input.value) state.filters.set(column.name, input.value);
       else state.filters.delete(column.name);
       refresh();
+    });
+    input.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" || !input.value) return;
+      event.preventDefault();
+      input.value = "";
+      input.dispatchEvent(new Event("input"));
     });
     row.append(sized(el("div", { role: "gridcell" }, input), state.widths[at]));
   });

@@ -4,7 +4,7 @@ import { el } from "./dom.js";
 /** @type {Record<string, {help: string, missing: string, call?: string}>} */
 export const HELP = {
   overview: {
-    help: "The answers in one screen. Click anything: it is selected in every panel, and the details on the right show what it is linked to.",
+    help: "The answers in one screen. Click anything: it is selected in every panel, and its details say what it is linked to. Esc selects nothing again.",
     missing: "Nothing was compiled while the lens watched. Call the compiled function; one without tensor operations compiles to nothing.",
     call: "lens = ortlens.explain(model)(x)",
   },
@@ -14,11 +14,11 @@ export const HELP = {
     call: "lens = ortlens.explain(model)(x)",
   },
   tables: {
-    help: "Every recorded row. Click a head to sort, type below it to filter (numbers: >1000), hover a head for its meaning, Enter selects a row.",
+    help: "Every recorded row. Click a head to sort, type below it to filter (numbers: >1000, >1.5 ms), / finds in any column, hover a head for its meaning, Enter selects a row.",
     missing: "There are no rows in this table.",
   },
   timeline: {
-    help: "Calls over time: each bar is one call, split into binding inputs, running, handing outputs back. The gaps are PyTorch and Python. Wheel zooms, drag pans.",
+    help: "Each bar is one call of ONNX Runtime: binding inputs, running, handing outputs back. Hatched gaps are PyTorch and Python: point at one to see what runs there, click to select it. The % is a session's share of all calls. Wheel zooms, drag pans.",
     missing: "No call was recorded. A dry run never calls; otherwise call the compiled function again.",
     call: "lens = ortlens.explain(model)(x)",
   },
@@ -28,7 +28,7 @@ export const HELP = {
     call: "lens = ortlens.explain(model)(x)",
   },
   breaks: {
-    help: "Each graph break ends a graph and returns to Python; each recompile repeats the work. The first line of each says what to change.",
+    help: "Each graph break ends a graph and returns to Python; each recompile repeats the work. The line that begins with “Do” says what to change.",
     missing: "No graph break and no recompile: PyTorch traced the model in one go, once. Nothing to do here.",
   },
   findings: {

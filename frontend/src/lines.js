@@ -88,7 +88,7 @@ function addFallbacks({ data, identity }, lineOf, current) {
 function addEvents({ data, identity }, lineOf) {
   const events = [
     ["breaks", "break", (get) => `graph break: ${get("reason")}`],
-    ["recompiles", "recompile", (get) => `compiled again: ${(get("guard") ?? get("reason")).split("  #")[0]}`],
+    ["recompiles", "recompile", (get) => `compiled again: ${(get("guard") ?? get("reason") ?? "a guard failed").split("  #")[0]}`],
     ["findings", "finding", (get) => `${get("severity")}: ${get("title")}`],
   ];
   for (const [name, kind, words] of events) {

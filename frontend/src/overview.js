@@ -1,8 +1,10 @@
 // The first screen: is it in ONNX Runtime, in how many pieces and why, where does the time go, is it right, what first?
 import { shareBar, stackedBar } from "./bars.js";
+import { sectionsOf } from "./cells.js";
 import { button, el } from "./dom.js";
 import { clipped, count, counted, percent, place, real, time } from "./format.js";
 import { emptyState, HELP, helpLine } from "./help.js";
+import { STEPS } from "./identity.js";
 import { pieceStrip } from "./pieces.js";
 
 const MAX_STRETCHES = 7;
@@ -29,7 +31,21 @@ export function mountOverview(root, store) {
   if (overview.coverage.verdict === "empty") root.append(emptyState("overview"));
   else root.append(el("div.ol-cards", {}, el("div", {}, inOrt(store), pieces(store)), el("div", {}, first(store), times(store), right(store))));
   root.append(recorded(store.data.meta));
-  return () => {};
+  return followSelection(root, store);
+}
+
+/** What belongs to the selection is marked here too: its pieces, its breaks. */
+function followSelection(root, store) {
+  const follow = () => {
+    const chain = store.get("chain");
+    const ids = new Set(chain ? [chain.id, ...STEPS.flatMap((step) => chain[step].map((found) => found.id))] : []);
+    for (const element of root.querySelectorAll("[data-id]")) {
+      if (ids.has(element.dataset.id)) element.setAttribute("aria-current", "true");
+      else element.removeAttribute("aria-current");
+    }
+  };
+  follow();
+  return store.subscribe(["chain"], follow);
 }
 
 /** Where the figures come from. */
@@ -37,11 +53,16 @@ function recorded({ created, environment }) {
   const known = [["version_torch", "torch"], ["version_onnxruntime", "onnxruntime"], ["python", "Python"], ["platform", ""], ["cpu_count", "processors:"], ["torch_threads", "threads of torch:"]];
   const told = known.filter(([key]) => environment[key]).map(([key, words]) => `${words} ${environment[key]}`.trim());
   if (!created && !told.length) return el("span");
-  return el("p.ol-soft.ol-recorded", {}, clipped(`Recorded ${created.replace("T", " ")} with ${told.join(", ")}`, 400));
+  return el("p.ol-soft.ol-recorded", {}, clipped(`Recorded ${String(created).replace("T", " ").slice(0, 16)} with ${told.join(", ")}`, 400));
 }
 
 const card = (name, question, ...children) => el(`section.ol-card.ol-card-${name}`, {}, el("h3", {}, question), ...children);
-const go = (store, label, patch) => button(label, () => store.set(patch), { class: "ol-link" });
+const DRY = "Nothing ran: this is a dry run, under tensors without data. Call explain() without dry_run=True to measure.";
+
+/** Models without a session and without a call: that is what a dry run leaves. */
+const isDryRun = ({ table }) => table("models").rows > 0 && !table("sessions").rows && !table("runs").rows;
+
+const go = (store, label, patch) => button(label, () => store.set(patch), { class: "ol-link", "data-id": patch.selected ?? null });
 
 function inOrt(store) {
   const { coverage, coverage_sentence: sentence } = store.data.overview;
@@ -109,7 +130,7 @@ const note = (said, call) => el("p.ol-soft", {}, said, call ? " To fill this in:
 
 function callTime(store) {
   const { call } = store.data.overview;
-  if (!call.calls) return [note("No call was recorded.", null)];
+  if (!call.calls) return [note(isDryRun(store.data) ? DRY : "No call was recorded. Call the compiled function again.", null)];
   const parts = [
     { name: "ONNX Runtime", kind: "ort", value: call.ort_ns },
     { name: "PyTorch operators", kind: "eager", value: call.eager_ns },
@@ -130,15 +151,24 @@ function right(store) {
   const found = judged(numerics);
   const title = "Is it right?";
   if (!found.checked && !store.data.overview.coverage.ort_node_count) return card("right", title, note("ONNX Runtime computed nothing that could be compared.", null));
-  if (!found.checked) return card("right", title, note("Not checked yet.", HELP.numerics.call));
+  if (!found.checked) return card("right", title, isDryRun(store.data) ? note(DRY, null) : note("Not checked yet.", HELP.numerics.call));
   const words = `${counted(found.checked, "value")} compared with PyTorch`;
   if (!found.wrong) {
     const worst = found.worst === null ? "" : `; the largest difference is ${real(found.worst)}`;
-    return card("right", title, el("p.ol-big", {}, "Yes, within tolerance"), el("p", {}, `${words}${worst}. `, go(store, "See each", { tab: "numerics" })));
+    const left = unchecked(store);
+    const yes = left ? "Yes, as far as it was checked" : "Yes, within tolerance";
+    const missing = left ? ` ${counted(left, "value")} of ONNX Runtime's ${left === 1 ? "was" : "were"} not compared.` : "";
+    return card("right", title, el("p.ol-big", {}, yes), el("p", {}, `${words}${worst}.${missing} `, go(store, "See each", { tab: "numerics" })));
   }
   const at = found.first === null ? null : store.identity.idOf("numerics", found.first);
   const where = at ? go(store, store.identity.label(at), { selected: at, tab: "numerics" }) : null;
   return card("right", title, el("p.ol-big", {}, `No: ${counted(found.wrong, "value")} out of tolerance`), el("p", {}, `${words}. `, where ? "The first that differs: " : null, where));
+}
+
+/** Partitions that no check touched: a backward, a graph that the checked call did not take. */
+function unchecked(store) {
+  const sections = sectionsOf(store).filter(({ cells }) => cells.every((cell) => cell.state === "unchecked"));
+  return sections.reduce((sum, { cells }) => sum + cells.length, 0);
 }
 
 function judged(numerics) {
@@ -161,5 +191,12 @@ function first(store) {
   const items = looks.map((look) => el("li", {}, look.id && store.identity.has(look.id) ? go(store, look.sentence, { selected: look.id }) : look.sentence));
   const findings = store.data.table("findings").rows;
   const more = findings ? el("p", {}, go(store, findings === 1 ? "The finding" : `All ${counted(findings, "finding")}`, { tab: "findings" })) : null;
-  return card("first", "What should I do first?", looks.length ? el("ol", {}, ...items) : el("p", {}, "Nothing stands out."), more);
+  return card("first", "What should I do first?", looks.length ? el("ol", {}, ...items) : el("p", {}, "Nothing stands out."), unmeasured(store.data), more);
+}
+
+/** What would show more, where it was not asked for yet. */
+function unmeasured(data) {
+  if (isDryRun(data) || !data.table("sessions").rows) return null;
+  const calls = ["ledger", "kernels", "numerics"].filter((name) => !data.table(name).rows).map((name) => HELP[name].call);
+  return calls.length ? el("p.ol-soft", {}, "To see more: ", ...calls.flatMap((call, at) => [at ? ", " : "", el("code", {}, call)])) : null;
 }

@@ -1,6 +1,6 @@
 // The user's lines with what became of them. Only lines that made something are recorded, so gaps are marked.
 import { heatBar } from "./bars.js";
-import { button, el, link, together } from "./dom.js";
+import { button, el, link, roving, together } from "./dom.js";
 import { clipped, count, counted, place, time, visible } from "./format.js";
 import { emptyState, helpLine } from "./help.js";
 import { sourceFiles } from "./lines.js";
@@ -22,16 +22,27 @@ export function mountSource(root, store) {
   }
   const names = el("div.ol-files", { role: "group", "aria-label": "Files" });
   const listing = el("div.ol-listing", { tabindex: "-1" });
-  root.append(el("div.ol-source", {}, names, listing));
+  const find = el("input", { type: "search", "data-find": true, placeholder: "Find a line  /", "aria-label": "Find a line of source; Enter goes to the next" });
+  root.append(el("div.ol-tools", {}, find), el("div.ol-source", {}, names, listing));
+  const firstLine = roving(listing, ".ol-link");
   let shown = null;
 
   const open = (file) => {
     shown = file;
     for (const tab of names.children) tab.setAttribute("aria-pressed", String(tab.dataset.file === file.file));
     listing.replaceChildren(...listingOf(store, file));
+    listing.scrollTop = 0;
+    firstLine();
     mark();
   };
   names.append(...files.map((file) => fileButton(file, () => open(file))));
+  roving(names, "button");
+  find.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter") return;
+    event.preventDefault();
+    const next = nextLine(files, shown, store.get("selected"), find.value, event.shiftKey ? -1 : 1);
+    if (next) store.set({ selected: next });
+  });
 
   /** The lines of the selection are marked; another file is opened when none of them is in this one. */
   function mark() {
@@ -60,10 +71,22 @@ export function mountSource(root, store) {
   return together([store.subscribe(["chain", "tab"], follow)]);
 }
 
+/** @returns {string|null} Id of the next line that holds some words, after the selected one, in all files from the shown one on. */
+export function nextLine(files, shown, selected, text, step) {
+  const wanted = text.toLowerCase().trim();
+  const lines = files.flatMap((file) => file.lines.map((line) => ({ id: `line:${file.file}:${line.line}`, file, words: `${line.line} ${line.source ?? ""}` })));
+  const found = lines.filter(({ words }) => wanted && words.toLowerCase().includes(wanted));
+  if (!found.length) return null;
+  const at = found.findIndex(({ id }) => id === selected);
+  const from = at < 0 ? Math.max(0, found.findIndex(({ file }) => file === shown)) - (step > 0 ? 1 : 0) : at;
+  return found[(from + step + found.length) % found.length].id;
+}
+
 function fileButton(file, open) {
-  const name = place(file.file, null);
-  const tab = button(name, open, { "data-file": file.file, title: visible(file.file) });
-  tab.append(el("span.ol-soft", {}, ` ${counted(file.nodes, "node")}${file.ns ? `, ${time(file.ns)}` : ""}${file.own ? "" : ", installed"}`));
+  const parts = place(file.file, null).split("/");
+  const tab = button(parts.at(-1), open, { "data-file": file.file, title: visible(file.file) });
+  const folder = parts.length > 1 ? `${parts[0]}/ · ` : "";
+  tab.append(el("span.ol-soft", {}, `${folder}${counted(file.nodes, "node")}${file.ns ? `, ${time(file.ns)}` : ""}${file.own ? "" : ", installed"}`));
   return tab;
 }
 

@@ -1,6 +1,7 @@
 // Every table of the capture: sort, filter, choose columns, copy.
-import { button, el, together } from "./dom.js";
-import { cell, count, csv } from "./format.js";
+import { copyFrom } from "./clipboard.js";
+import { button, el, roving, together } from "./dom.js";
+import { cell, count, counted, csv } from "./format.js";
 import { createGrid } from "./grid.js";
 import { helpLine } from "./help.js";
 
@@ -45,9 +46,10 @@ const EMPTY = {
 export function mountTables(root, store) {
   const hidden = new Map(); // columns that are not shown, by table
   let linked = null; // rows that belong to the selection, when only they are asked for
+  let wanted = null; // test of what is looked for in any column
   const summary = el("span.ol-soft", { role: "status" });
   const grid = createGrid({
-    keep: (row) => linked === null || linked.has(row),
+    keep: (row) => (linked === null || linked.has(row)) && (wanted === null || wanted(row)),
     onChange: () => (summary.textContent = told(store, grid.order().length)),
     onChoose: (row) => {
       const id = store.identity.idOf(store.get("table"), row);
@@ -56,13 +58,15 @@ export function mountTables(root, store) {
   });
   const names = tableButtons(store);
   const onlyLinked = el("input", { type: "checkbox", on: { change: () => refresh() } });
+  const find = el("input", { type: "search", "data-find": true, placeholder: "Find in any column  /", "aria-label": "Find in any column", on: { input: () => refresh() } });
   const columns = el("details.ol-chooser", {}, el("summary", {}, "Columns"), el("div"));
   const empty = el("div.ol-empty", { hidden: true });
-  const tools = el("div.ol-tools", {}, summary, el("label", {}, onlyLinked, " only what is linked to the selection"), columns, copyButton(store, grid, () => shownColumns(store, hidden)));
+  const tools = el("div.ol-tools", {}, find, summary, el("label", {}, onlyLinked, " only what is linked to the selection"), columns, copyButton(store, grid, () => shownColumns(store, hidden)));
   root.append(helpLine("tables"), names, tools, grid.element, empty);
 
   function refresh() {
     linked = onlyLinked.checked ? linkedRows(store) : null;
+    wanted = anywhere(find.value, shownColumns(store, hidden));
     grid.refresh();
   }
 
@@ -71,6 +75,7 @@ export function mountTables(root, store) {
     const table = store.data.table(name);
     for (const tab of names.children) tab.setAttribute("aria-pressed", String(tab.dataset.table === name));
     linked = onlyLinked.checked ? linkedRows(store) : null;
+    wanted = anywhere(find.value, shownColumns(store, hidden));
     columns.lastChild.replaceChildren(chooser(store, hidden, show));
     for (const box of columns.querySelectorAll("input")) if (box.value === toggled) box.focus(); // the list was made anew
     grid.show(shownColumns(store, hidden), table.rows, SORT[name]);
@@ -96,10 +101,17 @@ export function mountTables(root, store) {
   return together([store.subscribe(["table"], () => show(null)), store.subscribe(["selected"], changed), grid.destroy]);
 }
 
+/** @returns {((row: number) => boolean)|null} Whether every word stands somewhere in a row; null when none is asked for. */
+export function anywhere(text, columns) {
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  if (!words.length) return null;
+  return (row) => words.every((word) => columns.some((column) => column.text(row).toLowerCase().includes(word)));
+}
+
 function told(store, shown) {
   const { rows, total } = store.data.table(store.get("table"));
   const left = total > rows ? `, ${count(total - rows)} left out` : "";
-  return shown === rows ? `${count(rows)} rows${left}` : `${count(shown)} of ${count(rows)} rows${left}`;
+  return shown === rows ? `${counted(rows, "row")}${left}` : `${count(shown)} of ${count(rows)} rows${left}`;
 }
 
 function tableButtons(store) {
@@ -110,6 +122,7 @@ function tableButtons(store) {
     tab.append(el("span.ol-soft", {}, count(rows)));
     list.append(tab);
   }
+  roving(list, "button");
   return list;
 }
 
@@ -161,34 +174,13 @@ function chooser(store, hidden, show) {
 }
 
 function copyButton(store, grid, columns) {
-  const copy = button("Copy as CSV", async () => {
+  const copy = button("Copy as CSV", () => {
     const table = store.data.table(store.get("table"));
     const names = columns().map((column) => column.name);
     const text = csv(names, Array.from(grid.order(), (row) => names.map((name) => table.get(row, name))));
-    const done = await copied(text);
-    copy.textContent = done ? `Copied ${count(grid.order().length)} rows` : "Copy as CSV";
-    if (!done) offer(copy, text);
-    setTimeout(() => (copy.textContent = "Copy as CSV"), 2000);
-  });
+    copyFrom(copy, text, { done: `Copied ${counted(grid.order().length, "row")}`, name: "CSV" });
+  }, { title: "The rows that are shown, in their order, with the columns that are shown" });
   return copy;
-}
-
-async function copied(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    return false; // frames without the permission, as some notebooks' outputs are
-  }
-}
-
-/** Where a page may not write to the clipboard, the text stands ready to be copied by hand. */
-function offer(beside, text) {
-  const box = el("textarea.ol-copy", { readonly: true, "aria-label": "CSV, press Ctrl C to copy" });
-  box.value = text;
-  box.addEventListener("blur", () => box.remove());
-  beside.after(box);
-  box.select();
 }
 
 /** @returns {Set<number>} Rows of the shown table that belong to what is selected. */

@@ -3,6 +3,7 @@ import { callAt, callsOf, firstAfter } from "./calls.js";
 import { onThemeChange, palette } from "./canvas.js";
 import { button, el, onResize, perFrame, together } from "./dom.js";
 import { count, counted, time } from "./format.js";
+import { createGaps, typicalCalls } from "./gaps.js";
 import { emptyState, helpLine } from "./help.js";
 import { COLOURS, drawTimeline, LABEL, LANE, TOP } from "./timelinedraw.js";
 
@@ -21,17 +22,21 @@ export function mountTimeline(root, store) {
   return () => timeline.destroy();
 }
 
+const READABLE = 3; // pixels of a usual call below which an opening view would show specks
+
 class Timeline {
   constructor(root, store) {
     this.store = store;
+    this.gap = createGaps(store);
     this.calls = callsOf(store.data, true);
     this.view = { from: 0, to: this.calls.end, lane: 0, row: -1, dim: null, focused: false };
     this.draw = perFrame(() => this.paint());
-    this.canvas = el("canvas.ol-canvas", { tabindex: "0", role: "application", "aria-label": "Timeline of calls. Left and right go from call to call, up and down from lane to lane, plus and minus zoom, 0 shows everything, Enter selects." });
+    this.canvas = el("canvas.ol-canvas", { tabindex: "0", role: "application", "aria-label": "Timeline of calls. Left and right go from call to call, up and down from lane to lane, g to the gap that follows, plus and minus zoom, 0 shows everything, t to a typical call of the model, Enter selects." });
     this.holder = el("div.ol-scroll", {}, this.canvas);
     this.said = el("p.ol-status", { role: "status" });
     root.append(this.tools(), this.holder, this.said);
     this.size();
+    this.open();
     this.listen();
     this.cleanups = [
       store.subscribe(["chain"], () => this.follow(true)),
@@ -59,7 +64,8 @@ class Timeline {
       gap,
       zoom("+", "Zoom in (+)", () => this.zoom(0.5)),
       zoom("−", "Zoom out (-)", () => this.zoom(2)),
-      zoom("Fit", "Show everything (0)", () => this.fit()),
+      zoom("All", "Show all calls (0)", () => this.fit()),
+      typicalCalls(this.calls) ? zoom("Typical", "Show a call of the model that took as long as it usually does (t)", () => this.typical()) : null,
       el("label", {}, pauses, " shorten pauses"),
       this.figures,
     );
@@ -67,6 +73,19 @@ class Timeline {
 
   size() {
     this.canvas.style.height = `${TOP + this.calls.lanes.length * LANE + 4}px`;
+  }
+
+  /** All calls where they are more than specks, else a typical one. */
+  open() {
+    const usual = Float64Array.from(this.calls.total).sort()[this.calls.rows >> 1];
+    const width = (this.holder.clientWidth || 900) - LABEL;
+    if ((usual / this.calls.end) * width < READABLE) this.typical();
+  }
+
+  typical() {
+    const view = typicalCalls(this.calls);
+    if (view) Object.assign(this.view, view);
+    this.draw();
   }
 
   fit() {
@@ -78,7 +97,7 @@ class Timeline {
     if (!this.canvas.clientWidth) return;
     Object.assign(this.view, { top: this.holder.scrollTop, bottom: this.holder.scrollTop + this.holder.clientHeight });
     this.view.focused = this.canvas.getRootNode().activeElement === this.canvas;
-    drawTimeline(this.canvas, this.calls, this.view, (this.colours ??= palette(this.holder, COLOURS)));
+    drawTimeline(this.canvas, this.calls, { ...this.view, gap: this.gap }, (this.colours ??= palette(this.holder, COLOURS)));
     this.figures.textContent = this.inView();
   }
 
@@ -90,7 +109,9 @@ class Timeline {
     let busy = 0;
     for (let row = first; row < last; row++) busy += total[row];
     const left = this.calls.lanesLeft ? `; ${counted(this.calls.lanesLeft, "more session")} without a lane` : "";
-    return `${counted(last - first, "call")} in view, ${time(busy)} of ${time(this.view.to - this.view.from)} inside them${left}`;
+    const of = last - first < this.calls.rows ? ` of ${count(this.calls.rows)}` : "";
+    const own = this.view.dim ? `; ${count(this.view.dim.size)} belong to the selection` : "";
+    return `${count(last - first)}${of} ${this.calls.rows === 1 ? "call" : "calls"} in view: ${time(busy)} inside them, ${time(Math.max(0, this.view.to - this.view.from - busy))} not${own}${left}`;
   }
 
   /** What is selected elsewhere stands out here; the view moves only when nothing of it is to be seen. */
@@ -179,27 +200,71 @@ class Timeline {
   choose({ lane, hit, label, row }) {
     if (!hit) return;
     this.view.lane = lane;
-    const id = row >= 0 ? `run:${row}` : label ? hit.id : null;
+    const gap = hit.whole && !label && row < 0 ? this.gapAt(hit, place) : null;
+    const id = row >= 0 ? `run:${row}` : label ? hit.id : (gap?.id ?? null);
     if (id) this.store.set({ selected: id });
     this.draw();
   }
 
   say({ hit, row, label, place }) {
+    const gap = hit?.whole && !label && row < 0 ? this.gapAt(hit, place) : null;
     if (row >= 0) this.said.textContent = this.words(row);
-    else if (hit && !label) this.said.textContent = hit.whole ? `${time(this.calls.clock(place))} after the first call: PyTorch and Python` : `${time(this.calls.clock(place))} after the first call`;
-    this.canvas.style.cursor = row >= 0 || (label && hit?.id) ? "pointer" : "grab";
+    else if (gap) this.said.textContent = gap.words;
+    else if (hit && !label) this.said.textContent = `${time(this.calls.clock(place))} after the first call`;
+    this.canvas.style.cursor = row >= 0 || gap?.id || (label && hit?.id) ? "pointer" : "grab";
+  }
+
+  /** What lies between the calls around a place. */
+  gapAt(lane, place) {
+    const at = firstAfter(lane.rows, place, (index) => this.calls.start[lane.rows[index]]);
+    return this.gapBefore(lane, at);
+  }
+
+  gapBefore({ rows }, at) {
+    if (at < 1 || at >= rows.length) return null;
+    const runs = this.store.data.table("runs");
+    const [before, after] = [rows[at - 1], rows[at]];
+    const ns = runs.get(after, "start_ns") - runs.get(before, "start_ns") - this.calls.total[before];
+    const found = this.gap(before, after);
+    return { ...found, before, words: `${time(Math.max(0, ns))} between ${this.name(before)} and ${this.name(after)}: ${found.words}` };
+  }
+
+  name(row) {
+    const runs = this.store.data.table("runs");
+    return runs.get(row, "session_id") ?? runs.get(row, "graph_id");
+  }
+
+  /** The gap after the marked call, or the next one that anything is known of. */
+  nextGap() {
+    const lane = this.calls.lanes.find((candidate) => candidate.whole && (this.view.row < 0 || candidate.rows.includes(this.view.row)));
+    if (!lane) return;
+    const { rows } = lane;
+    let at = this.view.row < 0 ? firstAfter(rows, this.view.from, (index) => this.calls.start[rows[index]]) : rows.indexOf(this.view.row) + 1;
+    while (at < rows.length && !this.gapBefore(lane, Math.max(1, at))?.id) at += 1;
+    const gap = this.gapBefore(lane, Math.max(1, at));
+    if (!gap) return;
+    this.store.set({ selected: gap.id });
+    this.view.row = rows[Math.max(1, at)];
+    this.reveal(this.view.row);
+    this.said.textContent = gap.words;
+    this.draw();
+  }
+
+  reveal(row) {
+    const { start, total } = this.calls;
+    if (start[row] < this.view.from || start[row] + total[row] > this.view.to) this.centre(row);
   }
 
   words(row) {
     const { bind, run, output, total, clock, start } = this.calls;
     const runs = this.store.data.table("runs");
     const split = total[row] === bind[row] + run[row] + output[row] ? `: bind ${time(bind[row])}, run ${time(run[row])}, output ${time(output[row])}` : "";
-    return `Call ${count(runs.get(row, "call"))} of ${runs.get(row, "session_id") ?? runs.get(row, "graph_id")}, ${time(clock(start[row]))} after the first call, took ${time(total[row])}${split}`;
+    return `Call ${count(runs.get(row, "call") ?? row)} of ${this.name(row)}, ${time(clock(start[row]))} after the first call, took ${time(total[row])}${split}`;
   }
 
   onKey(event) {
     const acts = {
-      "+": () => this.zoom(0.5), "=": () => this.zoom(0.5), "-": () => this.zoom(2), 0: () => this.fit(), Home: () => this.step(-Infinity), End: () => this.step(Infinity),
+      "+": () => this.zoom(0.5), "=": () => this.zoom(0.5), "-": () => this.zoom(2), 0: () => this.fit(), t: () => this.typical(), g: () => this.nextGap(), Home: () => this.step(-Infinity), End: () => this.step(Infinity),
       ArrowRight: () => (event.shiftKey ? this.pan((this.view.to - this.view.from) / 8) : this.step(1)),
       ArrowLeft: () => (event.shiftKey ? this.pan((this.view.from - this.view.to) / 8) : this.step(-1)),
       ArrowDown: () => this.toLane(1), ArrowUp: () => this.toLane(-1),
@@ -224,8 +289,7 @@ class Timeline {
     const near = Math.max(0, firstAfter(rows, this.view.from, (index) => this.calls.start[rows[index]]) - 1);
     const to = Math.max(0, Math.min(rows.length - 1, here < 0 ? near : here + by));
     this.view.row = rows[to];
-    const { start, total } = this.calls;
-    if (start[rows[to]] < this.view.from || start[rows[to]] + total[rows[to]] > this.view.to) this.centre(rows[to]);
+    this.reveal(rows[to]);
     this.said.textContent = this.words(rows[to]);
     this.draw();
   }

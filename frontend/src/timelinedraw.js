@@ -3,12 +3,12 @@ import { fitted, hatching } from "./canvas.js";
 import { firstAfter } from "./calls.js";
 import { clipped, time } from "./format.js";
 
-export const LABEL = 112; // pixels left of the lanes
+export const LABEL = 118; // pixels left of the lanes
 export const TOP = 20; // pixels above them
 export const LANE = 24;
 
 /** Colours of the style sheet that the drawing needs. */
-export const COLOURS = ["back", "ink", "soft", "line", "raised", "link", "bind", "run", "output"];
+export const COLOURS = ["back", "ink", "soft", "line", "raised", "link", "eager", "bind", "run", "output"];
 
 const PARTS = ["bind", "run", "output"];
 const DIM = 0.25; // opacity of what does not belong to the selection
@@ -16,14 +16,14 @@ const DIM = 0.25; // opacity of what does not belong to the selection
 /**
  * @param {HTMLCanvasElement} canvas
  * @param {import("./calls.js").Calls} calls
- * @param {{from: number, to: number, top: number, bottom: number, lane: number, row: number, dim: Set<number>|null, focused: boolean}} view What is in
- *   view on the drawn axis and of the lanes, the marked call, and the rows that are not dimmed.
+ * @param {{from: number, to: number, top: number, bottom: number, lane: number, row: number, dim: Set<number>|null, focused: boolean, gap: (before: number, after: number) => import("./gaps.js").Gap}} view
+ *   What is in view on the drawn axis and of the lanes, the marked call, the rows that are not dimmed, and what lies between two rows.
  * @param {Record<string, string>} colours
  */
 export function drawTimeline(canvas, calls, view, colours) {
   const { context, width, height } = fitted(canvas);
   const scale = (width - LABEL) / (view.to - view.from || 1);
-  const frame = { context, width, height, scale, view, calls, colours, hatch: hatching(context, colours.line), x: (at) => LABEL + (at - view.from) * scale };
+  const frame = { context, width, height, scale, view, calls, colours, hatch: hatching(context, colours.eager), x: (at) => LABEL + (at - view.from) * scale };
   context.font = "11px system-ui, sans-serif";
   context.textBaseline = "middle";
   grid(frame);
@@ -63,7 +63,7 @@ function drawLane(frame, lane, top) {
   const high = LANE - 6;
   context.fillStyle = colours.ink;
   context.textAlign = "left";
-  context.fillText(clipped(lane.label, 17), 4, top + LANE / 2, LABEL - 8);
+  context.fillText(clipped(lane.label, 20), 4, top + LANE / 2, LABEL - 8);
   if (lane.whole) {
     const left = Math.max(LABEL, x(calls.start[lane.rows[0]]));
     context.fillStyle = hatch;
@@ -144,7 +144,7 @@ function drawBusy({ context, colours }, busy, top, high, alpha) {
   context.globalAlpha = 1;
 }
 
-/** Gaps that are wide enough say how long they are. */
+/** Gaps that are wide enough say how long they are, and what runs there. */
 function gapWords({ context, view, calls, scale, colours, x }, lane, top) {
   const { start, total } = calls;
   const first = Math.max(0, firstAfter(lane.rows, view.from, (index) => start[lane.rows[index]]) - 1);
@@ -153,7 +153,10 @@ function gapWords({ context, view, calls, scale, colours, x }, lane, top) {
     const end = start[lane.rows[at]] + total[lane.rows[at]];
     const gap = start[lane.rows[at + 1]] - end;
     if (gap * scale < 56 || calls.pauses.some((pause) => Math.abs(pause.at - end) < 1)) continue;
-    chip(context, colours, time(gap), x(end + gap / 2), top + LANE / 2);
+    const { short } = view.gap(lane.rows[at], lane.rows[at + 1]);
+    const words = short ? `${short} ${time(gap)}` : time(gap);
+    const fits = context.measureText(words).width + 12 < gap * scale;
+    chip(context, colours, fits ? words : time(gap), x(end + gap / 2), top + LANE / 2);
   }
 }
 

@@ -51,14 +51,27 @@ def payload_from_capture(capture: Capture, *, redact: bool = False) -> dict[str,
         Plain JSON data. `meta.left_out` says which rows are not in it, in words.
     """
     shown = redacted_capture(capture) if redact else capture
-    overview = overview_of(shown)
+    return payload_from_shown(shown, overview_of(shown), redacted=redact)
+
+
+def payload_from_shown(shown: Capture, overview: Overview, *, redacted: bool) -> dict[str, Any]:
+    """The same for a capture that is ready to be shown, with its overview at hand.
+
+    Args:
+        shown: The capture, redacted if it is to be.
+        overview: Its overview.
+        redacted: Whether it was redacted, which the explorer says.
+
+    Returns:
+        As `payload_from_capture`.
+    """
     shown = replace(shown, findings=overview.findings)
     texts = Texts()
     kept = {name: _kept(name, getattr(shown, name)) for name in TABLES}
     tables = {name: packed_table(table, kept[name], len(getattr(shown, name)), texts) for name, table in TABLES.items()}
     return {
         "version": VERSION,
-        "meta": bounded(_meta(shown, kept, redact=redact)),
+        "meta": bounded(_meta(shown, kept, redact=redacted)),
         "overview": bounded(overview_facts(overview, shown)),
         "modules": bounded(_modules(kept["nodes"])),
         "tables": tables,
@@ -76,7 +89,18 @@ def payload_bytes(capture: Capture, *, redact: bool = False) -> bytes:
     Returns:
         The bytes; equal captures give equal bytes.
     """
-    data = payload_from_capture(capture, redact=redact)
+    return packed_payload(payload_from_capture(capture, redact=redact))
+
+
+def packed_payload(data: dict[str, Any]) -> bytes:
+    """A payload as gzip'd JSON.
+
+    Args:
+        data: What `payload_from_capture` made.
+
+    Returns:
+        The bytes; equal data give equal bytes.
+    """
     return gzip.compress(json.dumps(data, separators=(",", ":"), allow_nan=False).encode(), compresslevel=_LEVEL, mtime=0)
 
 
@@ -163,16 +187,21 @@ def verdict_sentence(overview: Overview, capture: Capture) -> str:
     facts = [f"{percent(coverage.share or 0.0)} of the model runs in ONNX Runtime", f"in {pieces}"]
     facts += [counted(len(overview.breaks), "graph break")] if overview.breaks else ["no graph break"]
     facts += [counted(len(overview.recompiles), "recompile")] if overview.recompiles else []
-    facts += _numbers(capture)
+    facts += _numbers(overview, capture)
     return ", ".join([" ".join(facts[:2]), *facts[2:]])
 
 
-def _numbers(capture: Capture) -> list[str]:
+def _numbers(overview: Overview, capture: Capture) -> list[str]:
+    """Of the partitions that run now; what was never compared must not pass for right."""
     checked = [item.ok for item in capture.numerics if item.ok is not None]
     if not checked:
         return []
-    wrong = checked.count(False)
-    return [f"{counted(wrong, 'value')} out of tolerance" if wrong else "numbers as PyTorch's"]
+    if wrong := checked.count(False):
+        return [f"{counted(wrong, 'value')} out of tolerance"]
+    compared = {item.partition_id for item in capture.numerics if item.ok is not None}
+    current = {row.graph.graph_id for row in overview.graphs if row.is_current}
+    whole = all(item.partition_id in compared for item in capture.partitions if item.graph_id in current)
+    return ["numbers as PyTorch's" if whole else "numbers as PyTorch's where compared"]
 
 
 def _graph(row: Any) -> dict[str, Any]:  # noqa: ANN401 - a GraphRow, whose parts are spelled out here

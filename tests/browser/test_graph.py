@@ -238,6 +238,10 @@ def test_the_graph_by_keyboard_alone(show: Callable[..., Page]) -> None:
         settled(page)
         assert page.evaluate("document.activeElement.className") == "olg-stage"
         assert current(page)
+    assert selected(page)
+    page.keyboard.press("Escape")
+    assert page.locator(".ol-details-name").count() == 0
+    assert page.evaluate("document.activeElement.className") == "olg-stage"
     page.keyboard.press("Escape")
     assert page.evaluate("document.activeElement.className") != "olg-stage"
 

@@ -28,7 +28,7 @@ export function mountGraph(root, store) {
   const prefix = `olg${++views}-`;
   const world = svg("g");
   const hatch = hatching(prefix);
-  const stage = el("div.olg-stage", { tabindex: "0", role: "tree", "aria-label": "Graph: arrows follow the wires, Enter opens and closes, / finds, n goes to the next operation in PyTorch, Escape leaves" });
+  const stage = el("div.olg-stage", { tabindex: "0", role: "tree", "aria-label": "Graph: arrows follow the wires, Enter opens and closes, / finds, n goes to the next operation in PyTorch, Escape selects nothing, then leaves" });
   stage.append(svg("svg", { class: "olg-svg", role: "presentation" }, svg("defs", {}, hatch), world));
   root.replaceChildren(helpLine("graph"), stage); // the font is measured in place
   let bars = null;
@@ -51,7 +51,7 @@ export function mountGraph(root, store) {
   }
 
   const finder = createFinder(bars.find, bars.findHome, store, () => view, { pick, back: () => stage.focus({ preventScroll: true }) });
-  stage.addEventListener("keydown", keyListener(view, { select: selection.choose, find: () => bars.find.focus(), leave: () => leave(stage, bars) }));
+  stage.addEventListener("keydown", keyListener(view, { select: selection.choose, find: () => bars.find.focus(), leave: () => (store.get("selected") === null ? leave(stage, bars) : store.set({ selected: null })) }));
   listenToClicks(stage, view, selection, store);
   stage.before(bars.top);
   stage.after(bars.foot);

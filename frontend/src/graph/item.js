@@ -1,8 +1,8 @@
 // One box of the graph: an operation or a group of them.
 
 /**
- * @typedef {"all"|"graph"|"module"|"partition"|"torch"|"run"|"fold"|"page"|"inputs"|"op"|"input"|"output"} ItemKind
- *   `torch` is a piece that stays in PyTorch, `run` what a module does itself between its submodules, `fold` layers that
+ * @typedef {"all"|"versions"|"graph"|"module"|"partition"|"torch"|"run"|"fold"|"page"|"inputs"|"op"|"input"|"output"} ItemKind
+ *   `versions` are graphs that recompilations replaced, `torch` is a piece that stays in PyTorch, `run` what a module does itself between its submodules, `fold` layers that
  *   are alike, `page` a part of a group with too many children.
  */
 
@@ -28,7 +28,7 @@ export class Item {
     this.kinds = 1; // how many kinds of them
     this.shape = 0; // equal for groups that hold the same
     this.graph = null; // of a graph: its rows
-    this.old = false; // of a graph: whether a recompilation replaced it
+    this.old = false; // of a graph, or of several: whether a recompilation replaced it
     this.cycle = null; // of a graph: pieces that wait for each other
     this.parent = null;
     this.row = -1; // of `Ops`, for an operation
@@ -57,6 +57,12 @@ export class Item {
       this.items = this.parts.map((part, index) => (part instanceof Item ? part : this.tree.leafItem(part, this, index)));
     }
     return this.items;
+  }
+
+  /** Whether the parts are graphs, or pages of them. */
+  get ofGraphs() {
+    const first = this.parts?.[0];
+    return first instanceof Item && (first.kind === "graph" || (first.kind === "page" && first.ofGraphs));
   }
 
   /** Every operation of a group, the neutral ones and the terminals too. */

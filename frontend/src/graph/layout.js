@@ -65,7 +65,7 @@ export class Layout {
   }
 
   wires(item) {
-    if (item.depth < this.tree.graphs[0]?.depth) return sequenceWires(this.tree, item); // all graphs, or a page of them
+    if (item.ofGraphs) return sequenceWires(this.tree, item);
     return wiresOf(this.tree, item, item.kind !== "graph");
   }
 

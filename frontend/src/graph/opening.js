@@ -28,7 +28,7 @@ const isMixed = (item) => item.torch > 0 && item.ort > 0;
 const groups = (item) => item.children.filter((child) => child.parts);
 
 function worthOpening(item, whole) {
-  if (item.kind === "inputs" || item.kind === "page" || item.size < 3) return false;
+  if (item.kind === "inputs" || item.kind === "page" || item.kind === "versions" || item.size < 3) return false;
   if (item.kind === "graph" || isMixed(item) || whole <= SMALL) return true;
   const hasGroups = item.parts.some((part) => typeof part !== "number");
   return item.kind !== "fold" && hasGroups && item.size >= SHARE * whole;

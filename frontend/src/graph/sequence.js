@@ -21,7 +21,9 @@ export function sequenceWires(tree, item) {
 
 const graphsIn = (item) => (item.kind === "graph" ? [item] : item.parts.flatMap(graphsIn));
 
-/** Pairs of graphs of which one runs after the other. */
+const FEW = 3; // earlier versions that are still drawn as what the others were made from
+
+/** Pairs of graphs of which one runs after the other, or replaced it. */
 function steps(tree) {
   const { data } = tree.ops;
   const table = data.table("graphs");
@@ -29,15 +31,40 @@ function steps(tree) {
     const get = (column) => (item.graph.row < 0 ? null : table.get(item.graph.row, column));
     return { item, compiled: get("compile_id"), phase: get("phase"), replaces: get("recompile_of") };
   });
-  const first = about.filter(({ replaces }) => replaces === null);
-  const forward = first.filter(({ phase }) => phase !== "backward");
-  const backward = first.filter(({ phase }) => phase === "backward");
-  const found = [...pairs(forward), ...turn(forward, backward), ...pairs(backward)].map(([a, b]) => ({ from: a.item, to: b.item, ...parting(data, a, b) }));
-  for (const graph of about.filter(({ replaces }) => replaces !== null)) {
-    const original = about.find(({ compiled, phase }) => compiled === graph.replaces && phase === graph.phase);
-    if (original) found.push({ from: original.item, to: graph.item, label: "↻ recompiled", more: safe(guardOf(data, graph.compiled)), id: `recompile:${graph.compiled}` });
+  const found = inOrder(about).map(([a, b]) => ({ from: a.item, to: b.item, ...parting(data, a, b) }));
+  const few = about.filter(({ item }) => item.old).length <= FEW;
+  for (const graph of about) {
+    const before = replacedBy(about, graph);
+    if (!before || (before.item.old && !graph.item.old && !few)) continue; // a wire from one box to all the others says nothing
+    found.push({ from: before.item, to: graph.item, label: "↻ recompiled", more: safe(guardOf(data, graph.compiled)), id: `recompile:${graph.compiled}` });
   }
   return found;
+}
+
+const replacedBy = (about, graph) => (graph.replaces === null ? undefined : about.find(({ compiled, phase }) => compiled === graph.replaces && phase === graph.phase));
+
+/** The versions that run now, each where its first version stood. */
+function inOrder(about) {
+  const families = new Map();
+  for (const graph of about) {
+    const first = origin(about, graph);
+    const known = families.get(first);
+    if (!known || !graph.item.old) families.set(first, graph);
+  }
+  const now = [...families.values()];
+  const forward = now.filter(({ phase }) => phase !== "backward");
+  const backward = now.filter(({ phase }) => phase === "backward");
+  return [...pairs(forward), ...turn(forward, backward), ...pairs(backward)];
+}
+
+function origin(about, graph) {
+  const seen = new Set(); // a damaged capture may say that two replaced each other
+  let at = graph;
+  for (let before = replacedBy(about, at); before && !seen.has(before); before = replacedBy(about, at)) {
+    seen.add(before);
+    at = before;
+  }
+  return at;
 }
 
 /** What failed, as Dynamo says it, without its comment. */

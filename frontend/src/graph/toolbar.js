@@ -29,7 +29,7 @@ export function createBars(store, view, actions) {
   const graphs = graphChoice(view(), choice);
   const grouping = ["module", "partition"].map((by) => button(by === "module" ? "Modules" : "Partitions", () => store.set({ groupBy: by }), { "data-by": by }));
   const colour = choice("Colour", "colorBy", Object.entries(MODES));
-  const find = /** @type {HTMLInputElement} */ (el("input.olg-find", { type: "search", placeholder: "Find  /", "aria-label": "Find an operation or a module", autocomplete: "off", spellcheck: "false" }));
+  const find = /** @type {HTMLInputElement} */ (el("input.olg-find", { type: "search", "data-find": true, placeholder: "Find  /", "aria-label": "Find an operation or a module", autocomplete: "off", spellcheck: "false" }));
   const findHome = el("span.olg-find-home", {}, find);
   const zoom = [
     button("−", () => view().camera.zoom(0.8), { title: "Smaller (-)", "aria-label": "Zoom out" }),
@@ -69,7 +69,9 @@ export function createBars(store, view, actions) {
 function graphChoice({ tree, labels }, choice) {
   if (tree.graphs.length < 2) return null;
   const words = tree.graphs.map((item) => [item.graph.id, `${labels.title(item)}: ${[labels.note(item), labels.side(item)].filter(Boolean).join(", ")}`]);
-  return choice("Graph", "graph", [["", `all ${counted(tree.graphs.length, "graph")}`], ...words]);
+  const old = tree.graphs.filter((item) => item.old).length;
+  const all = old ? `all ${counted(tree.graphs.length - old, "graph")}, ${counted(old, "earlier version")}` : `all ${counted(tree.graphs.length, "graph")}`;
+  return choice("Graph", "graph", [["", all], ...words]);
 }
 
 /** How much is in ONNX Runtime, and the way to what is not. */
@@ -91,7 +93,7 @@ function sentenceOf(view, actions) {
 function warnings(view) {
   const said = [];
   const old = view.root.kind === "all" ? view.tree.graphs.filter((graph) => graph.old).length : 0;
-  const notes = old ? [el("span.ol-soft", {}, `${counted(old, "graph")} that a recompilation replaced not counted`)] : [];
+  const notes = old ? [el("span.ol-soft", {}, `${counted(old, "earlier version")} not counted: recompilations replaced ${old === 1 ? "it" : "them"}`)] : [];
   const cycles = (view.root.kind === "graph" ? [view.root] : view.tree.graphs).filter((graph) => graph.cycle.length);
   for (const graph of cycles) said.push(`✗ partitions wait for each other: ${[...graph.cycle, graph.cycle[0]].map(safe).join(" → ")}`);
   const nodes = view.ops.data.table("nodes");

@@ -39,8 +39,10 @@ export class Tree {
     const codes = new Map();
     const codeOf = (row) => within(codes, ops.target[row]) * 3 + ops.side[row];
     for (const graph of this.graphs) fold(graph, codeOf);
+    const current = new Map((ops.data.overview?.graphs ?? []).map((graph) => [graph.graph_id, graph.is_current]));
+    for (const graph of this.graphs) graph.old = current.get(graph.graph.id) === false; // a recompilation took its place
     /** All graphs; with one graph, that graph. */
-    this.root = this.graphs.length === 1 ? this.graphs[0] : new Item("all", "the whole model", paged(this.graphs));
+    this.root = this.graphs.length === 1 ? this.graphs[0] : new Item("all", "the whole model", versions(this.graphs));
     this.number();
   }
 
@@ -59,8 +61,6 @@ export class Tree {
       for (const id of [item.id, ...(item.also ?? [])]) if (id) within(this.byId, id, []).push(item);
     }
     this.numberRows(this.root, 0);
-    const about = new Map((this.ops.data.overview?.graphs ?? []).map((graph) => [graph.graph_id, graph.is_current]));
-    for (const graph of this.graphs) graph.old = about.get(graph.graph.id) === false; // a recompilation took its place
   }
 
   /** What counts as the model: of all graphs those that no recompilation replaced; of what is chosen, all of it. */
@@ -118,6 +118,16 @@ export class Tree {
     if (!this.short.has(target)) this.short.set(target, shortTarget(target));
     return this.short.get(target);
   }
+}
+
+/** What runs now stands in the open; what recompilations replaced is one box beside it. */
+function versions(graphs) {
+  const [now, before] = [graphs.filter((graph) => !graph.old), graphs.filter((graph) => graph.old)];
+  if (!now.length || !before.length) return paged(graphs);
+  const earlier = new Item("versions", before.length === 1 ? "1 earlier version" : `${before.length} earlier versions`, paged(before));
+  earlier.note = "replaced by recompilations";
+  earlier.old = true;
+  return [...paged(now), earlier];
 }
 
 function within(map, key, made = map.size) {

@@ -129,8 +129,14 @@ def test_the_verdict_tells_pieces_breaks_and_numbers() -> None:
     pieces = CAPTURES["pieces"]
     said = payload_from_capture(pieces)["overview"]["verdict"]
     assert re.fullmatch(
-        r"\d+\.\d % of the model runs in ONNX Runtime in \d+ ONNX models, 5 graph breaks, \d+ recompiles, numbers as PyTorch's", said
+        r"\d+\.\d % of the model runs in ONNX Runtime in \d+ ONNX models, 5 graph breaks, \d+ recompiles, numbers as PyTorch's where compared",
+        said,
     )
+    current = {row.graph.graph_id for row in overview_of(pieces).graphs if row.is_current}
+    compared = {item.partition_id for item in pieces.numerics}
+    assert any(item.partition_id not in compared for item in pieces.partitions if item.graph_id in current)
+    whole = replace(pieces, partitions=tuple(item for item in pieces.partitions if item.partition_id in compared))
+    assert payload_from_capture(whole)["overview"]["verdict"].endswith("numbers as PyTorch's")
     wrong = replace(pieces, numerics=(replace(pieces.numerics[0], ok=False), *pieces.numerics[1:]))
     assert payload_from_capture(wrong)["overview"]["verdict"].endswith("1 value out of tolerance")
     assert payload_from_capture(r.Capture())["overview"]["verdict"] == "nothing was compiled while the lens watched"

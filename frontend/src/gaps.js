@@ -1,0 +1,87 @@
+// What lies between two calls: what PyTorch runs there, or the graph break that was crossed.
+import { clipped, counted, place } from "./format.js";
+import { stretches } from "./pieces.js";
+
+/**
+ * @typedef {object} Gap
+ * @property {string} words A sentence without its time.
+ * @property {string} short For where there is little room; may be empty.
+ * @property {string|null} id What it selects.
+ */
+
+const UNKNOWN = { words: "PyTorch and Python", short: "", id: null };
+
+/**
+ * @param {import("./store.js").Store} store
+ * @returns {(before: number, after: number) => Gap} What lies between two rows of `runs`, the later one right after the other.
+ */
+export function createGaps({ data, identity }) {
+  const all = stretches(data);
+  const places = new Map(); // id of a partition or graph -> where it stands in the order of a call
+  all.forEach(({ graph, pieces }, stretch) => {
+    places.set(`graph:${graph}`, { stretch, piece: 0 });
+    pieces.forEach(({ id }, piece) => places.set(id, { stretch, piece }));
+  });
+  const runs = data.table("runs");
+
+  function placeOf(row) {
+    const session = runs.get(row, "session_id");
+    if (session === null) return places.get(`graph:${runs.get(row, "graph_id")}`);
+    const found = identity.rowOf(`session:${session}`);
+    return found ? places.get(`partition:${data.table("sessions").get(found.row, "partition_id")}`) : undefined;
+  }
+
+  return (before, after) => {
+    const [from, to] = [placeOf(before), placeOf(after)];
+    if (!from || !to) return UNKNOWN;
+    const inTorch = (stretch, first, last) => all[stretch].pieces.slice(first, last).filter((piece) => !piece.ort);
+    if (to.stretch === from.stretch && to.piece > from.piece) return between(inTorch(from.stretch, from.piece + 1, to.piece));
+    const tail = inTorch(from.stretch, from.piece + 1);
+    if (to.stretch <= from.stretch) return { words: "the model was called again: Python in between", short: "next call", id: tail[0]?.id ?? null };
+    const [row] = all[from.stretch].breaks;
+    const further = [...tail, ...inTorch(to.stretch, 0, to.piece)];
+    if (row === undefined) return further.length ? between(further) : { ...UNKNOWN, words: "Python between two graphs", short: "Python" };
+    return broken(row, further);
+  };
+
+  function between(pieces) {
+    if (!pieces.length) return { words: "Python between two ONNX models of one graph", short: "Python", id: null };
+    const names = pieces.map((piece) => shortName(piece.label));
+    const words = `PyTorch runs ${clipped(names.slice(0, 3).join(", "), 90)}${names.length > 3 ? ` and ${counted(names.length - 3, "more piece")}` : ""}`;
+    return { words, short: names.length === 1 ? clipped(names[0], 18) : counted(names.length, "operator"), id: pieces[0].id };
+  }
+
+  function broken(row, pieces) {
+    const breaks = data.table("breaks");
+    const where = place(breaks.get(row, "file"), breaks.get(row, "line"));
+    const also = pieces.length ? `; ${between(pieces).words}` : "";
+    return { words: `graph break at ${where}: ${clipped(breaks.get(row, "reason") ?? "no reason was recorded", 90)}${also}`, short: `✂ ${clipped(where, 24)}`, id: identity.idOf("breaks", row) };
+  }
+}
+
+/** `aten.median.dim` as `median.dim`. */
+const shortName = (target) => (target ?? "an operator").replace(/^\w+\./, "");
+
+/**
+ * A call of the model that took as long as it usually does, the newest such: all calls in a row may be specks, and the very last
+ * one may be the odd one. A call of the model begins after the session ran that ran last of all.
+ * @param {import("./calls.js").Calls} calls
+ * @returns {{from: number, to: number}|null} On the drawn axis; null where the model was called once.
+ */
+export function typicalCalls(calls) {
+  const { rows } = calls.lanes.find((lane) => lane.whole) ?? { rows: [] };
+  const lane = calls.lanes.find((candidate) => !candidate.whole && candidate.rows.at(-1) === rows.at(-1));
+  if (!lane) return null;
+  const end = (row) => calls.start[row] + calls.total[row];
+  const place = new Map(rows.map((row, at) => [row, at]));
+  const spans = [];
+  for (let at = 1; at < lane.rows.length; at++) {
+    const from = calls.start[rows[place.get(lane.rows[at - 1]) + 1]];
+    const to = end(lane.rows[at]);
+    spans.push({ from, to, ns: to - from });
+  }
+  if (!spans.length) return null;
+  const usual = spans.map(({ ns }) => ns).sort((a, b) => a - b)[spans.length >> 1];
+  const { from, to, ns } = spans.findLast((span) => Math.abs(span.ns - usual) <= 0.1 * usual) ?? spans.findLast((span) => span.ns === usual);
+  return { from: from - ns * 0.03, to: to + ns * 0.03 };
+}
