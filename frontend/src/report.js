@@ -7,15 +7,40 @@ async function start(root) {
   const source = document.getElementById(root.dataset.ortlensPayload);
   root.textContent = "Opening the explorer…"; // unpacking takes a moment, in which the page is painted
   try {
-    mountApp(root, createStore(createData(await payloadFromBase64(source.textContent))));
+    const store = createStore(createData(await payloadFromBase64(source.textContent)));
+    mountApp(root, store);
+    followTheme(store);
     root.dataset.ortlensReady = "yes";
   } catch (error) {
     mountFailure(root, error, "The summary and the tables on this page do not depend on it.");
+    for (const part of sections()) part.open = true;
     throw error; // stays visible in the console
   }
 }
 
+const sections = () => document.querySelectorAll("details.or-part");
+
+/** The page around the explorer has the theme that was chosen in it. */
+function followTheme(store) {
+  store.subscribe(["theme"], () => {
+    document.documentElement.dataset.theme = store.get("theme");
+  });
+}
+
+/** Folded sections would be missing on paper. */
+function unfoldForPrint() {
+  let folded = [];
+  addEventListener("beforeprint", () => {
+    folded = [...sections()].filter((part) => !part.open);
+    for (const part of folded) part.open = true;
+  });
+  addEventListener("afterprint", () => {
+    for (const part of folded) part.open = false;
+  });
+}
+
 function startAll() {
+  unfoldForPrint();
   for (const root of document.querySelectorAll("[data-ortlens-payload]")) start(root);
 }
 

@@ -18,6 +18,8 @@ from ortlens.trace.frames import frame_from_capture, frame_from_records
 from ortlens.trace.schema import table_from_record
 from ortlens.views.html import failure_html, summary_html
 from ortlens.views.netron.display import netron_view
+from ortlens.views.report.page import report_page
+from ortlens.views.report.write import checked_target, write_report
 from ortlens.views.show import shown
 from ortlens.views.text import summary
 from ortlens.views.wording import clipped, counted, percent
@@ -220,6 +222,32 @@ class CaptureView(ABC):
             OptionalDependencyError: Netron is not installed; the message says how to get it.
         """
         return netron_view(self.captured(), partition_id, optimized=optimized)
+
+    def report(self, path: str | os.PathLike[str], title: str | None = None, *, redact: bool = False, models: bool = True) -> Path:
+        """Write one self-contained HTML file: the explorer, and the same as text, tables and figures, which needs no JavaScript.
+
+        It loads nothing, so that it can be mailed, kept, and opened offline. Figures need matplotlib: `pip install 'ortlens[report]'`.
+
+        Args:
+            path: The file; a report that is there is replaced.
+            title: What stands at its top; by default the name of the capture.
+            redact: Shorten paths to file names, and leave source text and ONNX models out, to show it to strangers.
+            models: Put the ONNX models, without their weights, into it as far as they fit.
+
+        Returns:
+            Where it was written, as an absolute path.
+
+        Raises:
+            UsageError: It cannot be written there, or something other than a report is there; nothing is changed then.
+
+        Example:
+            >>> import tempfile, ortlens
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     ortlens.Lens().report(f"{folder}/run.html").name
+            'run.html'
+        """
+        checked_target(path)  # before the work
+        return write_report(path, report_page(self.captured(), title=title, redact=redact, models=models))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the capture to a file that `ortlens.load` reads back, without torch or ONNX Runtime.

@@ -1,0 +1,231 @@
+"""Figures drawn with matplotlib, as SVG that follows the page.
+
+No pyplot: it keeps figures and settings for the whole process, and a library must not touch those of its user. Text stays text
+and is never read as mathematics, so that a name with dollar signs is a name.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from ortlens._optional import require
+from ortlens.views.report.figures import Bars, Course, Errors, Ranges
+from ortlens.views.report.themed_svg import COLOURS, INK, LINE, ON_FILL, ON_RUN, SOFT, themed
+from ortlens.views.wording import clipped, time_from_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ortlens.views.report.figures import Bar, Drawing, Figure
+
+_WIDTH = 6.6  # inches of 72 units; the page scales it
+_ROW = 0.27
+_VERDICTS = ((True, "output", "o", "right"), (None, "residual", "s", "no verdict"), (False, "eager", "X", "wrong"))
+_SHORT = {"run": "ORT", "eager": "PyTorch"}
+_LABELLED = 0.085
+"""Share of the width from which on a part has its name written on it: colours alone tell nobody enough."""
+
+_SETTINGS: Mapping[str, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "ortlens",  # ids of clips and patterns are the same every time
+    "text.parse_math": False,
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9.0,
+    "text.color": INK,
+    "axes.edgecolor": LINE,
+    "axes.labelcolor": SOFT,
+    "xtick.color": LINE,
+    "ytick.color": LINE,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "grid.color": LINE,
+    "grid.linewidth": 0.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "axes.unicode_minus": False,
+    "path.simplify": True,
+}
+
+
+def svg_from_figure(figure: Figure) -> str:
+    """Draw a figure.
+
+    Args:
+        figure: What it shows.
+
+    Returns:
+        One `svg` element; equal figures give equal text.
+
+    Raises:
+        OptionalDependencyError: matplotlib is not installed.
+    """
+    matplotlib = require("matplotlib", extra="report", feature="Figures in a report")
+    stream = io.StringIO()
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        matplotlib.rcdefaults()  # not the user's own style
+        matplotlib.rcParams.update(_SETTINGS)
+        warnings.filterwarnings("ignore", message=r".*[Gg]lyph.*")  # the browser has a font for it
+        canvas = _drawn(figure.drawing)
+        canvas.print_svg(stream, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    return themed(stream.getvalue(), figure.name, f"{figure.title} {figure.caption}")
+
+
+def _drawn(drawing: Drawing) -> Any:  # noqa: ANN401 - a matplotlib canvas, which may not be installed
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure as Sheet
+
+    rows = {Bars: lambda: len(drawing.bars), Ranges: lambda: len(drawing.ranges)}  # type: ignore[union-attr]
+    count = rows[type(drawing)]() if type(drawing) in rows else 0
+    legend = 0.32 if isinstance(drawing, Bars) and len(drawing.words) > 1 else 0.0
+    height = 0.25 + _ROW * count + legend if count else 2.3
+    sheet = Sheet(figsize=(_WIDTH, height + (0.45 if isinstance(drawing, Ranges) else 0.0)), layout="constrained")
+    sheet.patch.set_visible(False)
+    axes = sheet.add_subplot()
+    axes.patch.set_visible(False)
+    draw: Mapping[type, Callable[[Any, Any], None]] = {Bars: _bars, Ranges: _ranges, Course: _course, Errors: _errors}
+    draw[type(drawing)](axes, drawing)
+    return FigureCanvasSVG(sheet)
+
+
+def _bars(axes: Any, drawing: Bars) -> None:  # noqa: ANN401 - matplotlib's axes, as below
+    kinds = list(drawing.words) or list(dict.fromkeys(kind for bar in drawing.bars for kind, _ in bar.parts))
+    for place, bar in enumerate(drawing.bars):
+        _bar(axes, place, bar, kinds)
+    longest = max(bar.total for bar in drawing.bars)
+    if len(kinds) > 1:
+        _name_parts(axes, drawing, longest)
+    _rows(axes, [bar.label for bar in drawing.bars])
+    axes.set_xlim(0, longest * 1.42 if longest else 1)
+    axes.set_xticks([])
+    axes.spines["bottom"].set_visible(False)
+    if len(drawing.words) > 1:
+        _legend(axes, drawing)
+
+
+def _bar(axes: Any, place: int, bar: Bar, kinds: list[str]) -> None:  # noqa: ANN401
+    left = 0.0
+    lengths = dict(bar.parts)
+    for kind in kinds:
+        length = lengths.get(kind, 0.0)
+        if length > 0:
+            axes.barh(place, length, left=left, height=0.66, **_look(kind))
+            left += length
+    axes.annotate(bar.text, (left, place), xytext=(4, 0), textcoords="offset points", va="center", color=INK)
+
+
+def _name_parts(axes: Any, drawing: Bars, longest: float) -> None:  # noqa: ANN401
+    for place, bar in enumerate(drawing.bars):
+        left, lengths = 0.0, dict(bar.parts)
+        for kind in drawing.words:
+            length = lengths.get(kind, 0.0)
+            if length > _LABELLED * longest:
+                ink = ON_RUN if kind == "run" else ON_FILL
+                axes.text(left + length / 2, place, _SHORT.get(kind, kind), ha="center", va="center", color=ink, fontsize=7.5)
+            left += length
+
+
+def _look(kind: str) -> dict[str, Any]:
+    return {"facecolor": COLOURS.get(kind, COLOURS["run"]), "edgecolor": SOFT, "linewidth": 0.4}
+
+
+def _rows(axes: Any, labels: list[str]) -> None:  # noqa: ANN401
+    axes.set_yticks(range(len(labels)), [clipped(label, 42) for label in labels])
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+
+
+def _legend(axes: Any, drawing: Bars) -> None:  # noqa: ANN401
+    from matplotlib.patches import Patch
+
+    first = drawing.bars[0]
+    lengths, whole = dict(first.parts), first.total or 1
+    shares = len(first.parts) > 2  # noqa: PLR2004 - a bar of two parts tells its shares by itself
+    names = [f"{word} {lengths.get(kind, 0) / whole:.0%}" if shares else word for kind, word in drawing.words.items()]
+    patches = [Patch(**_look(kind)) for kind in drawing.words]
+    axes.figure.legend(patches, names, loc="outside lower left", ncols=3, handlelength=1.2, handleheight=0.9, columnspacing=1.2)
+
+
+def _ranges(axes: Any, drawing: Ranges) -> None:  # noqa: ANN401
+    for place, item in enumerate(drawing.ranges):
+        axes.plot([item.median, item.slowest], [place, place], color=LINE, linewidth=1.2, solid_capstyle="butt")
+        axes.plot([item.median, item.p99], [place, place], color=COLOURS["run"], linewidth=2.2, solid_capstyle="butt")
+        axes.plot([item.median, item.p90], [place, place], color=COLOURS["run"], linewidth=5.5, solid_capstyle="butt")
+        axes.plot([item.slowest], [place], marker="|", markersize=8, color=SOFT)
+        axes.plot([item.median], [place], marker="o", markersize=6, color=COLOURS["run"], markeredgecolor=INK, markeredgewidth=0.6)
+    _rows(axes, [item.label for item in drawing.ranges])
+    _time_axis(axes, "x")
+    axes.set_xlabel("time of a call, on a logarithmic scale")
+
+
+def _course(axes: Any, drawing: Course) -> None:  # noqa: ANN401
+    grouped = drawing.fastest != drawing.slowest
+    if grouped:
+        axes.fill_between(drawing.calls, drawing.fastest, drawing.slowest, color=COLOURS["other"], alpha=0.45, linewidth=0)
+        axes.plot(drawing.calls, drawing.median, color=COLOURS["run"], linewidth=1.2)
+    else:
+        axes.plot(drawing.calls, drawing.median, color=LINE, linewidth=0.6)
+        axes.plot(drawing.calls, drawing.median, linestyle="none", marker="o", markersize=3, color=COLOURS["run"])
+    _time_axis(axes, "y")
+    axes.set_xlabel("number of the call")
+
+
+def _time_axis(axes: Any, which: str) -> None:  # noqa: ANN401
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    getattr(axes, f"set_{which}scale")("log")
+    axis = getattr(axes, f"{which}axis")
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
+    axis.set_minor_formatter(NullFormatter())
+    low, high = axis.get_view_interval()
+    if high / max(low, 1e-9) < 30:  # noqa: PLR2004 - less than one and a half decades hold a single power of ten
+        axis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+    axes.grid(visible=True, axis=which)
+    axes.set_axisbelow(b=True)
+
+
+def _tick(value: float) -> str:
+    return time_from_ns(round(value)).replace(".00", "").replace(".0 ", " ")
+
+
+def _errors(axes: Any, drawing: Errors) -> None:  # noqa: ANN401
+    finite = [error for error in drawing.errors if 0 < error < math.inf]
+    around = [*finite, 1.0] if drawing.in_tolerances else finite or [1.0]
+    low, high = min(around) / 10, max(around) * 10
+    shown = [low if error == 0 else high if error == math.inf else error for error in drawing.errors]
+    for verdict, kind, marker, words in _VERDICTS:
+        at = [place for place, found in enumerate(drawing.verdicts) if found is verdict]
+        if at:
+            axes.plot(
+                [drawing.places[place] for place in at],
+                [shown[place] for place in at],
+                linestyle="none",
+                marker=marker,
+                markersize=6 if verdict is False else 4,
+                color=COLOURS[kind],
+                markeredgecolor=INK,
+                markeredgewidth=0.4,
+                label=f"{words} ({len(at):,})",
+            )
+    _error_axis(axes, drawing, low, high)
+    axes.figure.legend(loc="outside lower left", ncols=4, handlelength=1.6, columnspacing=1.2)
+
+
+def _error_axis(axes: Any, drawing: Errors, low: float, high: float) -> None:  # noqa: ANN401
+    if drawing.in_tolerances:
+        axes.axhline(1.0, color=SOFT, linewidth=0.8, linestyle="--", label="the tolerance")
+    axes.set_yscale("log")
+    axes.set_ylim(low / 3, high * 3)
+    ticks = [10.0**power for power in range(math.ceil(math.log10(low) + 0.5), math.floor(math.log10(high) - 0.5) + 1)]
+    thinned = ticks[:: max(1, len(ticks) // 5)]
+    ends = {low: "equal"} if 0 in drawing.errors else {}
+    ends |= {high: "NaN or Inf"} if math.inf in drawing.errors else {}
+    axes.set_yticks([*ends, *thinned], [*ends.values(), *(f"{tick:g}" for tick in thinned)])
+    axes.set_yticks([], minor=True)
+    axes.set_xlabel("value, in the order of the graph")
+    axes.set_ylabel("difference in tolerances" if drawing.in_tolerances else "relative difference")
+    axes.grid(visible=True, axis="y")

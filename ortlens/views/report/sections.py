@@ -1,0 +1,150 @@
+"""The parts of a report's page that are plain HTML: all of it can be read without JavaScript, and printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ortlens.analysis.numbers import numbers_of
+from ortlens.views.html import answers_html
+from ortlens.views.report.surroundings import surroundings_of
+from ortlens.views.report.tables import report_tables
+from ortlens.views.static_table import safe, table_html
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ortlens.analysis.overview import Overview
+    from ortlens.trace.records import Capture
+    from ortlens.views.report.figures import Figure
+
+MAX_TITLE = 300
+"""Characters of a title."""
+
+FOLD = "document.currentScript.parentNode.open=false"
+"""Folds the section that it stands in, at once, so that nothing is seen to fold; without JavaScript it stays open."""
+
+_MAX_TABLE_BYTES = 30_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What a page tells.
+
+    Attributes:
+        heading: Its title.
+        verdict: The capture in one line.
+        capture: The capture as it is shown.
+        overview: Its overview.
+        figures: Figures with their drawings.
+        notes: What the page leaves out, in words.
+    """
+
+    heading: str
+    verdict: str
+    capture: Capture
+    overview: Overview
+    figures: tuple[tuple[Figure, str], ...]
+    notes: tuple[str, ...]
+
+
+def header(parts: Contents, more: tuple[str, ...]) -> str:
+    """Title, verdict, where it was captured, and what is left out.
+
+    Args:
+        parts: What the page tells.
+        more: What else is left out.
+
+    Returns:
+        One `header` element.
+    """
+    notes = [*parts.notes, *more]
+    told = dict(surroundings_of(parts.capture))
+    facts = [f"captured {told['captured']}", f"backend {told['backend']}"]
+    facts += [f"{name} {told[name]}" for name in ("torch", "onnxruntime") if name in told]
+    facts += [told["execution providers"]] if "execution providers" in told else []
+    lines = [f'<p class="or-about">{safe(" · ".join(facts))}</p>']
+    lines += [f'<p class="or-about or-note">Left out: {safe("; ".join(note.rstrip(".") for note in notes), 2_000)}.</p>'] if notes else []
+    verdict = parts.verdict[:1].upper() + parts.verdict[1:]
+    return (
+        f'<header class="or-head"><h1>{safe(parts.heading, MAX_TITLE)}</h1><p class="or-verdict">{safe(verdict, 600)}.</p>{"".join(lines)}'
+        '<noscript><p class="or-about">The interactive explorer needs JavaScript. All below is readable without.</p></noscript></header>'
+    )
+
+
+def sections(parts: Contents) -> Iterator[str]:
+    """Everything below the explorer; a section without content is left out.
+
+    Args:
+        parts: What the page tells.
+
+    Yields:
+        Summary, figures, tables, environment, and how each figure was measured.
+    """
+    for section in (_summary, _drawings, _tables, _surroundings, _methods):
+        yield section(parts)
+
+
+def _part(name: str, title: str, body: str, *, folded: bool) -> str:
+    """A section that can be folded; without JavaScript it is open."""
+    fold = f"<script>{FOLD}</script>" if folded else ""
+    return f'<details class="or-part" id="{name}" open>{fold}<summary><h2>{title}</h2></summary>\n{body}\n</details>\n'
+
+
+def _summary(parts: Contents) -> str:
+    body = f'<div class="ortlens-summary">{answers_html(parts.overview, numbers_of(parts.capture))}</div>'
+    return _part("summary", "Summary as text", body, folded=True)
+
+
+def _drawings(parts: Contents) -> str:
+    if not parts.figures:
+        return ""
+    drawn = "\n".join(
+        f"<figure><h3>{safe(figure.title)}</h3>{svg}<figcaption>{safe(figure.caption, 400)}</figcaption></figure>"
+        for figure, svg in parts.figures
+    )
+    return _part("figures", "Figures", f'<div class="or-figures">{drawn}</div>', folded=False)
+
+
+def _tables(parts: Contents) -> str:
+    tables = [table_html(table, max_bytes=_MAX_TABLE_BYTES) for table in report_tables(parts.capture, parts.overview)]
+    if not tables:
+        return ""
+    help_line = (
+        '<p class="or-help">What somebody reads of each table; the explorer and the frames, such as <code>.nodes</code>, have all.</p>'
+    )
+    return _part("tables", "Tables as text", f'{help_line}<div class="ortlens-summary">{"".join(tables)}</div>', folded=True)
+
+
+def _surroundings(parts: Contents) -> str:
+    rows = "".join(
+        f'<tr><th scope="row">{safe(name, 80)}</th><td>{safe(value, 600)}</td></tr>' for name, value in surroundings_of(parts.capture)
+    )
+    return _part("environment", "Environment", f'<table class="or-facts"><tbody>{rows}</tbody></table>', folded=True)
+
+
+_UNITS = (
+    (
+        "Times",
+        "Whole nanoseconds of time.perf_counter_ns, shown with three digits; estimated only where `about` or `estimated` stands beside.",
+    ),
+    ("Coverage", "Compute nodes that ONNX Runtime runs, of all compute nodes; placeholders, outputs and items of tuples are not counted."),
+    ("Gains", "`measured` means that the change was made and timed beside what runs; `about` that it follows from what was recorded."),
+)
+
+
+def _methods(parts: Contents) -> str:
+    told = [(figure.title, figure.method) for figure, _ in parts.figures]
+    items = "".join(f"<dt>{safe(title)}</dt><dd>{safe(text, 2_000)}</dd>" for title, text in (*told, *_UNITS))
+    return _part("measured", "How each figure was measured", f'<dl class="or-method">{items}</dl>', folded=True)
+
+
+def footer() -> str:
+    """What wrote the page.
+
+    Returns:
+        One paragraph.
+    """
+    import ortlens
+
+    return f'<p class="or-foot">Written by ortlens {safe(ortlens.__version__)}. One file that loads nothing; it can be mailed and kept.</p>'

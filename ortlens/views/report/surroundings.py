@@ -1,0 +1,60 @@
+"""Where a capture was made, and with what: versions, machine, providers, options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ortlens.trace.records import Capture
+
+_WORDS = {
+    "python": "Python",
+    "platform": "system",
+    "machine": "processor type",
+    "cpu_count": "processors",
+    "cpu_usable": "processors that may be used",
+    "torch_threads": "threads of torch",
+    "ledger_calls": "calls measured for the ledger",
+}
+_MAX_ENTRIES = 100
+
+
+def surroundings_of(capture: Capture) -> tuple[tuple[str, str], ...]:
+    """The environment of a capture as pairs of words.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        Name and value; versions first, then the machine, then what was chosen. Bounded, since a saved file may hold anything.
+    """
+    return tuple(_pairs(capture))[:_MAX_ENTRIES]
+
+
+def _pairs(capture: Capture) -> Iterator[tuple[str, str]]:
+    told = dict(sorted(capture.environment.items()))
+    yield "captured", capture.created or "not recorded"
+    yield "backend", capture.backend
+    for name in [name for name in told if name.startswith("version_")]:
+        yield name.removeprefix("version_"), told.pop(name)
+    for name in [name for name in _WORDS if name in told]:
+        yield _WORDS[name], told.pop(name)
+    providers = dict.fromkeys(", ".join(session.providers) for session in capture.sessions)
+    if providers:
+        yield "execution providers", "; ".join(providers)
+    threads = dict.fromkeys(
+        _threads(session.threads, session.threads_reason) for session in capture.sessions if session.threads is not None
+    )
+    if threads:
+        yield "threads of a session", "; ".join(threads)
+    options = [name for name in told if name.startswith("option_")]
+    for name in options:
+        yield f"option {name.removeprefix('option_')}", told.pop(name)
+    yield from told.items()
+
+
+def _threads(count: int, reason: str) -> str:
+    many = "as many as ONNX Runtime likes" if count == 0 else str(count)
+    return f"{many} ({reason})" if reason else many

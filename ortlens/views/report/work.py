@@ -1,0 +1,176 @@
+"""Figures about work: which operators and which lines of the program take the time, inside ONNX Runtime and outside."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from ortlens.analysis.coverage import current_graphs
+from ortlens.analysis.timing import fallback_ns
+from ortlens.views.report.figures import Bar, Bars, Figure, bounded
+from ortlens.views.wording import clipped, counted, place, time_from_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ortlens.analysis.overview import Overview
+    from ortlens.trace.records import Capture, Kernel
+
+_LABEL = 40
+_PROFILED = (
+    "lens.profile(...) makes a twin of each session with ONNX Runtime's profiler on, and runs the two in turns on the same inputs. The "
+    "time that is divided among the kernels is that of the runs without the profiler; the profiler's own cost per kernel is measured and "
+    "taken out. A kernel below a microsecond is told as 0 or 1 by the profiler, so that the shortest bars are the least sure."
+)
+
+
+def current_kernels(capture: Capture) -> tuple[Kernel, ...]:
+    """Kernels of graphs that no recompile replaced.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        The kernels; empty where nothing was profiled.
+    """
+    current = {graph.graph_id for graph in current_graphs(capture.graphs)}
+    known = {graph.graph_id for graph in capture.graphs}
+    graph_of = {partition.partition_id: partition.graph_id for partition in capture.partitions}
+    replaced = {session.session_id for session in capture.sessions if graph_of.get(session.partition_id, "") in known - current}
+    return tuple(kernel for kernel in capture.kernels if kernel.session_id not in replaced)
+
+
+def operators_figure(capture: Capture) -> Figure | None:
+    """Which operators take the time inside ONNX Runtime.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        A bar per type of kernel; None where nothing was profiled.
+    """
+    kernels = current_kernels(capture)
+    times: defaultdict[str, list[int]] = defaultdict(list)
+    for kernel in kernels:
+        times[kernel.op_type].append(kernel.mean_ns or 0)
+    ranked = sorted(times.items(), key=lambda item: (-sum(item[1]), item[0]))
+    bars = [
+        Bar(label=clipped(name, _LABEL), parts=(("run", float(sum(ns))),), text=f"{time_from_ns(sum(ns))}  ({counted(len(ns), 'kernel')})")
+        for name, ns in ranked
+    ]
+    if not any(bar.total for bar in bars):
+        return None
+    return Figure(
+        name="operators",
+        title="Which operators take the time in ONNX Runtime?",
+        caption=f"{counted(len(kernels), 'kernel')}, one call of each, mean of {_runs(kernels)}, without the profiler's own cost.",
+        method=_PROFILED,
+        drawing=Bars(bars=bounded(bars, "{} other types", _time)),
+    )
+
+
+def lines_figure(capture: Capture) -> Figure | None:
+    """Which lines of the program take the time.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        A bar per line, split in ONNX Runtime and PyTorch; None where no kernel was led back to a line.
+    """
+    kernels = [kernel for kernel in current_kernels(capture) if kernel.file]
+    if not kernels:
+        return None
+    times: defaultdict[tuple[str, int | None], dict[str, float]] = defaultdict(lambda: {"run": 0.0, "eager": 0.0})
+    for kernel in kernels:
+        times[kernel.file or "", kernel.line]["run"] += kernel.mean_ns or 0
+    for (file, line), ns in _eager(capture).items():
+        times[file, line]["eager"] += ns
+    sources = {(node.file, node.line): node.source for node in capture.nodes if node.source}
+    ranked = sorted(times.items(), key=lambda item: (-sum(item[1].values()), item[0][0], item[0][1] or 0))
+    bars = [_line_bar(key, parts, sources) for key, parts in ranked if sum(parts.values())]
+    if not bars:
+        return None
+    placeless = len(current_kernels(capture)) - len(kernels)
+    apart = f"; {counted(placeless, 'kernel')} of no known line left out" if placeless else ""
+    return Figure(
+        name="lines",
+        title="Which lines of the program take the time?",
+        caption=f"One call of each kernel, mean of {_runs(kernels)}; operators in PyTorch by their own clock{apart}.",
+        method=(
+            f"{_PROFILED} Kernels are led back to lines over the values of the optimised model; a fused kernel counts for the line that "
+            "makes its output. What PyTorch runs is timed by a clock around the operator: the median of the measured calls where a call "
+            "was measured, else the mean of all calls. On a GPU that is the launch only."
+        ),
+        drawing=Bars(
+            bars=bounded(bars, "{} other lines", _time),
+            words={"run": "in ONNX Runtime", "eager": "in PyTorch"} if any(_part(bar, "eager") for bar in bars) else {},
+        ),
+    )
+
+
+def _part(bar: Bar, kind: str) -> float:
+    return dict(bar.parts).get(kind, 0.0)
+
+
+def _line_bar(key: tuple[str, int | None], parts: Mapping[str, float], sources: Mapping[tuple[str | None, int | None], str | None]) -> Bar:
+    source = (sources.get(key) or "").strip()
+    text = _time(sum(parts.values())) + (f"  {clipped(source, _LABEL)}" if source else "")
+    return Bar(label=place(*key), parts=tuple(parts.items()), text=text)
+
+
+def _eager(capture: Capture) -> dict[tuple[str, int | None], float]:
+    """Time per call of the model of what PyTorch runs, by line."""
+    prices = fallback_ns(capture)
+    found: defaultdict[tuple[str, int | None], float] = defaultdict(float)
+    for row in capture.fallbacks:
+        if row.file:
+            found[row.file, row.line] += prices.get((row.graph_id, row.node), 0.0)
+    return found
+
+
+def fallbacks_figure(capture: Capture, overview: Overview) -> Figure | None:
+    """What PyTorch's operators take.
+
+    Args:
+        capture: Any capture.
+        overview: Its overview.
+
+    Returns:
+        A bar per operator that stays in PyTorch; None where none was timed.
+    """
+    timed = [group for group in overview.fallbacks if group.ns_per_call]
+    if not timed:
+        return None
+    bars = [
+        Bar(
+            label=clipped(group.target, _LABEL),
+            parts=(("eager", float(group.ns_per_call or 0)),),
+            text=f"{time_from_ns(group.ns_per_call or 0)}  ({counted(group.node_count, 'node')})",
+        )
+        for group in timed
+    ]
+    measured = any(row.call_ns is not None for row in capture.fallbacks)
+    how = "Median of the measured calls" if measured else f"Mean of {counted(overview.call.calls, 'call')}, the first ones included"
+    return Figure(
+        name="fallbacks",
+        title="What do operators take that stay in PyTorch?",
+        caption=f"{how}; per call of the model, clock read around each operator.",
+        method=(
+            "Each node that PyTorch runs has a clock around it in the generated code. Where the ledger measured calls it is the median of "
+            "those, else the mean of all. What going into ONNX Runtime and out of it costs around them is not in it: see `bind` and "
+            "`output` of the ledger. On a GPU it is the launch only."
+        ),
+        drawing=Bars(bars=bounded(bars, "{} other operators", _time)),
+    )
+
+
+def _time(ns: float) -> str:
+    return time_from_ns(round(ns))
+
+
+def _runs(kernels: Iterable[Kernel]) -> str:
+    counts = sorted({kernel.calls for kernel in kernels})
+    if not counts:
+        return "no run"
+    return counted(counts[0], "profiled run") if counts[0] == counts[-1] else f"{counts[0]:,} to {counts[-1]:,} profiled runs"

@@ -1,0 +1,78 @@
+"""A page written to disk: whole, or not at all, and over nothing but a page of the same kind."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from ortlens.errors import UsageError
+
+MARK = '<meta name="generator" content="ortlens report">'
+"""Stands near the top of every report, and tells it from other pages."""
+
+_HEAD = 4096  # bytes in which the mark is looked for
+
+
+def write_report(path: str | os.PathLike[str], page: str) -> Path:
+    """Write a page.
+
+    Args:
+        path: The file; replaced when it is a report.
+        page: The page, with `MARK` at its top.
+
+    Returns:
+        Where it was written, as an absolute path.
+
+    Raises:
+        UsageError: It cannot be written there, or something else than a report is there; that is untouched.
+    """
+    target = checked_target(path)
+    temporary = target.with_name(f".{target.name[:80]}.{secrets.token_hex(4)}.tmp")
+    try:
+        try:
+            with temporary.open("x", encoding="utf-8", newline="\n") as stream:
+                stream.write(page)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as err:
+        raise UsageError(f"the report cannot be written to {target}: {err.strerror or err}") from err
+    return target
+
+
+def checked_target(path: str | os.PathLike[str]) -> Path:
+    """Make sure that a report may be written somewhere, before the work of making it.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its absolute path.
+
+    Raises:
+        UsageError: The folder is missing, a folder is there, or a file that is no report.
+    """
+    try:
+        target = Path(path).expanduser().resolve()
+        if target.is_dir():
+            raise UsageError(f"{target} is a folder; name a file in it, as {target / 'report.html'}")
+        if not target.parent.is_dir():
+            raise UsageError(f"there is no folder {target.parent}; make it first, or name another file")
+        if target.exists() and not _is_report(target):
+            raise UsageError(f"{target} is there and is no report of ortlens; it stays as it is. Remove it, or name another file")
+    except (OSError, RuntimeError, TypeError, ValueError) as err:
+        if isinstance(err, UsageError):
+            raise
+        raise UsageError(f"a report cannot be written to {path!r}: {err}") from err
+    return target
+
+
+def _is_report(target: Path) -> bool:
+    if not target.is_file():  # a pipe or a device: reading it may never end
+        return False
+    with target.open("rb") as stream:
+        head = stream.read(_HEAD)
+    return not head or MARK.encode() in head
