@@ -31,7 +31,7 @@ async function bundle(options) {
 
 /** Style sheets of parts that bring their own stand beside their sources. */
 function styleSheet() {
-  const parts = ["src/style.css", "src/graph/graph.css"].filter((path) => existsSync(join(here, path)));
+  const parts = ["src/style.css", "src/graph/graph.css", "src/onnx.css"].filter((path) => existsSync(join(here, path)));
   return parts.map((path) => readFileSync(join(here, path), "utf8")).join("\n");
 }
 

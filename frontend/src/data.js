@@ -33,22 +33,28 @@ const NOT_FINITE = { NaN: NaN, Infinity: Infinity, "-Infinity": -Infinity };
 const VERSION = 1;
 
 /** @returns {Promise<object>} The payload inside base64 text of gzip'd JSON. */
-export async function payloadFromBase64(text) {
+export const payloadFromBase64 = async (text) => payloadFromBytes(bytesFromBase64(text));
+
+/** @returns {Promise<object>} The payload inside gzip'd JSON. */
+export const payloadFromBytes = async (bytes) => JSON.parse(new TextDecoder().decode(await unpackedBytes(bytes)));
+
+/** @returns {Uint8Array} */
+export function bytesFromBase64(text) {
   const binary = atob(text.trim());
   const bytes = new Uint8Array(binary.length);
   for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
-  return payloadFromBytes(bytes);
+  return bytes;
 }
 
 /**
- * @param {Uint8Array|ArrayBuffer|DataView} bytes Gzip'd JSON. A DataView's own window is honoured: notebooks hand out
- *   views into larger buffers.
- * @returns {Promise<object>} The payload.
+ * @param {Uint8Array|ArrayBuffer|DataView} bytes Gzip'd. A DataView's own window is honoured: notebooks hand out views
+ *   into larger buffers.
+ * @returns {Promise<Uint8Array>} What is inside.
  */
-export async function payloadFromBytes(bytes) {
+export async function unpackedBytes(bytes) {
   const window = ArrayBuffer.isView(bytes) ? new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength) : bytes;
   const stream = new Blob([window]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return JSON.parse(await new Response(stream).text());
+  return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
 /** @returns {number[]|Array<number|null>} Whole numbers that were packed as such or as differences. */

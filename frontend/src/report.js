@@ -1,6 +1,7 @@
 // The mount for the HTML report: every element with `data-ortlens-payload` shows the data in the element of that id.
 import { mountApp, mountFailure } from "./app.js";
-import { createData, payloadFromBase64 } from "./data.js";
+import { bytesFromBase64, createData, payloadFromBase64 } from "./data.js";
+import { onnxPanel } from "./onnx.js";
 import { createStore } from "./store.js";
 
 async function start(root) {
@@ -8,7 +9,8 @@ async function start(root) {
   root.textContent = "Opening the explorer…"; // unpacking takes a moment, in which the page is painted
   try {
     const store = createStore(createData(await payloadFromBase64(source.textContent)));
-    mountApp(root, store);
+    const models = modelsOnPage();
+    mountApp(root, store, models.ids.length || models.notes.length ? { onnx: onnxPanel(models) } : {});
     followTheme(store);
     root.dataset.ortlensReady = "yes";
   } catch (error) {
@@ -37,6 +39,14 @@ function unfoldForPrint() {
   addEventListener("afterprint", () => {
     for (const part of folded) part.open = false;
   });
+}
+
+/** The ONNX models that the page carries: an element per model, and one for the frame that draws them. */
+function modelsOnPage() {
+  const frame = document.querySelector("script[data-ortlens-frame]");
+  const models = new Map([...document.querySelectorAll("script[data-ortlens-model]")].map((element) => [element.dataset.ortlensModel, element]));
+  const notes = [...document.querySelectorAll("[data-ortlens-onnx-note]")].map((element) => element.textContent);
+  return { ids: [...models.keys()], notes, frame: () => frame && bytesFromBase64(frame.textContent), model: (id) => bytesFromBase64(models.get(id).textContent) };
 }
 
 function startAll() {
