@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortlens.backend import _torch
+from ortlens.backend.notebook_cells import told_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +46,11 @@ def user_line(node: torch.fx.Node) -> UserLine:
         File, line number and text; a backward node gives the line of its forward node.
     """
     trace = node.meta.get("stack_trace")
-    return _user_line_of(trace) if trace else UserLine(None, None, None)
+    if not trace:
+        return UserLine(None, None, None)
+    line = _user_line_of(trace)
+    told = line.file and told_file(line.file)
+    return line if told == line.file else line._replace(file=told)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ortlens.analysis.advice import advice_for_break
 from ortlens.analysis.guards import advice_for_limit, advice_for_recompile
 from ortlens.backend import _torch
+from ortlens.backend.notebook_cells import told_file, told_frames
 from ortlens.lens.breaks import BreakText, break_from_text, is_break, plain_function, recompile_from_text
 from ortlens.lens.guard_values import type_text, value_text
 from ortlens.trace import records as r
@@ -92,11 +93,11 @@ class DynamoWatch:
             reason=said.reason,
             explanation=said.explanation,
             hints=said.hints or _torch.graph_break_hints().get(gb_id or "", ()),
-            file=said.file,
+            file=said.file and told_file(said.file),
             line=said.line,
             function=said.function,
             source=said.source(),
-            user_stack=_of_the_user(said.user_stack),
+            user_stack=told_frames(_of_the_user(said.user_stack)),
         )
         made = replace(made, advice=advice_for_break(made))
         self.recorder.add(made)
@@ -149,7 +150,7 @@ class DynamoWatch:
         self._heard_nothing(compile_id, metrics)
         place = {
             "name": plain_function(str(metrics.get("co_name") or "")) or None,
-            "file": metrics.get("co_filename"),
+            "file": told_file(metrics.get("co_filename") or "") or None,
             "line": metrics.get("co_firstlineno"),
         }
         whole_ns = int(metrics.get("dynamo_cumulative_compile_time_us") or 0) * 1000

@@ -1,0 +1,51 @@
+"""What the reader of a notebook calls the file of a cell: `In[3]`, as tracebacks do, not a file that never existed.
+
+IPython compiles each cell under a name such as `/tmp/ipykernel_4711/293065459.py`, which nobody can look up.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+
+_FRAME = re.compile(r"(?P<file>.+)(?P<rest>:\d+ .*)")
+
+
+def told_file(file: str) -> str:
+    """The name of a file as it is told.
+
+    Args:
+        file: As in a code object or a traceback.
+
+    Returns:
+        `In[3]` for the third cell that ran in this notebook or IPython shell; any other name as it is.
+    """
+    ipython = sys.modules.get("IPython")
+    if ipython is None:
+        return file
+    try:
+        shell = ipython.get_ipython()
+        named = None if shell is None else shell.compile.format_code_name(file)
+        return file if named is None else str(named[1])
+    except Exception:  # noqa: BLE001 - any shell may be there; the name is right as it is, only unhandy
+        return file
+
+
+def told_frames(stack: tuple[str, ...]) -> tuple[str, ...]:
+    """A stack as it is told: from the first cell on, without the kernel that runs it.
+
+    Args:
+        stack: Frames, outermost first, as `file:line function`.
+
+    Returns:
+        The same with files as they are told.
+    """
+    told = [_told_frame(frame) for frame in stack]
+    first = next((place for place, (frame, new) in enumerate(zip(stack, told, strict=True)) if frame != new), 0)
+    return tuple(told[first:])
+
+
+def _told_frame(frame: str) -> str:
+    found = _FRAME.match(frame)
+    new = found and told_file(found["file"])
+    return frame if found is None or new == found["file"] else f"{new}{found['rest']}"
