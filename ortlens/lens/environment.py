@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING
 
 import torch
 
 from ortlens import _versions
 from ortlens.backend import peak
 from ortlens.backend.threads import usable_cores
+
+if TYPE_CHECKING:
+    from ortlens.backend.options import OrtBackendOptions
+
+_MAX_TEXT = 300
 
 
 def environment() -> dict[str, str]:
@@ -28,3 +36,30 @@ def environment() -> dict[str, str]:
         **{f"version_{package}": version for package, version in _versions.installed().items()},
         **peak.measured(),
     }
+
+
+def chosen_options(options: OrtBackendOptions) -> dict[str, str]:
+    """The options of our backend that were not left at their defaults, for the head of a capture.
+
+    Args:
+        options: The options.
+
+    Returns:
+        `option_<name>` -> text; objects are told by their type, functions by their names.
+    """
+    chosen = ((field.name, getattr(options, field.name), field.default) for field in fields(options))
+    return {f"option_{name}": _told(value) for name, value, default in chosen if value is not default and value != default}
+
+
+def _told(value: object) -> str:
+    if isinstance(value, str | int | float | None):
+        return str(value)[:_MAX_TEXT]
+    if isinstance(value, os.PathLike):
+        return str(value)[:_MAX_TEXT]
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {_told(item)}" for key, item in value.items())[:_MAX_TEXT]
+    if isinstance(value, Sequence):
+        return ", ".join(told for item in value if (told := _told(item)))[:_MAX_TEXT]
+    if hasattr(value, "__dataclass_fields__"):
+        return str(value)[:_MAX_TEXT]
+    return str(getattr(value, "__qualname__", None) or f"an object of type {type(value).__name__}")[:_MAX_TEXT]

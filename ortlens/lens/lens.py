@@ -20,7 +20,7 @@ from ortlens.backend.entry import count_ops, needs_gradient
 from ortlens.errors import UsageError
 from ortlens.lens import dry_run as fakes
 from ortlens.lens.dynamo import DynamoWatch
-from ortlens.lens.environment import environment
+from ortlens.lens.environment import chosen_options, environment
 from ortlens.lens.explain_output import ExplainOutput, reason_from_break
 from ortlens.lens.measure import LedgerPass
 from ortlens.trace import records as r
@@ -85,6 +85,7 @@ class Lens(CaptureView):
         self._dry_run = dry_run
         self.result: Any = None
         """What the target of `explain` returned on its last call."""
+        self._facts: dict[str, str] = {}  # for the environment of the capture: options that were chosen, calls that were averaged
         self._aliases: tuple[frozenset[str], ...] = ()
         self._arguments: tuple[str, ...] = ()
         self._targets: list[tuple[object, Callable[..., Any]]] = []
@@ -179,7 +180,11 @@ class Lens(CaptureView):
         Returns:
             What the last call returned.
         """
-        return LedgerPass(self._recorder, self._watch, self.live_graphs).measure(call, **limits)
+        ledger = LedgerPass(self._recorder, self._watch, self.live_graphs)
+        result = ledger.measure(call, **limits)
+        if ledger.averaged:
+            self._facts["ledger_calls"] = str(ledger.averaged)
+        return result
 
     def probe(self, *args: Any, **kwargs: Any) -> pd.DataFrame:
         """Measure what changes would bring, by making them beside the code that runs, which stays as it is.
@@ -330,7 +335,9 @@ class Lens(CaptureView):
         """Our backend, with the options that `torch.compile(options=)` passed on, if any."""
         if self._ort is None:
             raise UsageError(f"this takes the ortlens backend, and the lens wraps {self._backend_name!r}")
-        return self._ort if options is None else OrtBackend.get_cached_instance_for_options(options)
+        backend = self._ort if options is None else OrtBackend.get_cached_instance_for_options(options)
+        self._facts.update(chosen_options(backend.options))
+        return backend
 
     def compile_exported(self, program: ExportedProgram) -> Callable[..., Any]:
         """Send a `torch.export` program down the backend's road, without Dynamo.
@@ -418,7 +425,7 @@ class Lens(CaptureView):
         Returns:
             The capture; recording goes on.
         """
-        capture = self._recorder.capture(name=self.name, backend=self._backend_name, environment=environment())
+        capture = self._recorder.capture(name=self.name, backend=self._backend_name, environment={**environment(), **self._facts})
         return capture if capture.ledger else replace(capture, ledger=ledger_from_logs(capture))
 
     def export_onnx(self, path: str | os.PathLike[str], weights: object = None) -> pathlib.Path:

@@ -54,6 +54,8 @@ class LedgerPass:
         self._thread = threading.get_ident()
         self._stays: list[tuple[str, int, int]] = []  # graph, entered, left; of the call that is made now
         self._calls: list[_Call] = []
+        self.averaged = 0
+        """Calls over which the ledger is a mean; 0 before it was written."""
 
     def measure(self, call: Callable[[], Any], *, max_calls: int = MAX_CALLS, budget_ns: int | None = MEASURE_NS) -> Any:
         """Call, and write down where the time went.
@@ -151,6 +153,7 @@ class LedgerPass:
         ledger = ledger_from_calls([call.trace() for call in calls], self._surroundings())
         if not ledger.parts:
             return
+        self.averaged = ledger.calls
         self._recorder.replace_all(r.LedgerPart, ledger.parts)
         for node in self._eager_ns():
             self._recorder.amend(r.Fallback, node, call_ns=round(statistics.median(call.eager_ns.get(node, 0) for call in calls)))

@@ -16,7 +16,7 @@ _WORDS = {
     "cpu_count": "processors",
     "cpu_usable": "processors that may be used",
     "torch_threads": "threads of torch",
-    "ledger_calls": "calls measured for the ledger",
+    "ledger_calls": "calls averaged in the ledger",
 }
 _MAX_ENTRIES = 100
 

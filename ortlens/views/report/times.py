@@ -47,11 +47,11 @@ def ledger_figure(capture: Capture, overview: Overview) -> Figure | None:
     bars = (whole, *bounded(rows, "{} other graphs", lambda ns: time_from_ns(round(ns)))[: MAX_ROWS - 1])
     measured = ledger.is_measured
     calls = capture.environment.get("ledger_calls", "")
-    many = f"the middle half of {calls} calls" if calls.isdigit() else "the middle half of the measured calls"
+    many = f"{calls} calls, the middle half by wall time" if calls.isdigit() else "the middle half by wall time of the measured calls"
     return Figure(
         name="ledger",
         title="Where does the time of a call go?",
-        caption=f"Mean of {many} by wall time; the parts add up to it."
+        caption=f"Mean of {many}; the parts add up to the whole."
         if measured
         else f"Mean of {counted(overview.call.calls, 'call')} from the logs; guards and Python between graphs are not in it.",
         method=(
