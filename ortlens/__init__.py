@@ -119,3 +119,21 @@ def _unknown(name: str) -> str:
     near = get_close_matches(name, __all__, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else " dir(ortlens) lists the public names."
     return f"module 'ortlens' has no attribute {name!r}.{hint}"
+
+
+def load_ipython_extension(shell: object) -> None:
+    """Bring the magics `%ortlens` and `%%ortlens` into a shell; `%load_ext ortlens` calls this.
+
+    Args:
+        shell: The running `IPython.InteractiveShell`.
+    """
+    import_module("ortlens.magic").load(shell)  # by name, as all that is fetched here: readers of captures must not reach torch
+
+
+def unload_ipython_extension(shell: object) -> None:
+    """Take the magics out of a shell again; `%unload_ext ortlens` calls this.
+
+    Args:
+        shell: The running `IPython.InteractiveShell`.
+    """
+    import_module("ortlens.magic").unload(shell)

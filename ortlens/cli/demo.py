@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from ortlens.cli.commands import command_in
 from ortlens.cli.exit_codes import EXIT_NO, EXIT_OK
 from ortlens.cli.printing import print_summary, print_text
+from ortlens.job.request import add_outputs, request_from_options
+from ortlens.job.work import write_outputs
 
 if TYPE_CHECKING:
     import argparse
@@ -22,12 +24,13 @@ def add(commands: Commands) -> None:
         commands: Where commands are added.
     """
     command = command_in(commands, "demo", "Run a small bundled model through ONNX Runtime and explain what happened.", _demo)
-    command.add_argument("--save", metavar="FILE", help="also save the capture, as demo.ortlens")
+    add_outputs(command)
 
 
 def _demo(options: argparse.Namespace) -> int:
     from ortlens._versions import check_supported
 
+    request = request_from_options(options)
     check_supported()
     print_text(_DEMO_BEFORE)
     sys.stdout.flush()
@@ -36,12 +39,10 @@ def _demo(options: argparse.Namespace) -> int:
     result = run_demo()
     verdict = "Same answers" if result.is_match else "THE ANSWERS DIFFER"
     print_text(f"{verdict}: over {result.calls} calls the largest difference from plain PyTorch is {result.max_abs_difference:.1e}.\n")
-    capture = result.lens.captured()
-    print_summary(capture)
-    saved = "demo.ortlens"
-    if options.save:
-        saved = str(result.lens.save(options.save))
-        print_text(f"\nSaved to {saved}")
+    print_summary(result.lens.captured())
+    written = write_outputs(request, result.lens)
+    print_text("\n".join(["", *written]) if written else "")
+    saved = options.save or "demo.ortlens"
     print_text(_DEMO_AFTER.format(saved=saved, first="" if options.save else f"ortlens demo --save {saved} && "))
     return EXIT_OK if result.is_match else EXIT_NO
 
@@ -55,5 +56,7 @@ one recompile. This takes some seconds.
 _DEMO_AFTER = """
 What to do next
   your own model    lens = ortlens.explain(model)(*args); print(lens.summary())
+                    or, in a shell: ortlens explain mymodels:net --input f32[1,3,224,224]
   look closer       {first}ortlens show {saved} --table fallbacks
+  look around       ortlens demo --html demo.html, and open that file in a browser
   check this setup  ortlens doctor"""

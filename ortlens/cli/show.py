@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -12,13 +10,11 @@ from typing import TYPE_CHECKING
 from ortlens.cli.commands import command_in
 from ortlens.cli.exit_codes import EXIT_OK
 from ortlens.cli.printing import print_summary, print_text, width
+from ortlens.cli.tables import csv_from_rows, records_of, rows_of
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from ortlens.cli.commands import Commands
-    from ortlens.trace.codec import Json
     from ortlens.trace.records import Capture
 
 _DEFAULT_ROWS = 30
@@ -68,24 +64,9 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _table(capture: Capture, options: argparse.Namespace) -> str:
-    from ortlens.analysis.findings.registry import findings_of
-    from ortlens.trace.codec import row_from_record
-    from ortlens.trace.schema import TABLES
     from ortlens.views.table import table
 
-    records = findings_of(capture) if options.table == "findings" else getattr(capture, options.table)
     if not options.json and not options.csv:
-        return table(records, width=width(), limit=options.rows or None)
-    rows = [row_from_record(TABLES[options.table], record) for record in records]
-    if options.json:
-        return json.dumps(rows, indent=2)
-    return _csv([column.name for column in TABLES[options.table].columns], rows)
-
-
-def _csv(names: list[str], rows: Sequence[Mapping[str, Json]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({name: json.dumps(value) if isinstance(value, list) else value for name, value in row.items()})
-    return text.getvalue().rstrip("\n")
+        return table(records_of(capture, options.table), width=width(), limit=options.rows or None)
+    rows = rows_of(capture, options.table)
+    return json.dumps(rows, indent=2) if options.json else csv_from_rows(options.table, rows).rstrip("\n")

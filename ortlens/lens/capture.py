@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 class _CaptureLens(Lens):
     """The lens of `capture()`: claims every compilation by our backend that happens while it is current."""
 
+    def __repr__(self) -> str:
+        return super().__repr__().replace("_CaptureLens", "Lens", 1)
+
     def _claims(self, backend: object) -> bool:
         ours = backend in (ortlens_backend, torch_compile_backend) or isinstance(backend, OrtBackend)
         return ours and CURRENT.get() is self._recorder
@@ -28,7 +31,8 @@ class _CaptureLens(Lens):
         try:
             yield
         finally:
-            CURRENT.reset(token)
+            with contextlib.suppress(ValueError):  # left in another context than entered, as a cell with `await` is: never set in here
+                CURRENT.reset(token)
 
     @contextlib.contextmanager
     def _entered(self, module: Any) -> Iterator[None]:

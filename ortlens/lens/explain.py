@@ -67,16 +67,40 @@ def explain(  # noqa: PLR0913 - the contract's own signature
 
     def run(*args: Any, **kwargs: Any) -> Lens:
         lens = Lens(backend, options=options, name=name or _name_of(target), dry_run=dry_run)
-        lens.know_module(target)
-        with _torch.compiled_apart() as apart:
-            fast = _compiled(target, lens, dynamic=dynamic, apart=apart)
-            if dry_run:
-                lens.try_with_fakes(target, fast, args, kwargs)
-            else:
-                lens.result = _called(lens, lambda: fast(*args, **kwargs), calls)
+        explain_under(lens, target, args, kwargs, dry_run=dry_run, dynamic=dynamic, calls=calls)
         return lens
 
     return run
+
+
+def explain_under(  # noqa: PLR0913 - those of `explain`
+    lens: Lens,
+    target: Callable[..., Any] | ExportedProgram,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    dry_run: bool = False,
+    dynamic: bool | None = None,
+    calls: int | None = None,
+) -> None:
+    """Do what `explain` does under a lens that is there already, and stays with what it saw when the target raises.
+
+    Args:
+        lens: A lens that has watched nothing yet.
+        target: As for `explain`.
+        args: Arguments of the target.
+        kwargs: Likewise.
+        dry_run: As for `explain`, and as the lens was made.
+        dynamic: As for `explain`.
+        calls: Likewise.
+    """
+    lens.know_module(target)
+    with _torch.compiled_apart() as apart:
+        fast = _compiled(target, lens, dynamic=dynamic, apart=apart)
+        if dry_run:
+            lens.try_with_fakes(target, fast, args, dict(kwargs))
+        else:
+            lens.result = _called(lens, lambda: fast(*args, **kwargs), calls)
 
 
 def _compiled(

@@ -1,0 +1,90 @@
+"""`ortlens explain`: a model or function of the user's, compiled, called and explained."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from ortlens.cli.commands import command_in
+from ortlens.cli.exit_codes import EXIT_NO, EXIT_OK
+from ortlens.cli.inputs import inputs_from_texts
+from ortlens.cli.printing import print_summary, print_text
+from ortlens.cli.targets import target_from_text, told_as_usage
+from ortlens.job.request import add_compiling, add_measuring, add_outputs, request_from_options
+from ortlens.job.work import explained, new_lens, write_outputs
+
+if TYPE_CHECKING:
+    import argparse
+
+    from ortlens.cli.commands import Commands
+    from ortlens.cli.inputs import Inputs
+    from ortlens.job.request import Request
+    from ortlens.lens.lens import Lens
+
+_TEXT = "Compile a model or function of yours through ONNX Runtime, call it on random inputs, and explain what happened."
+
+
+def add(commands: Commands) -> None:
+    """Add the command to the parser.
+
+    Args:
+        commands: Where commands are added.
+    """
+    command = command_in(commands, "explain", _TEXT, _explain)
+    command.add_argument(
+        "target",
+        metavar="MODULE:NAME",
+        help="a module, a class of modules, a function that makes one, or a function; modules are found in this folder, too",
+    )
+    command.add_argument(
+        "--input",
+        metavar="SPEC",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="arguments in order: f32[1,3,224,224], i64[1,16]:1000 (below 1000), mask=bool[1,16] (by name), 3, 2.5, true, none, 'text'",
+    )
+    command.add_argument("--seed", metavar="N", type=int, default=0, help="seed of random weights and inputs (default: %(default)s)")
+    add_compiling(command)
+    add_measuring(command)
+    add_outputs(command, "-o")
+    command.add_argument("--json", action="store_true", help="print the overview as JSON")
+
+
+def _explain(options: argparse.Namespace) -> int:
+    request = request_from_options(options, no_grad=True)
+    inputs = inputs_from_texts(options.input)  # a slip here should not wait for torch
+
+    from ortlens._versions import check_supported
+
+    check_supported()
+    lens = _watched(request, options, inputs)
+    written = write_outputs(request, lens)
+    _tell(lens, written, as_json=options.json)
+    return EXIT_NO if any(row.ok is False for row in lens.captured().numerics) else EXIT_OK
+
+
+def _watched(request: Request, options: argparse.Namespace, inputs: Inputs) -> Lens:
+    import torch
+
+    torch.manual_seed(options.seed)
+    target = target_from_text(options.target, on_meta=request.dry_run)
+    with told_as_usage("making the inputs"):
+        args, kwargs = inputs.made(options.seed)
+    lens = new_lens(request, options.target)
+    with told_as_usage(f"calling {options.target} with {' '.join(options.input) or 'no --input'}"):
+        explained(request, lens, target, args, kwargs)
+    return lens
+
+
+def _tell(lens: Lens, written: list[str], *, as_json: bool) -> None:
+    if not as_json:
+        print_summary(lens.captured())
+        print_text("\n".join(["", *written]) if written else "")
+        return
+    from ortlens.analysis.overview import overview_of
+
+    print_text(json.dumps(asdict(overview_of(lens.captured())), indent=2))
+    print("\n".join(written), file=sys.stderr)

@@ -1,0 +1,51 @@
+"""`ortlens report`: a saved capture as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortlens.cli.commands import command_in
+from ortlens.cli.exit_codes import EXIT_OK
+from ortlens.cli.printing import print_text
+from ortlens.errors import UsageError
+from ortlens.job.request import Request
+from ortlens.job.work import write_outputs
+
+if TYPE_CHECKING:
+    import argparse
+
+    from ortlens.cli.commands import Commands
+
+_TEXT = "Write the report of a saved capture: one HTML file that opens anywhere, offline."
+
+
+def add(commands: Commands) -> None:
+    """Add the command to the parser.
+
+    Args:
+        commands: Where commands are added.
+    """
+    command = command_in(commands, "report", _TEXT, _report)
+    command.add_argument("capture", metavar="CAPTURE", help="a file or folder that lens.save() or another command wrote")
+    command.add_argument("-o", "--output", metavar="FILE", type=Path, help="where it goes; replaces what is there (default: CAPTURE.html)")
+    command.add_argument("--title", metavar="TEXT", help="its title (default: the capture's name)")
+    command.add_argument("--redact", action="store_true", help="shorten paths to file names, and leave source lines out")
+
+
+def _report(options: argparse.Namespace) -> int:
+    from ortlens.views.capture_view import load
+
+    output = options.output or _default_output(Path(options.capture))
+    request = Request(report=output.expanduser(), redact=options.redact)
+    view = load(options.capture)
+    print_text("\n".join(write_outputs(request, view, title=options.title)))
+    return EXIT_OK
+
+
+def _default_output(capture: Path) -> Path:
+    """Beside the capture; what is there already was not named and stays."""
+    path = capture.with_name(f"{capture.stem or 'capture'}.html")
+    if path.exists():
+        raise UsageError(f"{path} is there already; say -o {path} to replace it, or name another file")
+    return path

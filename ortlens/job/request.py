@@ -1,0 +1,184 @@
+"""What a user may ask for at either door, the command line or a magic: one list of options, one object they become."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortlens.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_WORDS = {"true": True, "false": False, "none": None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What was asked for.
+
+    Attributes:
+        backend: As for `ortlens.explain`.
+        options: Likewise.
+        dry_run: Likewise.
+        dynamic: Likewise.
+        calls: Likewise.
+        no_grad: Turn gradients off around everything.
+        profile: Also find out where the time inside ONNX Runtime goes.
+        verify: Also compare every value with PyTorch's.
+        report: Where the HTML report goes; None writes none.
+        save: Where the capture goes; None keeps it in memory.
+        redact: Leave paths and source lines out of the report.
+    """
+
+    backend: str = "ortlens"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    dry_run: bool = False
+    dynamic: bool | None = None
+    calls: int | None = None
+    no_grad: bool = False
+    profile: bool = False
+    verify: bool = False
+    report: Path | None = None
+    save: Path | None = None
+    redact: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be done together, before anything has run.
+
+        Raises:
+            UsageError: Two things exclude each other, or a file cannot be written where it is asked for.
+        """
+        if self.dry_run and (self.profile or self.verify):
+            asked = "--profile" if self.profile else "--verify"
+            raise UsageError(f"{asked} needs a real run, and --dry-run runs nothing; leave one of them out")
+        if self.redact and self.report is None:
+            raise UsageError("--redact is about the report; say where that goes too: --report FILE")
+        for option, path in (("--report", self.report), ("--save", self.save)):
+            _check_place(option, path)
+
+
+def add_outputs(parser: argparse.ArgumentParser, *save_names: str) -> None:
+    """Add the options that say what is written where.
+
+    Args:
+        parser: The parser of a command or magic.
+        *save_names: Further names of `--save`.
+    """
+    parser.add_argument("--report", "--html", metavar="FILE", type=_path, help="write the report, one HTML file that opens anywhere")
+    parser.add_argument(*save_names, "--save", metavar="FILE", type=_path, help="save the capture, as run.ortlens")
+
+
+def add_measuring(parser: argparse.ArgumentParser) -> None:
+    """Add the options that ask for more than one look.
+
+    Args:
+        parser: The parser of a command or magic.
+    """
+    parser.add_argument("--redact", action="store_true", help="leave paths and source lines out of the report")
+    parser.add_argument("--profile", action="store_true", help="also find out where the time inside ONNX Runtime goes, kernel by kernel")
+    parser.add_argument("--verify", action="store_true", help="also compare every value with PyTorch's, and say which is right")
+
+
+def add_compiling(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how a target is compiled and called.
+
+    Args:
+        parser: The parser of a command or magic.
+    """
+    parser.add_argument("--dry-run", action="store_true", help="trace and plan under fake tensors: no memory for weights, nothing is run")
+    parser.add_argument("--dynamic", action="store_true", default=None, help="compile for any size, as torch.compile(dynamic=True)")
+    parser.add_argument(
+        "--calls", metavar="N", type=_call_count, help="how often to call; 1 for a target with side effects (default: about a second)"
+    )
+    parser.add_argument("--backend", metavar="NAME", default="ortlens", help="watch another backend instead, as inductor or eager")
+    parser.add_argument(
+        "--option",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="an option of the backend, as min_partition_nodes=2; may be given several times",
+    )
+
+
+def request_from_options(options: argparse.Namespace, **given: Any) -> Request:  # noqa: ANN401 - fields of Request
+    """Make the request from parsed options.
+
+    Args:
+        options: What the parser found; options that a door does not have keep their defaults.
+        **given: Fields that the door sets by itself.
+
+    Returns:
+        The request.
+
+    Raises:
+        UsageError: An option has a value that cannot be, or excludes another.
+    """
+    names = set(Request.__slots__) - {"options"}
+    found = {name: value for name, value in vars(options).items() if name in names}
+    return Request(**{**found, "options": options_from_pairs(getattr(options, "option", [])), **given})
+
+
+def options_from_pairs(pairs: Sequence[str]) -> dict[str, Any]:
+    """Read options of the backend.
+
+    Args:
+        pairs: Each as `key=value`; the value is a Python literal (`2`, `False`, `['CPUExecutionProvider']`), or plain text.
+
+    Returns:
+        Values by name. Names are checked by `OrtBackendOptions`, and the export options by theirs.
+
+    Raises:
+        UsageError: A pair has no `=`, or an option is given twice.
+    """
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals or not key:
+            raise UsageError(f"--option {pair}: an option is written key=value, as --option min_partition_nodes=2")
+        if key in options:
+            raise UsageError(f"--option {key} is given twice, as {options[key]!r} and as {text!r}; leave one out")
+        options[key] = value_from_text(text)
+    return options
+
+
+def value_from_text(text: str) -> Any:  # noqa: ANN401 - any literal
+    """Read a value as a user writes it.
+
+    Args:
+        text: `3`, `2.5`, `true`, `none`, `['a']`, `'quoted'`, or plain words.
+
+    Returns:
+        The value; plain words as they are.
+    """
+    word = text.strip().lower()
+    if word in _WORDS:
+        return _WORDS[word]
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return text
+
+
+def _path(text: str) -> Path:
+    return Path(text).expanduser()
+
+
+def _call_count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return int(text)
+
+
+def _check_place(option: str, path: Path | None) -> None:
+    """Refuse early: a report that cannot be written should not cost the minutes of the run before it."""
+    if path is None:
+        return
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"{option} {path}: there is no folder {path.absolute().parent}; make it first, or name another")
+    if option == "--report" and path.is_dir():
+        raise UsageError(f"{option} {path}: this is a folder; name a file in it, as {path / 'report.html'}")

@@ -1,0 +1,108 @@
+"""Doing what a `Request` asks for: compile and call, look closer, write files."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from ortlens.errors import OrtLensError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from ortlens.job.request import Request
+    from ortlens.lens.lens import Lens
+    from ortlens.views.capture_view import CaptureView
+
+_OWN_NAMES = ("ortlens", "onnxrt")
+
+
+def new_lens(request: Request, name: str) -> Lens:
+    """Make the lens that watches.
+
+    Args:
+        request: What was asked for.
+        name: Name of the capture.
+
+    Returns:
+        A lens that has watched nothing yet.
+
+    Raises:
+        UsageError: An option of the backend is unknown or wrong, or another backend is asked for what only ours can do.
+    """
+    from ortlens.lens.lens import Lens
+
+    if request.backend not in _OWN_NAMES and (request.profile or request.verify):
+        asked = "--profile" if request.profile else "--verify"
+        raise UsageError(f"{asked} looks into ONNX Runtime, and --backend {request.backend} does not go there; leave one of them out")
+    return Lens(request.backend, options=request.options or None, name=name, dry_run=request.dry_run)
+
+
+def explained(request: Request, lens: Lens, target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Compile a target, call it, and look as close as was asked for.
+
+    Args:
+        request: What was asked for.
+        lens: From `new_lens`; what it saw stays when the target raises.
+        target: What is compiled.
+        args: Its arguments.
+        kwargs: Likewise.
+
+    Raises:
+        UsageError: There is nothing in ONNX Runtime to look at.
+        Exception: What the target raises.
+    """
+    from ortlens.lens.explain import explain_under
+
+    with _gradients(request):
+        explain_under(lens, target, args, kwargs, dry_run=request.dry_run, dynamic=request.dynamic, calls=request.calls)
+        if request.profile:
+            lens.profile(*args, **kwargs)
+        if request.verify:
+            lens.verify(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def _gradients(request: Request) -> Iterator[None]:
+    """Turn gradients off if that was asked for."""
+    import torch
+
+    with torch.no_grad() if request.no_grad else contextlib.nullcontext():
+        yield
+
+
+def write_outputs(request: Request, view: CaptureView, *, title: str | None = None) -> list[str]:
+    """Write the files that were asked for. One that fails does not keep the other from being written.
+
+    Args:
+        request: What was asked for.
+        view: A lens, or a saved capture.
+        title: Title of the report; None for the name of the capture.
+
+    Returns:
+        A line per file, for the user: where it is.
+
+    Raises:
+        OrtLensError: A file could not be written; the message names what was written nevertheless.
+    """
+    steps: list[tuple[str, Callable[[], object]]] = []
+    if (save := request.save) is not None:
+        steps.append(("Saved to", lambda: view.save(save)))
+    if (report := request.report) is not None:
+        steps.append(("Report in", lambda: view.report(report, title, redact=request.redact)))
+    lines: list[str] = []
+    errors: list[Exception] = []
+    for words, write in steps:
+        with _kept(errors):
+            lines.append(f"{words} {write()}")
+    if errors:
+        raise OrtLensError("; ".join([*map(str, errors), *lines])) from errors[0]
+    return lines
+
+
+@contextlib.contextmanager
+def _kept(errors: list[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except (OrtLensError, OSError) as err:
+        errors.append(err)

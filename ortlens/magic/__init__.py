@@ -1,0 +1,39 @@
+"""The `%ortlens` and `%%ortlens` magics: `%load_ext ortlens` brings them into a notebook or an IPython terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ortlens.magic.cells import CellTransform
+from ortlens.magic.magics import OrtlensMagics
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+
+def load(shell: InteractiveShell) -> None:
+    """Bring the magics into a shell; those of an earlier load give way.
+
+    Args:
+        shell: The shell.
+    """
+    unload(shell)
+    shell.register_magics(OrtlensMagics(shell))
+    shell.input_transformers_cleanup.append(CellTransform())
+
+
+def unload(shell: InteractiveShell) -> None:
+    """Take the magics out of a shell.
+
+    Args:
+        shell: The shell; one without them stays as it is.
+    """
+    # By name: a reloaded module's class is another one.
+    shell.input_transformers_cleanup[:] = [
+        each for each in shell.input_transformers_cleanup if type(each).__name__ != CellTransform.__name__
+    ]
+    magics = shell.magics_manager.registry.pop(OrtlensMagics.__name__, None)
+    if magics is not None:
+        magics.close()
+    for kind in ("line", "cell"):
+        shell.magics_manager.magics[kind].pop("ortlens", None)

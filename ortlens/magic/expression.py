@@ -1,0 +1,137 @@
+"""What `%ortlens EXPRESSION` compiles, and what it calls it with."""
+
+from __future__ import annotations
+
+import ast
+import symtable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ortlens.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_TAKE = "__ortlens_take__"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A target and its arguments."""
+
+    target: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+def call_from_expression(text: str, namespace: dict[str, Any], file: str, line: int) -> Call:
+    """Find out what to compile.
+
+    A call, as `model(x)`: `model` is the target, and its arguments are evaluated, once. An argument that computes something with
+    tensors or modules, as in `head(body(x))`, belongs to the computation: then, as for any other expression, the whole is compiled,
+    as a function of the tensors that it names.
+
+    Args:
+        text: The expression.
+        namespace: The user's names.
+        file: File name for its lines.
+        line: Number of its first line.
+
+    Returns:
+        The target and its arguments.
+
+    Raises:
+        UsageError: This is no expression.
+        Exception: What evaluating the arguments raises.
+    """
+    tree = _parsed(text)
+    body = tree.body
+    if isinstance(body, ast.Call) and not any(_computes(part, namespace) for part in (body.func, *_arguments(body))):
+        return _split_call(body, namespace, file, line)
+    return _whole(text, namespace, file, line)
+
+
+def _parsed(text: str) -> ast.Expression:
+    try:
+        return ast.parse(text.strip(), mode="eval")
+    except SyntaxError as err:
+        raise UsageError(_no_expression(text, err)) from err
+
+
+def _no_expression(text: str, err: SyntaxError) -> str:
+    if " -" in text and _is_expression(text[: text.index(" -")]):
+        return f"options stand before the expression: %ortlens {text[text.index(' -') :].strip()} {text[: text.index(' -')]}"
+    name, equals, rest = text.partition("=")
+    if equals and name.strip().isidentifier() and _is_expression(rest):
+        return f"%ortlens takes an expression: %ortlens -o lens {rest.strip()}; its value is then in lens.result"
+    return f"%ortlens {text}: {err.msg}; after the options comes one Python expression, as model(x)"
+
+
+def _is_expression(text: str) -> bool:
+    try:
+        ast.parse(text.strip(), mode="eval")
+    except SyntaxError:
+        return False
+    return True
+
+
+def _arguments(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(each.value for each in call.keywords)]
+
+
+def _computes(part: ast.expr, namespace: Mapping[str, Any]) -> bool:
+    """True when a part of a call is itself a computation with tensors or modules: it has calls or operators, and names such values."""
+    works = any(isinstance(node, (ast.Call, ast.BinOp, ast.Compare, ast.Await)) for node in ast.walk(part))
+    return works and any(_holds_tensors(namespace.get(node.id)) for node in ast.walk(part) if isinstance(node, ast.Name))
+
+
+def _holds_tensors(value: object) -> bool:
+    import torch
+
+    if isinstance(value, Mapping):
+        return any(_holds_tensors(each) for each in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(_holds_tensors(each) for each in value)
+    return isinstance(value, (torch.Tensor, torch.nn.Module))
+
+
+def _split_call(call: ast.Call, namespace: dict[str, Any], file: str, line: int) -> Call:
+    """Evaluate the target and the arguments, with Python's own rules for stars and keywords."""
+    taking = ast.Call(func=ast.Name(id=_TAKE, ctx=ast.Load()), args=[call.func, *call.args], keywords=call.keywords)
+    tree = ast.increment_lineno(ast.fix_missing_locations(ast.Expression(body=taking)), line - 1)
+    found: Call = eval(compile(tree, file, "eval"), namespace, {_TAKE: _take})  # noqa: S307 - running the user's expression is the job
+    return found
+
+
+def _take(target: Callable[..., Any], /, *args: object, **kwargs: object) -> Call:
+    return Call(target=target, args=args, kwargs=kwargs)
+
+
+def _whole(text: str, namespace: dict[str, Any], file: str, line: int) -> Call:
+    """The expression as a function of the tensors that it names; other names it looks up where the user has them."""
+    names = [name for name in _free_names(text) if name in namespace and _tensors_only(namespace[name])]
+    before = "\n" * (line - 1)  # so that the expression stands in its own line
+    source = f"{before}def expression({', '.join(names)}): return ({text.strip()}\n)"
+    made: dict[str, Any] = {}
+    exec(compile(source, file, "exec"), namespace, made)  # noqa: S102 - as above
+    return Call(target=made["expression"], args=tuple([namespace[name] for name in names]))
+
+
+def _tensors_only(value: object) -> bool:
+    import torch
+
+    parts: Iterable[object] = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return isinstance(value, torch.Tensor) or (type(value) in (dict, list, tuple) and bool(parts) and all(map(_tensors_only, parts)))
+
+
+def _free_names(text: str) -> list[str]:
+    """Names that an expression looks up outside itself; those of a comprehension or lambda are its own."""
+    table = symtable.symtable(text.strip(), "<expression>", "eval")
+    names: dict[str, None] = {}
+    waiting = [table]
+    while waiting:
+        scope = waiting.pop()
+        waiting += scope.get_children()
+        names |= dict.fromkeys(symbol.get_name() for symbol in scope.get_symbols() if symbol.is_global() or scope is table)
+    return list(names)

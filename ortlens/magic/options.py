@@ -1,0 +1,128 @@
+"""Options of the magics: those of the command line, and what only a notebook has."""
+
+from __future__ import annotations
+
+import argparse
+import keyword
+import re
+import shlex
+from typing import NoReturn
+
+from ortlens.errors import UsageError
+from ortlens.job.request import add_compiling, add_measuring, add_outputs
+
+_OPTION = re.compile(r"\s*(?P<name>--?[A-Za-z][\w-]*)(?P<equals>=)?")
+_VALUE = re.compile(r"""\s*(?P<value>(?:"[^"]*"|'[^']*'|[^\s"'])+)""")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises where argparse would end the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}. %ortlens? shows all options")
+
+
+def line_parser() -> argparse.ArgumentParser:
+    """The options of `%ortlens`.
+
+    Returns:
+        The parser; it raises UsageError.
+    """
+    parser = _Parser(prog="%ortlens", add_help=False, allow_abbrev=False)
+    _add_notebook(parser)
+    add_compiling(parser)
+    parser.add_argument("--no-grad", action="store_true", help="without gradients, as for inference")
+    return parser
+
+
+def cell_parser() -> argparse.ArgumentParser:
+    """The options of `%%ortlens`.
+
+    Returns:
+        The parser; it raises UsageError.
+    """
+    parser = _Parser(prog="%%ortlens", add_help=False, allow_abbrev=False)
+    _add_notebook(parser)
+    return parser
+
+
+def _add_notebook(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", dest="store", metavar="NAME", type=_name, help="keep the lens under this name")
+    parser.add_argument("--quiet", action="store_true", help="show nothing")
+    add_measuring(parser)
+    add_outputs(parser)
+
+
+def _name(text: str) -> str:
+    if not text.isidentifier() or keyword.iskeyword(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no name for a variable")
+    return text
+
+
+def split_line(parser: argparse.ArgumentParser, line: str) -> tuple[argparse.Namespace, str]:
+    """Take the options off the front of a line; what is behind them is Python and stays as it is.
+
+    Args:
+        parser: Knows the options.
+        line: As typed behind `%ortlens`.
+
+    Returns:
+        The parsed options, and the expression. `--` ends the options, for an expression that begins with a minus.
+
+    Raises:
+        UsageError: An option is unknown, or its value is missing or wrong.
+    """
+    words: list[str] = []
+    known = parser._option_string_actions  # noqa: SLF001 - argparse offers no other way to ask which options take a value
+    while match := _OPTION.match(line):
+        action = known.get(match["name"])
+        if action is None:
+            break
+        words.append(match["name"])
+        line = line[match.end() :]
+        if action.nargs != 0:
+            value = _VALUE.match(line)
+            words += shlex.split(value["value"]) if value else []
+            line = line[value.end() :] if value else line
+    rest = line.strip()
+    if rest.startswith("-") and not rest.startswith("-- ") and (unknown := _OPTION.match(rest)) and _is_option(unknown["name"], rest):
+        parser.error(f"there is no option {unknown['name']}; an expression that begins with a minus stands behind -- ")
+    return parser.parse_args(words), rest.removeprefix("-- ").strip()
+
+
+def _is_option(name: str, rest: str) -> bool:
+    """`--nope x` is one; `-model(x)` is an expression."""
+    return name.startswith("--") or rest[len(name) : len(name) + 1] in ("", " ", "=")
+
+
+def cell_options(line: str) -> argparse.Namespace:
+    """Read the line of a cell magic.
+
+    Args:
+        line: As typed behind `%%ortlens`.
+
+    Returns:
+        The options.
+
+    Raises:
+        UsageError: An option is unknown or wrong, or means something for a single call alone.
+    """
+    parser = cell_parser()
+    try:
+        words = shlex.split(line)
+    except ValueError as err:
+        raise UsageError(f"%%ortlens {line}: {err}") from err
+    options, more = parser.parse_known_args(words)
+    if more:
+        known = {name for action in line_parser()._actions for name in action.option_strings}  # noqa: SLF001 - as above
+        hint = (
+            "is an option of %ortlens alone; in a cell, say it in torch.compile" if more[0].partition("=")[0] in known else "is no option"
+        )
+        parser.error(f"{more[0]} {hint}; the line of %%ortlens has options only, the code stands below it")
+    if options.profile or options.verify:
+        asked = "profile" if options.profile else "verify"
+        raise UsageError(
+            f"--{asked} calls a model again and needs its arguments, which a cell does not name. Use %ortlens --{asked} model(x), "
+            f"or keep the lens with -o lens and call lens.{asked}(x) after the cell"
+        )
+    return options
