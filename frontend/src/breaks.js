@@ -22,20 +22,22 @@ export function mountBreaks(root, store) {
   return followSelection(root, store);
 }
 
-/** Cards that hold what is selected are marked and brought into view. */
+/** Cards of what is selected are marked and brought into view, else those of what it is linked to. */
 export function followSelection(root, store) {
   const follow = () => {
-    const selected = store.get("selected");
+    const chain = store.get("chain");
+    const linked = new Set(chain ? [chain.id, ...["breaks", "recompiles", "findings"].flatMap((step) => chain[step].map((found) => found.id))] : []);
     let first = null;
     for (const card of root.querySelectorAll("[data-ids]")) {
-      const on = selected !== null && card.dataset.ids.split("\n").includes(selected);
-      card.setAttribute("aria-current", String(on));
-      if (on) first ??= card;
+      const ids = card.dataset.ids.split("\n");
+      const own = chain !== null && ids.includes(chain.id);
+      card.setAttribute("aria-current", String(ids.some((id) => linked.has(id))));
+      if (own || (first === null && card.getAttribute("aria-current") === "true")) first = card;
     }
     first?.scrollIntoView({ block: "nearest" });
   };
   follow();
-  return together([store.subscribe(["selected", "tab"], follow)]);
+  return together([store.subscribe(["chain", "tab"], follow)]);
 }
 
 /** The most expensive first, then the most frequent. */

@@ -67,6 +67,7 @@ export function mountDetails(root, store) {
     const chain = store.get("chain");
     const within = root.contains(root.getRootNode().activeElement);
     root.dataset.empty = String(!chain);
+    root.dataset.selected = chain?.id ?? "";
     root.replaceChildren(...(chain ? selected(store, chain) : nothing(store)));
     // Who walks from link to link by keyboard goes on from the name of what was selected.
     if (within) root.querySelector("[tabindex]")?.focus();
@@ -162,9 +163,9 @@ function stepOf(store, chain, step) {
       list.append(...links.slice(SHOWN, MORE).map((found) => linkItem(store, chain, found)));
       return links.length > MORE ? [el("span.ol-soft", {}, `and ${count(links.length - MORE)} more, see Tables`)] : [];
     };
-    return el("div.ol-step", {}, el("h5", {}, `${STEP_NAMES[step]}s`, el("span.ol-soft", {}, ` ${count(links.length)}`)), list, more);
+    return el("div.ol-step", { "data-step": step }, el("h5", {}, `${STEP_NAMES[step]}s`, el("span.ol-soft", {}, ` ${count(links.length)}`)), list, more);
   }
-  return el("div.ol-step", {}, el("h5", {}, STEP_NAMES[step]), list);
+  return el("div.ol-step", { "data-step": step }, el("h5", {}, STEP_NAMES[step]), list);
 }
 
 /** Names repeat from graph to graph; then the graph stands behind them. */

@@ -41,8 +41,16 @@ class HeatMap {
     root.append(this.tools(), this.holder, this.said, this.worst());
     this.listen();
     this.say(this.active);
-    this.cleanups = [store.subscribe(["chain"], () => this.draw()), onResize(this.holder, () => this.draw()), onThemeChange(store, () => this.recolour())];
-    this.draw();
+    this.cleanups = [store.subscribe(["chain"], () => this.follow()), onResize(this.holder, () => this.draw()), onThemeChange(store, () => this.recolour())];
+    this.follow();
+  }
+
+  /** The first value of what is selected is brought into view. */
+  follow() {
+    const chosen = new Set((this.store.get("chain")?.nodes ?? []).map((found) => found.id));
+    const at = this.cells.findIndex((cell) => chosen.has(cell.id));
+    if (at >= 0 && !chosen.has(this.cells[this.active]?.id)) this.moveTo(at);
+    else this.draw();
   }
 
   tools() {
@@ -58,7 +66,7 @@ class HeatMap {
     this.legend = el("span.ol-ramp-key");
     const counts = (state) => this.cells.filter((cell) => cell.state === state).length;
     const said = `${counted(counts("ok") + counts("wrong"), "value")} checked, ${count(counts("wrong"))} out of tolerance, ${count(counts("unchecked"))} not checked`;
-    return el("div.ol-tools", {}, el("span", {}, "difference: "), ...measures, this.legend, ...key, this.cells.some((cell) => cell.first) ? el("span", {}, "▲ the first that differs") : null, el("span.ol-soft", {}, said));
+    return el("div.ol-tools", {}, el("span", {}, "difference: "), ...measures, this.legend, ...key, this.cells.some((cell) => cell.first) ? el("span", {}, "▲ the first that differs") : null, el("span.ol-soft", {}, said), (this.own = el("span", { role: "status" })));
   }
 
   paint() {
@@ -70,6 +78,8 @@ class HeatMap {
     const scale = errorScale(this.cells, this.measure);
     const chosen = new Set((this.store.get("chain")?.nodes ?? []).map((found) => found.id));
     this.showRamp(scale);
+    const own = this.cells.filter((cell) => chosen.has(cell.id)).length;
+    this.own.textContent = own ? `${counted(own, "value")} of the selection, outlined` : "";
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "middle";
     for (const { text, top } of this.heads) {
@@ -127,7 +137,7 @@ class HeatMap {
   }
 
   showRamp({ low, high }) {
-    this.legend.replaceChildren(`1e${low}`, el("span.ol-ramp", { role: "img", "aria-label": "from light to strong" }), `1e${high}`);
+    this.legend.replaceChildren(el("span.ol-swatch"), "the same ", `1e${low}`, el("span.ol-ramp", { role: "img", "aria-label": "from light to strong" }), `1e${high}`);
   }
 
   listen() {

@@ -71,7 +71,7 @@ export class Colours {
     const ns = item.kind === "input" || item.kind === "output" ? null : timeOf(item);
     if (ns === null) return plain("");
     const share = totalTime ? Math.min(1, ns / totalTime) : 0;
-    return { hue: HUES[0], tag: `${time(ns)} · ${percent(share)}`, short: time(ns), bar: ns / this.longestBeside(item), strength: 0.1 + 0.75 * Math.sqrt(share) };
+    return { hue: HUES[0], tag: `${time(ns)} · ${percent(share)}`, short: time(ns), bar: ns / this.longestBeside(item), strength: 0.06 + 0.34 * Math.sqrt(share) };
   }
 
   /** Longest time among the children of the same group. */
@@ -87,7 +87,7 @@ export class Colours {
     const found = this.measured().errorOf(item);
     if (!found) return plain("");
     const worst = found.worst === null ? "" : ` ${real(found.worst)}`;
-    if (found.bad) return { ...plain(`✗${worst}${found.first ? " first" : ""}`), hue: REASONS.session_refused, strength: 0.6 };
+    if (found.bad) return { ...plain(`✗${worst}${found.first ? " first" : ""}`), hue: REASONS.session_refused, strength: 0.35 };
     return found.checked ? { ...plain(`✓${worst}`), hue: HUES[1] } : plain("not checked");
   }
 
@@ -99,7 +99,7 @@ export class Colours {
       if (this.tree.ops.side[row] === TORCH) found.add(this.data.table("nodes").get(row, "reason_code") ?? "unknown");
     }
     const [first] = found;
-    return { ...plain(found.size === 1 ? first : `${found.size} reasons`), hue: found.size === 1 ? (REASONS[first] ?? HUES[2]) : "neutral", strength: 0.5 };
+    return { ...plain(found.size === 1 ? first : `${found.size} reasons`), hue: found.size === 1 ? (REASONS[first] ?? HUES[2]) : "neutral", strength: 0.35 };
   }
 
   /** @returns {{entries: {hue: string|null, words: string, strength?: number}[], note: string}} What the hues mean. */
@@ -128,13 +128,13 @@ export class Colours {
       sessions: "whole partitions only; lens.profile(x) measures each operation",
       none: "no time was measured: call the model, and lens.profile(x) for each operation",
     };
-    const entries = timeFrom === "none" ? [] : [{ hue: HUES[0], words: "fuller box: more of all time; longer bar: against its neighbours", strength: 0.8 }];
+    const entries = timeFrom === "none" ? [] : [{ hue: HUES[0], words: "fuller box: more of all time; longer bar: against its neighbours", strength: 0.4 }];
     return { entries, note: notes[timeFrom] };
   }
 
   errorLegend() {
     if (!this.measured().hasErrors) return { entries: [], note: "nothing was compared yet: lens.verify(x) does" };
-    return { entries: [{ hue: HUES[1], words: "✓ within tolerance" }, { hue: REASONS.session_refused, words: "✗ out of tolerance", strength: 0.6 }] };
+    return { entries: [{ hue: HUES[1], words: "✓ within tolerance" }, { hue: REASONS.session_refused, words: "✗ out of tolerance", strength: 0.35 }] };
   }
 
   reasonLegend() {
@@ -142,7 +142,7 @@ export class Colours {
     const codes = this.data.table("nodes").column("reason_code");
     for (let row = 0; row < codes.length; row++) if (this.tree.ops.side[row] === TORCH) met.add(codes[row] ?? "unknown");
     const words = this.data.overview?.reasons ?? {};
-    const entries = [...met].map((code) => ({ hue: REASONS[code] ?? HUES[2], words: `${code}: ${words[code] ?? "not told"}`, strength: 0.5 }));
+    const entries = [...met].map((code) => ({ hue: REASONS[code] ?? HUES[2], words: `${code}: ${words[code] ?? "not told"}`, strength: 0.35 }));
     return { entries, note: met.size ? "" : "nothing stays in PyTorch" };
   }
 }

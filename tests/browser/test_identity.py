@@ -1,0 +1,218 @@
+"""One selection everywhere: whatever is clicked, wherever it is shown, its chain is told and the other panels show it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ortlens.trace import store
+from tests.browser.page import BROWSER_MARKS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from playwright.sync_api import Locator, Page
+
+pytestmark = BROWSER_MARKS
+
+TWELVE = store.load(Path(__file__).parent / "captures" / "twelve.ortlens")
+LINE, MODULE, GRAPH, NODE, PARTITION = "line", "module", "graph", "node", "partition"
+STEPS = {"lines", "modules", "graphs", "nodes", "partitions", "models", "onnx", "sessions", "kernels", "breaks", "recompiles", "findings"}
+IN_ORT = {"nodes", "partitions", "models", "sessions", "graphs"}
+
+
+def click(selector: str) -> Callable[[Page], None]:
+    return lambda page: page.locator(selector).first.click()
+
+
+def row(table: str) -> Callable[[Page], None]:
+    def act(page: Page) -> None:
+        page.click(f"[data-table={table}]")
+        page.locator(".ol-grid-row[data-at='0']").click()
+
+    return act
+
+
+def keys(selector: str, *pressed: str) -> Callable[[Page], None]:
+    def act(page: Page) -> None:
+        page.locator(selector).first.focus()
+        for key in pressed:
+            page.keyboard.press(key)
+
+    return act
+
+
+def lane(page: Page) -> None:
+    """The name of the first session, left of its lane."""
+    page.locator(".ol-panel-timeline canvas").click(position={"x": 40, "y": 20 + 24 + 12})
+
+
+def step(panel: str, name: str) -> tuple[str, Callable[[Page], None]]:
+    """From a partition, a link of its chain."""
+
+    def act(page: Page) -> None:
+        page.locator(".ol-piece-ort").first.click()
+        page.locator(f".ol-step[data-step={name}] .ol-link").first.click()
+
+    return panel, act
+
+
+def graph_box(kind: str) -> Callable[[Page], None]:
+    return click(f".olg-box.olg-{kind} > .olg-body")
+
+
+# Where it is clicked, how, and what must be selected by it.
+CLICKS: list[tuple[str, Callable[[Page], None], str]] = [
+    ("overview", click(".ol-strip-name"), GRAPH),
+    ("overview", click(".ol-piece-ort"), PARTITION),
+    ("overview", click(".ol-piece-eager"), NODE),
+    ("overview", click(".ol-break-mark .ol-link"), "break"),
+    ("overview", click(".ol-reasons .ol-link[data-id]"), LINE),
+    ("overview", click(".ol-card-first ol .ol-link"), LINE),
+    ("graph", graph_box("module"), MODULE),
+    ("graph", graph_box("op"), NODE),
+    ("graph", click(".olg-wire-link"), "break"),
+    ("tables", row("graphs"), GRAPH),
+    ("tables", row("breaks"), "break"),
+    ("tables", row("nodes"), NODE),
+    ("tables", row("partitions"), PARTITION),
+    ("tables", row("fallbacks"), NODE),
+    ("tables", row("models"), "model"),
+    ("tables", row("sessions"), "session"),
+    ("tables", row("runs"), "run"),
+    ("tables", row("kernels"), "kernel"),
+    ("tables", row("numerics"), NODE),
+    ("tables", row("findings"), "finding"),
+    ("tables", row("ledger"), GRAPH),
+    ("timeline", lane, "session"),
+    ("timeline", keys(".ol-panel-timeline canvas", "Home", "Enter"), "run"),
+    ("timeline", keys(".ol-panel-timeline canvas", "g"), "node|break"),
+    ("source", click(".ol-source-text:has-text('torch.relu')"), LINE),
+    ("source", click(".ol-line-mark:has(.ol-mark-fallback) .ol-link"), NODE),
+    ("source", click(".ol-line-mark:has(.ol-mark-break) .ol-link"), "break"),
+    ("source", click(".ol-line-mark:has(.ol-mark-finding) .ol-link"), "finding"),
+    ("breaks", click(".ol-event h4 .ol-link"), "break"),
+    ("breaks", click(".ol-card-code .ol-link"), LINE),
+    ("breaks", click(".ol-links .ol-link"), GRAPH),
+    ("findings", click(".ol-event h4 .ol-link"), "finding"),
+    ("findings", click(".ol-facts .ol-link"), LINE),
+    ("numerics", keys(".ol-panel-numerics canvas", "ArrowRight", "Enter"), NODE),
+    ("numerics", click(".ol-worst .ol-link"), NODE),
+    (*step("overview", "modules"), MODULE),
+    (*step("overview", "models"), "model"),
+    (*step("overview", "onnx"), "onnx"),
+    (*step("overview", "kernels"), "kernel"),
+]
+
+
+def go(page: Page, panel: str) -> Locator:
+    page.click(f"[data-tab={panel}]")
+    return page.locator(f".ol-panel-{panel}:not([hidden])")
+
+
+def painted(page: Page) -> None:
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def chain_of(page: Page) -> set[str]:
+    """Steps of the chain that hold something, the selected one's own among them."""
+    told = page.locator(".ol-step").evaluate_all("steps => steps.map(step => step.dataset.step)")
+    assert set(told) <= STEPS
+    kind = str(page.get_attribute(".ol-details", "data-selected")).split(":", 1)[0]
+    own = {"onnx": "onnx", "run": "sessions"}.get(kind, f"{kind}s")
+    return {*told, own}
+
+
+def shows(page: Page, panel: str) -> bool:
+    """Whether a panel marks anything as selected."""
+    root = go(page, panel)
+    painted(page)
+    if panel == "graph":
+        return root.locator(".olg-selected, .olg-linked, .olg-holds").count() > 0
+    if panel == "timeline":
+        return "belong to the selection" in root.inner_text()
+    if panel == "numerics":
+        return "of the selection, outlined" in root.inner_text()
+    return root.locator("[aria-current=true]").count() > 0
+
+
+NEEDS = {
+    "overview": {"partitions", "graphs"},
+    "graph": {"nodes", "partitions", "graphs"},
+    "timeline": {"sessions"},
+    "source": {"lines"},
+    "breaks": {"breaks"},
+    "findings": {"findings"},
+}
+
+
+@pytest.mark.parametrize("panel", ["overview", "graph", "tables", "timeline", "source", "breaks", "findings", "numerics"])
+def test_a_click_anywhere_selects_everywhere(show: Callable[..., Page], panel: str) -> None:
+    page = show(TWELVE)
+    for where, act, kind in CLICKS:
+        if where != panel:
+            continue
+        go(page, panel)
+        page.evaluate("document.querySelector('.ol-details .ol-icon')?.click()")
+        painted(page)
+        act(page)
+        selected = str(page.get_attribute(".ol-details", "data-selected"))
+        assert selected.split(":", 1)[0] in kind.split("|"), (panel, kind, selected)
+        chain = chain_of(page)
+        assert len(chain) >= 2, selected
+        if kind in ("partition", "model", "session", "kernel", "run", "onnx"):
+            assert chain >= IN_ORT, selected
+        for other, needs in NEEDS.items():
+            assert not chain & needs or shows(page, other), (panel, selected, other)
+        if "partitions" in chain and "nodes" in chain:
+            assert shows(page, "numerics"), (panel, selected)
+        assert page.get_attribute(".ol-details", "data-selected") == selected  # looking changes nothing
+
+
+def test_what_has_a_row_is_the_row_of_its_table(show: Callable[..., Page]) -> None:
+    page = show(TWELVE)
+    for table in ("graphs", "nodes", "partitions", "models", "sessions", "kernels", "breaks", "findings", "runs"):
+        go(page, "tables")
+        row(table)(page)
+        selected = page.get_attribute(".ol-details", "data-selected")
+        other = "graphs" if table == "nodes" else "nodes"
+        page.click(f"[data-table={other}]")
+        page.click(".ol-jump:text-is('Table')")
+        assert page.get_attribute(f"[data-table={table}]", "aria-pressed") == "true"
+        assert page.get_attribute(".ol-grid-row[data-at='0']", "aria-selected") == "true", selected
+
+
+def test_an_id_can_be_copied_and_the_selection_undone_from_every_panel(show: Callable[..., Page]) -> None:
+    page = show(TWELVE)
+    page.evaluate("() => { navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }; }")
+    page.click(".ol-piece-ort >> nth=0")
+    page.click(".ol-copy-id")
+    wanted = f"partition:{TWELVE.partitions[0].partition_id}"
+    assert page.evaluate("window.copied") == page.get_attribute(".ol-details", "data-selected") == wanted
+    for panel in ("overview", "graph", "tables", "timeline", "source", "breaks", "findings", "numerics"):
+        go(page, "overview")
+        page.click(".ol-piece-ort >> nth=0")
+        go(page, panel)
+        page.focus(f"[data-tab={panel}]")
+        page.keyboard.press("Escape")
+        assert page.get_attribute(".ol-details", "data-selected") == "", panel
+        painted(page)
+        assert not shows(page, panel), panel
+
+
+def test_a_gap_of_the_timeline_says_what_runs_there(show: Callable[..., Page]) -> None:
+    page = show(TWELVE)
+    go(page, "timeline")
+    page.focus(".ol-panel-timeline canvas")
+    said = []
+    for _ in range(11):
+        page.keyboard.press("g")
+        said.append((page.inner_text(".ol-panel-timeline .ol-status"), page.get_attribute(".ol-details", "data-selected")))
+    breaks = [words for words, selected in said if str(selected).startswith("break:")]
+    operators = [words for words, selected in said if str(selected).startswith("node:")]
+    assert len(breaks) == 5
+    assert all("graph break at captures/record.py:" in words for words in breaks)
+    assert len(operators) >= 5
+    assert all("PyTorch runs median.dim" in words or "PyTorch runs bessel_j0" in words for words in operators)
