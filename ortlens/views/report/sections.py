@@ -53,23 +53,26 @@ def header(parts: Contents, more: tuple[str, ...]) -> str:
 
     Args:
         parts: What the page tells.
-        more: What else is left out.
+        more: What is said about ONNX models, likewise.
 
     Returns:
         One `header` element.
     """
-    notes = [*parts.notes, *more]
     told = dict(surroundings_of(parts.capture))
     facts = [f"captured {told['captured']}", f"backend {told['backend']}"]
     facts += [f"{name} {told[name]}" for name in ("torch", "onnxruntime") if name in told]
     facts += [told["execution providers"]] if "execution providers" in told else []
     lines = [f'<p class="or-about">{safe(" · ".join(facts))}</p>']
-    lines += [f'<p class="or-about or-note">Left out: {safe("; ".join(note.rstrip(".") for note in notes), 2_000)}.</p>'] if notes else []
-    verdict = parts.verdict[:1].upper() + parts.verdict[1:]
-    return (
-        f'<header class="or-head"><h1>{safe(parts.heading, MAX_TITLE)}</h1><p class="or-verdict">{safe(verdict, 600)}.</p>{"".join(lines)}'
-        '<noscript><p class="or-about">The interactive explorer needs JavaScript. All below is readable without.</p></noscript></header>'
-    )
+    notes = [f"<span>{safe(_sentence(note), 600)}</span>" for note in parts.notes]
+    notes += [f"<span data-ortlens-onnx-note>{safe(_sentence(note), 600)}</span>" for note in more]  # shown in that panel too
+    lines += [f'<p class="or-about or-note">{" ".join(notes)}</p>'] if notes else []
+    said = f'<h1>{safe(parts.heading, MAX_TITLE)}</h1><p class="or-verdict">{safe(_sentence(parts.verdict), 600)}</p>'
+    without = '<noscript><p class="or-about">The interactive explorer needs JavaScript. All below is readable without.</p></noscript>'
+    return f'<header class="or-head">{said}{"".join(lines)}{without}</header>'
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def sections(parts: Contents) -> Iterator[str]:

@@ -19,9 +19,9 @@ body{margin:0;background:Canvas;color:CanvasText;font:14px/1.5 system-ui,"DejaVu
 .or-explorer{display:none;position:relative;border-bottom:1px solid var(--or-line)}
 .js .or-explorer{display:block;min-height:max(30rem,calc(100vh - 9.5rem));--ortlens-height:max(30rem,calc(100vh - 9.5rem))}
 .or-explorer>p{padding:1rem 1.2rem}
-.or-explorer .ol-name,.or-explorer .ol-verdict,.or-explorer .ol-note{display:none}
-.or-explorer .ol-header{position:absolute;right:.4rem;top:0;z-index:2;border:0;padding:.15rem .3rem 0;background:none}
-.or-explorer .ol-tabs{padding-right:6rem}
+.or-explorer .ortlens .ol-name,.or-explorer .ortlens .ol-verdict,.or-explorer .ortlens .ol-note{display:none}
+.or-explorer .ortlens .ol-header{position:absolute;right:.4rem;top:0;z-index:2;border:0;padding:.15rem .3rem 0;background:none}
+.or-explorer .ortlens .ol-tabs{padding-right:6rem}
 main{padding:.4rem 1.2rem 2rem;max-width:96rem}
 .or-part{border-top:1px solid var(--or-line);padding:.2rem 0}
 .or-part:first-child{border-top:0}
