@@ -1,0 +1,299 @@
+"""The report: one file, whole or not at all, the same for equal captures, and nothing in it that must not be."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import math
+import re
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from ortlens.errors import UsageError
+from ortlens.trace import records as r
+from ortlens.trace import store
+from ortlens.views.capture_view import SavedCapture
+from ortlens.views.report import page as page_module
+from ortlens.views.report.page import BUDGET_BYTES, report_page
+from tests.unit.views.sample_captures import FILE, HOSTILE, SAMPLES, hostile
+
+ROOT = Path(__file__).parents[3]
+RECORDED = {path.stem: path for folder in ("data", "browser") for path in sorted((ROOT / "tests" / folder / "captures").glob("*.ortlens"))}
+CAPTURES: dict[str, r.Capture] = {**SAMPLES, **{name: store.load(path) for name, path in RECORDED.items()}}
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*'mode' parameter is deprecated.*:DeprecationWarning")
+
+
+class Elements(HTMLParser):
+    """Elements and attributes of a page, as a browser would see them, and the text of its scripts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append((dict(attrs), ""))
+
+    def handle_data(self, data: str) -> None:
+        if self.cdata_elem == "script":
+            about, text = self.scripts[-1]
+            self.scripts[-1] = (about, text + data)
+
+
+def opened(page: str) -> str:
+    """Everything that is in a page, what is packed included, as one text."""
+    packed = [text for about, text in Elements(page).scripts if about.get("type") == "text/plain" and about.get("id") != "ortlens-licences"]
+    return page + "".join(gzip.decompress(base64.b64decode(text)).decode("utf-8", "replace") for text in packed)
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_every_capture_makes_a_page_that_loads_nothing(name: str) -> None:
+    page = report_page(CAPTURES[name])
+    assert len(page.encode()) <= BUDGET_BYTES
+    elements = Elements(page)
+    assert not {tag for tag, _ in elements.found} & {"img", "link", "iframe", "object", "embed", "audio", "video", "base", "form"}
+    for tag, attributes in elements.found:
+        assert not [key for key in attributes if key.startswith("on")], tag
+        assert "src" not in attributes
+        assert (attributes.get("href") or attributes.get("xlink:href") or "#").startswith("#")
+    assert "@import" not in page
+    assert not re.search(r"url\((?!#)", re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL))
+
+
+@pytest.mark.parametrize("name", ["hostile", "pieces", "empty"])
+def test_only_the_scripts_that_the_rules_name_can_run(name: str) -> None:
+    elements = Elements(report_page(CAPTURES[name]))
+    (rules,) = [about["content"] or "" for tag, about in elements.found if tag == "meta" and about.get("http-equiv")]
+    policy = {rule.split()[0]: rule.split()[1:] for rule in rules.split("; ")}
+    assert policy["default-src"] == ["'none'"]
+    assert "'unsafe-inline'" not in policy["script-src"]
+    assert "'unsafe-eval'" not in policy["script-src"]
+    running = {text for about, text in elements.scripts if about.get("type") != "text/plain"}
+    assert len(running) == 3
+    named = {f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in running}
+    assert named <= set(policy["script-src"])
+
+
+def test_hostile_names_are_text_everywhere() -> None:
+    page = report_page(CAPTURES["hostile"], title=HOSTILE)
+    assert "<img" not in page
+    assert "\u202e" not in page
+    assert "\x1b" not in page
+    assert "&lt;/script&gt;&lt;img src=x" in page
+    closing = len(re.findall("</script", page, re.IGNORECASE))
+    assert closing == len(Elements(page).scripts)
+    assert len(report_page(hostile('$\\frac{1}{0}$ <b>"' * 40)).encode()) < BUDGET_BYTES  # matplotlib would read it as mathematics
+
+
+def test_a_name_of_a_kernel_does_not_get_into_the_drawing() -> None:
+    measured = CAPTURES["pieces"]
+    named = replace(
+        measured, kernels=tuple(replace(item, op_type='"/><script>alert(1)</script> #0072b2 id="x"') for item in measured.kernels)
+    )
+    page = report_page(named)
+    assert "<script>alert" not in page
+    assert "#0072b2 id=" in page.replace("&quot;", '"')  # a colour in a name stays as it is written
+
+
+def test_equal_captures_give_equal_pages() -> None:
+    assert report_page(CAPTURES["pieces"]) == report_page(store.load(RECORDED["pieces"]))
+
+
+def test_the_settings_of_matplotlib_are_the_users() -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    before = dict(matplotlib.rcParams)
+    with matplotlib.rc_context({"svg.fonttype": "path", "font.size": 30.0}):
+        changed = report_page(CAPTURES["pieces"])
+    assert changed == report_page(CAPTURES["pieces"])
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_nothing_of_a_redacted_page_tells_paths_or_sources() -> None:
+    secret, line = "/home/ada/secret-project", "launch(codes=self.hidden_codes)"
+    plain = CAPTURES["pieces"]
+    path = f"{secret}/model.py"
+    nodes = tuple(replace(item, file=path, source=line) for item in plain.nodes)
+    capture = replace(
+        plain,
+        name=f"run of {path}",
+        environment={**plain.environment, "option_cache_dir": f"{secret}/cache"},
+        nodes=nodes,
+        graphs=tuple(replace(item, file=path) for item in plain.graphs),
+        breaks=tuple(replace(item, file=path, source=line, explanation=f'File "{path}", line 3\n    {line}') for item in plain.breaks),
+        fallbacks=tuple(replace(item, file=path, source=line, exception=f"ValueError: {line} in {path}") for item in plain.fallbacks),
+        kernels=tuple(replace(item, file=path) for item in plain.kernels),
+        numerics=tuple(replace(item, file=path, note=f"see {path}: {line}") for item in plain.numerics),
+        findings=(r.Finding(rule="x", severity="info", title=f"{line} at {path}:3", file=path, line=3, evidence=line, mitigation=path),),
+        attachments={"models/m0.onnx": f"{secret} {line}".encode()},
+    )
+    told = opened(report_page(capture))
+    assert "secret-project" in told
+    assert "hidden_codes" in told
+    page = report_page(capture, redact=True)
+    hidden = opened(page)
+    assert "secret-project" not in hidden
+    assert "hidden_codes" not in hidden
+    assert "model.py" in hidden
+    assert "Paths are shortened; source text and ONNX models are left out." in page
+    assert "data-ortlens-model" not in page.replace(page_module._bundle(), "")
+
+
+@pytest.mark.parametrize("name", ["pieces", "demo", "training", "deep_break", "demo_like"])
+def test_a_redacted_recording_tells_no_home_of_anybody(name: str) -> None:
+    hidden = opened(report_page(CAPTURES[name], redact=True))
+    for telling in ("/home/", FILE.rpartition("/")[0], "site-packages/"):
+        assert telling not in hidden.replace(page_module._bundle(), "")
+
+
+def test_an_empty_capture_says_so_and_has_no_figures() -> None:
+    page = report_page(r.Capture())
+    assert "Nothing was compiled while the lens watched." in page
+    assert "<figure>" not in page
+    assert "<svg" not in page.replace(page_module._bundle(), "")
+
+
+def test_one_node_makes_a_page() -> None:
+    one = r.Capture(
+        graphs=(r.Graph(graph_id="g0", compile_id="0/0", phase="inference", node_count=1, op_count=1, partition_count=1, coverage=1.0),),
+        nodes=(r.Node(graph_id="g0", node="add", target="aten.add.Tensor", partition_id="p0", supported=True),),
+        partitions=(r.Partition(partition_id="p0", graph_id="g0", node_count=1, input_count=1, output_count=1),),
+    )
+    assert "100 % of the model runs in ONNX Runtime in 1 ONNX model, no graph break." in report_page(one)
+
+
+@pytest.mark.parametrize("error", [math.nan, math.inf, -math.inf, 0.0, 1e300, 5e-324])
+def test_values_that_are_no_numbers_are_drawn(error: float) -> None:
+    values = tuple(
+        r.Numeric(partition_id="p0", node=f"n{number}", max_abs=error, max_rel=error, ok=bool(number), atol=1e-7, rtol=1e-5)
+        for number in range(3)
+    )
+    kernel = r.Kernel(session_id="s0", kernel="k", op_type="Add", provider="CPU", calls=1, mean_ns=5, share=error)
+    page = report_page(r.Capture(numerics=values, kernels=(kernel,)))
+    assert "Are the numbers right?" in page
+    assert page.count("<figure>") == 2
+
+
+def test_the_page_says_how_each_figure_was_measured_and_over_how_many_calls() -> None:
+    page = report_page(CAPTURES["pieces"])
+    titles = re.findall(r"<figure><h3>(.*?)</h3>", page)
+    assert len(titles) == 9
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", page)
+    assert len(captions) == 9
+    counts = r"\d+ (profiled run|calls|graphs|sessions|values|kept calls)|of the measured calls"
+    assert all(re.search(counts, caption) for caption in captions), captions
+    for title in titles:
+        assert f"<dt>{title}</dt><dd>" in page
+
+
+def test_the_ledger_says_how_many_calls_it_is_a_mean_of() -> None:
+    capture = CAPTURES["pieces"]
+    counted = replace(capture, environment={**capture.environment, "ledger_calls": "51"})
+    assert "Mean of 51 calls, the middle half by wall time; the parts add up to the whole." in report_page(counted)
+
+
+def test_the_environment_tells_versions_providers_and_options() -> None:
+    capture = CAPTURES["pieces"]
+    page = report_page(replace(capture, environment={**capture.environment, "option_min_partition_nodes": "3"}))
+    for name, value in (("torch", "2.13.0+cpu"), ("execution providers", "CPUExecutionProvider"), ("option min_partition_nodes", "3")):
+        assert f'<tr><th scope="row">{name}</th><td>{value}</td></tr>' in page
+
+
+def test_tables_are_bounded_and_say_what_they_leave_out() -> None:
+    pieces = CAPTURES["pieces"]
+    many = replace(pieces, kernels=pieces.kernels * 30)
+    table = re.search(r"<caption><strong>Kernels</strong>.*?</table>", report_page(many), re.DOTALL)
+    assert table is not None
+    assert table[0].count("<tr>") == 61
+    assert f"{len(many.kernels) - 60:,} more rows in <code>.kernels</code>." in table[0]
+
+
+def test_rows_that_the_explorer_leaves_out_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ortlens.views.payload.MAX_RUNS", 10)
+    assert "The newest 10 of 400 runs are shown; the frame `.runs` has all." in report_page(CAPTURES["pieces"])
+
+
+def test_without_matplotlib_the_page_is_there_and_says_what_figures_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    page = report_page(CAPTURES["pieces"])
+    assert "Figures need matplotlib, which was not installed: pip install &#x27;ortlens[report]&#x27;." in page
+    assert "<figure>" not in page
+    assert "<strong>Kernels</strong>" in page
+
+
+def test_drawings_follow_the_page_and_share_no_ids() -> None:
+    page = report_page(CAPTURES["pieces"])
+    drawings = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert len(drawings) == 9
+    assert all("currentColor" in drawing for drawing in drawings)
+    assert not re.search(r"#0102|<style|<metadata|<!--", "".join(drawings))
+    ids = [identifier for drawing in drawings for identifier in re.findall(r' id="([^"]*)"', drawing)]
+    assert len(ids) == len(set(ids))
+    for drawing in drawings:
+        referred = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', drawing))
+        assert referred <= set(re.findall(r' id="([^"]*)"', drawing))
+
+
+def test_a_report_is_written_whole_and_replaces_only_reports(tmp_path: Path) -> None:
+    view = SavedCapture(CAPTURES["demo"])
+    target = tmp_path / "run.html"
+    assert view.report(str(target), "First & last") == target
+    assert "<h1>First &amp; last</h1>" in target.read_text(encoding="utf-8")
+    assert view.report(target).read_text(encoding="utf-8") == report_page(CAPTURES["demo"])
+    other = tmp_path / "mine.html"
+    other.write_text("<p>not a report</p>", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"mine\.html is there and is no report of ortlens; it stays as it is"):
+        view.report(other)
+    assert other.read_text(encoding="utf-8") == "<p>not a report</p>"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.html", "run.html"]
+
+
+def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
+    view = SavedCapture(r.Capture())
+    with pytest.raises(UsageError, match=rf"there is no folder {re.escape(str(tmp_path / 'absent'))}; make it first"):
+        view.report(tmp_path / "absent" / "run.html")
+    with pytest.raises(UsageError, match=r"is a folder; name a file in it, as .*report\.html"):
+        view.report(tmp_path)
+    with pytest.raises(UsageError, match="a report cannot be written to"):
+        view.report("a\0b.html")
+    with pytest.raises(UsageError, match="a report cannot be written to 3"):
+        view.report(3)  # type: ignore[arg-type]
+
+
+def test_nothing_is_left_of_a_report_that_could_not_be_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "run.html"
+    SavedCapture(r.Capture()).report(target, "old")
+    before = target.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("ortlens.views.report.write.os.fsync", full)
+    with pytest.raises(UsageError, match=r"cannot be written to .*: No space left on device"):
+        SavedCapture(r.Capture()).report(target, "new")
+    assert target.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["run.html"]
+
+
+def test_a_huge_name_of_a_file_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        SavedCapture(r.Capture()).report(tmp_path / ("x" * 300 + ".html"))
+
+
+def test_the_data_is_that_of_the_capture() -> None:
+    elements = Elements(report_page(CAPTURES["pieces"]))
+    (text,) = [text for about, text in elements.scripts if about.get("id") == "ortlens-data"]
+    data = json.loads(gzip.decompress(base64.b64decode(text)))
+    assert data["tables"]["runs"]["rows"] == len(CAPTURES["pieces"].runs)
+    assert not data["meta"]["redacted"]
