@@ -41,7 +41,7 @@ _NOTHING_IN_CELL = """\
 ortlens: this cell compiled nothing through ONNX Runtime. Compile with torch.compile(model, backend="ortlens") in it and call that, or use \
 %ortlens model(x). What an earlier cell compiled is not compiled again; torch.compiler.reset() forgets it."""
 
-_OWN_FOLDER = str(Path(__file__).parents[1])
+_OWN_FOLDERS = (str(Path(__file__).parents[1]), contextlib.__file__)
 
 
 @magics_class
@@ -107,15 +107,11 @@ class OrtlensMagics(Magics):
           --option K=V    an option of the backend; may be given several times
           --              ends the options, for an expression that begins with a minus
         """
-        with _told_by_the_shell():
-            if cell is not None:
-                self._run_body(line, cell)
-            elif line.strip():
-                self._run_line(line)
-            else:
-                from ortlens import __version__
-
-                print(_SHORT_HELP.format(version=__version__))
+        try:
+            with _told_by_the_shell():
+                self._run(line, cell)
+        except Exception as err:  # noqa: BLE001 - raised again, without the frames between the user's line and the user's code
+            raise err.with_traceback(_users_part(err.__traceback__))  # noqa: B904 - it is the same
 
     def open_cell(self, line: str) -> None:
         """Begin to capture what the cell compiles; the first line of a `%%ortlens` cell calls this.
@@ -142,6 +138,16 @@ class OrtlensMagics(Magics):
     def _number(self) -> int:
         """Number of the running cell, as its prompt shows it."""
         return max(len(self._shell.user_ns.get("In", ())) - 1, 0)
+
+    def _run(self, line: str, cell: str | None) -> None:
+        if cell is not None:
+            self._run_body(line, cell)
+        elif line.strip():
+            self._run_line(line)
+        else:
+            from ortlens import __version__
+
+            print(_SHORT_HELP.format(version=__version__))
 
     def _run_line(self, line: str) -> None:
         options, expression = split_line(line_parser(), line)
@@ -222,13 +228,11 @@ def _told_by_the_shell() -> Iterator[None]:
         yield
     except (UsageError, OptionalDependencyError, UnsupportedVersionError) as err:
         raise ShellUsageError(str(err)) from None
-    except Exception as err:  # noqa: BLE001 - raised again, without the magic's own frames
-        raise err.with_traceback(_users_part(err.__traceback__)) from err.__cause__
 
 
 def _users_part(trace: TracebackType | None) -> TracebackType | None:
     """A traceback from where the user's code is entered on; all of it when it never is."""
     rest = trace
-    while rest is not None and rest.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER):
+    while rest is not None and rest.tb_frame.f_code.co_filename.startswith(_OWN_FOLDERS):
         rest = rest.tb_next
     return rest or trace

@@ -87,7 +87,7 @@ def split_line(parser: argparse.ArgumentParser, line: str) -> tuple[argparse.Nam
     rest = line.strip()
     if rest.startswith("-") and not rest.startswith("-- ") and (unknown := _OPTION.match(rest)) and _is_option(unknown["name"], rest):
         parser.error(f"there is no option {unknown['name']}; an expression that begins with a minus stands behind -- ")
-    return parser.parse_args(words), rest.removeprefix("-- ").strip()
+    return parser.parse_args(words), rest.removeprefix("-- ").rstrip("; ").strip()
 
 
 def _is_option(name: str, rest: str) -> bool:
