@@ -1,7 +1,8 @@
 """The explorer's graph of 10,000 and 20,000 nodes in headless Chromium: opening it, opening every group, panning.
 
-The graphs are those of deep decoders, compiled in dry runs. Frames are not held to the screen's rate, so that a frame's time is
-what it costs. Needs playwright and Debian's chromium. Times are medians.
+The graphs are those of deep decoders, compiled in dry runs. What a large graph is made from
+is made while the page stands idle; a click in the moment in which the page is ready is measured too. Frames are not held to the screen's
+rate, so that a frame's time is what it costs. Needs playwright and Debian's chromium. Times are medians.
 
 Usage: python benchmarks/bench_graph_view.py [--quick] [--json FILE]
 """
@@ -34,6 +35,12 @@ _CLICK = """(selector) => new Promise((resolve) => {
   document.querySelector(selector).click();
   requestAnimationFrame(() => requestAnimationFrame(() => resolve(performance.now() - before)));
 })"""
+# The same, in the very task in which the page is ready, so that nothing was prepared while it stood there.
+_AT_ONCE = f"""window.opened = new Promise((resolve) => new MutationObserver((_, observer) => {{
+  if (!document.querySelector("[data-ortlens-ready]")) return;
+  observer.disconnect();
+  ({_CLICK})("[data-tab=graph]").then(resolve);
+}}).observe(document, {{ subtree: true, attributes: true, childList: true }}));"""
 _ZOOM = """(factor) => new Promise((resolve) => {
   const stage = document.querySelector(".olg-stage");
   const { left, top, width, height } = stage.getBoundingClientRect();
@@ -103,8 +110,14 @@ def _graph(browser: Any, file: Path) -> Any:  # noqa: ANN401 - playwright may no
 
 
 def _opened(browser: Any, file: Path) -> dict[str, float]:  # noqa: ANN401 - as above
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.add_init_script(_AT_ONCE)
+    page.goto(file.as_uri())
+    at_once = page.evaluate("window.opened")
+    page.close()
     page = _graph(browser, file)
     times = {"opening view": page.evaluate(_CLICK, "[data-tab=graph]"), "of it before the first frame": page.evaluate(_BEFORE_FRAME)}
+    times["opening view, clicked as the page was ready"] = at_once
     times["opening every group"] = page.evaluate(_CLICK, ".olg-openings button")
     page.close()
     return {name: value / 1e3 for name, value in times.items()}
@@ -128,7 +141,7 @@ def _panned(browser: Any, file: Path, frames: int) -> list[Row]:  # noqa: ANN401
 
 def _pan(page: Any, name: str, frames: int) -> Row:  # noqa: ANN401 - as above
     times = sorted(page.evaluate(_PAN, frames))
-    detail = {"90 % below": times[len(times) * 9 // 10], "longest": times[-1], "elements": page.evaluate(_DRAWN)}
+    detail = {"95 % below": times[len(times) * 19 // 20], "longest": times[-1], "elements": page.evaluate(_DRAWN)}
     return Row(name=name, value=statistics.median(times), unit="ms", goal=_FRAME_GOAL, detail=detail)
 
 

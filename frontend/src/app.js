@@ -5,6 +5,7 @@ import { button, el, keepEvents, together } from "./dom.js";
 import { mountFindings } from "./findings.js";
 import { visible } from "./format.js";
 import { mountGraph } from "./graph/index.js";
+import { prepareWhenIdle } from "./graph/prepared.js";
 import { keyHelp, listenToKeys } from "./keys.js";
 import { mountNumerics } from "./numerics.js";
 import { mountOverview } from "./overview.js";
@@ -54,7 +55,7 @@ export function mountApp(root, store, options = {}) {
   root.replaceChildren(shell);
   const unlisten = listenToKeys(root, store);
   keepEvents(root);
-  const cleanups = [mountDetails(aside, store), showPanels(main, panels, store, prefix, shell), followTheme(root, store), unlisten];
+  const cleanups = [mountDetails(aside, store), showPanels(main, panels, store, prefix, shell), followTheme(root, store), unlisten, prepareWhenIdle(store)];
   return () => {
     together(cleanups)();
     root.replaceChildren();

@@ -82,7 +82,9 @@ function lists(packed, strings) {
   for (const length of packed.lengths) distinct.push(length < 0 ? null : items.slice(at, (at += length)));
   if (!packed.codes) return distinct;
   const codes = integers(packed.codes);
-  return Array.from(codes, (code) => distinct[code]);
+  const values = new Array(codes.length);
+  for (let row = 0; row < codes.length; row++) values[row] = distinct[codes[row]];
+  return values;
 }
 
 function decoded(column, rows, strings, sibling) {
@@ -98,8 +100,9 @@ function decoded(column, rows, strings, sibling) {
     case "bools":
       return column.values.map((value) => (value === null ? null : value === 1));
     case "sum": {
-      const parts = column.of.map(sibling);
-      return Float64Array.from({ length: rows }, (_, i) => parts.reduce((total, part) => total + part[i], 0));
+      const values = new Float64Array(rows);
+      for (const part of column.of.map(sibling)) for (let row = 0; row < rows; row++) values[row] += part[row];
+      return values;
     }
     case "lists":
       return lists(column, strings);

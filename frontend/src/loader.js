@@ -9,7 +9,7 @@ const loaded = (globalThis[Symbol.for("ortlens.explorer")] ??= new Map());
 async function render({ model, el }) {
   el.textContent = "Opening the explorer…";
   const held = {};
-  const alive = () => held.code?.comm_live !== false;
+  const alive = () => held.data?.comm_live !== false;
   const ask = asker(model, alive);
   try {
     const { module, css } = await code(model.get("_digest"), () => content(model, "code", held, ask));

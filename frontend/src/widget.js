@@ -1,7 +1,9 @@
 // The mount for notebooks; loader.js finds this code and calls it.
 import { mountApp } from "./app.js";
 import { createData, payloadFromBytes } from "./data.js";
-import { button, together } from "./dom.js";
+import { button, el as element, together } from "./dom.js";
+import { helpLine } from "./help.js";
+import { onnxPanel } from "./onnx.js";
 import { createStore } from "./store.js";
 
 /** State that the notebook and the browser share, both ways. */
@@ -15,7 +17,7 @@ const unpacked = new WeakMap();
  * @param {{model: any, el: HTMLElement, packed: DataView|Uint8Array, ask: import("./kernel.js").Ask}} host
  * @returns {Promise<() => void>} Takes it down again.
  */
-export async function mount({ model, el, packed }) {
+export async function mount({ model, el, packed, ask }) {
   if (!unpacked.has(packed)) unpacked.set(packed, payloadFromBytes(packed).then(createData));
   const data = await unpacked.get(packed);
   const told = SHARED.map((key) => [key, model.get(key)]).filter(([, value]) => value);
@@ -24,7 +26,8 @@ export async function mount({ model, el, packed }) {
   el.replaceChildren(root);
   el.classList.add("ortlens-output");
   root.dataset.lmSuppressShortcuts = "true"; // where the notebook hears keys before the page does
-  const cleanups = [mountApp(root, store, { tools: fullScreen(root) }), ...SHARED.map((key) => share(model, store, key))];
+  const onnx = data.table("models").rows ? onnxFromPython(ask) : undefined;
+  const cleanups = [mountApp(root, store, { onnx, tools: fullScreen(root) }), ...SHARED.map((key) => share(model, store, key))];
   return () => {
     together(cleanups)();
     root.remove();
@@ -49,6 +52,27 @@ function share(model, store, key) {
     model.off(`change:${key}`, fromPython);
   };
 }
+
+/** The panel of ONNX models, once Python has told which there are: models and Netron do not weigh on the notebook. */
+const onnxFromPython = (ask) => (root, store) => {
+  let cleanup = () => {};
+  let gone = false;
+  const begin = async () => {
+    root.replaceChildren(helpLine("onnx"), element("p.ol-soft", { role: "status" }, "Fetching the ONNX models from Python…"));
+    try {
+      const { ids, notes, drawable } = JSON.parse(new TextDecoder().decode(await ask("models")));
+      const models = { ids, notes, frame: () => (drawable ? ask("frame") : null), model: (id) => ask("model", { id }) };
+      if (!gone) cleanup = onnxPanel(models)(root, store);
+    } catch (error) {
+      root.replaceChildren(helpLine("onnx"), element("div.ol-empty", { role: "alert" }, element("p", {}, error.message), button("Try again", begin)));
+    }
+  };
+  begin();
+  return () => {
+    gone = true;
+    cleanup();
+  };
+};
 
 /** An output is narrow; a graph wants room. */
 function fullScreen(root) {

@@ -4,7 +4,7 @@ import { emptyState, helpLine } from "../help.js";
 import { createFinder } from "./finder.js";
 import { keyListener, nextInTorch } from "./keyboard.js";
 import { Minimap } from "./minimap.js";
-import { createOps } from "./ops.js";
+import { opsOf } from "./prepared.js";
 import { createSelection } from "./selection.js";
 import { svg } from "./svg.js";
 import { createBars } from "./toolbar.js";
@@ -19,7 +19,7 @@ let views = 0; // ids in a page are one space, and several views stand in it
  */
 export function mountGraph(root, store) {
   performance.mark("ortlens-graph-start");
-  const ops = createOps(store.data);
+  const ops = opsOf(store);
   root.classList.add("olg");
   if (!ops.nodes) {
     root.replaceChildren(helpLine("graph"), emptyState("graph"));

@@ -106,6 +106,6 @@ const prefixOf = ({ name, outer }) => (NUMBER.test(name) && outer?.name && !NUMB
 
 function runItem(rows, making) {
   const item = new Item("run", `${rows.length} operations`, rows);
-  item.note = making.commonest(rows);
+  item.note = () => making.commonest(rows);
   return item;
 }

@@ -67,7 +67,9 @@ function graphsOf(data) {
 function wire(data, graph, { terminals, links, weights, nodes }) {
   const table = data.table("nodes");
   const [names, inputs] = [table.column("node"), table.column("inputs")];
-  const rowOf = new Map(graph.nodes.map((row) => [names[row], row]));
+  const [isOutput, itemOutputs] = [table.column("is_output"), table.column("item_outputs")];
+  const rowOf = new Map();
+  for (const row of graph.nodes) rowOf.set(names[row], row);
   const entries = entriesOf(data, graph.row);
   const readers = new Map();
   for (const row of graph.nodes) {
@@ -82,7 +84,7 @@ function wire(data, graph, { terminals, links, weights, nodes }) {
     if (weight) attachWeight(weights, rows, name, bytes);
     else addTerminal(INPUT, name, bytes, rows);
   }
-  const returned = graph.nodes.filter((row) => table.get(row, "is_output") || table.get(row, "item_outputs")?.length);
+  const returned = graph.nodes.filter((row) => isOutput[row] || itemOutputs[row]?.length);
   if (returned.length) addTerminal(OUTPUT, returned.length === 1 ? "output" : `${returned.length} outputs`, 0, returned);
 
   function addTerminal(role, name, bytes, rows) {
@@ -122,7 +124,12 @@ function columns(data, terminals) {
     role[nodes + at] = terminal.role;
     bytes[nodes + at] = terminal.bytes;
   });
-  const extended = (values, of) => Array.from({ length: count }, (_, row) => (row < nodes ? values[row] : of(terminals[row - nodes])));
+  const extended = (values, of) => {
+    const all = new Array(count); // a loop: Array.from would take ten times as long
+    for (let row = 0; row < nodes; row++) all[row] = values[row];
+    for (let row = nodes; row < count; row++) all[row] = of(terminals[row - nodes]);
+    return all;
+  };
   const none = () => null;
   const name = extended(table.column("node"), (terminal) => terminal.name);
   const graph = extended(table.column("graph_id"), (terminal) => terminal.graph);

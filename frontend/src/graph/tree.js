@@ -160,10 +160,9 @@ function partsByPiece(making, graph) {
 
 function pieceItem(making, { partition, rows }, parts) {
   const only = parts.length === 1 && parts[0].kind === "module" ? parts[0] : null; // says no more than the piece does
-  const targets = making.commonest(rows);
-  const item = new Item(partition === null ? "torch" : "partition", partition ?? targets, only?.parts ?? parts);
+  const item = new Item(partition === null ? "torch" : "partition", partition ?? making.commonest(rows), only?.parts ?? parts);
   item.id = partition === null ? null : `partition:${partition}`;
-  item.note = only?.title ?? (partition === null ? "" : targets);
+  item.note = only?.title ?? (partition === null ? "" : () => making.commonest(rows));
   return item;
 }
 

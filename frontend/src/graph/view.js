@@ -6,9 +6,9 @@ import { createLabels } from "./labels.js";
 import { Layout } from "./layout.js";
 import { createMeasured } from "./measured.js";
 import { openFirst } from "./opening.js";
+import { treeOf } from "./prepared.js";
 import { Scene } from "./scene.js";
 import { fontOf } from "./text.js";
-import { Tree } from "./tree.js";
 
 const MOST_OPEN = 30_000; // boxes; what is more stays closed, and is said
 const MINIMAP = 160; // pixels of width that it covers
@@ -64,7 +64,7 @@ export class View {
   }
 
   treeOf(groupBy) {
-    const tree = new Tree(this.ops, groupBy);
+    const tree = treeOf(this.store, groupBy);
     const labels = createLabels(tree);
     let measured = null;
     return { tree, labels, layout: new Layout(tree, labels, this.scene.paint.font), colours: new Colours(tree, labels, () => (measured ??= createMeasured(tree))) };
