@@ -108,11 +108,13 @@ def real_calls(count: int) -> Capture:
 
 
 def large_capture(layers: int, calls: int) -> Capture:
-    """The nodes of the one with the calls of the other, whose ids are set apart."""
+    """The nodes of the one with the calls and ONNX models of the other, whose ids are set apart."""
     deep, small = deep_decoder(layers), real_calls(calls)
     sessions = tuple(replace(item, session_id=f"t{item.session_id}", partition_id="p0") for item in small.sessions)
     runs = tuple(replace(item, session_id=f"t{item.session_id}", graph_id="g0") for item in small.runs)
-    return replace(deep, sessions=sessions, runs=runs)
+    models = tuple(replace(item, model_id=f"t{item.model_id}", partition_id="p0") for item in small.models)
+    attachments = {name.replace("models/", "models/t"): data for name, data in small.attachments.items()}
+    return replace(deep, sessions=sessions, runs=runs, models=(*deep.models, *models), attachments=attachments)
 
 
 def sizes(capture: Capture, file: Path) -> list[Row]:
