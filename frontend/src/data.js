@@ -15,6 +15,7 @@
  * @property {number} rows Rows that are here.
  * @property {number} total Rows that were recorded; more than `rows` where the oldest were left out.
  * @property {Map<string, Column>} columns
+ * @property {string[]} unread Columns in a form that only a newer explorer knows; they are left out.
  * @property {(name: string) => ArrayLike<any>} column Values of a column; nulls for one that the capture does not have.
  * @property {(row: number, name: string) => any} get One value; null where there is none.
  * @property {(row: number) => Record<string, any>} row All values of a row.
@@ -31,6 +32,7 @@
 
 const NOT_FINITE = { NaN: NaN, Infinity: Infinity, "-Infinity": -Infinity };
 const VERSION = 1;
+const ENCODINGS = new Set(["const", "text", "ints", "floats", "bools", "sum", "lists"]);
 
 /** @returns {Promise<object>} The payload inside base64 text of gzip'd JSON. */
 export const payloadFromBase64 = async (text) => payloadFromBytes(bytesFromBase64(text));
@@ -107,7 +109,7 @@ function decoded(column, rows, strings, sibling) {
     case "lists":
       return lists(column, strings);
     default:
-      throw new Error(`column encoding ${column.enc} is not known: the capture was written by a newer ortlens`);
+      throw new Error(`column encoding ${column.enc} is not known`);
   }
 }
 
@@ -117,19 +119,20 @@ function tableFrom(name, packed, strings) {
   const values = new Map();
   const absent = new Array(rows).fill(null);
   const column = (wanted) => {
-    if (!(wanted in packed.columns) || !Object.hasOwn(packed.columns, wanted)) return absent;
+    if (!columns.has(wanted)) return absent;
     if (!values.has(wanted)) values.set(wanted, decoded(packed.columns[wanted], rows, strings, column));
     return values.get(wanted);
   };
+  const unread = Object.keys(packed.columns).filter((key) => !ENCODINGS.has(packed.columns[key].enc));
   const columns = new Map(
-    Object.entries(packed.columns).map(([key, about]) => [
+    Object.entries(packed.columns).filter(([key]) => !unread.includes(key)).map(([key, about]) => [
       key,
       { name: key, kind: about.kind, unit: about.unit ?? "", meaning: about.meaning ?? "", get values() { return column(key); } },
     ]),
   );
   const get = (row, wanted) => column(wanted)[row] ?? null;
   const row = (number) => Object.fromEntries([...columns.keys()].map((key) => [key, get(number, key)]));
-  return { name, meaning: packed.meaning ?? "", rows, total: packed.total ?? rows, columns, column, get, row };
+  return { name, meaning: packed.meaning ?? "", rows, total: packed.total ?? rows, columns, unread, column, get, row };
 }
 
 /**
@@ -137,7 +140,8 @@ function tableFrom(name, packed, strings) {
  * @returns {Data}
  */
 export function createData(payload) {
-  if (payload.version > VERSION) throw new Error(`this explorer reads version ${VERSION}, the data is of version ${payload.version}`);
+  if (typeof payload?.version !== "number") throw new Error("this is not the data of a capture");
+  if (payload.version !== VERSION) throw new Error(`the data is of version ${payload.version}, this explorer reads version ${VERSION}: show the capture with one ortlens from beginning to end`);
   const tables = new Map(Object.entries(payload.tables).map(([name, packed]) => [name, tableFrom(name, packed, payload.texts)]));
   const table = (name) => tables.get(name) ?? tableFrom(name, { rows: 0, columns: {} }, []);
   const indexes = new Map();

@@ -20,21 +20,6 @@ async function start(root) {
   }
 }
 
-/** The panel of ONNX models, where the page holds some; they are unpacked when they are shown. */
-function onnxOptions() {
-  const held = new Map([...document.querySelectorAll("script[data-ortlens-model]")].map((element) => [element.dataset.ortlensModel, element]));
-  if (!held.size) return {};
-  const frame = document.querySelector("script[data-ortlens-frame]");
-  return {
-    onnx: onnxPanel({
-      ids: [...held.keys()],
-      frame: () => (frame ? bytesFromBase64(frame.textContent) : null),
-      model: (id) => bytesFromBase64(held.get(id).textContent),
-      notes: [...document.querySelectorAll("[data-ortlens-onnx-note]")].map((element) => element.textContent),
-    }),
-  };
-}
-
 const sections = () => document.querySelectorAll("details.or-part");
 
 /** The page around the explorer has the theme that was chosen in it. */

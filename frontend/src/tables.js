@@ -1,7 +1,7 @@
 // Every table of the capture: sort, filter, choose columns, copy.
 import { copyFrom } from "./clipboard.js";
 import { button, el, roving, together } from "./dom.js";
-import { cell, count, counted, csv } from "./format.js";
+import { cell, count, counted, csv, visible } from "./format.js";
 import { createGrid } from "./grid.js";
 import { helpLine } from "./help.js";
 
@@ -109,8 +109,9 @@ export function anywhere(text, columns) {
 }
 
 function told(store, shown) {
-  const { rows, total } = store.data.table(store.get("table"));
-  const left = total > rows ? `, ${count(total - rows)} left out` : "";
+  const { rows, total, unread } = store.data.table(store.get("table"));
+  const newer = unread.length ? `; ${unread.map(visible).join(", ")} not shown: written by a newer ortlens` : "";
+  const left = `${total > rows ? `, ${count(total - rows)} left out` : ""}${newer}`;
   return shown === rows ? `${counted(rows, "row")}${left}` : `${count(shown)} of ${count(rows)} rows${left}`;
 }
 

@@ -93,7 +93,7 @@ def ort_node_count(graph: Graph, partitioned: Mapping[str, int]) -> int | None:
     """
     if graph.node_count is None:
         return None
-    if graph.coverage is None:
+    if graph.coverage is None or not 0.0 <= graph.coverage <= 1.0:  # NaN in a damaged capture is neither
         return partitioned.get(graph.graph_id, 0)
     return round(graph.coverage * graph.node_count)
 

@@ -1,0 +1,217 @@
+"""What no recorder should write, and what other versions wrote: every panel draws, or says what is wrong."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import typing
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ortlens.trace import records as r
+from ortlens.trace import store
+from ortlens.trace.schema import TABLES
+from ortlens.views.payload import payload_from_capture
+from tests.browser.page import BROWSER_MARKS, WIDE, page_from_captures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from playwright.sync_api import Browser, Page
+
+pytestmark = BROWSER_MARKS
+
+TWELVE = store.load(Path(__file__).parent / "captures" / "twelve.ortlens")
+PANELS = ("overview", "graph", "tables", "timeline", "source", "breaks", "findings", "numerics")
+KEYS = {
+    "graph_id",
+    "compile_id",
+    "partition_id",
+    "session_id",
+    "model_id",
+    "break_id",
+    "node",
+    "kernel",
+    "call",
+    "start_ns",
+    "phase",
+    "part",
+}
+LONG = 10_000
+
+
+def changed(capture: r.Capture, change: Callable[[Any, str], Any]) -> r.Capture:
+    """The same capture with every field of every record as `change(record, name)` wants it."""
+    return replace(
+        capture,
+        **{
+            table: tuple(
+                replace(record, **{field.name: change(record, field.name) for field in fields(record)})
+                for record in getattr(capture, table)
+            )
+            for table in TABLES
+        },
+    )
+
+
+def optional(record: object, name: str) -> bool:
+    hint = typing.get_type_hints(type(record))[name]
+    return type(None) in typing.get_args(hint)
+
+
+def without_what_may_be_missing(capture: r.Capture) -> r.Capture:
+    return changed(capture, lambda record, name: None if optional(record, name) and name not in KEYS else getattr(record, name))
+
+
+def with_floats(capture: r.Capture, value: float) -> r.Capture:
+    def change(record: object, name: str) -> object:
+        kind = next(column.kind for table in TABLES.values() for column in table.columns if column.name == name) if name in COLUMNS else ""
+        return value if kind == "float" else getattr(record, name)
+
+    return changed(capture, change)
+
+
+COLUMNS = {column.name for table in TABLES.values() for column in table.columns}
+
+
+def with_long_names(capture: r.Capture) -> r.Capture:
+    long = {"target", "module", "name", "reason", "source", "title", "file", "function", "op_type", "module_type", "advice", "kernel"}
+
+    def change(record: object, name: str) -> object:
+        value = getattr(record, name)
+        return value + "é<b>\u202e" + "x" * LONG if name in long and isinstance(value, str) else value
+
+    return changed(capture, change)
+
+
+def packed(data: dict[str, Any]) -> bytes:
+    return gzip.compress(json.dumps(data, allow_nan=False).encode())
+
+
+def look_at_every_panel(page: Page) -> str:
+    """All that is said; the graph in each of its colours, the tables one by one."""
+    said = []
+    for panel in PANELS:
+        page.click(f"[data-tab={panel}]")
+        root = page.locator(f".ol-panel-{panel}:not([hidden])")
+        page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        text = root.inner_text()
+        assert "could not be drawn" not in text, panel
+        assert len(text) > 40, panel
+        if panel == "graph" and page.query_selector(".olg-stage"):
+            for mode in ("time", "error", "reason", "phase"):
+                page.select_option(".olg-tools select[aria-label=Colour]", mode)
+            page.click("[data-by=partition]")
+            page.click(".olg-openings button:text-is('Open all')")
+        if panel == "tables":
+            for button in page.locator("[data-table]").all():
+                button.click()
+                said.append(root.inner_text())
+                if root.locator(".ol-empty:not([hidden])").count() == 0:
+                    root.locator(".ol-grid-row[data-at='0']").click()
+                    said.append(page.inner_text(".ol-details"))
+        said.append(text)
+    assert page.evaluate("document.documentElement.scrollWidth") <= WIDE["width"]
+    return " ".join(said)
+
+
+def test_none_wherever_there_may_be_none(show: Callable[..., Page]) -> None:
+    words = look_at_every_panel(show(without_what_may_be_missing(TWELVE))).split()
+    assert not {"null", "undefined", "NaN", "[object", "nullnull"} & set(words)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_numbers_that_are_not_finite(show: Callable[..., Page], value: float) -> None:
+    said = look_at_every_panel(show(with_floats(TWELVE, value)))
+    assert {math.nan: "NaN", math.inf: "∞", -math.inf: "-∞"}.get(value, "NaN") in said
+    assert "NaN %" not in said
+    assert "Infinity" not in said
+
+
+def test_names_of_ten_thousand_characters(show: Callable[..., Page]) -> None:
+    page = show(with_long_names(TWELVE))
+    said = look_at_every_panel(page)
+    assert "\u202e" not in said
+    assert page.locator("b").filter(has_text="xxx").count() == 0
+    assert len(page.inner_text(".ortlens")) < 400_000
+
+
+@pytest.mark.parametrize("nodes", [0, 1])
+def test_next_to_nothing(show: Callable[..., Page], nodes: int) -> None:
+    graphs = (r.Graph(graph_id="g0", phase="inference", op_count=nodes, node_count=nodes),)
+    said = tuple(r.Node(graph_id="g0", node="n", target="aten.sin.default", supported=False) for _ in range(nodes))
+    look_at_every_panel(show(r.Capture(graphs=graphs, nodes=said)))
+
+
+def test_a_hundred_thousand_nodes_are_bounded_and_said(show: Callable[..., Page]) -> None:
+    count = 100_000
+    node = r.Node(graph_id="g0", node="n", target="aten.sin.default", partition_id="p0", supported=True)
+    nodes = tuple(replace(node, node=f"n{at}", inputs=(f"n{at - 1}",), module=f"layers.{at // 90}.mlp") for at in range(count))
+    graph = r.Graph(graph_id="g0", phase="inference", op_count=count, node_count=count)
+    partition = r.Partition(partition_id="p0", graph_id="g0", node_count=count, input_count=1, output_count=1)
+    page = show(r.Capture(graphs=(graph,), nodes=nodes, partitions=(partition,)))
+    assert "the first 50,000 of 100,000 nodes are shown" in page.inner_text(".ol-note")
+    for panel in PANELS:
+        page.click(f"[data-tab={panel}]")
+        assert "could not be drawn" not in page.inner_text(f".ol-panel-{panel}")
+    page.click("[data-tab=tables]")
+    page.click("[data-table=nodes]")
+    assert page.inner_text(".ol-panel-tables [role=status]") == "50,000 rows, 50,000 left out"
+    assert page.locator(".ortlens *").count() < 8000
+
+
+def test_data_of_an_older_or_smaller_capture_still_draws(show: Callable[..., Page]) -> None:
+    """Only what names a row is there: every other column came later."""
+    data = payload_from_capture(TWELVE)
+    for table in data["tables"].values():
+        table["columns"] = {name: column for name, column in table["columns"].items() if name in KEYS}
+    words = look_at_every_panel(show(packed(data))).split()
+    assert not {"null", "undefined", "NaN", "[object"} & set(words)
+
+
+@pytest.mark.parametrize("gone", TABLES)
+def test_a_table_that_is_not_there(show: Callable[..., Page], gone: str) -> None:
+    data = payload_from_capture(TWELVE)
+    del data["tables"][gone]
+    page = show(packed(data))
+    for panel in PANELS:
+        page.click(f"[data-tab={panel}]")
+        assert "could not be drawn" not in page.inner_text(f".ol-panel-{panel}"), panel
+
+
+def test_columns_of_a_newer_capture(show: Callable[..., Page]) -> None:
+    data = payload_from_capture(TWELVE)
+    partitions = data["tables"]["partitions"]
+    rows = partitions["rows"]
+    partitions["columns"]["cache_hits"] = {"kind": "int", "unit": "", "meaning": "How often.", "enc": "ints", "values": list(range(rows))}
+    partitions["columns"]["waveform"] = {"kind": "blob", "unit": "", "meaning": "A curve.", "enc": "fourier", "values": "?"}
+    page = show(packed(data))
+    page.click("[data-tab=tables]")
+    page.click("[data-table=partitions]")
+    assert page.locator(".ol-grid-head button:text-is('cache_hits')").count() == 1
+    assert page.locator(".ol-grid-head button:text-is('waveform')").count() == 0
+    assert "waveform not shown: written by a newer ortlens" in page.inner_text(".ol-panel-tables [role=status]")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"version": 99}, "the data is of version 99, this explorer reads version 1"),
+        ({"version": 0, "tables": {}}, "the data is of version 0, this explorer reads version 1"),
+        ({"tables": {}}, "this is not the data of a capture"),
+        ([], "this is not the data of a capture"),
+    ],
+)
+def test_data_of_another_version_is_told(browser: Browser, tmp_path: Path, data: Any, said: str) -> None:
+    file = tmp_path / "other.html"
+    file.write_text(page_from_captures(packed(data)), encoding="utf-8")
+    page = browser.new_page()
+    page.goto(file.as_uri())
+    alert = page.locator("[role=alert]")
+    alert.wait_for()
+    assert said in alert.inner_text()
+    page.close()
