@@ -5,6 +5,7 @@ IPython compiles each cell under a name such as `/tmp/ipykernel_4711/293065459.p
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 
@@ -32,7 +33,7 @@ def told_file(file: str) -> str:
 
 
 def told_frames(stack: tuple[str, ...]) -> tuple[str, ...]:
-    """A stack as it is told: from the first cell on, without the kernel that runs it.
+    """A stack as it is told: from the first cell on, without the kernel and the magics that run it.
 
     Args:
         stack: Frames, outermost first, as `file:line function`.
@@ -41,8 +42,11 @@ def told_frames(stack: tuple[str, ...]) -> tuple[str, ...]:
         The same with files as they are told.
     """
     told = [_told_frame(frame) for frame in stack]
-    first = next((place for place, (frame, new) in enumerate(zip(stack, told, strict=True)) if frame != new), 0)
-    return tuple(told[first:])
+    first = next((place for place, (frame, new) in enumerate(zip(stack, told, strict=True)) if frame != new), None)
+    if first is None:
+        return stack
+    shell = os.path.dirname(sys.modules["IPython"].__file__ or "IPython")  # noqa: PTH120 - a text, as the frames are
+    return tuple(frame for frame in told[first:] if not frame.startswith(shell))
 
 
 def _told_frame(frame: str) -> str:

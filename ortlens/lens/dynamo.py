@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import pathlib
 import time
 import warnings
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
     from ortlens.lens.breaks import Look
     from ortlens.trace.recorder import Recorder
+
+_ROOMS = ("backend", "cli", "job", "lens", "magic")
+"""Where ortlens itself calls or compiles the user's code; `demo` is user code."""
 
 
 class DynamoWatch:
@@ -352,6 +356,7 @@ def lens_failure(recorder: Recorder, doing: str, error: Exception) -> None:
 
 
 def _of_the_user(stack: tuple[str, ...]) -> tuple[str, ...]:
-    """The frames of a stack that are neither torch's nor the lens's; all of them where no other is there."""
-    others = (_torch.torch_folder(), str(pathlib.Path(__file__).parent))
+    """The frames of a stack that are neither torch's nor of what calls the user's code here; all of them where no other is there."""
+    package = pathlib.Path(__file__).parents[1]
+    others = (_torch.torch_folder(), *(f"{package / room}{os.sep}" for room in _ROOMS))
     return tuple(frame for frame in stack if not frame.startswith(others)) or stack

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+# A class said twice weighs more than JupyterLab's own rules for tables in outputs, which set everything to the right.
 _RULES = """
 .ortlens-summary{
 --ol-back:var(--jp-layout-color1,Canvas);--ol-ink:var(--jp-content-font-color1,CanvasText);
@@ -19,10 +20,11 @@ font:var(--jp-ui-font-size1,13px)/1.45 var(--jp-ui-font-family,system-ui,sans-se
 .ortlens-summary caption{caption-side:top;text-align:left;color:var(--ol-soft);padding:0 0 .25rem}
 .ortlens-summary caption strong{color:var(--ol-ink)}
 .ortlens-summary tr{background:none}
-.ortlens-summary th,.ortlens-summary td{text-align:left;vertical-align:top;padding:.2rem .6rem .2rem 0;border:0;
+.ortlens-summary.ortlens-summary th,.ortlens-summary.ortlens-summary td{
+text-align:left;vertical-align:top;padding:.2rem .6rem .2rem 0;border:0;
 border-bottom:1px solid var(--ol-line);max-width:24rem;overflow-wrap:anywhere;white-space:normal}
 .ortlens-summary th{color:var(--ol-soft);font-weight:600;overflow-wrap:normal}
-.ortlens-summary .ol-number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
+.ortlens-summary.ortlens-summary .ol-number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
 .ortlens-summary .ol-whole{white-space:nowrap}
 .ortlens-summary code{font:.92em var(--jp-code-font-family,ui-monospace,monospace);color:inherit;background:none;padding:0}
 """

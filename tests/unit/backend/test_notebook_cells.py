@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -37,7 +38,8 @@ def test_a_cell_is_called_by_its_number(cell: str) -> None:
 
 
 def test_a_stack_begins_in_the_first_cell(cell: str) -> None:
-    stack = (KERNEL, f"{cell}:7 <module>", "/a b/model.py:3 forward", f"{cell}:2 f")
+    magic = f"{Path(IPython.__file__).parent}/core/interactiveshell.py:2583 run_line_magic"
+    stack = (KERNEL, f"{cell}:7 <module>", magic, "/a b/model.py:3 forward", f"{cell}:2 f")
     assert told_frames(stack) == ("In[1]:7 <module>", "/a b/model.py:3 forward", "In[1]:2 f")
 
 
