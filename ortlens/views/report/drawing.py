@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ortlens._optional import require
 from ortlens.views.report.figures import Bars, Course, Errors, Ranges
 from ortlens.views.report.themed_svg import COLOURS, INK, LINE, ON_FILL, ON_RUN, SOFT, themed
-from ortlens.views.wording import clipped, time_from_ns
+from ortlens.views.wording import clipped, percent, time_from_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,8 +23,13 @@ if TYPE_CHECKING:
 
 _WIDTH = 6.6  # inches of 72 units; the page scales it
 _ROW = 0.27
+_LETTER = 0.073  # inches of a letter, on average
+_LABEL = 42  # letters of a label
 _VERDICTS = ((True, "output", "o", "right"), (None, "residual", "s", "no verdict"), (False, "eager", "X", "wrong"))
 _SHORT = {"run": "ORT", "eager": "PyTorch"}
+_FEW_TIMES = 3
+"""How far times may be apart to stand on a plain scale."""
+
 _LABELLED = 0.085
 """Share of the width from which on a part has its name written on it: colours alone tell nobody enough."""
 
@@ -81,7 +86,7 @@ def _drawn(drawing: Drawing) -> Any:  # noqa: ANN401 - a matplotlib canvas, whic
 
     rows = {Bars: lambda: len(drawing.bars), Ranges: lambda: len(drawing.ranges)}  # type: ignore[union-attr]
     count = rows[type(drawing)]() if type(drawing) in rows else 0
-    legend = 0.32 if isinstance(drawing, Bars) and len(drawing.words) > 1 else 0.0
+    legend = 0.17 * (len(drawing.words) // 2 + 1) if isinstance(drawing, Bars) and len(drawing.words) > 1 else 0.0
     height = 0.25 + _ROW * count + legend if count else 2.3
     sheet = Sheet(figsize=(_WIDTH, height + (0.45 if isinstance(drawing, Ranges) else 0.0)), layout="constrained")
     sheet.patch.set_visible(False)
@@ -100,11 +105,17 @@ def _bars(axes: Any, drawing: Bars) -> None:  # noqa: ANN401 - matplotlib's axes
     if len(kinds) > 1:
         _name_parts(axes, drawing, longest)
     _rows(axes, [bar.label for bar in drawing.bars])
-    axes.set_xlim(0, longest * 1.42 if longest else 1)
+    axes.set_xlim(0, max(_needed(bar, drawing) for bar in drawing.bars) or 1)
     axes.set_xticks([])
     axes.spines["bottom"].set_visible(False)
     if len(drawing.words) > 1:
         _legend(axes, drawing)
+
+
+def _needed(bar: Bar, drawing: Bars) -> float:
+    """How long the scale must be for the text behind a bar to fit; the layout of matplotlib would cut it off."""
+    width = _WIDTH - _LETTER * min(_LABEL, max(len(other.label) for other in drawing.bars)) - 0.3
+    return bar.total / (1 - min(0.75, (_LETTER * len(bar.text) + 0.1) / width))
 
 
 def _bar(axes: Any, place: int, bar: Bar, kinds: list[str]) -> None:  # noqa: ANN401
@@ -134,7 +145,7 @@ def _look(kind: str) -> dict[str, Any]:
 
 
 def _rows(axes: Any, labels: list[str]) -> None:  # noqa: ANN401
-    axes.set_yticks(range(len(labels)), [clipped(label, 42) for label in labels])
+    axes.set_yticks(range(len(labels)), [clipped(label, _LABEL) for label in labels])
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(labels) - 0.5, -0.5)
 
@@ -145,9 +156,9 @@ def _legend(axes: Any, drawing: Bars) -> None:  # noqa: ANN401
     first = drawing.bars[0]
     lengths, whole = dict(first.parts), first.total or 1
     shares = len(first.parts) > 2  # noqa: PLR2004 - a bar of two parts tells its shares by itself
-    names = [f"{word} {lengths.get(kind, 0) / whole:.0%}" if shares else word for kind, word in drawing.words.items()]
+    names = [f"{word} {percent(lengths.get(kind, 0) / whole)}" if shares else word for kind, word in drawing.words.items()]
     patches = [Patch(**_look(kind)) for kind in drawing.words]
-    axes.figure.legend(patches, names, loc="outside lower left", ncols=3, handlelength=1.2, handleheight=0.9, columnspacing=1.2)
+    axes.figure.legend(patches, names, loc="outside lower left", ncols=2, handlelength=1.2, handleheight=0.9, columnspacing=1.2)
 
 
 def _ranges(axes: Any, drawing: Ranges) -> None:  # noqa: ANN401
@@ -158,8 +169,8 @@ def _ranges(axes: Any, drawing: Ranges) -> None:  # noqa: ANN401
         axes.plot([item.slowest], [place], marker="|", markersize=8, color=SOFT)
         axes.plot([item.median], [place], marker="o", markersize=6, color=COLOURS["run"], markeredgecolor=INK, markeredgewidth=0.6)
     _rows(axes, [item.label for item in drawing.ranges])
+    axes.set_xlabel("time of a call")
     _time_axis(axes, "x")
-    axes.set_xlabel("time of a call, on a logarithmic scale")
 
 
 def _course(axes: Any, drawing: Course) -> None:  # noqa: ANN401
@@ -170,20 +181,24 @@ def _course(axes: Any, drawing: Course) -> None:  # noqa: ANN401
     else:
         axes.plot(drawing.calls, drawing.median, color=LINE, linewidth=0.6)
         axes.plot(drawing.calls, drawing.median, linestyle="none", marker="o", markersize=3, color=COLOURS["run"])
-    _time_axis(axes, "y")
     axes.set_xlabel("number of the call")
+    axes.set_ylabel("time of it")
+    _time_axis(axes, "y")
 
 
 def _time_axis(axes: Any, which: str) -> None:  # noqa: ANN401
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-    getattr(axes, f"set_{which}scale")("log")
     axis = getattr(axes, f"{which}axis")
+    low, high = axis.get_data_interval()
+    if high < _FEW_TIMES * low:
+        axis.set_major_locator(MaxNLocator(5))
+    else:
+        getattr(axes, f"set_{which}scale")("log")
+        axis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5) if high < 30 * low else (1,)))  # few powers of ten lie within 30 times
+        axis.set_label_text(", ".join(filter(None, (axis.get_label_text(), "on a logarithmic scale"))))
     axis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
     axis.set_minor_formatter(NullFormatter())
-    low, high = axis.get_view_interval()
-    if high / max(low, 1e-9) < 30:  # noqa: PLR2004 - less than one and a half decades hold a single power of ten
-        axis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
     axes.grid(visible=True, axis=which)
     axes.set_axisbelow(b=True)
 

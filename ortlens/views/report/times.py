@@ -125,7 +125,10 @@ def course_figure(capture: Capture) -> Figure | None:
         by_caller[run.session_id, run.graph_id].append(run)
     if not by_caller:
         return None
-    (session_id, graph_id), runs = max(by_caller.items(), key=lambda item: sum(run.total_ns for run in item[1]))
+    total_ns = {session.session_id: session.total_ns for session in capture.sessions}  # of all calls, not only of those that are kept
+    (session_id, graph_id), runs = max(
+        by_caller.items(), key=lambda item: total_ns.get(item[0][0] or "", 0) or sum(run.total_ns for run in item[1])
+    )
     if len(runs) < _MIN_CALLS:
         return None
     who = f"session {visible(session_id)}" if session_id else f"graph {visible(graph_id or '')}"
