@@ -105,6 +105,12 @@ def test_a_name_of_a_kernel_does_not_get_into_the_drawing() -> None:
     assert "#0072b2 id=" in page.replace("&quot;", '"')  # a colour in a name stays as it is written
 
 
+def test_a_name_with_dollars_is_not_read_as_mathematics() -> None:
+    measured = CAPTURES["pieces"]
+    page = report_page(replace(measured, kernels=tuple(replace(item, op_type="$x^2$ \\frac") for item in measured.kernels)))
+    assert ">$x^2$ \\frac</text>" in page
+
+
 def test_equal_captures_give_equal_pages() -> None:
     assert report_page(CAPTURES["pieces"]) == report_page(store.load(RECORDED["pieces"]))
 
@@ -112,7 +118,7 @@ def test_equal_captures_give_equal_pages() -> None:
 def test_the_settings_of_matplotlib_are_the_users() -> None:
     matplotlib = pytest.importorskip("matplotlib")
     before = dict(matplotlib.rcParams)
-    with matplotlib.rc_context({"svg.fonttype": "path", "font.size": 30.0}):
+    with matplotlib.rc_context({"svg.fonttype": "path", "axes.linewidth": 5.0, "xtick.direction": "in"}):
         changed = report_page(CAPTURES["pieces"])
     assert changed == report_page(CAPTURES["pieces"])
     assert dict(matplotlib.rcParams) == before
@@ -181,6 +187,7 @@ def test_values_that_are_no_numbers_are_drawn(error: float) -> None:
     page = report_page(r.Capture(numerics=values, kernels=(kernel,)))
     assert "Are the numbers right?" in page
     assert page.count("<figure>") == 2
+    assert (">NaN or Inf</text>" in page) == (not math.isfinite(error))
 
 
 def test_the_page_says_how_each_figure_was_measured_and_over_how_many_calls() -> None:
