@@ -25,7 +25,7 @@ export async function mount({ model, el, packed, ask }) {
   const root = document.createElement("div");
   el.replaceChildren(root);
   el.classList.add("ortlens-output");
-  root.dataset.lmSuppressShortcuts = "true"; // where the notebook hears keys before the page does
+  root.addEventListener("focusin", ({ target }) => (target.dataset.lmSuppressShortcuts = "true")); // Notebook 7 hears keys before the page does
   const onnx = data.table("models").rows ? onnxFromPython(ask) : undefined;
   const cleanups = [mountApp(root, store, { onnx, tools: fullScreen(root) }), ...SHARED.map((key) => share(model, store, key))];
   return () => {

@@ -6,6 +6,8 @@ many outputs weigh little; ONNX models are fetched from Python when somebody loo
 
 from __future__ import annotations
 
+import json
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import anywidget
@@ -14,6 +16,7 @@ import traitlets
 from ortlens.errors import UsageError
 from ortlens.views import cells, held
 from ortlens.views.capture_view import SavedCapture
+from ortlens.views.netron.embedding import embedding
 from ortlens.views.selection import Selectable, panel
 from ortlens.views.wording import clipped
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ortlens.trace.records import Capture
+    from ortlens.views.netron.embedding import Embedding
 
 
 class SelectionError(UsageError, traitlets.TraitError):
@@ -63,6 +67,7 @@ class Explorer(anywidget.AnyWidget):
     def close(self) -> None:
         """Leave the browser. Python keeps what was selected; displayed again, it opens again."""
         super().close()
+        self.layout.close()  # ipywidgets leaves it in the browser, and in saved notebooks
         self.__dict__.pop("_repr_mimebundle_", None)  # ipywidgets hides the method, for good
         cells.forget(self.close)
         held.release(self)
@@ -93,11 +98,18 @@ class Explorer(anywidget.AnyWidget):
 
     def _asked(self, asked: Mapping[str, Any]) -> bytes:
         what = asked.get("ask")
-        if what == "code":
-            return held.code()
-        if what == "data":
-            return self._packed
+        if what in ("code", "data"):
+            return held.code() if what == "code" else self._packed
+        if what == "models":
+            facts = {"ids": list(self._models.models), "notes": self._models.notes, "drawable": bool(self._models.frame)}
+            return json.dumps(facts).encode()
+        if what in ("frame", "model"):
+            return self._models.frame if what == "frame" else self._models.models[asked["id"]]
         raise UsageError(f"The explorer asks for {what!r}, which this version of ortlens does not have: run the cell again.")
+
+    @cached_property
+    def _models(self) -> Embedding:
+        return embedding(self._capture)
 
     def __repr__(self) -> str:
         """One line; never raises."""
@@ -109,6 +121,7 @@ class Explorer(anywidget.AnyWidget):
         if self.comm is None:
             for name, value in self._hold().items():
                 self.set_trait(name, value)
+            self.layout.open()
             self.open()
         cells.shown(self.close)
         bundle = super()._repr_mimebundle_()

@@ -1,0 +1,294 @@
+"""The explorer in JupyterLab and Notebook 7, in a real browser over a real kernel; Python and the browser share what is selected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import nbclient
+import nbformat
+import pytest
+import torch
+
+import ortlens
+from tests.browser.page import BROWSER_MARKS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, Locator
+
+    from tests.browser.lab import Notebook, Server
+
+pytest.importorskip("jupyterlab", reason="needs JupyterLab, which the group `test` brings")
+pytestmark = BROWSER_MARKS
+
+CAPTURE = Path(__file__).parent / "captures" / "pieces.ortlens"
+LOAD = f"import ortlens\nlens = ortlens.load({str(CAPTURE)!r})"
+SHOW = "view = lens.show()\nview"
+SHADES = """(view) => {
+  const sum = (colour) => colour.match(/[\\d.]+/g).slice(0, 3).reduce((total, part) => total + Number(part), 0);
+  const { backgroundColor, color } = getComputedStyle(view);
+  return [sum(backgroundColor), sum(color)];
+}"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    from tests.browser.lab import serving
+
+    with serving(tmp_path_factory.mktemp("jupyter")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def opened(browser: Browser, server: Server) -> Iterator[Notebook]:
+    """One notebook for the tests of this file: a kernel takes its time."""
+    from tests.browser.lab import Notebook
+
+    notebook = Notebook(browser, server, server.write("lab.ipynb", LOAD, SHOW, "'for what the tests ask'"))
+    notebook.run(0)
+    yield notebook
+    notebook.page.close()
+
+
+@pytest.fixture(scope="module")
+def with_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A capture that holds its ONNX model."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4)).eval()
+    with torch.no_grad():
+        return ortlens.explain(model, calls=1)(torch.randn(2, 8)).save(tmp_path_factory.mktemp("captures") / "small.ortlens")
+
+
+@pytest.fixture
+def lab(opened: Notebook) -> Iterator[Notebook]:
+    """The notebook, with an explorer that is shown anew; afterwards, nothing may have been complained of or asked of anyone."""
+    opened.run(1)
+    opened.view(1).locator(".ol-shell").wait_for()
+    yield opened
+    assert opened.trouble == []
+
+
+def go(view: Locator, panel: str) -> Locator:
+    view.locator(f"[data-tab={panel}]").click()
+    shown = view.locator(f".ol-panel-{panel}:not([hidden])")
+    shown.wait_for()
+    return shown
+
+
+def selected(view: Locator) -> str:
+    return view.locator(".ol-details-name").inner_text()
+
+
+def settled(lab: Notebook) -> None:
+    """What the browser told Python is on its way before what is asked next."""
+    lab.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def test_a_box_of_the_graph_opens_and_what_is_found_in_it_is_known_in_python(lab: Notebook) -> None:
+    view = lab.view(1)
+    assert "89.6 %" in view.locator(".ol-header").inner_text()
+    graph = go(view, "graph")
+    closed = graph.locator(".olg-box[aria-expanded=false]:has-text('layers')").first
+    name = closed.locator(".olg-title").text_content()
+    closed.locator(".olg-toggle").click()
+    settled(lab)
+    assert graph.locator(f".olg-box[aria-expanded=true]:has-text('{name}')").count() >= 1
+    graph.locator(".olg-find").fill("relu")
+    graph.locator("[role=option]").first.wait_for()
+    lab.page.keyboard.press("ArrowDown")
+    lab.page.keyboard.press("Enter")
+    graph.locator(".olg-selected").first.wait_for(state="attached")
+    assert "relu" in selected(view)
+    told = lab.python("print(view.selected, view.tab)").split()
+    assert told[0].startswith("node:g")
+    assert "relu" in told[0]
+    assert told[1] == "graph"
+
+
+def test_graph_table_timeline_and_python_show_the_same(lab: Notebook) -> None:
+    view = lab.view(1)
+    go(view, "tables").locator("[data-table=partitions]").click()
+    view.locator("input[aria-label='Filter partition_id']").fill("p13")
+    view.locator(".ol-grid-row[data-at='0']").click()
+    assert selected(view) == "p13"
+    assert lab.python("print(view.selected)") == "partition:p13"
+    go(view, "graph").locator(".olg-linked").first.wait_for()
+    session = lab.python("print(lens.sessions.query('partition_id == \"p13\"').session_id.iloc[0])")
+    lab.python(f"view.selected, view.tab = 'session:{session}', 'timeline'")
+    timeline = view.locator(".ol-panel-timeline:not([hidden])")
+    timeline.wait_for()
+    assert selected(view) == session
+    timeline.locator("canvas").focus()
+    for _ in range(2):  # onto a call, and it is selected
+        lab.page.keyboard.press("ArrowRight")
+    lab.page.keyboard.press("Enter")
+    assert selected(view).startswith("call ")
+    assert lab.python("print(view.selected)").startswith("run:")
+
+
+def test_python_selects_and_hears(lab: Notebook) -> None:
+    view = lab.view(1)
+    lab.python("heard = []\nview.observe(lambda change: heard.append(change.new), 'selected')")
+    lab.python("view.selected = 'line:record.py:41'; view.tab = 'source'")
+    view.locator(".ol-panel-source:not([hidden])").wait_for()
+    assert "record.py:41" in view.locator(".ol-details").inner_text()
+    go(view, "breaks").locator(".ol-link").first.click()
+    settled(lab)
+    told = lab.python("print(len(heard), heard[0][-12:], heard[-1] == view.selected)")
+    assert told == "2 record.py:41 True"
+    lab.python("view.selected = None")
+    view.locator(".ol-details-name").wait_for(state="detached")
+
+
+def test_a_wrong_id_is_an_error_in_python_and_the_view_stays(lab: Notebook) -> None:
+    view = lab.view(1)
+    lab.python("view.selected = 'partition:p3'")
+    view.locator(".ol-details-name").wait_for()
+    said = lab.python("view.selected = 'p1'")
+    assert "did you mean 'partition:p1'?" in said.replace("\n", " ")
+    assert lab.python("print(view.selected)") == "partition:p3"
+    assert selected(view) == "p3"
+
+
+def test_everything_by_keyboard_and_no_key_reaches_the_notebook(lab: Notebook) -> None:
+    view, cells = lab.view(1), lab.page.locator(".jp-Cell").count()
+    view.locator("[data-tab=overview]").focus()
+    for key in ("ArrowRight", "Tab", "Tab"):
+        lab.page.keyboard.press(key)
+    assert view.locator(".ol-panel-graph:not([hidden])").count() == 1
+    view.locator(".olg-stage").focus()
+    for key in ("Home", "Enter", "ArrowDown", "a", "b", "d", "d", "x", "m", "1"):
+        lab.page.keyboard.press(key)
+    assert view.locator(".olg-stage").get_attribute("aria-activedescendant")
+    lab.page.keyboard.press("/")
+    lab.page.keyboard.type("add")
+    assert view.locator(".olg-find").input_value() == "add"
+    assert lab.page.locator(".jp-Cell").count() == cells
+    assert lab.page.locator(".jp-MarkdownCell").count() == 0
+
+
+def test_the_wheel_turns_the_graph_and_not_the_notebook(lab: Notebook) -> None:
+    view = lab.view(1)
+    go(view, "graph")
+    stage = view.locator(".olg-stage")
+    stage.hover()
+    scrolled = "[...document.querySelectorAll('.jp-Notebook, .jp-WindowedPanel-outer')].map((part) => part.scrollTop).join()"
+    before, drawn = lab.page.evaluate(scrolled), stage.locator(".olg-svg").inner_html()
+    lab.page.mouse.wheel(0, 240)
+    settled(lab)
+    assert lab.page.evaluate(scrolled) == before
+    assert stage.locator(".olg-svg").inner_html() != drawn
+
+
+def test_the_theme_of_the_notebook_is_followed_while_it_is_open(lab: Notebook) -> None:
+    view = lab.view(1)
+    light = view.evaluate(SHADES)
+    try:
+        lab.command("apputils:change-theme", theme="JupyterLab Dark")
+        lab.page.wait_for_selector("body[data-jp-theme-light=false]", state="attached")
+        lab.page.wait_for_function("getComputedStyle(document.querySelector('.ortlens')).colorScheme === 'dark'")
+        dark = view.evaluate(SHADES)
+    finally:
+        lab.command("apputils:change-theme", theme="JupyterLab Light")
+        lab.page.wait_for_selector("body[data-jp-theme-light=true]", state="attached")
+    (ground, ink), (dark_ground, dark_ink) = light, dark  # sums of red, green and blue
+    assert ground - ink > 400
+    assert dark_ink - dark_ground > 400
+
+
+def test_many_outputs_share_one_copy_of_the_code_and_of_the_capture(lab: Notebook) -> None:
+    lab.python("from IPython.display import display\nfor _ in range(3): display(lens.show(tab='tables'))")
+    lab.cell(-1).locator(".ortlens .ol-shell").nth(2).wait_for()
+    assert lab.page.evaluate("globalThis[Symbol.for('ortlens.explorer')].size") == 1
+    assert lab.page.locator("style[data-ortlens]").count() == 1
+    kinds = (
+        "from collections import Counter\nfrom ipywidgets.widgets.widget import _instances\n"
+        "print(dict(sorted(Counter(type(one).__name__ for one in _instances.values()).items())))"
+    )
+    # the last cell runs again: what it showed is closed; the second cell's is left, with the code and the capture
+    assert lab.python(kinds) == "{'Explorer': 1, 'Held': 2, 'Layout': 1}"
+    lab.run(1)
+    assert lab.python(kinds) == "{'Explorer': 1, 'Held': 2, 'Layout': 1}"
+
+
+def test_onnx_models_come_from_python_when_they_are_looked_at(lab: Notebook, with_model: Path) -> None:
+    lab.python(f"small = ortlens.load({str(with_model)!r}).show(tab='onnx')\nsmall")
+    view = lab.view(2)
+    frame = view.frame_locator("iframe")
+    frame.locator("[id='node-name-relu/Relu']").click()
+    view.locator(".ol-details-name:text-is('relu/Relu')").wait_for()
+    settled(lab)
+    lab.command("notebook:insert-cell-below")
+    assert lab.python("print(small.selected)") == "onnx:m0/relu/Relu"
+    lab.python("small.selected = 'node:g0/addmm'")
+    frame.locator("[id='node-name-node_Gemm_0'].select").wait_for()
+
+
+def test_a_page_that_is_loaded_again_shows_what_was_shown(lab: Notebook) -> None:
+    lab.python("view.selected, view.tab = 'partition:p13', 'graph'")
+    lab.command("docmanager:save")
+    lab.open()
+    view = lab.view(1)
+    view.locator(".ol-panel-graph:not([hidden])").wait_for()
+    assert selected(view) == "p13"
+    go(view, "breaks").locator(".ol-link").first.click()
+    settled(lab)
+    assert lab.python("print(view.selected)") != "partition:p13"
+
+
+def test_a_kernel_that_starts_again_leaves_the_view_and_the_cell_brings_another(lab: Notebook) -> None:
+    lab.page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
+    lab.page.wait_for_function("window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'")
+    view = lab.view(1)
+    go(view, "breaks").locator(".ol-link").first.click()  # nobody hears it, and nothing breaks
+    assert selected(view)
+    lab.run(0)
+    lab.run(1)
+    lab.view(1).locator(".ol-shell").wait_for()
+    lab.python("view.selected = 'partition:p3'")
+    lab.view(1).locator(".ol-details-name").wait_for()
+
+
+def test_a_notebook_that_was_executed_elsewhere_shows_its_explorer_once_it_is_trusted(browser: Browser, server: Server) -> None:
+    """From the widget state that nbclient saved; the kernel of this page knows nothing of it. Before, its summary."""
+    from tests.browser.lab import Notebook
+
+    name = server.write("saved.ipynb", LOAD, "lens.show(tab='breaks', selected='partition:p3')")
+    made = nbformat.read(server.folder / name, as_version=4)
+    nbclient.NotebookClient(made, timeout=300).execute()
+    nbformat.write(made, server.folder / name)
+    notebook = Notebook(browser, server, name)
+    notebook.cell(1).locator(".jp-RenderedHTML:has-text('43 of 48 compute nodes')").wait_for()
+    notebook.page.evaluate("void window.jupyterapp.commands.execute('notebook:trust')")
+    notebook.page.locator(".jp-Dialog .jp-mod-accept").click()
+    view = notebook.view(1)
+    view.locator(".ol-panel-breaks:not([hidden])").wait_for()
+    assert selected(view) == "p3"
+    go(view, "graph").locator(".olg-linked").first.wait_for()
+    go(view, "onnx").locator("[role=alert]:has-text('run the notebook')").wait_for()
+    assert notebook.trouble == []
+    notebook.page.close()
+
+
+def test_notebook_7_shows_the_same(browser: Browser, server: Server) -> None:
+    from tests.browser.lab import Notebook
+
+    notebook = Notebook(browser, server, server.write("seven.ipynb", LOAD, SHOW, "'for what the tests ask'"), app="notebook")
+    notebook.run(0)
+    notebook.run(1)
+    view, cells = notebook.view(1), notebook.page.locator(".jp-Cell").count()
+    go(view, "tables").locator("[data-table=partitions]").click()
+    view.locator(".ol-grid-row[data-at='0']").click()
+    go(view, "graph").locator(".olg-linked").first.wait_for()
+    settled(notebook)
+    assert notebook.python("print(view.selected)") == f"partition:{selected(view)}"
+    notebook.python("view.selected, view.tab = 'break:b0', 'breaks'")
+    view.locator(".ol-panel-breaks:not([hidden])").wait_for()
+    view.locator("[data-tab=breaks]").focus()
+    for key in ("a", "d", "d", "ArrowRight"):
+        notebook.page.keyboard.press(key)
+    view.locator(".ol-panel-findings:not([hidden])").wait_for()
+    assert notebook.page.locator(".jp-Cell").count() == cells
+    assert notebook.trouble == []
+    notebook.page.close()
