@@ -55,7 +55,7 @@ export function mountApp(root, store, options = {}) {
   root.replaceChildren(shell);
   const unlisten = listenToKeys(root, store);
   keepEvents(root);
-  const cleanups = [mountDetails(aside, store), showPanels(main, panels, store, prefix, shell), followTheme(root, store), unlisten, prepareWhenIdle(store)];
+  const cleanups = [mountDetails(aside, store, new Set(panels.map((panel) => panel.id))), showPanels(main, panels, store, prefix, shell), followTheme(root, store), unlisten, prepareWhenIdle(store)];
   return () => {
     together(cleanups)();
     root.replaceChildren();

@@ -1,7 +1,7 @@
 // What is selected, and what it is linked to: from the user's line to the kernel, each link with how sure it is.
 import { copyFrom } from "./clipboard.js";
 import { button, el, facts, link } from "./dom.js";
-import { bytes, cell, clipped, count, flops, functionName, place, real, time, visible } from "./format.js";
+import { bytes, cell, clipped, count, counted, flops, functionName, place, real, time, visible } from "./format.js";
 import { STEPS } from "./identity.js";
 
 const SHOWN = 8;
@@ -41,11 +41,15 @@ const FACTS = {
   models: ["opset", "node_count", "optimized_node_count", "ops", "size_bytes", "initializer_bytes", "cached"],
   sessions: ["input_signature", "providers", "calls", "p50_ns", "p99_ns", "total_ns", "create_ns", "held_bytes", "threads", "threads_reason"],
   kernels: ["op_type", "provider", "mean_ns", "share", "calls", "bytes", "confidence"],
-  breaks: ["reason", "source", "function", "occurrences", "cost_ns", "advice"],
-  recompiles: ["guard", "values", "of_compile_id", "advice"],
-  findings: ["severity", "evidence", "hazard", "mitigation", "gain_ns"],
+  breaks: ["source", "function", "occurrences", "cost_ns"],
+  recompiles: ["guard", "values", "of_compile_id"],
+  findings: ["severity", "evidence", "hazard", "gain_ns"],
   runs: ["start_ns", "bind_ns", "run_ns", "output_ns", "total_ns"],
 };
+
+/** The column that says what to do about a row, by table. */
+const ADVICE = { breaks: "advice", recompiles: "advice", findings: "mitigation" };
+const MAX_REASONS = 4;
 
 /** Panels that can show what is selected, with the steps of the chain that they need. */
 const PLACES = [
@@ -55,20 +59,22 @@ const PLACES = [
   ["numerics", "Numerics", ["nodes"]],
   ["breaks", "Breaks", ["breaks", "recompiles"]],
   ["findings", "Findings", ["findings"]],
+  ["onnx", "ONNX", ["models"]],
 ];
 
 /**
  * @param {HTMLElement} root
  * @param {import("./store.js").Store} store
+ * @param {Set<string>} panels Panels that there are.
  * @returns {() => void}
  */
-export function mountDetails(root, store) {
+export function mountDetails(root, store, panels) {
   const show = () => {
     const chain = store.get("chain");
     const within = root.contains(root.getRootNode().activeElement);
     root.dataset.empty = String(!chain);
     root.dataset.selected = chain?.id ?? "";
-    root.replaceChildren(...(chain ? selected(store, chain) : nothing(store)));
+    root.replaceChildren(...(chain ? selected(store, chain, panels) : nothing(store)));
     // Who walks from link to link by keyboard goes on from the name of what was selected.
     if (within) root.querySelector("[tabindex]")?.focus();
   };
@@ -82,13 +88,13 @@ function nothing(store) {
   return [el("h3", { tabindex: "-1" }, "Details"), el("p.ol-soft", {}, said)];
 }
 
-function selected(store, chain) {
+function selected(store, chain, panels) {
   const close = button("×", () => store.set({ selected: null }), { class: "ol-icon", title: "Select nothing (Esc)", "aria-label": "Select nothing" });
   const copy = button("Copy id", () => copyFrom(copy, chain.id, { done: "Copied", name: "Id" }), { class: "ol-copy-id", title: clipped(`${chain.id}: the name of this in Python too, as in the widget's .selected`, 300) });
   const head = el("div.ol-details-head", {}, el("span.ol-kind", {}, KIND_NAMES[chain.kind] ?? chain.kind), copy, close);
   const name = el("p.ol-details-name", { tabindex: "-1" }, clipped(nameOf(store, chain), 300));
   const body = el("div.ol-chain", {}, ...STEPS.filter((step) => chain[step].length && !isItself(chain, step)).map((step) => stepOf(store, chain, step)));
-  return [head, name, jumps(store, chain), about(store, chain), el("h4", {}, "Linked to"), body, legend(chain)].filter(Boolean);
+  return [head, name, advice(store, chain), jumps(store, chain, panels), about(store, chain), el("h4", {}, "Linked to"), body, legend(chain)].filter(Boolean);
 }
 
 const isItself = (chain, step) => chain[step].length === 1 && chain[step][0].id === chain.id;
@@ -99,8 +105,8 @@ function nameOf(store, chain) {
   return visible(chain.label);
 }
 
-function jumps(store, chain) {
-  const found = PLACES.filter(([tab, , steps]) => steps.some((step) => chain[step].length) && has(store, tab));
+function jumps(store, chain, panels) {
+  const found = PLACES.filter(([tab, , steps]) => panels.has(tab) && steps.some((step) => chain[step].length) && has(store, tab));
   const row = store.identity.rowOf(chain.id);
   const buttons = found.map(([tab, label]) => button(label, () => store.set({ tab }), { class: "ol-jump" }));
   if (row) buttons.push(button("Table", () => store.set({ tab: "tables", table: row.table }), { class: "ol-jump" }));
@@ -108,6 +114,16 @@ function jumps(store, chain) {
 }
 
 const has = (store, tab) => tab !== "timeline" || store.data.table("runs").rows > 0;
+
+/** What to do comes before everything else. */
+function advice(store, chain) {
+  const row = store.identity.rowOf(chain.id);
+  const said = row && ADVICE[row.table] ? (store.data.table(row.table).get(row.row, ADVICE[row.table]) ?? hint(store, row)) : null;
+  return said ? el("p.ol-advice", {}, el("b", {}, "Do: "), clipped(said, 600)) : null;
+}
+
+/** PyTorch's own, where ortlens knows no better. */
+const hint = (store, { table, row }) => (table === "breaks" ? store.data.table(table).get(row, "hints")?.[0] : null);
 
 function about(store, chain) {
   const row = store.identity.rowOf(chain.id);
@@ -134,7 +150,20 @@ function together(store, chain) {
     ["FLOPs", total("flops") ? flops(total("flops")) : null],
     ["output", total("output_bytes") ? bytes(total("output_bytes")) : null],
     ["kernels, per call", kernelTime(store, chain)],
+    ...reasons(store, rows),
   ];
+}
+
+/** Why nodes stay in PyTorch, each reason once. */
+function reasons(store, rows) {
+  const nodes = store.data.table("nodes");
+  const found = new Map();
+  for (const row of rows) {
+    const reason = nodes.get(row, "reason") || store.data.overview.reasons?.[nodes.get(row, "reason_code")];
+    if (nodes.get(row, "partition_id") === null && reason) found.set(nodes.get(row, "target") ?? nodes.get(row, "node"), reason);
+  }
+  const shown = [...found].slice(0, MAX_REASONS).map(([target, reason]) => ["in PyTorch", clipped(reason.includes(target) ? reason : `${target}: ${reason}`, 300)]);
+  return found.size > MAX_REASONS ? [...shown, ["", `and ${counted(found.size - MAX_REASONS, "more operator")}`]] : shown;
 }
 
 function kernelTime(store, chain) {

@@ -41,7 +41,11 @@ export const HELP = {
     missing: "No value was compared with PyTorch yet.",
     call: "lens.verify(x)",
   },
-  onnx: { help: "The ONNX models as Netron draws them. Click a node to see which line it came from.", missing: "No ONNX model is in this page." },
+  onnx: {
+    help: "The ONNX models as Netron draws them, a model per partition. Click a node: the details show the line it came from. Drag moves, Ctrl and wheel zoom, Esc leaves.",
+    missing: "No partition became an ONNX model: the backend that was observed is not ortlens, or nothing could run in ONNX Runtime.",
+    call: "lens = ortlens.explain(model)(x)",
+  },
   kernels: { help: "", missing: "ONNX Runtime's kernels were not measured.", call: "lens.profile(x)" },
   ledger: { help: "", missing: "No call was measured as a whole, so guards and Python are not in it.", call: "lens.measure(x)" },
 };

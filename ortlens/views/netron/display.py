@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture
 
 _FRAME = "width:100%;height:620px;border:1px solid #8888;border-radius:4px"
+_MAX_NAME = 80
 _MAX_LINK_BYTES = 2 * 2**20  # of a model behind a link in a notebook; a larger one is saved from Python
 
 
@@ -131,8 +132,8 @@ def netron_view(capture: Capture, name: object, *, optimized: bool) -> NetronVie
     model = model_named(capture, name)
     data = attached_model(capture, model, optimized=optimized)
     viewer, trouble = _viewer()
-    shown = f"{model.model_id}{OPTIMIZED}" if optimized else model.model_id
-    view = NetronView(name=shown, partition_id=model.partition_id, model=data, viewer=viewer, trouble=trouble)
+    shown = clipped(model.model_id, _MAX_NAME) + (OPTIMIZED if optimized else "")
+    view = NetronView(name=shown, partition_id=clipped(model.partition_id, _MAX_NAME), model=data, viewer=viewer, trouble=trouble)
     _ = view.slim  # a damaged model is an error of this call, not of a later display
     return view
 

@@ -1,0 +1,313 @@
+"""ONNX models on their way into Netron: weights taken out, the installed package read, whatever is wrong with either."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import ortlens
+from ortlens import CaptureError, OptionalDependencyError, UsageError
+from ortlens.trace import records as r
+from ortlens.trace.records import Capture
+from ortlens.views.capture_view import SavedCapture
+from ortlens.views.netron import viewer
+from ortlens.views.netron.embedding import embedding
+from ortlens.views.netron.frame import page_policy
+from tests.unit.views.onnx_models import everything, model_of
+from tests.unit.views.sample_captures import HOSTILE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RECORDED = Path(__file__).parents[2] / "browser" / "captures" / "models.ortlens"
+NETRON = importlib.util.find_spec("netron")
+needs_netron = pytest.mark.skipif(NETRON is None, reason="needs the extra 'notebook'")
+
+
+def capture_of(data: bytes | None, *, model_id: str = "m0", optimized: bytes | None = None, nodes: int = 1) -> Capture:
+    members = {f"models/{model_id}.onnx": data, f"models/{model_id}.optimized.onnx": optimized}
+    attachments = {name: held for name, held in members.items() if held is not None}
+    return Capture(models=(r.Model(model_id=model_id, partition_id="p0", node_count=nodes),), attachments=attachments)
+
+
+def saved(capture: Capture) -> SavedCapture:
+    return SavedCapture(capture)
+
+
+# ---- one model ----
+
+
+@needs_netron
+def test_a_partition_and_its_model_name_the_same() -> None:
+    lens = ortlens.load(RECORDED)
+    by_partition, by_model = lens.netron("p1"), lens.netron("m1")
+    assert by_partition.name == by_model.name == "m1"
+    assert by_partition.model == lens.captured().attachments["models/m1.onnx"]
+    assert lens.netron("p1", optimized=True).name == "m1.optimized"
+
+
+@needs_netron
+def test_a_notebook_gets_a_frame_that_may_run_scripts_and_nothing_else() -> None:
+    view = ortlens.load(RECORDED).netron("p0")
+    shown = view._repr_html_()
+    assert re.findall(r"<iframe[^>]*? sandbox=\"([^\"]*)\"", shown) == ["allow-scripts"]
+    page = html.unescape(re.search(r'srcdoc="([^"]*)"', shown)[1])  # type: ignore[index]
+    assert "default-src 'none'" in page
+    assert "Copyright (c) Lutz Roeder" in page
+    assert not re.search(r"(?:src|href)=['\"]?https?:", page)
+    assert "12 nodes" in shown
+    assert repr(view) == "<ONNX model m0 of partition p0 in Netron: a notebook draws it; .save('m0.html') writes one file for any browser>"
+
+
+@needs_netron
+def test_it_is_saved_as_a_page_or_as_a_model(tmp_path: Path) -> None:
+    view = ortlens.load(RECORDED).netron("p0", optimized=True)
+    page = view.save(tmp_path / "m0.html")
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    model = view.save(tmp_path / "m0.onnx")
+    assert model.read_bytes() == ortlens.load(RECORDED).captured().attachments["models/m0.optimized.onnx"]
+
+
+@needs_netron
+def test_equal_captures_give_equal_pages() -> None:
+    assert ortlens.load(RECORDED).netron("p0")._repr_html_() == ortlens.load(RECORDED).netron("p0")._repr_html_()
+
+
+@needs_netron
+def test_weights_are_not_in_the_page() -> None:
+    secret = bytes(range(256)) * 64
+    tensor = helper.make_tensor("w", TensorProto.UINT8, [len(secret)], secret, raw=True)
+    lens = saved(capture_of(model_of(helper.make_node("Add", ["x", "w"], ["y"]), initializers=(tensor,))))
+    packed = re.search(r"id='ortlens-model'[^>]*>([^<]*)<", lens.netron("m0")._page())
+    assert packed is not None
+    inside = gzip.decompress(base64.b64decode(packed[1]))
+    assert secret[:64] not in inside
+    assert b"(left out by ortlens)" in inside
+    assert "without the values of 1 weight" in lens.netron("m0")._repr_html_()
+
+
+@pytest.mark.parametrize("name", ["p7", "", None, 3, "models/m0.onnx", "x" * 10_000, HOSTILE])
+def test_a_wrong_name_lists_what_there_is(name: object) -> None:
+    with pytest.raises(UsageError, match=r"there are p0 \(m0\), p1 \(m1\)$") as caught:
+        ortlens.load(RECORDED).netron(name)  # type: ignore[arg-type]
+    assert len(str(caught.value)) < 200
+
+
+def test_many_partitions_are_not_all_listed() -> None:
+    models = tuple(r.Model(model_id=f"m{n}", partition_id=f"p{n}", node_count=1) for n in range(40))
+    with pytest.raises(UsageError, match=r"p11 \(m11\) and 28 more, see \.partitions$"):
+        saved(Capture(models=models)).netron("q")
+
+
+def test_a_capture_without_models_says_so() -> None:
+    with pytest.raises(UsageError, match="this capture has none"):
+        saved(Capture()).netron("p0")
+
+
+def test_a_model_that_was_not_kept_says_why() -> None:
+    with pytest.raises(CaptureError, match=r"not in this capture, only facts about it.*Dry runs keep no models"):
+        saved(capture_of(None)).netron("p0")
+
+
+def test_a_model_that_was_not_profiled_says_what_to_call() -> None:
+    with pytest.raises(UsageError, match=r"call lens\.profile\(\.\.\.\) first"):
+        saved(capture_of(everything())).netron("p0", optimized=True)
+
+
+def test_the_path_of_a_record_is_never_opened(tmp_path: Path) -> None:
+    (tmp_path / "other.onnx").write_bytes(everything())
+    capture = capture_of(None)
+    capture = replace(capture, models=(replace(capture.models[0], path=str(tmp_path / "other.onnx")),))
+    with pytest.raises(CaptureError, match="not in this capture"):
+        saved(capture).netron("p0")
+
+
+@needs_netron
+def test_a_damaged_model_is_an_error_of_the_call() -> None:
+    with pytest.raises(CaptureError, match="model m0 in this capture is damaged: byte"):
+        saved(capture_of(everything()[:-100])).netron("p0")
+
+
+@needs_netron
+def test_hostile_ids_are_inert(tmp_path: Path) -> None:
+    lens = saved(capture_of(everything(), model_id=HOSTILE))
+    shown = lens.netron("p0")._repr_html_() + lens.netron("p0").save(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "\x1b" not in repr(lens.netron("p0"))
+    tags: list[str] = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attrs: tags.append(tag)  # type: ignore[method-assign] # noqa: ARG005
+    parser.feed(shown)
+    assert set(tags) == {"iframe", "p", "html", "head", "meta", "title", "style", "body", "div", "script"}
+
+
+# ---- all of them ----
+
+
+@needs_netron
+def test_a_page_gets_the_viewer_once_and_every_model() -> None:
+    packed = embedding(ortlens.load(RECORDED).captured())
+    assert list(packed.models) == ["m0", "m1", "m0.optimized", "m1.optimized"]
+    assert packed.notes == ()
+    assert "Lutz Roeder" in packed.licence
+    page = gzip.decompress(packed.frame).decode()
+    assert "ortlens-model'" not in page
+    for data in packed.models.values():
+        onnx.load_from_string(gzip.decompress(data))
+    assert packed.size_bytes == len(packed.frame) + sum(map(len, packed.models.values()))
+
+
+@needs_netron
+def test_the_frame_stays_small() -> None:
+    """Base64 and all: reports have 1.5 MB for everything."""
+    packed = embedding(ortlens.load(RECORDED).captured())
+    assert len(packed.frame) * 4 / 3 < 250_000
+
+
+@needs_netron
+def test_only_operators_that_are_used_are_told() -> None:
+    found = viewer.operators_for(viewer.installed_viewer("test"), {("ai.onnx", "Gemm"), ("com.microsoft", "Gelu")}, {("ai.onnx", 18)})
+    assert [(one["module"], one["name"], one["version"]) for one in found] == [("ai.onnx", "Gemm", 13)]
+    assert {argument["name"] for argument in found[0]["inputs"]} == {"A", "B", "C"}
+
+
+def test_models_that_are_missing_or_damaged_are_sentences() -> None:
+    good, bad = everything(), everything()[:-100]
+    models = tuple(r.Model(model_id=f"m{n}", partition_id=f"p{n}", node_count=n) for n in range(3))
+    packed = embedding(Capture(models=models, attachments={"models/m0.onnx": good, "models/m1.onnx": bad}))
+    assert list(packed.models) == ["m0"]
+    assert any("facts about m2" in note for note in packed.notes)
+    assert any("Damaged, and left out: m1 (byte" in note for note in packed.notes)
+
+
+def test_without_models_there_is_nothing_to_carry() -> None:
+    packed = embedding(capture_of(None))
+    assert (packed.frame, dict(packed.models), packed.licence) == (b"", {}, "")
+    assert len(packed.notes) == 1
+    assert embedding(Capture()).notes == ()
+
+
+@needs_netron
+def test_a_budget_keeps_large_models_first_and_says_what_it_left_out() -> None:
+    capture = ortlens.load(RECORDED).captured()
+    whole = embedding(capture)
+    sizes = {name: len(data) for name, data in whole.models.items()}
+    tight = embedding(capture, budget_bytes=len(whole.frame) + sizes["m0"] + sizes["m1"])
+    assert list(tight.models) == ["m0", "m1"]
+    assert tight.size_bytes <= len(whole.frame) + sizes["m0"] + sizes["m1"]
+    assert tight.notes == ("Left out so that the page stays small: m0.optimized, m1.optimized. lens.netron(...) shows each of them.",)
+
+
+@needs_netron
+def test_a_budget_below_the_viewer_leaves_models_to_be_saved() -> None:
+    packed = embedding(ortlens.load(RECORDED).captured(), budget_bytes=50_000)
+    assert (packed.frame, packed.licence) == (b"", "")
+    assert len(packed.models) == 4
+    assert "does not fit into this page" in packed.notes[0]
+    assert not embedding(ortlens.load(RECORDED).captured(), budget_bytes=0).models
+
+
+def test_a_model_with_its_weights_inside_is_not_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ortlens.views.netron.embedding.MAX_MODEL_BYTES", 1000)
+    packed = embedding(capture_of(everything()))
+    assert not packed.models
+    assert "left out: m0. lens.netron(...) shows each of them." in packed.notes[0]
+
+
+def test_the_rules_of_a_page_name_the_script_of_the_frame() -> None:
+    policy = page_policy()
+    assert re.fullmatch(r"'sha256-[A-Za-z0-9+/]{43}=' blob:", policy["script-src"])
+    assert policy["worker-src"] == "blob:"
+    assert not any("http" in sources or "*" in sources for sources in policy.values())
+
+
+# ---- the installed package ----
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the installed Netron, to be spoilt."""
+    if NETRON is None or NETRON.origin is None:
+        pytest.skip("needs the extra 'notebook'")
+    copy = tmp_path / "netron"
+    copy.mkdir()
+    for name in (*(f"{module}.js" for module in viewer._MODULES), "index.html", "grapher.css", "onnx-metadata.json"):
+        shutil.copy(Path(NETRON.origin).with_name(name), copy / name)
+    monkeypatch.setattr(viewer, "_folder", lambda: copy)
+    viewer._viewer.cache_clear()
+    yield copy
+    viewer._viewer.cache_clear()
+
+
+def test_without_netron_there_is_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(viewer, "_folder", lambda: None)
+    monkeypatch.setitem(sys.modules, "netron", None)
+    with pytest.raises(OptionalDependencyError, match=r"pip install.*ortlens\[notebook\]"):
+        ortlens.load(RECORDED).netron("p0")
+    packed = embedding(ortlens.load(RECORDED).captured())
+    assert (packed.frame, len(packed.models)) == (b"", 4)
+    assert "ortlens[notebook]" in packed.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "spoil", "said"),
+    [
+        ("view.js", lambda text: text.replace("import * as base", "import { base }"), "view.js is written otherwise: import"),
+        ("view.js", lambda text: text + "\nexport default view;\n", "view.js is written otherwise: export default"),
+        ("view.js", lambda text: text.replace("'./base.js'", "'./newbase.js'"), "view.js needs newbase"),
+        ("dagre.js", lambda text: text.replace("export const", "const"), "dagre.js is written otherwise: it exports nothing"),
+        ("index.html", lambda text: text.replace('id="sidebar"', ""), "index.html lacks parts"),
+        ("index.html", lambda _: "", "index.html lacks parts"),
+        ("onnx-metadata.json", lambda _: "{", "onnx-metadata.json is not JSON"),
+        ("onnx-metadata.json", lambda _: "[1]", "onnx-metadata.json does not list operators"),
+        ("base.js", None, "base.js cannot be read"),
+    ],
+)
+def test_files_that_look_otherwise_leave_the_model_itself(installed: Path, file: str, spoil: object, said: str, tmp_path: Path) -> None:
+    path = installed / file
+    text = path.read_text(encoding="utf-8")
+    path.unlink() if spoil is None else path.write_text(spoil(text), encoding="utf-8")  # type: ignore[operator]
+    view = ortlens.load(RECORDED).netron("p0")
+    assert view.viewer is None
+    assert said in view.trouble
+    assert 'download="m0.onnx"' in view._repr_html_()
+    assert ".save('m0.onnx') writes the model" in repr(view)
+    assert view.save(tmp_path / "m0.onnx").read_bytes() == view.model
+    assert 'download="m0.onnx"' in view.save(tmp_path / "m0.html").read_text(encoding="utf-8")
+    packed = embedding(ortlens.load(RECORDED).captured())
+    assert (packed.frame, len(packed.models)) == (b"", 4)
+    assert said.partition(":")[0] in packed.notes[0]
+
+
+def test_an_untested_version_is_tried_and_says_so(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    del installed
+    monkeypatch.setattr(viewer, "_version", lambda: "12.0.1")
+    shown = html.unescape(ortlens.load(RECORDED).netron("p0")._repr_html_())
+    assert "ortlens was tested with Netron >=9.0,<9.4; this is 12.0.1." in shown
+    assert embedding(ortlens.load(RECORDED).captured()).notes == ("ortlens was tested with Netron >=9.0,<9.4; 12.0.1 is installed.",)
+
+
+@needs_netron
+def test_netron_itself_is_never_imported() -> None:
+    code = (
+        "import json, sys, ortlens\n"
+        f"lens = ortlens.load({str(RECORDED)!r})\n"
+        "lens.netron('p0')._repr_html_()\n"
+        "print(json.dumps([name for name in ('netron', 'onnx', 'torch', 'onnxruntime') if name in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []
