@@ -2,12 +2,13 @@
 import { fitted, hatching, onThemeChange, palette } from "./canvas.js";
 import { errorScale, sectionsOf } from "./cells.js";
 import { button, el, link, onResize, perFrame, together } from "./dom.js";
-import { count, counted, place, real, visible } from "./format.js";
+import { clipped, count, counted, place, real, visible } from "./format.js";
 import { emptyState, helpLine } from "./help.js";
 
 const HEAD = 20; // pixels of the words above a partition
 const SIZES = [[300, 22], [4000, 16], [Infinity, 9]]; // of a cell in pixels, by how many there are
 const WORST = 12;
+const FONT = "11px system-ui, sans-serif";
 
 /**
  * @param {HTMLElement} root
@@ -72,7 +73,9 @@ class HeatMap {
   paint() {
     const width = this.holder.clientWidth;
     if (!width) return;
-    this.canvas.style.height = `${this.arrange(width)}px`;
+    const measuring = this.canvas.getContext("2d");
+    measuring.font = FONT;
+    this.canvas.style.height = `${this.arrange(width, (text) => measuring.measureText(text).width)}px`;
     const { context } = fitted(this.canvas);
     const colours = (this.colours ??= palette(this.holder, ["back", "ink", "soft", "line", "run", "eager", "link"]));
     const scale = errorScale(this.cells, this.measure);
@@ -80,34 +83,37 @@ class HeatMap {
     this.showRamp(scale);
     const own = this.cells.filter((cell) => chosen.has(cell.id)).length;
     this.own.textContent = own ? `${counted(own, "value")} of the selection, outlined` : "";
-    context.font = "11px system-ui, sans-serif";
+    context.font = FONT;
     context.textBaseline = "middle";
-    for (const { text, top } of this.heads) {
+    for (const { text, left, top } of this.heads) {
       context.fillStyle = colours.soft;
-      context.fillText(text, 4, top + HEAD / 2);
+      context.fillText(text, left, top + HEAD / 2);
     }
     const hatch = hatching(context, colours.soft, 5);
     this.cells.forEach((cell, at) => this.drawCell(context, colours, hatch, scale, cell, at, chosen.has(cell.id)));
     this.drawActive(context, colours);
   }
 
-  /** Where each cell stands; returns the height of all. */
-  arrange(width) {
+  /** Where each cell stands; returns the height of all. Partitions stand side by side where they are small. */
+  arrange(width, textWidth) {
     const { size } = this;
     const across = Math.max(1, Math.floor((width - 8) / size));
     this.across = across;
     this.places = [];
     this.heads = [];
-    let top = 0;
+    let [left, top, tall] = [4, 0, 0];
     for (const { partition, graph, cells } of this.sections) {
       const [row] = this.store.data.index("graphs", "graph_id").get(graph) ?? [];
       const compiled = row === undefined ? graph : this.store.data.table("graphs").get(row, "compile_id");
-      this.heads.push({ top, text: visible(`${partition}${compiled ? `, graph ${compiled}` : ""}: ${counted(cells.length, "value")}`) });
-      top += HEAD;
-      cells.forEach((_, at) => this.places.push([4 + (at % across) * size, top + Math.floor(at / across) * size]));
-      top += Math.ceil(cells.length / across) * size + 4;
+      const text = clipped(`${partition}${compiled ? `, graph ${compiled}` : ""}: ${counted(cells.length, "value")}`, 60);
+      const wide = Math.max(textWidth(text) + 18, Math.min(across, cells.length) * size + 14);
+      if (left > 4 && left + wide > width) [left, top, tall] = [4, top + tall, 0];
+      this.heads.push({ left, top, text });
+      cells.forEach((_, at) => this.places.push([left + (at % across) * size, top + HEAD + Math.floor(at / across) * size]));
+      tall = Math.max(tall, HEAD + Math.ceil(cells.length / across) * size + 4);
+      left += wide;
     }
-    return top + 4;
+    return top + tall + 4;
   }
 
   drawCell(context, colours, hatch, scale, cell, at, chosen) {
@@ -170,9 +176,22 @@ class HeatMap {
     this.draw();
   }
 
+  /** The nearest cell of the next line, or of the one before. */
+  beside(step) {
+    const [x, y] = this.places[this.active] ?? [0, 0];
+    const lines = this.places.map(([, top]) => top).filter((top) => (step > 0 ? top > y : top < y));
+    if (!lines.length) return this.active;
+    const line = lines.reduce((a, b) => (step > 0 ? Math.min(a, b) : Math.max(a, b)));
+    let best = -1;
+    this.places.forEach(([left, top], at) => {
+      if (top === line && (best < 0 || Math.abs(left - x) < Math.abs(this.places[best][0] - x))) best = at;
+    });
+    return best;
+  }
+
   onKey(event) {
     const next = () => this.cells.findIndex((cell, at) => at > this.active && cell.state === "wrong");
-    const to = { ArrowRight: () => this.active + 1, ArrowLeft: () => this.active - 1, ArrowDown: () => this.active + this.across, ArrowUp: () => this.active - this.across, Home: () => 0, End: () => this.cells.length - 1, n: () => (next() < 0 ? this.active : next()) }[event.key];
+    const to = { ArrowRight: () => this.active + 1, ArrowLeft: () => this.active - 1, ArrowDown: () => this.beside(1), ArrowUp: () => this.beside(-1), Home: () => 0, End: () => this.cells.length - 1, n: () => (next() < 0 ? this.active : next()) }[event.key];
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (to) this.moveTo(to());
     else if (event.key === "Enter" || event.key === " ") this.choose(this.active);
@@ -192,16 +211,22 @@ class HeatMap {
   words(cell) {
     const numerics = this.store.data.table("numerics");
     if (cell.state === "unchecked") return cell.rows.map((row) => numerics.get(row, "note")).find(Boolean) || "not checked";
-    return cell.rows.filter((row) => numerics.get(row, "ok") !== null).map((row) => rowWords(numerics, row)).join("; ");
+    const told = cell.rows.filter((row) => numerics.get(row, "ok") !== null);
+    const values = told.filter((row) => numerics.get(row, "scope") === "value");
+    const same = (row, other) => ["max_abs", "max_rel", "ok", "note"].every((name) => Object.is(numerics.get(row, name), numerics.get(other, name)));
+    // What was handed out as it was computed needs no second sentence.
+    const shown = told.filter((row) => numerics.get(row, "scope") !== "output" || !values.some((value) => same(value, row)));
+    return shown.map((row) => rowWords(numerics, row)).join("; ");
   }
 
   /** The accessible twin of what matters most: the values out of tolerance, or the largest errors. */
   worst() {
+    const home = new Map(this.sections.flatMap(({ partition, cells }) => cells.map((cell) => [cell, partition])));
     const size = (cell) => (cell.abs === null ? -1 : Number.isNaN(cell.abs) ? Infinity : cell.abs);
     const wrong = this.cells.filter((cell) => cell.state === "wrong");
     const shown = (wrong.length ? wrong : this.cells.filter((cell) => cell.abs > 0).sort((a, b) => size(b) - size(a))).slice(0, WORST);
     if (!shown.length) return el("p.ol-soft", {}, "Every value that was checked is the same as PyTorch's, to the last bit.");
-    const items = shown.map((cell) => el("li", {}, cell.first ? "▲ " : "", link(this.store, cell.id, visible(cell.name)), " ", el("span.ol-soft", {}, visible(this.words(cell)))));
+    const items = shown.map((cell) => el("li", {}, cell.first ? "▲ " : "", link(this.store, cell.id, visible(cell.name)), " ", el("span.ol-soft", {}, visible(`in ${home.get(cell)}: ${this.words(cell)}`))));
     return el("div.ol-worst", {}, el("h4", {}, wrong.length ? "Out of tolerance, in graph order" : "The largest differences, all within tolerance"), el("ul", {}, ...items));
   }
 

@@ -29,7 +29,7 @@ class Timeline {
     this.store = store;
     this.gap = createGaps(store);
     this.calls = callsOf(store.data, true);
-    this.view = { from: 0, to: this.calls.end, lane: 0, row: -1, dim: null, focused: false };
+    this.view = { from: 0, to: this.calls.end, lane: 0, row: -1, between: null, dim: null, focused: false };
     this.draw = perFrame(() => this.paint());
     this.canvas = el("canvas.ol-canvas", { tabindex: "0", role: "application", "aria-label": "Timeline of calls. Left and right go from call to call, up and down from lane to lane, g to the gap that follows, plus and minus zoom, 0 shows everything, t to a typical call of the model, Enter selects." });
     this.holder = el("div.ol-scroll", {}, this.canvas);
@@ -120,6 +120,7 @@ class Timeline {
     const rows = chain ? this.rowsOf(chain) : [];
     this.view.dim = rows.length ? new Set(rows) : null;
     this.view.row = chain?.kind === "run" ? Number(chain.id.slice(4)) : -1;
+    this.view.between = null;
     const { start } = this.calls;
     const shown = rows.some((row) => start[row] >= this.view.from && start[row] <= this.view.to);
     if (move && rows.length && !shown) this.centre(rows[0]);
@@ -203,6 +204,7 @@ class Timeline {
     const gap = hit.whole && !label && row < 0 ? this.gapAt(hit, place) : null;
     const id = row >= 0 ? `run:${row}` : label ? hit.id : (gap?.id ?? null);
     if (id) this.store.set({ selected: id });
+    this.view.between = gap?.id ? gap.rows : null;
     this.draw();
   }
 
@@ -226,7 +228,7 @@ class Timeline {
     const [before, after] = [rows[at - 1], rows[at]];
     const ns = runs.get(after, "start_ns") - runs.get(before, "start_ns") - this.calls.total[before];
     const found = this.gap(before, after);
-    return { ...found, before, words: `${time(Math.max(0, ns))} between ${this.name(before)} and ${this.name(after)}: ${found.words}` };
+    return { ...found, rows: [before, after], words: `${time(Math.max(0, ns))} between ${this.name(before)} and ${this.name(after)}: ${found.words}` };
   }
 
   name(row) {
@@ -244,7 +246,8 @@ class Timeline {
     const gap = this.gapBefore(lane, Math.max(1, at));
     if (!gap) return;
     this.store.set({ selected: gap.id });
-    this.view.row = rows[Math.max(1, at)];
+    this.view.row = gap.rows[1];
+    this.view.between = gap.rows;
     this.reveal(this.view.row);
     this.said.textContent = gap.words;
     this.draw();
@@ -289,6 +292,7 @@ class Timeline {
     const near = Math.max(0, firstAfter(rows, this.view.from, (index) => this.calls.start[rows[index]]) - 1);
     const to = Math.max(0, Math.min(rows.length - 1, here < 0 ? near : here + by));
     this.view.row = rows[to];
+    this.view.between = null;
     this.reveal(rows[to]);
     this.said.textContent = this.words(rows[to]);
     this.draw();

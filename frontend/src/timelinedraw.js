@@ -16,8 +16,8 @@ const DIM = 0.25; // opacity of what does not belong to the selection
 /**
  * @param {HTMLCanvasElement} canvas
  * @param {import("./calls.js").Calls} calls
- * @param {{from: number, to: number, top: number, bottom: number, lane: number, row: number, dim: Set<number>|null, focused: boolean, gap: (before: number, after: number) => import("./gaps.js").Gap}} view
- *   What is in view on the drawn axis and of the lanes, the marked call, the rows that are not dimmed, and what lies between two rows.
+ * @param {{from: number, to: number, top: number, bottom: number, lane: number, row: number, between: [number, number]|null, dim: Set<number>|null, focused: boolean, gap: (before: number, after: number) => import("./gaps.js").Gap}} view
+ *   What is in view on the drawn axis and of the lanes, the marked call or the rows around the marked gap, the rows that are not dimmed, and what lies between two rows.
  * @param {Record<string, string>} colours
  */
 export function drawTimeline(canvas, calls, view, colours) {
@@ -188,13 +188,15 @@ function mark({ context, width, calls, view, colours, scale, x }) {
     context.strokeStyle = colours.link;
     context.strokeRect(0.5, top + 0.5, width - 1, LANE - 1);
   }
-  if (view.row < 0) return;
-  const left = x(calls.start[view.row]);
-  const wide = Math.max(3, calls.total[view.row] * scale);
+  if (view.row < 0 && !view.between) return;
+  const [before, after] = view.between ?? [];
+  const from = view.between ? calls.start[before] + calls.total[before] : calls.start[view.row];
+  const left = x(from);
+  const wide = Math.max(3, (view.between ? calls.start[after] - from : calls.total[view.row]) * scale);
   context.strokeStyle = colours.ink;
   context.lineWidth = 2;
   for (let at = 0; at < calls.lanes.length; at++) {
-    if (calls.lanes[at].whole || calls.lanes[at] === lane) context.strokeRect(left - 1, TOP + at * LANE + 2, wide + 2, LANE - 4);
+    if (calls.lanes[at].whole || (calls.lanes[at] === lane && !view.between)) context.strokeRect(left - 1, TOP + at * LANE + 2, wide + 2, LANE - 4);
   }
   context.lineWidth = 1;
 }

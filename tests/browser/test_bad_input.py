@@ -46,16 +46,13 @@ LONG = 10_000
 
 def changed(capture: r.Capture, change: Callable[[Any, str], Any]) -> r.Capture:
     """The same capture with every field of every record as `change(record, name)` wants it."""
-    return replace(
-        capture,
-        **{
-            table: tuple(
-                replace(record, **{field.name: change(record, field.name) for field in fields(record)})
-                for record in getattr(capture, table)
-            )
-            for table in TABLES
-        },
-    )
+    tables: dict[str, Any] = {
+        table: tuple(
+            replace(record, **{field.name: change(record, field.name) for field in fields(record)}) for record in getattr(capture, table)
+        )
+        for table in TABLES
+    }
+    return replace(capture, **tables)
 
 
 def optional(record: object, name: str) -> bool:
@@ -88,7 +85,7 @@ def with_long_names(capture: r.Capture) -> r.Capture:
     return changed(capture, change)
 
 
-def packed(data: dict[str, Any]) -> bytes:
+def packed(data: object) -> bytes:
     return gzip.compress(json.dumps(data, allow_nan=False).encode())
 
 
@@ -206,7 +203,7 @@ def test_columns_of_a_newer_capture(show: Callable[..., Page]) -> None:
         ([], "this is not the data of a capture"),
     ],
 )
-def test_data_of_another_version_is_told(browser: Browser, tmp_path: Path, data: Any, said: str) -> None:
+def test_data_of_another_version_is_told(browser: Browser, tmp_path: Path, data: object, said: str) -> None:
     file = tmp_path / "other.html"
     file.write_text(page_from_captures(packed(data)), encoding="utf-8")
     page = browser.new_page()

@@ -216,3 +216,13 @@ def test_a_gap_of_the_timeline_says_what_runs_there(show: Callable[..., Page]) -
     assert all("graph break at captures/record.py:" in words for words in breaks)
     assert len(operators) >= 5
     assert all("PyTorch runs median.dim" in words or "PyTorch runs bessel_j0" in words for words in operators)
+
+
+def test_the_details_say_why_and_what_to_do_first(show: Callable[..., Page]) -> None:
+    page = show(TWELVE)
+    for at, item in enumerate(TWELVE.breaks):
+        page.locator(".ol-break-mark .ol-link").nth(at).click()
+        assert page.inner_text(".ol-details .ol-advice") == f"Do: {item.advice}"
+    go(page, "source")
+    page.click(".ol-source-text:has-text('torch.special')")
+    assert "in PyTorch\nprims.bessel_j0.default has no ONNX function" in page.inner_text(".ol-details .ol-facts")

@@ -1,0 +1,120 @@
+"""The pictures of the docs, made from recorded captures: `python -m tests.browser.pictures [name ...]`, in the root of the checkout.
+
+Each is what a person would see after the clicks that are named here. Needs what the browser tests need, and Pillow to make them small.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+from ortlens.trace import store
+from tests.browser.page import CHROMIUM, page_from_captures
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from playwright.sync_api import Browser, Page, ViewportSize
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "pictures"
+CAPTURES = Path(__file__).parent / "captures"
+SIZE: ViewportSize = {"width": 1160, "height": 620}
+_STILL = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 150))))"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """What is clicked before the picture is taken; a step `a=b` chooses b in a list, `key:` presses a key, `hover:` points at it."""
+
+    name: str
+    capture: str
+    steps: tuple[str, ...]
+    scheme: Literal["light", "dark"] = "light"
+    height: int = 620
+
+
+COLOUR = ".olg-tools select[aria-label=Colour]"
+BREAK = ".ol-break-mark .ol-link >> nth=1"
+PICTURES = (
+    Picture(name="overview", capture="twelve", steps=(BREAK,), height=690),
+    Picture(name="overview-dark", capture="twelve", steps=(BREAK,), scheme="dark", height=690),
+    Picture(name="graph", capture="twelve", steps=("[data-tab=graph]",), height=760),
+    Picture(
+        name="graph-time",
+        capture="bert",
+        steps=("[data-tab=graph]", f"{COLOUR}=time", ".olg-box.olg-fold .olg-toggle >> nth=0", ".olg-zoom button:text-is('Fit')"),
+    ),
+    Picture(name="graph-layers", capture="llama", steps=("[data-tab=graph]",)),
+    Picture(
+        name="tables",
+        capture="twelve",
+        steps=("[data-tab=tables]", "[data-table=kernels]", ".ol-grid-row[data-at='0']"),
+        height=520,
+    ),
+    Picture(name="timeline", capture="twelve", steps=("[data-tab=timeline]", "key:g", "key:g"), height=460),
+    Picture(name="source", capture="twelve", steps=("[data-tab=source]", ".ol-source-text:has-text('median')"), height=560),
+    Picture(name="breaks", capture="twelve", steps=("[data-tab=breaks]", ".ol-event h4 .ol-link >> nth=0"), height=520),
+    Picture(name="findings", capture="twelve", steps=("[data-tab=findings]", ".ol-panel-findings h4 .ol-link >> nth=0"), height=460),
+    Picture(name="numerics", capture="bert", steps=("[data-tab=numerics]", ".ol-worst .ol-link >> nth=0"), height=460),
+)
+
+
+def act(page: Page, step: str) -> None:
+    """One step."""
+    if step.startswith("key:"):
+        page.focus(".ol-panel:not([hidden]) canvas")
+        page.keyboard.press(step.removeprefix("key:"))
+    elif step.startswith(COLOUR):
+        page.select_option(COLOUR, step.removeprefix(f"{COLOUR}="))
+    else:
+        page.click(step)
+    page.evaluate(_STILL)
+
+
+def take(browser: Browser, picture: Picture, folder: Path) -> Path:
+    """Opens the capture, does the steps and takes the picture.
+
+    Returns:
+        The file.
+    """
+    html = folder / f"{picture.capture}.html"
+    html.write_text(page_from_captures(store.load(CAPTURES / f"{picture.capture}.ortlens")), encoding="utf-8")
+    page = browser.new_page(viewport=SIZE | {"height": picture.height}, color_scheme=picture.scheme)
+    page.goto(html.as_uri())
+    page.wait_for_selector("[data-ortlens-ready]")
+    for step in picture.steps:
+        act(page, step)
+    page.mouse.move(0, 0)
+    page.evaluate("() => document.activeElement.blur()")
+    page.evaluate(_STILL)
+    file = FOLDER / f"{picture.name}.png"
+    page.screenshot(path=file)
+    page.close()
+    with Image.open(file) as whole:
+        # The other ways to find a palette take rare hues for their neighbours.
+        small = whole.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    small.save(file, optimize=True)
+    return file
+
+
+def main() -> None:
+    """Take those that are named, or all."""
+    FOLDER.mkdir(exist_ok=True)
+    wanted = [picture for picture in PICTURES if not sys.argv[1:] or picture.name in sys.argv[1:]]
+    with sync_playwright() as running, tempfile.TemporaryDirectory() as folder:
+        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-lcd-text"])
+        for picture in wanted:
+            file = take(browser, picture, Path(folder))
+            print(f"{file.relative_to(ROOT)}: {file.stat().st_size // 1000} kB")  # noqa: T201 - the answer
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
