@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ortlens.cli.commands import command_in
 from ortlens.cli.exit_codes import EXIT_NO, EXIT_OK
-from ortlens.cli.printing import print_summary, print_text
+from ortlens.cli.printing import print_summary, print_text, print_written
 from ortlens.job.request import add_outputs, request_from_options
 from ortlens.job.work import write_outputs
 
@@ -40,8 +40,7 @@ def _demo(options: argparse.Namespace) -> int:
     verdict = "Same answers" if result.is_match else "THE ANSWERS DIFFER"
     print_text(f"{verdict}: over {result.calls} calls the largest difference from plain PyTorch is {result.max_abs_difference:.1e}.\n")
     print_summary(result.lens.captured())
-    written = write_outputs(request, result.lens)
-    print_text("\n".join(["", *written]) if written else "")
+    print_written(write_outputs(request, result.lens))
     saved = options.save or "demo.ortlens"
     print_text(_DEMO_AFTER.format(saved=saved, first="" if options.save else f"ortlens demo --save {saved} && "))
     return EXIT_OK if result.is_match else EXIT_NO

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ortlens.cli.commands import command_in
 from ortlens.cli.exit_codes import EXIT_NO, EXIT_OK
 from ortlens.cli.inputs import inputs_from_texts
-from ortlens.cli.printing import print_summary, print_text
+from ortlens.cli.printing import print_summary, print_text, print_written
 from ortlens.cli.targets import target_from_text, told_as_usage
 from ortlens.job.request import add_compiling, add_measuring, add_outputs, request_from_options
 from ortlens.job.work import explained, new_lens, write_outputs
@@ -82,9 +82,9 @@ def _watched(request: Request, options: argparse.Namespace, inputs: Inputs) -> L
 def _tell(lens: Lens, written: list[str], *, as_json: bool) -> None:
     if not as_json:
         print_summary(lens.captured())
-        print_text("\n".join(["", *written]) if written else "")
+        print_written(written)
         return
     from ortlens.analysis.overview import overview_of
 
     print_text(json.dumps(asdict(overview_of(lens.captured())), indent=2))
-    print("\n".join(written), file=sys.stderr)
+    print(*written, sep="\n", end="\n" if written else "", file=sys.stderr)  # stdout is JSON alone

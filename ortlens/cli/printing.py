@@ -8,6 +8,8 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ortlens.trace.records import Capture
 
 _DEFAULT_WIDTH = 100
@@ -24,6 +26,16 @@ def print_summary(capture: Capture) -> None:
 
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     print_text(summary(capture, width=width(), colour=colour))
+
+
+def print_written(lines: Sequence[str]) -> None:
+    """Print which files were written, below a free line; nothing when there are none.
+
+    Args:
+        lines: From `ortlens.job.work.write_outputs`.
+    """
+    if lines:
+        print_text("\n".join(["", *lines]))
 
 
 def width() -> int:

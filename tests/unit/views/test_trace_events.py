@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ortlens.trace import store
+from ortlens.trace.records import Capture, Graph, Run, Session
+from ortlens.views.trace_events import trace_from_capture
+from tests.unit.views.sample_captures import SAMPLES
+
+RECORDED = Path(__file__).parents[2] / "data" / "captures" / "demo.ortlens"
+
+
+def slices(trace: dict[str, Any], category: str) -> list[dict[str, Any]]:
+    return [event for event in trace["traceEvents"] if event.get("cat") == category]
+
+
+def two_threads() -> Capture:
+    return Capture(
+        name="net",
+        graphs=(Graph(graph_id="g0", compile_id="0/0", phase="inference", op_count=2),),
+        sessions=(Session(session_id="s0", partition_id="p0", model_id="m0", providers=("CPU",), input_signature="f32[2]", calls=9),),
+        runs=(
+            Run(session_id="s0", call=1, start_ns=5000, bind_ns=10, run_ns=80, output_ns=10, total_ns=100, thread=2**60, graph_id="g0"),
+            Run(session_id="s0", call=0, start_ns=3000, bind_ns=10, run_ns=85, total_ns=100, thread=7, graph_id="g0"),
+        ),
+    )
+
+
+def test_a_slice_per_call_with_its_parts_inside() -> None:
+    trace = trace_from_capture(two_threads())
+    first, second = slices(trace, "call")
+    assert (first["name"], first["ts"], first["dur"]) == ("p0 of g0", 0.0, 0.1)
+    assert (second["ts"], second["dur"]) == (2.0, 0.1)
+    assert first["args"] == {
+        "call": 0,
+        "graph": "g0",
+        "compile_id": "0/0",
+        "phase": "inference",
+        "session": "s0",
+        "partition": "p0",
+        "providers": ["CPU"],
+        "inputs": "f32[2]",
+    }
+    parts = [(part["name"], part["tid"], part["ts"], part["dur"]) for part in slices(trace, "part")]
+    assert parts == [
+        ("bind", 0, 0.0, 0.01),
+        ("run", 0, 0.01, 0.085),
+        ("bind", 1, 2.0, 0.01),
+        ("run", 1, 2.01, 0.08),
+        ("output", 1, 2.09, 0.01),
+    ]
+
+
+def test_threads_are_small_numbers_with_their_names() -> None:
+    named = {
+        event["tid"]: event["args"]["name"] for event in trace_from_capture(two_threads())["traceEvents"] if event["name"] == "thread_name"
+    }
+    assert named == {0: "thread 7", 1: f"thread {2**60}"}
+
+
+def test_it_says_how_many_calls_are_missing() -> None:
+    other = trace_from_capture(two_threads())["otherData"]
+    assert (other["calls"], other["calls in this trace"]) == ("9", "2")
+
+
+def test_a_graph_of_another_backend_is_a_call_without_parts() -> None:
+    trace = trace_from_capture(
+        Capture(
+            graphs=(Graph(graph_id="g0", phase="inference", op_count=2),),
+            runs=(Run(call=0, start_ns=1, run_ns=9, total_ns=9, graph_id="g0"),),
+        )
+    )
+    assert [event["name"] for event in slices(trace, "call")] == ["graph g0"]
+    assert slices(trace, "part") == []
+
+
+@pytest.mark.parametrize("capture", [*SAMPLES.values(), store.load(RECORDED)], ids=[*SAMPLES, "recorded"])
+def test_every_capture_gives_a_sound_trace(capture: Capture) -> None:
+    trace = json.loads(json.dumps(trace_from_capture(capture), allow_nan=False))
+    calls = slices(trace, "call")
+    assert len(calls) == len(capture.runs)
+    assert all(event["ts"] >= 0 and event["dur"] >= 0 and event["ph"] == "X" for event in calls)
+    assert all(isinstance(event["name"], str) for event in trace["traceEvents"])
+
+
+def test_parts_of_a_recorded_capture_lie_inside_their_calls() -> None:
+    trace = trace_from_capture(store.load(RECORDED))
+    calls = {(event["tid"], event["ts"]): event["ts"] + event["dur"] for event in slices(trace, "call")}
+    inside = 0
+    for part in slices(trace, "part"):
+        end = min(stop for (thread, start), stop in calls.items() if thread == part["tid"] and start <= part["ts"] < stop)
+        assert part["ts"] + part["dur"] <= end + 1e-6
+        inside += 1
+    assert inside > len(calls)
