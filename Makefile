@@ -18,7 +18,7 @@ SAY := @printf '\n==> %s\n'
 
 export PYTHONDONTWRITEBYTECODE = 1
 
-.PHONY: help venv demo frontend test lint format-check ruff types contracts dead-code deps docs pytest coverage bench zoo conformance soak clean
+.PHONY: help venv demo frontend notebooks test lint format-check ruff types contracts dead-code deps docs pytest coverage bench zoo conformance soak clean
 
 help: ## Show this list
 	@printf 'ortlens: PyTorch through ONNX Runtime, recorded and shown\n\n'
@@ -62,6 +62,10 @@ frontend: ## Build and test the explorer's bundles in frontend/; needs node 20. 
 	$(SAY) 'Building the explorer'
 	@cd frontend && npm ci --no-audit --no-fund && npm run build && npm test
 	@git diff --exit-code --stat -- ortlens/views/static || { echo 'the bundles changed: commit them'; exit 1; }
+
+notebooks: $(VENV)/.dev ## Run the notebooks from clean kernels and keep their outputs: two minutes
+	$(SAY) 'Running the notebooks'
+	@$(BIN)/python notebooks/execute.py
 
 bench: $(VENV)/.dev ## Measure the figures that the README quotes: half an hour. BENCH_ARGS goes to each script
 	$(SAY) 'Running the benchmarks; the tables are kept in $(BUILD)/bench'

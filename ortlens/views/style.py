@@ -20,11 +20,12 @@ font:var(--jp-ui-font-size1,13px)/1.45 var(--jp-ui-font-family,system-ui,sans-se
 .ortlens-summary caption{caption-side:top;text-align:left;color:var(--ol-soft);padding:0 0 .25rem}
 .ortlens-summary caption strong{color:var(--ol-ink)}
 .ortlens-summary tr{background:none}
-.ortlens-summary.ortlens-summary th,.ortlens-summary.ortlens-summary td{
-text-align:left;vertical-align:top;padding:.2rem .6rem .2rem 0;border:0;
+.ortlens-summary.ortlens-summary th,.ortlens-summary.ortlens-summary td{text-align:left}
+.ortlens-summary th,.ortlens-summary td{vertical-align:top;padding:.2rem .6rem .2rem 0;border:0;
 border-bottom:1px solid var(--ol-line);max-width:24rem;overflow-wrap:anywhere;white-space:normal}
 .ortlens-summary th{color:var(--ol-soft);font-weight:600;overflow-wrap:normal}
-.ortlens-summary.ortlens-summary .ol-number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
+.ortlens-summary.ortlens-summary .ol-number{text-align:right}
+.ortlens-summary .ol-number{white-space:nowrap;font-variant-numeric:tabular-nums}
 .ortlens-summary .ol-whole{white-space:nowrap}
 .ortlens-summary code{font:.92em var(--jp-code-font-family,ui-monospace,monospace);color:inherit;background:none;padding:0}
 """

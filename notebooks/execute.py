@@ -1,0 +1,160 @@
+"""Run the notebooks from clean kernels and keep their outputs: `python notebooks/execute.py [NAME ...]`, or `make notebooks`.
+
+What is kept is what a page without JavaScript can show: text, HTML, pictures. Widgets are left out, since their HTML stands beside
+them, and so is whatever would differ by machine: times of execution, process ids, paths.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import site
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import nbformat
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nbformat import NotebookNode
+
+FOLDER = Path(__file__).resolve().parent
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+LIMIT_S = 600
+"""For one cell; a shared machine may be slow."""
+
+_WIDGETS = "application/vnd.jupyter.widget-view+json"
+_SETTINGS = {
+    "HF_HUB_OFFLINE": "1",
+    "MKL_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "ORTLENS_PROGRESS": "0",  # a bar is gone by the time that somebody reads this
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+
+
+class _ThisInterpreter(AsyncKernelManager):
+    """Kernels of the Python that runs this, whatever kernels are installed."""
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        return KernelSpec(argv=command, display_name="Python 3", language="python")
+
+
+def executed(path: Path, folder: Path) -> NotebookNode:
+    """Run a notebook from a clean kernel.
+
+    Args:
+        path: The notebook; it is not changed.
+        folder: Where its cells run, and write.
+
+    Returns:
+        The notebook with its outputs, fit to be kept.
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: A cell raised.
+    """
+    notebook = nbformat.read(path, as_version=4)
+    environ = {**os.environ, **_SETTINGS, "IPYTHONDIR": str(folder / ".ipython"), "MPLCONFIGDIR": str(folder / ".matplotlib")}
+    client = NotebookClient(notebook, kernel_manager_class=_ThisInterpreter, timeout=LIMIT_S, resources={"metadata": {"path": str(folder)}})
+    client.execute(env=environ)
+    return kept(notebook, scrubber(folder))
+
+
+def kept(notebook: NotebookNode, scrub: Callable[[str], str]) -> NotebookNode:
+    """Take out of a notebook what is not to be kept.
+
+    Args:
+        notebook: An executed notebook; changed in place.
+        scrub: Takes this machine's paths out of a text.
+
+    Returns:
+        The notebook.
+    """
+    notebook.metadata = nbformat.from_dict(
+        {
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"},
+            "ortlens": {"source": source_digest(notebook)},
+        }
+    )
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+        if cell.cell_type == "code":
+            cell.outputs = [_kept_output(output, scrub) for output in cell.outputs]
+    return notebook
+
+
+def _kept_output(output: NotebookNode, scrub: Callable[[str], str]) -> NotebookNode:
+    if "data" in output:
+        output.data.pop(_WIDGETS, None)
+        output.metadata = {}
+        for kind, value in output.data.items():
+            if kind.startswith("text/"):
+                output.data[kind] = scrub(value)
+    if "text" in output:
+        output.text = scrub(output.text)
+    return output
+
+
+def source_digest(notebook: NotebookNode) -> str:
+    """A digest of all cells, by which outputs are known to be those of these sources.
+
+    Args:
+        notebook: A notebook.
+
+    Returns:
+        Hexadecimal digits.
+    """
+    text = "\0".join(f"{cell.cell_type}\0{cell.source}" for cell in notebook.cells)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def scrubber(folder: Path) -> Callable[[str], str]:
+    """What takes this machine's paths out of a text.
+
+    Args:
+        folder: Where the notebook ran.
+
+    Returns:
+        A function of a text: what is inside a folder of packages, this checkout or the folder is told from there on.
+    """
+    inside: Iterable[str] = (*site.getsitepackages(), site.getusersitepackages(), str(folder.resolve()), str(folder), str(FOLDER.parent))
+    roots = sorted({root for root in inside if len(root) > 1}, key=len, reverse=True)
+    pattern = re.compile("(?:" + "|".join(re.escape(root) for root in roots) + r")(?:/|\b)")
+    return lambda text: pattern.sub("", text).replace(sys.executable, "python")
+
+
+def main(names: list[str]) -> int:
+    """Run notebooks and write them back.
+
+    Args:
+        names: Beginnings of their names; empty for all.
+
+    Returns:
+        The exit status; a notebook that raises ends it all.
+    """
+    for path in NOTEBOOKS:
+        if names and not path.name.startswith(tuple(names)):
+            continue
+        started = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            notebook = executed(path, Path(folder))
+        nbformat.validate(notebook)
+        text = nbformat.writes(notebook, version=4)
+        path.write_text(text + "\n" if not text.endswith("\n") else text, encoding="utf-8")
+        print(f"{path.name}: {time.monotonic() - started:.0f} s, {path.stat().st_size / 1000:.0f} kB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,130 @@
+"""The notebooks run from clean kernels, what they claim holds, and what is committed is what they gave."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import nbformat
+import pytest
+from nbclient.exceptions import CellExecutionError
+
+from notebooks.execute import NOTEBOOKS, executed, kept, scrubber, source_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from nbformat import NotebookNode
+
+MACHINE = re.compile(r"(?<![\w.])(?:/(?:home|root|tmp|Users|usr|opt|var|work)/|[A-Z]:\\)|site-packages|ipykernel_\d|\x1b\[")
+SHOWN = {"text/plain", "text/html", "image/png"}
+"""What a viewer without JavaScript shows."""
+
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def read(path: Path) -> NotebookNode:
+    notebook: NotebookNode = nbformat.read(path, as_version=4)
+    return notebook
+
+
+def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def texts(notebook: NotebookNode) -> Iterator[str]:
+    """All text that cells gave."""
+    for cell in code_cells(notebook):
+        for output in cell.outputs:
+            data = output.get("data", {})
+            yield from (output.get("text", ""), data.get("text/plain", ""), data.get("text/html", ""))
+
+
+def test_there_are_five() -> None:
+    assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05"]
+
+
+@pytest.mark.slow
+@each_notebook
+def test_it_runs_and_what_it_asserts_holds(path: Path, tmp_path: Path) -> None:
+    notebook = executed(path, tmp_path)  # raises with the cell and its traceback
+    gave = [bool(cell.outputs) for cell in code_cells(notebook)]
+    assert gave == [bool(cell.outputs) for cell in code_cells(read(path))], "the same cells give something as in what is committed"
+    assert not any(MACHINE.search(text) for text in texts(notebook))
+
+
+@each_notebook
+def test_what_is_committed_was_made_from_these_cells(path: Path) -> None:
+    notebook = read(path)
+    nbformat.validate(notebook)
+    assert notebook.metadata.ortlens.source == source_digest(notebook), "run `make notebooks`"
+    assert [cell.execution_count for cell in code_cells(notebook)] == list(range(1, len(code_cells(notebook)) + 1))
+
+
+@each_notebook
+def test_what_is_committed_shows_without_javascript(path: Path) -> None:
+    notebook = read(path)
+    outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
+    assert len(outputs) >= 5
+    assert {output.output_type for output in outputs} <= {"display_data", "execute_result", "stream"}
+    assert {kind for output in outputs for kind in output.get("data", {})} <= SHOWN
+    assert not any("<script" in text for text in texts(notebook))
+    for cell in code_cells(notebook):
+        if cell.source.startswith("%ortlens"):
+            assert any("ortlens-summary" in output.get("data", {}).get("text/html", "") for output in cell.outputs), cell.source
+
+
+@each_notebook
+def test_what_is_committed_tells_nothing_of_the_machine(path: Path) -> None:
+    notebook = read(path)
+    told = [found.group() for text in texts(notebook) if (found := MACHINE.search(text))]
+    assert told == []
+    assert set(notebook.metadata) == {"kernelspec", "language_info", "ortlens"}
+    assert all(cell.metadata == {} for cell in notebook.cells)
+    assert path.stat().st_size < 300_000
+
+
+@each_notebook
+def test_it_asserts_what_it_claims(path: Path) -> None:
+    assert sum(cell.source.count("assert") for cell in code_cells(read(path))) >= 2
+
+
+@each_notebook
+def test_its_links_lead_somewhere(path: Path) -> None:
+    text = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
+    assert [name for name in re.findall(r"\]\(([^)#]+)\)", text) if not (path.parent / name).is_file()] == []
+
+
+def written(folder: Path, *sources: str) -> Path:
+    """A notebook of these cells."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    path = folder / "made.ipynb"
+    nbformat.write(notebook, path)
+    return path
+
+
+def test_a_claim_that_does_not_hold_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CellExecutionError, match="1 == 2"):
+        executed(written(tmp_path, "x = 1", "assert 1 == 2"), tmp_path)
+
+
+def test_paths_and_widgets_are_taken_out(tmp_path: Path) -> None:
+    source = """
+import os, sys, json
+from IPython.display import display
+print(os.path.join(os.getcwd(), "run.html"), sys.executable, json.__file__ and os.__file__.rsplit("/", 1)[1])
+display({"text/plain": os.getcwd() + "/a", "application/vnd.jupyter.widget-view+json": {"model_id": "x"}}, raw=True)
+"""
+    notebook = executed(written(tmp_path, source), tmp_path)
+    printed, shown = code_cells(notebook)[0].outputs
+    assert printed.text.split() == ["run.html", "python", "os.py"]
+    assert shown.data == {"text/plain": "a"}
+    assert "execution" not in code_cells(notebook)[0].metadata
+
+
+def test_the_digest_follows_the_cells(tmp_path: Path) -> None:
+    notebook = read(written(tmp_path, "x = 1"))
+    before = kept(notebook, scrubber(tmp_path)).metadata.ortlens.source
+    notebook.cells[0].source = "x = 2"
+    assert source_digest(notebook) != before
