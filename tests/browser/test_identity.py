@@ -181,6 +181,7 @@ def test_what_has_a_row_is_the_row_of_its_table(show: Callable[..., Page]) -> No
         page.click(f"[data-table={other}]")
         page.click(".ol-jump:text-is('Table')")
         assert page.get_attribute(f"[data-table={table}]", "aria-pressed") == "true"
+        painted(page)
         assert page.get_attribute(".ol-grid-row[data-at='0']", "aria-selected") == "true", selected
 
 
