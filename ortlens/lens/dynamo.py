@@ -152,11 +152,10 @@ class DynamoWatch:
         """
         self._heard_skip(compile_id, metrics)
         self._heard_nothing(compile_id, metrics)
-        place = {
-            "name": plain_function(str(metrics.get("co_name") or "")) or None,
-            "file": told_file(metrics.get("co_filename") or "") or None,
-            "line": metrics.get("co_firstlineno"),
-        }
+        name, file, line = _torch.told_code(
+            str(metrics.get("co_name") or ""), metrics.get("co_filename") or "", metrics.get("co_firstlineno")
+        )
+        place = {"name": plain_function(name) or None, "file": told_file(file) or None, "line": line}
         whole_ns = int(metrics.get("dynamo_cumulative_compile_time_us") or 0) * 1000
         dynamo_ns = max(whole_ns - self._backend_ns.get(compile_id, 0), 0)
         for graph in self.recorder.records(r.Graph):

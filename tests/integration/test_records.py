@@ -151,3 +151,13 @@ def test_names_and_files_of_graphs() -> None:
     (graph,) = called(1, Lens(name="mine")).captured().graphs
     assert (graph.name, graph.file, graph.line) == ("two_pieces", __file__, two_pieces.__code__.co_firstlineno)
     assert graph.op_count == 4
+
+
+@pytest.mark.parametrize(("target", "name"), [(torch.nn.Sequential(torch.nn.ReLU()), "Sequential"), (torch.sin, "sin")])
+def test_a_target_in_a_library_has_its_own_name(target: Any, name: str) -> None:
+    # Dynamo compiles it inside a function of torch's, whose name and line would tell a user nothing.
+    torch._dynamo.reset()
+    lens = Lens("eager")
+    torch.compile(target, backend=lens)(torch.ones(2))
+    (graph,) = lens.captured().graphs
+    assert (graph.name, graph.file, graph.line) == (name, None, None)

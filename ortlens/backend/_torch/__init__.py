@@ -39,6 +39,7 @@ from ortlens.backend._torch.dynamo import (
     graph_break_registry,
     lookups_heard,
     recompiled_scope,
+    told_code,
     untold_failures,
 )
 from ortlens.backend._torch.exporter import (
@@ -128,6 +129,7 @@ __all__ = [
     "symbols_of",
     "tensors_of",
     "thread_rester",
+    "told_code",
     "torch_folder",
     "unflatten",
     "untold_failures",

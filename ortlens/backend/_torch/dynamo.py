@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import json
 import pathlib
 import sys
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 TRACE_LOGGER = "torch.__trace"  # torch/_logging/_internal.py: trace_log; it never propagates and is always at DEBUG
 
+
+_WRAPPER = ("torch", "_dynamo", "external_utils.py")
 
 _LOOKUP, _REGION, _CLOCK = "TorchDynamo Cache Lookup", "Torch-Compiled Region: ", "ortlens clock"
 
@@ -94,6 +97,27 @@ def compiled_callable() -> tuple[object, Callable[..., Any]] | None:
             found = function, context(function)
         frame = frame.f_back
     return found
+
+
+def told_code(name: str, file: str, line: int | None) -> tuple[str, str, int | None]:
+    """A code object by its name and place, as a user knows it, while it is compiled.
+
+    What lies in a library that Dynamo does not enter, such as `torch.nn.Sequential` or a builtin, it compiles in a function of its
+    own: `inner` of `wrap_inline` in `torch/_dynamo/external_utils.py`.
+
+    Args:
+        name: As Dynamo has it.
+        file: Likewise.
+        line: Likewise.
+
+    Returns:
+        The same; for a wrapped callable its own name, a module's class, without a place: no line of the user's is known.
+    """
+    found = compiled_callable()
+    if name != "inner" or pathlib.Path(file).parts[-3:] != _WRAPPER or found is None or not callable(found[0]):
+        return name, file, line
+    wrapped = inspect.unwrap(found[0])
+    return getattr(wrapped, "__name__", type(wrapped).__name__), "", None
 
 
 def code_being_compiled() -> CodeType | None:
