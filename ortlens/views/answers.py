@@ -27,8 +27,15 @@ def answer_tables(overview: Overview, *, limit: int = MAX_ROWS) -> tuple[StaticT
     return tuple(table for build in builders if (table := build(overview, limit)).rows)
 
 
-def _graph_id(graph: Graph) -> str:
-    """Dynamo's id, the one that recompiles name too; a forward and its backward share it."""
+def graph_label(graph: Graph) -> str:
+    """Name a graph as people see it: by Dynamo's id, the one that recompiles name too.
+
+    Args:
+        graph: The graph.
+
+    Returns:
+        `0/0`; a forward and its backward share the id and are told apart by their phase.
+    """
     return (graph.compile_id or graph.graph_id) + ("" if graph.phase == "inference" else f" {graph.phase}")
 
 
@@ -42,7 +49,7 @@ def _graphs(overview: Overview, limit: int) -> StaticTable:
         compiled = "" if graph.compile_ns is None else time_from_ns(graph.compile_ns)
         rows.append(
             (
-                _graph_id(graph),
+                graph_label(graph),
                 function(graph.name),
                 place(graph.file, graph.line),
                 in_ort,
@@ -133,7 +140,7 @@ def _fallbacks(overview: Overview, limit: int) -> StaticTable:
 
 
 def _sessions(overview: Overview, limit: int) -> StaticTable:
-    names = {row.graph.graph_id: _graph_id(row.graph) for row in overview.graphs}
+    names = {row.graph.graph_id: graph_label(row.graph) for row in overview.graphs}
     return StaticTable(
         title="ONNX Runtime sessions",
         help="One session per ONNX model and kind of input, slowest first. Speed up the ones with a large share; the rest matter little.",

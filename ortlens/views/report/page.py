@@ -119,7 +119,7 @@ def _assembled(parts: Contents, packed: str, models: _Models) -> str:
         '<meta name="referrer" content="no-referrer">',
         '<meta name="color-scheme" content="light dark">',
         f"<title>{safe(parts.heading, MAX_TITLE)}</title>",
-        f"<style>{CSS}</style><style>{SUMMARY_CSS}</style><style>{_static('explorer.css')}</style>",
+        f"<style>{SUMMARY_CSS}</style><style>{_static('explorer.css')}</style><style>{CSS}</style>",
         f"<script>{_STARTED}</script>",
     ]
     explorer = '<div class="or-explorer"><div data-ortlens-payload="ortlens-data"></div></div>'

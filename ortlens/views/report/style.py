@@ -46,7 +46,9 @@ border-bottom:1px solid var(--or-line);overflow-wrap:anywhere}
 @media print{
 :root,:root[data-theme]{color-scheme:light}
 @page{margin:14mm}
-body{font-size:10pt}
+body{font-size:9pt}
+.or-figures h3{font-size:9.5pt}
+.or-figures figcaption,.or-facts,.or-about{font-size:8pt}
 .js .or-explorer,.or-explorer{display:none}
 .or-head,main,.or-foot{padding-left:0;padding-right:0}
 .or-part>summary{list-style:none;break-after:avoid}

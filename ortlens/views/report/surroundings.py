@@ -35,7 +35,7 @@ def surroundings_of(capture: Capture) -> tuple[tuple[str, str], ...]:
 
 def _pairs(capture: Capture) -> Iterator[tuple[str, str]]:
     told = dict(sorted(capture.environment.items()))
-    yield "captured", capture.created or "not recorded"
+    yield "captured", capture.created.replace("T", " ").replace("+00:00", " UTC") or "not recorded"
     yield "backend", capture.backend
     for name in [name for name in told if name.startswith("version_")]:
         yield name.removeprefix("version_"), told.pop(name)

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.memory import memory
-from ortlens.views.answers import answer_tables
+from ortlens.views.answers import answer_tables, graph_label
 from ortlens.views.report.work import current_kernels
 from ortlens.views.static_table import StaticTable
 from ortlens.views.wording import PART_WORDS, percent, place, size_from_bytes, time_from_ns
@@ -33,7 +33,12 @@ def report_tables(capture: Capture, overview: Overview) -> tuple[StaticTable, ..
     return (*answer_tables(overview, limit=ROWS), *(table for table in extra if table.rows))
 
 
+def _graph_labels(capture: Capture) -> dict[str, str]:
+    return {graph.graph_id: graph_label(graph) for graph in capture.graphs}
+
+
 def _ledger(capture: Capture) -> StaticTable:
+    labels = _graph_labels(capture)
     return StaticTable(
         title="Time of a call",
         help="Parts of the wall time of a call, per graph, in the order in which a call goes through them.",
@@ -41,13 +46,15 @@ def _ledger(capture: Capture) -> StaticTable:
         total=len(capture.ledger),
         head=("graph", "part", "what it is", "per call", "share"),
         rows=tuple(
-            (item.graph_id, item.part, PART_WORDS[item.part], time_from_ns(item.ns), percent(item.share)) for item in capture.ledger[:ROWS]
+            (labels.get(item.graph_id, item.graph_id), item.part, PART_WORDS[item.part], time_from_ns(item.ns), percent(item.share))
+            for item in capture.ledger[:ROWS]
         ),
         numbers=frozenset({"per call", "share"}),
     )
 
 
 def _partitions(capture: Capture) -> StaticTable:
+    labels = _graph_labels(capture)
     models = {model.partition_id: model for model in capture.models}
     return StaticTable(
         title="ONNX models",
@@ -58,7 +65,7 @@ def _partitions(capture: Capture) -> StaticTable:
         rows=tuple(
             (
                 item.partition_id,
-                item.graph_id,
+                labels.get(item.graph_id, item.graph_id),
                 f"{item.node_count:,}",
                 f"{models[item.partition_id].node_count:,}" if item.partition_id in models else "",
                 ", ".join(models[item.partition_id].ops) if item.partition_id in models else "",
@@ -130,6 +137,7 @@ def _numeric(item: Numeric) -> tuple[str, ...]:
 
 def _memory(capture: Capture) -> StaticTable:
     rows = [row for row in memory(capture) if row.session_id is not None]
+    labels = _graph_labels(capture)
     ranked = sorted(rows, key=lambda row: -((row.held_bytes or 0) + (row.weight_bytes or 0)))
     return StaticTable(
         title="Memory of the sessions",
@@ -140,7 +148,7 @@ def _memory(capture: Capture) -> StaticTable:
         rows=tuple(
             (
                 row.session_id or "",
-                row.graph_id,
+                labels.get(row.graph_id, row.graph_id),
                 *map(_size, (row.weight_bytes, row.copied_bytes, row.held_bytes, row.live_bytes, row.arena_bytes)),
             )
             for row in ranked[:ROWS]

@@ -6,8 +6,9 @@ from collections import defaultdict
 from statistics import median
 from typing import TYPE_CHECKING
 
+from ortlens.views.answers import graph_label
 from ortlens.views.report.figures import MAX_ROWS, Bar, Bars, Course, Figure, Range, Ranges, bounded
-from ortlens.views.wording import PART_WORDS, PHASE_WORDS, clipped, counted, percent, time_from_ns, visible
+from ortlens.views.wording import PART_WORDS, PHASE_WORDS, clipped, counted, function, percent, time_from_ns, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,7 +70,7 @@ def ledger_figure(capture: Capture, overview: Overview) -> Figure | None:
 
 def _graph_bar(graph_id: str, parts: Sequence[LedgerPart], rows: Sequence[GraphRow]) -> Bar:
     graph = next((row.graph for row in rows if row.graph.graph_id == graph_id), None)
-    name = f"{graph_id} {graph.name}" if graph is not None and graph.name else graph_id
+    name = graph_id if graph is None else f"{graph_label(graph)} {function(graph.name)}" if graph.name else graph_label(graph)
     total = sum(part.ns for part in parts)
     return Bar(label=name, parts=tuple((part.part, float(part.ns)) for part in parts), text=time_from_ns(total))
 
