@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ortlens.views.html import failure_html
+from ortlens.views.static_table import MAX_ROWS, StaticTable, safe, table_html
+from ortlens.views.style import CSS
+from ortlens.views.wording import counted
+
 if TYPE_CHECKING:
     import torch.fx
 
@@ -28,7 +33,7 @@ class BreakReason:
     occurrences: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ExplainOutput:
     """Graphs and breaks, printable like PyTorch's own `ExplainOutput`.
 
@@ -61,6 +66,41 @@ class ExplainOutput:
             lines += [f"  Break Reason {number} (x{reason.occurrences}):", f"    Reason: {reason.reason}", "    User Stack:"]
             lines += [f"      {frame}" for frame in reason.user_stack]
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        """The counts on one line; the graphs themselves would fill the screen."""
+        return f"<ExplainOutput {', '.join(self._counts())}>"
+
+    def _repr_html_(self) -> str:
+        """The counts and the reasons for a notebook; never raises."""
+        try:
+            table = table_html(_table(self.break_reasons)) if self.break_reasons else ""
+            return (
+                f'<div class="ortlens-summary"><style>{CSS}</style><p class="ol-title">{safe(", ".join(self._counts()))}</p>{table}</div>'
+            )
+        except Exception as err:  # noqa: BLE001 - a guard of the lens: looking at an object must not raise
+            return failure_html([f"ortlens could not draw this: {type(err).__name__}: {err}", "print() shows it as text."])
+
+    def _counts(self) -> tuple[str, ...]:
+        numbers = (self.graph_count, self.graph_break_count, self.recompile_count, self.op_count)
+        return tuple(
+            counted(number, noun) for number, noun in zip(numbers, ("graph", "graph break", "recompile", "operation"), strict=True)
+        )
+
+
+def _table(reasons: tuple[BreakReason, ...]) -> StaticTable:
+    return StaticTable(
+        title="Break reasons",
+        help="Where PyTorch stopped a graph and started a new one, and how many boundaries between graphs that makes.",
+        source="break_reasons",
+        total=len(reasons),
+        head=("reason", "where", "called from", "times"),
+        rows=tuple(
+            (reason.reason, "".join(reason.user_stack[-1:]), "".join(reason.user_stack[-2:-1]), f"{reason.occurrences:,}")
+            for reason in reasons[:MAX_ROWS]
+        ),
+        numbers=frozenset({"times"}),
+    )
 
 
 def reason_from_break(record: Break) -> BreakReason:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ortlens.lens.explain_output import ExplainOutput, reason_from_break
+from ortlens.lens.explain_output import BreakReason, ExplainOutput, reason_from_break
 from ortlens.trace import records as r
 
 BREAK = r.Break(break_id="b0", reason="Call to `f`", user_stack=("a.py:1 outer", "a.py:9 inner"), occurrences=3)
@@ -25,3 +25,38 @@ def test_text() -> None:
 def test_text_of_nothing() -> None:
     output = ExplainOutput(graphs=(), graph_count=0, graph_break_count=0, recompile_count=0, break_reasons=(), op_count=0)
     assert str(output).splitlines()[-1] == "Break Reasons:"
+
+
+HOSTILE = "<script>alert(1)</script>\u202e" + "x" * 10_000
+
+
+def many(count: int, text: str) -> ExplainOutput:
+    reason = BreakReason(reason=text, user_stack=(f"a.py:1 {text}", f"b.py:2 {text}"), occurrences=3)
+    return ExplainOutput(
+        graphs=(), graph_count=count + 1, graph_break_count=count, recompile_count=1, break_reasons=(reason,) * count, op_count=5
+    )
+
+
+def test_the_essentials_on_one_line() -> None:
+    assert repr(many(2, "a reason")) == "<ExplainOutput 3 graphs, 2 graph breaks, 1 recompile, 5 operations>"
+
+
+def test_a_notebook_gets_a_table() -> None:
+    html = many(1, "a reason")._repr_html_()
+    assert "2 graphs, 1 graph break, 1 recompile, 5 operations" in html
+    assert "<td>a reason</td>" in html
+    assert "b.py:2 a reason" in html
+    assert "<table>" not in many(0, "")._repr_html_()
+
+
+def test_hostile_names_stay_text_and_many_rows_stay_few() -> None:
+    html = many(1000, HOSTILE)._repr_html_()
+    assert "<script" not in html
+    assert "\u202e" not in html
+    assert "more rows in <code>.break_reasons</code>" in html
+    assert len(html) < 20_000
+
+
+def test_drawing_never_raises() -> None:
+    broken = ExplainOutput(graphs=(), graph_count=1, graph_break_count=1, recompile_count=0, break_reasons=(None,), op_count=1)  # type: ignore[arg-type]
+    assert "could not draw this: AttributeError" in broken._repr_html_()
