@@ -2,8 +2,11 @@ import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import { around, groupsIn } from "../src/graph/item.js";
 import { MAX_CHILDREN } from "../src/graph/fold.js";
+import { openFirst } from "../src/graph/opening.js";
+import { sequenceWires } from "../src/graph/sequence.js";
 import { shortTarget } from "../src/graph/tree.js";
 import { GROUPINGS, RECORDED, chain, madeUp, recorded, treeOf } from "./graphs.js";
+import { pieces } from "./pieces.js";
 
 const titles = (item) => item.children.map((child) => child.title);
 const find = (tree, title) => [...groupsIn(tree.root)].find((item) => item.title === title);
@@ -176,4 +179,31 @@ test("operators are named without their namespace and overload", () => {
   const cases = { "aten.add.Tensor": "add", "operator.mul": "mul", "prims.convert_element_type.default": "convert_element_type", "mylib::fused.default": "fused", relu: "relu", "": "operation" };
   for (const [target, name] of Object.entries(cases)) assert.equal(shortTarget(target), name);
   assert.equal(shortTarget(null), "operation");
+});
+
+describe("a model that was compiled anew", () => {
+  test("shows what runs now in order, each parted by its break; what was replaced is one closed box", async () => {
+    const tree = treeOf(await pieces());
+    const now = tree.root.children.filter((item) => item.kind === "graph");
+    const earlier = tree.root.children.at(-1);
+    assert.deepEqual(now.map((item) => item.title), ["g8", "g9", "g10", "g11", "g12", "g15"]);
+    assert.deepEqual([earlier.kind, earlier.title, earlier.children.length, earlier.old], ["versions", "10 earlier versions", 10, true]);
+    assert.ok(now.every((item) => !item.old) && earlier.children.every((item) => item.old));
+    openFirst(tree.root);
+    assert.equal(earlier.open, false);
+    const { wires } = sequenceWires(tree, tree.root);
+    assert.deepEqual(wires.map(({ from, to }) => [from, to]), [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5]]);
+    assert.equal(new Set(wires.map(({ id }) => id)).size, 5);
+    assert.ok(wires.every(({ id, label }) => id.startsWith("break:") && label === "✂ graph break"));
+    assert.ok(sequenceWires(tree, earlier).wires.some(({ id }) => id.startsWith("recompile:")));
+  });
+
+  test("two that say they replaced each other do not hang the order", async () => {
+    const data = await pieces();
+    const of = data.table("graphs").column("recompile_of");
+    const compiled = data.table("graphs").column("compile_id");
+    const first = compiled.indexOf(of.find((value) => value !== null));
+    of[first] = compiled[of.findIndex((value) => value === compiled[first])];
+    assert.ok(sequenceWires(treeOf(data), treeOf(data).root).wires.length >= 4);
+  });
 });

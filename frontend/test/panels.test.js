@@ -4,10 +4,13 @@ import { test } from "node:test";
 import { callAt, callsOf, firstAfter } from "../src/calls.js";
 import { errorScale, sectionsOf } from "../src/cells.js";
 import { createData } from "../src/data.js";
+import { createGaps, typicalCalls } from "../src/gaps.js";
 import { testFrom } from "../src/grid.js";
 import { sourceFiles } from "../src/lines.js";
 import { stretches } from "../src/pieces.js";
+import { nextLine } from "../src/source.js";
 import { createStore } from "../src/store.js";
+import { anywhere } from "../src/tables.js";
 import { niceStep } from "../src/timelinedraw.js";
 import { handMade, pieces } from "./pieces.js";
 
@@ -132,4 +135,69 @@ test("cells tell wrong, unchecked and not finite apart; the worst row of a value
   assert.equal(cells[0].abs, 0.5);
   assert.ok(Number.isNaN(cells[1].abs));
   assert.equal(cells[2].abs, null);
+});
+
+test("a gap between two calls is what PyTorch runs there, or the graph break that was crossed", async () => {
+  const store = createStore(await pieces());
+  const { data } = store;
+  const calls = callsOf(data, true);
+  const between = createGaps(store);
+  const [{ rows }] = calls.lanes;
+  const gaps = rows.slice(1).map((row, at) => ({ ...between(rows[at], row), before: rows[at], after: row }));
+  const kinds = new Set(gaps.map(({ id }) => id?.split(":")[0] ?? null));
+  assert.ok(kinds.has("node") && kinds.has("break"));
+  const partitionOf = (row) => data.table("sessions").get(store.identity.rowOf(`session:${data.table("runs").get(row, "session_id")}`).row, "partition_id");
+  const graphOf = (row) => data.table("partitions").get(store.identity.rowOf(`partition:${partitionOf(row)}`).row, "graph_id");
+  for (const { id, words, before, after } of gaps) {
+    if (id?.startsWith("node:") && graphOf(before) === graphOf(after)) {
+      const { row } = store.identity.rowOf(id);
+      assert.equal(data.table("nodes").get(row, "graph_id"), graphOf(before));
+      assert.equal(data.table("nodes").get(row, "partition_id"), null);
+      assert.match(words, /PyTorch runs/);
+    }
+    if (id?.startsWith("break:")) {
+      const compiled = data.table("graphs").get(store.identity.rowOf(`graph:${graphOf(before)}`).row, "compile_id");
+      assert.ok(data.table("breaks").get(store.identity.rowOf(id).row, "compile_ids").includes(compiled));
+    }
+  }
+});
+
+test("a typical call begins after the last session of the call before, and takes as long as most", async () => {
+  const calls = callsOf(await pieces(), true);
+  const { from, to } = typicalCalls(calls);
+  const inside = calls.lanes[0].rows.filter((row) => calls.start[row] >= from && calls.start[row] + calls.total[row] <= to);
+  const last = calls.lanes.slice(1).find((lane) => lane.rows.at(-1) === calls.lanes[0].rows.at(-1));
+  assert.ok(last.rows.includes(inside.at(-1)));
+  assert.equal(inside.filter((row) => last.rows.includes(row)).length, 1);
+  assert.equal(inside.length, new Set(inside.map((row) => calls.lanes.slice(1).findIndex((lane) => lane.rows.includes(row)))).size);
+});
+
+test("no call is typical of a model that was called once", () => {
+  const runs = { rows: 1, columns: { start_ns: { kind: "int", enc: "ints", values: [5] }, total_ns: { kind: "int", enc: "ints", values: [9] }, session_id: { kind: "str", enc: "const", value: "s0" } } };
+  assert.equal(typicalCalls(callsOf(createData(handMade({ runs })), true)), null);
+});
+
+test("a break ends the forward, not the backward that has its id", () => {
+  const texts = ["1/0", "forward", "backward", "g0", "g1", "b0"];
+  const text = (...values) => ({ kind: "str", enc: "text", codes: values.map((value) => texts.indexOf(value)) });
+  const graphs = { rows: 2, columns: { graph_id: text("g0", "g1"), compile_id: text("1/0", "1/0"), phase: text("forward", "backward") } };
+  const breaks = { rows: 1, columns: { break_id: text("b0"), compile_ids: { kind: "list", enc: "lists", text: true, items: [0], lengths: [1] } } };
+  const made = handMade({ graphs, breaks }, texts);
+  made.overview = { graphs: ["g0", "g1"].map((graph_id) => ({ graph_id, is_current: true })) };
+  assert.deepEqual(stretches(createData(made)).map((stretch) => stretch.breaks), [[0], []]);
+});
+
+test("the next line that holds some words, round the end and back", () => {
+  const files = [{ file: "a", lines: [{ line: 1, source: "x = f(y)" }, { line: 2, source: null }] }, { file: "b", lines: [{ line: 7, source: "Y = 1" }] }];
+  const next = (selected, step = 1) => nextLine(files, files[1], selected, " y ", step);
+  assert.deepEqual([next(null), next("line:b:7"), next("line:a:1"), next("line:a:1", -1)], ["line:b:7", "line:a:1", "line:b:7", "line:b:7"]);
+  assert.equal(nextLine(files, files[0], null, "nowhere", 1), null);
+  assert.equal(nextLine(files, files[0], null, "  ", 1), null);
+});
+
+test("words are found in any column of a row, all of them", () => {
+  const columns = [["Conv", "Gemm"], ["layers.1", "layers.12"]].map((values) => ({ text: (row) => values[row] }));
+  const rows = (text) => [0, 1].filter(anywhere(text, columns));
+  assert.deepEqual([rows("conv"), rows("layers.1"), rows("gemm layers.12"), rows("conv layers.12")], [[0], [0, 1], [1], []]);
+  assert.equal(anywhere("   ", columns), null);
 });

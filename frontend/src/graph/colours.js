@@ -1,5 +1,6 @@
 // What the colour of a box means, and the words that say the same beside it.
 import { percent, real, time } from "../format.js";
+import { partitionsIn } from "./labels.js";
 import { TORCH } from "./ops.js";
 import { safe } from "./text.js";
 
@@ -111,7 +112,9 @@ export class Colours {
   partitionLegend() {
     const count = this.partitions.size;
     if (count < 2) return { entries: [] }; // one hue tells nothing
-    const shown = [...this.partitions.keys()].slice(0, HUES.length).map((id, at) => ({ hue: HUES[at], words: safe(id) }));
+    const now = new Set(this.tree.graphs.filter((graph) => !graph.old).flatMap((graph) => [...partitionsIn(this.tree, graph)]));
+    const first = [...this.partitions].filter(([id]) => now.has(id)).slice(0, HUES.length);
+    const shown = first.map(([id, at]) => ({ hue: HUES[at % HUES.length], words: safe(id) }));
     const more = count > HUES.length ? [{ hue: null, words: `and ${count - HUES.length} more; hues repeat, names do not` }] : [];
     return { entries: [...shown, ...more], note: count > 1 ? "each hue is one partition: one ONNX model" : "" };
   }
