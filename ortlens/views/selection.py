@@ -114,8 +114,8 @@ class Selectable:
     @cached_property
     def _lines(self) -> dict[str, None]:
         tables = {name: getattr(self._capture, name)[:MAX_ROWS] for name in TABLES} | {"findings": findings_of(self._capture)}
-        rows = (row for name in TABLES for row in tables[name] if getattr(row, "file", None) and row.line is not None)
-        return dict.fromkeys(f"line:{row.file}:{row.line}" for row in rows)
+        rows = (row for name in TABLES for row in tables[name] if getattr(row, "file", None))
+        return dict.fromkeys(f"line:{row.file}:{'null' if row.line is None else row.line}" for row in rows)  # as JavaScript says it
 
     def _ids(self, kind: str) -> dict[str, None]:
         if kind not in self._made:
@@ -153,7 +153,8 @@ class Selectable:
         ids = list(self._ids(kind))
         if not ids:
             return f"it has no {kind} at all. {self._examples().capitalize()}"
-        near = ends or get_close_matches(wanted, ids[:2000], n=_MAX_TOLD, cutoff=0.75) or ids
+        alike = [] if kind in ("run", "finding") else get_close_matches(wanted, ids[:2000], n=_MAX_TOLD, cutoff=0.75)
+        near = ends or alike or ids
         more = f", and {len(ids) - _MAX_TOLD:,} more" if near is ids and len(ids) > _MAX_TOLD else ""
         return f"there {'are' if len(near) > 1 else 'is'} {', '.join(_quoted(found) for found in near[:_MAX_TOLD])}{more}."
 

@@ -1,0 +1,264 @@
+"""`show()`: the widget's state in Python, what lies beside it for other viewers, and what is shown where there are no widgets."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from IPython.core.events import EventManager, available_events
+from traitlets import TraitError
+
+import ortlens
+from ortlens.errors import UsageError
+from ortlens.trace import records as r
+from ortlens.views import cells, held
+from ortlens.views.capture_view import SavedCapture
+from ortlens.views.show import StaticSummary
+from ortlens.views.widget import Explorer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PIECES = ortlens.load(Path(__file__).parents[2] / "browser" / "captures" / "pieces.ortlens")
+VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+class Shell:
+    """What a notebook's kernel tells: the cell that runs, and events."""
+
+    def __init__(self) -> None:
+        self.kernel = object()
+        self.events = EventManager(self, available_events)  # type: ignore[arg-type]  # it asks a shell for nothing here
+        self.metadata: object = {"cellId": "a"}
+
+    def get_parent(self) -> dict[str, object]:
+        return {"metadata": self.metadata}
+
+    def run(self, cell: str, **more: object) -> None:
+        """Start to run a cell."""
+        self.metadata = {"cellId": cell, **more}
+        self.events.trigger("pre_run_cell", None)
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+    made = Shell()
+    monkeypatch.setattr("IPython.get_ipython", lambda: made)
+    yield made
+    made.run("-", deletedCells=["a", "b", "c"])  # closes what is open
+    assert held._HELD == {}
+    assert cells._SHOWN == {}
+
+
+def shown(lens: SavedCapture = PIECES, **how: str) -> Explorer:
+    view = lens.show(**how)
+    assert isinstance(view, Explorer)
+    return view
+
+
+def test_outside_a_notebook_one_line_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert PIECES.show() is None
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1
+    assert "report('run.html')" in said
+
+
+def test_in_a_terminal_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("IPython.get_ipython", SimpleNamespace)  # a terminal's shell has no kernel
+    assert PIECES.show() is None
+    assert "notebook" in capsys.readouterr().out
+
+
+def test_plain_python_does_not_load_ipython(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "IPython")
+    assert cells.shell() is None
+    assert "IPython" not in sys.modules
+
+
+@pytest.mark.parametrize("how", [{"selected": "p1"}, {"tab": "grpah"}, {"graph": "g99"}])
+@pytest.mark.parametrize("where", ["notebook", "without widgets", "elsewhere"])
+def test_what_there_is_not_is_an_error_everywhere(how: dict[str, str], where: str, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    if where == "without widgets":
+        monkeypatch.setitem(sys.modules, "anywidget", None)
+    if where == "elsewhere":
+        shell.kernel = None
+    with pytest.raises(UsageError, match=r"there is|there are|did you mean"):
+        PIECES.show(**how)
+    assert held._HELD == {}
+
+
+@pytest.mark.parametrize("missing", ["anywidget", "ipywidgets"])
+def test_without_widgets_the_summary_is_shown_with_a_hint(missing: str, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shell.kernel
+    monkeypatch.setitem(sys.modules, missing, None)
+    view = PIECES.show()
+    assert isinstance(view, StaticSummary)
+    bundle = StaticSummary._repr_mimebundle_(view)
+    assert set(bundle) == {"text/plain", "text/html"}
+    for text in bundle.values():
+        assert f"The interactive explorer needs {missing}" in text
+        assert "pip install" in text
+        assert "43 of 48" in text
+    assert missing in repr(view)
+
+
+def test_the_output_holds_what_other_viewers_show(shell: Shell) -> None:
+    assert shell.kernel
+    view = shown()
+    bundle = view._repr_mimebundle_()
+    assert bundle is not None
+    data, _about = bundle
+    assert data[VIEW]["model_id"] == view.model_id
+    assert "43 of 48 compute nodes" in data["text/html"]
+    assert "43 of 48 compute nodes" in data["text/plain"]
+    assert "<script" not in data["text/html"]
+
+
+def test_a_summary_that_cannot_be_drawn_does_not_keep_the_widget(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shell.kernel
+    view = shown()
+    monkeypatch.setattr("ortlens.views.capture_view.overview_of", lambda _: 1 / 0)
+    bundle = view._repr_mimebundle_()
+    assert bundle is not None
+    assert "ZeroDivisionError" in bundle[0]["text/plain"]
+    assert VIEW in bundle[0]
+
+
+def test_state_is_set_read_and_observed(shell: Shell) -> None:
+    assert shell.kernel
+    view = shown(selected="partition:p3", tab="graph", graph="g1")
+    assert (view.selected, view.tab, view.graph) == ("partition:p3", "graph", "g1")
+    heard: list[object] = []
+    view.observe(lambda change: heard.append(change.new), "selected")
+    view.selected = "line:record.py:41"
+    assert heard == [view.selected]
+    assert str(view.selected).endswith("/captures/record.py:41")
+    view.set_state({"selected": "break:b0", "tab": "breaks"})  # as the browser does
+    assert (view.selected, view.tab) == ("break:b0", "breaks")
+    view.selected = None
+    assert heard[1:] == ["break:b0", None]
+    assert "tab 'breaks'" in repr(view)
+
+
+def test_a_wrong_id_leaves_what_was(shell: Shell) -> None:
+    assert shell.kernel
+    view = shown(selected="partition:p3")
+    for error in (UsageError, TraitError):
+        with pytest.raises(error, match="did you mean 'partition:p1'"):
+            view.selected = "p1"
+    with pytest.raises(TraitError, match="names nothing"), view.hold_trait_notifications():
+        view.selected = "partition:p99"
+    assert view.selected == "partition:p3"
+    with pytest.raises(UsageError, match="There is no tab"):
+        view.tab = "grpah"
+    with pytest.raises(UsageError, match="There is no graph"):
+        view.graph = "g99"
+    assert (view.tab, view.graph) == ("overview", None)
+
+
+def test_views_of_one_capture_share_its_bytes_and_the_code(shell: Shell) -> None:
+    assert shell.kernel
+    views = [shown() for _ in range(10)]
+    assert len({view._data for view in views}) == len({view._code for view in views}) == 1
+    later = replace(PIECES.captured(), created="2031-01-01T00:00:00Z")  # another snapshot of a lens that saw nothing new
+    assert shown(SavedCapture(later))._data == views[0]._data
+    assert shown(SavedCapture(replace(later, name="another")))._data != views[0]._data
+    assert len(held._HELD) == 3
+
+
+def test_what_is_held_is_the_code_and_the_packed_capture(shell: Shell) -> None:
+    assert shell.kernel
+    view = shown()
+    by_id = {one.model_id: one.content for one in held._HELD.values()}
+    code = json.loads(gzip.decompress(by_id[view._code]))
+    assert ".ortlens" in code["css"]
+    assert "export{" in code["js"]
+    assert json.loads(gzip.decompress(by_id[view._data]))["meta"]["name"] == "pieces"
+    assert len(view._esm) < 4000
+
+
+def test_a_cell_that_runs_again_closes_what_only_it_showed(shell: Shell) -> None:
+    shell.run("a")
+    first, second = shown(), shown()
+    first._repr_mimebundle_()
+    shell.run("b")
+    second._repr_mimebundle_()
+    shell.run("a")
+    assert (first.comm, first.layout.comm) == (None, None)
+    assert second.comm is not None
+    shell.run("c", deletedCells=["b"])
+    assert second.comm is None
+    assert held._HELD == {}
+    assert len(shell.events.callbacks["pre_run_cell"]) == 1
+
+
+def test_a_closed_view_opens_again_when_it_is_displayed(shell: Shell) -> None:
+    shell.run("a")
+    view = shown(selected="partition:p3")
+    before = view.model_id
+    shell.run("a")
+    assert view.comm is None
+    view.tab = "graph"
+    bundle = view._repr_mimebundle_()
+    assert bundle is not None
+    assert bundle[0][VIEW]["model_id"] == view.model_id == before
+    assert (view.selected, view.tab) == ("partition:p3", "graph")
+    assert view.layout.comm is not None
+    assert view._data in {one.model_id for one in held._HELD.values()}
+
+
+def test_front_ends_that_name_no_cells_keep_everything_open(shell: Shell) -> None:
+    for metadata in ({}, None, {"cellId": 3}):
+        shell.metadata = metadata
+        view = shown()
+        cells.cell_starts()
+        assert view.comm is not None
+        view.close()
+
+
+def asked(view: Explorer, monkeypatch: pytest.MonkeyPatch, **question: str) -> tuple[dict[str, Any], list[bytes]]:
+    """What the browser is answered."""
+    said: list[tuple[dict[str, Any], list[bytes]]] = []
+    monkeypatch.setattr(view, "send", lambda content, buffers=None: said.append((content, buffers or [])))
+    view._handle_custom_msg({"number": "0.5", **question}, [])
+    assert len(said) == 1
+    return said[0]
+
+
+def test_the_browser_is_answered_what_it_asks_for(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shell.kernel
+    view = shown()
+    assert asked(view, monkeypatch, ask="code") == ({"answer": "0.5"}, [held.code()])
+    assert json.loads(gzip.decompress(asked(view, monkeypatch, ask="data")[1][0]))["version"] == 1
+    models = json.loads(asked(view, monkeypatch, ask="models")[1][0])
+    assert models["ids"] == []
+    assert "dry runs and redacted captures keep none" in models["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("question", "told"), [({"ask": "banana"}, "run the cell again"), ({}, "None"), ({"ask": "model", "id": "m99"}, "KeyError")]
+)
+def test_a_question_that_cannot_be_answered_is_answered_so(
+    question: dict[str, str], told: str, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shell.kernel
+    answer, buffers = asked(shown(), monkeypatch, **question)
+    assert told in answer["error"]
+    assert buffers == []
+
+
+def test_hostile_and_empty_captures_are_shown(shell: Shell) -> None:
+    assert shell.kernel
+    name = "</script><script>alert(1)</script>" + "a" * 10_000
+    for capture in (r.Capture(), r.Capture(name=name, graphs=(replace(PIECES.captured().graphs[0], graph_id=name),))):
+        view = shown(SavedCapture(capture))
+        bundle = view._repr_mimebundle_()
+        assert bundle is not None
+        assert "<script" not in bundle[0]["text/html"]
+        assert len(repr(view)) < 200
