@@ -416,7 +416,7 @@ def finding_of(trial: Trial, compared: Comparison, known: r.Finding | None) -> r
     base = known or _blank(trial)
     evidence = f"{known.evidence}; {evidence}" if known is not None else evidence
     if not compared.is_faster:
-        verdict = "is slower" if compared.is_slower else "changes nothing that could be measured"
+        verdict = "is slower" if compared.is_slower else "shows no difference beyond the noise"
         title = f"{trial.change} {verdict}: {time_text(compared.other_ns)} against {time_text(compared.base_ns)}"
         return replace(base, severity="info", title=title, evidence=evidence, mitigation="Leave it as it is.", gain_ns=0, measured=True)
     gain = compared.gain_ns * trial.per_call

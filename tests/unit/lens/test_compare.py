@@ -61,7 +61,7 @@ def test_a_gain_is_told_per_call_of_the_model_and_with_what_was_known() -> None:
     assert finding.mitigation == "freeze"
 
 
-@pytest.mark.parametrize(("gain", "words"), [(-200, "is slower"), (0, "changes nothing that could be measured")])
+@pytest.mark.parametrize(("gain", "words"), [(-200, "is slower"), (0, "shows no difference beyond the noise")])
 def test_no_gain_withdraws_the_warning(gain: int, words: str) -> None:
     finding = finding_of(TRIAL, compared(gain), KNOWN)
     assert (finding.severity, finding.gain_ns, finding.measured) == ("info", 0, True)
