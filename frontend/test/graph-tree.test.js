@@ -204,6 +204,7 @@ describe("a model that was compiled anew", () => {
     const compiled = data.table("graphs").column("compile_id");
     const first = compiled.indexOf(of.find((value) => value !== null));
     of[first] = compiled[of.findIndex((value) => value === compiled[first])];
-    assert.ok(sequenceWires(treeOf(data), treeOf(data).root).wires.length >= 4);
+    const tree = treeOf(data);
+    assert.ok(sequenceWires(tree, tree.root).wires.length >= 4);
   });
 });
