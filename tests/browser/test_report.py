@@ -53,7 +53,12 @@ def report(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
         page.on("console", lambda message: heard.append(message.text))
         page.on("pageerror", lambda error: heard.append(str(error)))
         page.on("dialog", lambda dialog: heard.append(f"dialog: {dialog.message}"))
-        page.on("request", lambda request: None if request.url == file.as_uri() else heard.append(f"request: {request.url}"))
+        page.on(
+            "request",
+            lambda request: (
+                None if request.url == file.as_uri() or request.url.startswith("blob:") else heard.append(f"request: {request.url}")
+            ),
+        )
         page.on("requestfailed", lambda request: heard.append(f"refused: {request.url} {request.failure}"))
         page.goto(file.as_uri())
         if context.get("java_script_enabled", True) and expected is None:
@@ -219,6 +224,36 @@ def test_on_paper_there_is_no_explorer_and_nothing_is_folded(report: Callable[..
     paper = page.pdf(format="A4")
     assert 3 <= len(re.findall(rb"/Type /Page\b", paper)) <= 20
     assert unfolded(page) == ["figures"]  # as before printing
+
+
+@pytest.fixture(scope="module")
+def small() -> Capture:
+    """A capture that holds its ONNX model, as one that comes from a live lens does."""
+    import torch
+
+    import ortlens
+
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).eval()
+    with torch.no_grad():
+        return ortlens.explain(model, name="small", calls=2)(torch.ones(2, 8)).captured()
+
+
+def test_the_onnx_model_and_the_table_of_nodes_select_each_other(report: Callable[..., Page], small: Capture) -> None:
+    pytest.importorskip("netron")
+    page = report(small)
+    go(page, "onnx")
+    drawn = page.frame_locator("iframe.ol-onnx-frame")
+    drawn.locator("[id^='node-name-']").first.wait_for(timeout=30_000)
+    drawn.locator("[id^='node-name-'] :text('Erf')").first.click()
+    page.wait_for_selector(".ol-details-name:has-text('gelu')")
+    page.locator(".ol-step:has(h5:text-matches('^FX node')) .ol-link").first.click()
+    assert selected(page) == "gelu"
+    go(page, "tables")
+    page.click("[data-table=nodes]")
+    assert "gelu" in page.inner_text(".ol-grid-row[aria-selected=true]")
+    page.click(".ol-grid-row:has-text('addmm_1')")
+    go(page, "onnx")
+    drawn.locator(".select :text('Gemm')").first.wait_for(timeout=10_000)
 
 
 _PLANTED = (
