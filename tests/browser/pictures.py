@@ -15,6 +15,7 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from ortlens.trace import store
+from ortlens.views.report.page import report_page
 from tests.browser.page import CHROMIUM, page_from_captures
 
 if TYPE_CHECKING:
@@ -31,13 +32,17 @@ _STILL = "() => new Promise((done) => requestAnimationFrame(() => requestAnimati
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """What is clicked before the picture is taken; a step `a=b` chooses b in a list, `key:` presses a key, `hover:` points at it."""
+    """What is clicked before the picture is taken; a step `a=b` chooses b in a list, `key:` presses a key, `hover:` points at it.
+
+    A picture of the whole page is one of the report, all of it; the others show the explorer alone.
+    """
 
     name: str
     capture: str
     steps: tuple[str, ...]
     scheme: Literal["light", "dark"] = "light"
     height: int = 620
+    whole_page: bool = False
 
 
 COLOUR = ".olg-tools select[aria-label=Colour]"
@@ -63,6 +68,7 @@ PICTURES = (
     Picture(name="breaks", capture="twelve", steps=("[data-tab=breaks]", ".ol-event h4 .ol-link >> nth=0"), height=520),
     Picture(name="findings", capture="twelve", steps=("[data-tab=findings]", ".ol-panel-findings h4 .ol-link >> nth=0"), height=460),
     Picture(name="numerics", capture="bert", steps=("[data-tab=numerics]", ".ol-worst .ol-link >> nth=0"), height=460),
+    Picture(name="report", capture="twelve", steps=(), height=760, whole_page=True),
 )
 
 
@@ -85,7 +91,8 @@ def take(browser: Browser, picture: Picture, folder: Path) -> Path:
         The file.
     """
     html = folder / f"{picture.capture}.html"
-    html.write_text(page_from_captures(store.load(CAPTURES / f"{picture.capture}.ortlens")), encoding="utf-8")
+    capture = store.load(CAPTURES / f"{picture.capture}.ortlens")
+    html.write_text(report_page(capture) if picture.whole_page else page_from_captures(capture), encoding="utf-8")
     page = browser.new_page(viewport=SIZE | {"height": picture.height}, color_scheme=picture.scheme)
     page.goto(html.as_uri())
     page.wait_for_selector("[data-ortlens-ready]")
@@ -95,7 +102,7 @@ def take(browser: Browser, picture: Picture, folder: Path) -> Path:
     page.evaluate("() => document.activeElement.blur()")
     page.evaluate(_STILL)
     file = FOLDER / f"{picture.name}.png"
-    page.screenshot(path=file)
+    page.screenshot(path=file, full_page=picture.whole_page)
     page.close()
     with Image.open(file) as whole:
         # The other ways to find a palette take rare hues for their neighbours.
