@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ortlens.cli import demo, doctor, explain, export, report, show
 from ortlens.cli.exit_codes import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_USAGE
+from ortlens.cli.printing import print_error
 from ortlens.errors import OrtLensError, UsageError
 
 if TYPE_CHECKING:
@@ -96,5 +97,5 @@ def commands_of(top: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPars
 def _fail(message: str) -> int:
     if os.environ.get("ORTLENS_DEBUG") == "1":
         traceback.print_exc()
-    print(f"ortlens: {message}", file=sys.stderr)
+    print_error(f"ortlens: {message}")
     return EXIT_USAGE

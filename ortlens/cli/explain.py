@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ortlens.cli.commands import command_in
 from ortlens.cli.exit_codes import EXIT_NO, EXIT_OK
 from ortlens.cli.inputs import inputs_from_texts
-from ortlens.cli.printing import print_summary, print_text, print_written
+from ortlens.cli.printing import print_error, print_summary, print_text, print_written
 from ortlens.cli.targets import target_from_text, told_as_usage
 from ortlens.job.request import add_compiling, add_measuring, add_outputs, request_from_options
 from ortlens.job.work import explained, new_lens, write_outputs
@@ -87,4 +86,5 @@ def _tell(lens: Lens, written: list[str], *, as_json: bool) -> None:
     from ortlens.analysis.overview import overview_of
 
     print_text(json.dumps(asdict(overview_of(lens.captured())), indent=2))
-    print(*written, sep="\n", end="\n" if written else "", file=sys.stderr)  # stdout is JSON alone
+    for line in written:
+        print_error(line)

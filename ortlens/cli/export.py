@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path, PurePosixPath
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortlens.cli.commands import command_in
@@ -11,6 +12,7 @@ from ortlens.cli.exit_codes import EXIT_OK
 from ortlens.cli.printing import print_text
 from ortlens.cli.tables import csv_from_rows, rows_of
 from ortlens.errors import UsageError
+from ortlens.views.wording import counted
 
 if TYPE_CHECKING:
     import argparse
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 _TEXT = "Write a saved capture as files: every table, the ONNX models, or the calls as a trace for ui.perfetto.dev."
 _FORMATS = ("csv", "json", "trace")
+_MODEL = re.compile(r"models/[\w.-]*\w\.onnx", re.ASCII)
 
 
 def add(commands: Commands) -> None:
@@ -54,7 +57,9 @@ def _export(options: argparse.Namespace) -> int:
     for name, data in _files(capture, options):
         path = folder / name
         _write(path, data)
-    print_text(f"{len(names)} file{'s' if len(names) != 1 else ''} in {folder.resolve()}: {', '.join(names)}")
+    models = sum(name.endswith(".onnx") for name in names)
+    others = [name for name in names if not name.endswith(".onnx")]
+    print_text(f"In {folder.resolve()}: {', '.join([*others, *([counted(models, 'ONNX model')] if models else [])])}")
     return EXIT_OK
 
 
@@ -71,9 +76,8 @@ def _tables(options: argparse.Namespace) -> Sequence[str]:
 
 
 def _models(capture: Capture) -> list[str]:
-    """Attachments with a name that stays inside a folder; the store refuses others, and so does this door."""
-    names = [name for name in capture.attachments if not PurePosixPath(name).is_absolute()]
-    return [name for name in names if not {"..", ""} & set(PurePosixPath(name).parts) and "\\" not in name and ":" not in name]
+    """The models, by names that stay inside a folder and say what they are; the store refuses worse ones, and so does this door."""
+    return [name for name in capture.attachments if _MODEL.fullmatch(name)]
 
 
 def _files(capture: Capture, options: argparse.Namespace) -> Iterator[tuple[str, bytes]]:

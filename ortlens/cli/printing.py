@@ -38,6 +38,15 @@ def print_written(lines: Sequence[str]) -> None:
         print_text("\n".join(["", *lines]))
 
 
+def print_error(text: str) -> None:
+    """Print to stderr, which leaves stdout to what was asked for.
+
+    Args:
+        text: The text, without the last line's end.
+    """
+    print(text, file=sys.stderr)
+
+
 def width() -> int:
     """The columns to fill.
 

@@ -14,6 +14,7 @@ from traitlets.config import Config
 
 import ortlens
 from ortlens.magic import unload
+from ortlens.magic.cells import CellTransform
 from ortlens.trace.recorder import CURRENT
 
 if TYPE_CHECKING:
@@ -38,14 +39,13 @@ class Shell:
     def __init__(self, shell: InteractiveShell) -> None:
         self.shell = shell
         self.out = self.err = ""
-        self.displayed: list[Any] = []
         self.result: Any = None
 
     def run(self, cell: str) -> BaseException | None:
         """Run a cell as the user does; what it raised."""
         with capture_output() as caught:
             self.result = self.shell.run_cell(cell, store_history=True)
-        self.out, self.err, self.displayed = caught.stdout, caught.stderr, list(caught.outputs)
+        self.out, self.err = caught.stdout, caught.stderr
         error: BaseException | None = self.result.error_before_exec or self.result.error_in_exec
         return error
 
@@ -336,6 +336,7 @@ def test_a_cell_with_a_syntax_error(shell: Shell) -> None:
 
 
 def test_a_terminal_asks_for_lines_until_an_empty_one(shell: Shell) -> None:
+    assert CellTransform.has_side_effects
     assert shell.shell.check_complete("%%ortlens -o lens\n")[0] == "incomplete"
     assert shell.shell.check_complete("%%ortlens -o lens\nfast(x)\n")[0] == "incomplete"
     assert shell.shell.check_complete("%%ortlens -o lens\nfast(x)\n\n")[0] == "complete"

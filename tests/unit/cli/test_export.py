@@ -100,11 +100,22 @@ def test_every_capture_exports(name: str, form: str, tmp_path: Path) -> None:
 
 def test_attachments_stay_inside_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store refuses such names; whoever finds a way around it does not get out of the folder here."""
-    names = ["models/m0.onnx", "../up.onnx", "/tmp/abs.onnx", "a/../../up.onnx", "C:\\up.onnx", "a\\..\\up.onnx"]  # noqa: S108 - never written
+    names = [
+        "models/m0.onnx",
+        "../up.onnx",
+        "/abs.onnx",
+        "a/../../up.onnx",
+        "C:\\up.onnx",
+        "a\\..\\up.onnx",
+        "models/../up.onnx",
+        "models/\x1b[2J.onnx",
+        "runs.csv",
+    ]
     hostile = Capture(attachments=dict.fromkeys(names, b"x"))
     monkeypatch.setattr(store, "load", lambda _: hostile)
     assert cli.main(["export", "any", str(tmp_path / "x" / "y")]) == 0
     assert {file for file in written_in(tmp_path) if file.endswith(".onnx")} == {"x/y/models/m0.onnx"}
+    assert (tmp_path / "x" / "y" / "runs.csv").read_bytes() != b"x"
 
 
 @pytest.mark.parametrize("arguments", [["export", "FILE", "x"], ["report", "FILE"]])
