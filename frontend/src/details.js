@@ -55,7 +55,7 @@ const MAX_REASONS = 4;
 const PLACES = [
   ["graph", "Graph", ["nodes", "partitions", "graphs"]],
   ["source", "Source", ["lines"]],
-  ["timeline", "Timeline", ["sessions"]],
+  ["timeline", "Timeline", ["sessions", "breaks"]],
   ["numerics", "Numerics", ["nodes"]],
   ["breaks", "Breaks", ["breaks", "recompiles"]],
   ["findings", "Findings", ["findings"]],

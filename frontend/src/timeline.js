@@ -22,6 +22,7 @@ export function mountTimeline(root, store) {
   return () => timeline.destroy();
 }
 
+const MOST_GAPS = 2000; // that are looked through for what is selected
 const READABLE = 3; // pixels of a usual call below which an opening view would show specks
 
 class Timeline {
@@ -120,11 +121,32 @@ class Timeline {
     const rows = chain ? this.rowsOf(chain) : [];
     this.view.dim = rows.length ? new Set(rows) : null;
     this.view.row = chain?.kind === "run" ? Number(chain.id.slice(4)) : -1;
-    this.view.between = null;
+    this.view.between = chain && !rows.length ? this.followGap(chain, move) : null;
     const { start } = this.calls;
     const shown = rows.some((row) => start[row] >= this.view.from && start[row] <= this.view.to);
     if (move && rows.length && !shown) this.centre(rows[0]);
     this.draw();
+  }
+
+  /** Rows around the gap that what is selected explains: in view, or else the first of all. */
+  followGap(chain, move) {
+    const wanted = new Set([chain.id, ...chain.nodes.map((found) => found.id)]);
+    const gap = this.gapsOf(wanted, this.view.from, this.view.to) ?? this.gapsOf(wanted, -Infinity, Infinity);
+    if (!gap) return null;
+    this.said.textContent = gap.words;
+    const at = this.calls.start[gap.rows[1]];
+    if (move && (at < this.view.from || at > this.view.to)) this.centre(gap.rows[1]);
+    return gap.rows;
+  }
+
+  gapsOf(wanted, from, to) {
+    for (const lane of this.calls.lanes.filter((candidate) => candidate.whole)) {
+      const first = firstAfter(lane.rows, from, (index) => this.calls.start[lane.rows[index]]);
+      for (let at = Math.max(1, first); at < Math.min(lane.rows.length, first + MOST_GAPS) && this.calls.start[lane.rows[at]] <= to; at++) {
+        if (wanted.has(this.gap(lane.rows[at - 1], lane.rows[at]).id)) return this.gapBefore(lane, at);
+      }
+    }
+    return null;
   }
 
   rowsOf(chain) {

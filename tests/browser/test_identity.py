@@ -216,6 +216,13 @@ def test_a_gap_of_the_timeline_says_what_runs_there(show: Callable[..., Page]) -
     assert len(breaks) == 5
     assert all("graph break at captures/record.py:" in words for words in breaks)
     assert len(operators) >= 5
+    page.keyboard.press("Escape")
+    page.keyboard.press("0")
+    go(page, "breaks").locator(".ol-event h4 .ol-link").first.click()
+    reason = page.inner_text(".ol-details-name")
+    page.click(".ol-jump:text-is('Timeline')")
+    assert "graph break at " in page.inner_text(".ol-panel-timeline .ol-status")
+    assert reason in page.inner_text(".ol-panel-timeline .ol-status")
     assert all("PyTorch runs median.dim" in words or "PyTorch runs bessel_j0" in words for words in operators)
 
 
