@@ -30,7 +30,7 @@ export function button(label, onClick, about = {}) {
  * @param {string|Node} [label] The name of what it selects by default.
  */
 export function link(store, id, label) {
-  return button(label ?? store.identity.label(id), () => store.set({ selected: id }), { class: "ol-link" });
+  return button(label ?? store.identity.label(id), () => store.set({ selected: id }), { class: "ol-link", "data-id": id });
 }
 
 /** @returns {HTMLElement} A definition list of the pairs that have a value. */

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ortlens.analysis.identity import links
 from ortlens.trace import store
 from tests.browser.page import BROWSER_MARKS
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 pytestmark = BROWSER_MARKS
 
-TWELVE = store.load(Path(__file__).parent / "captures" / "twelve.ortlens")
+FOLDER = Path(__file__).parent / "captures"
+TWELVE, BERT = (store.load(FOLDER / f"{name}.ortlens") for name in ("twelve", "bert"))
 LINE, MODULE, GRAPH, NODE, PARTITION = "line", "module", "graph", "node", "partition"
 STEPS = {"lines", "modules", "graphs", "nodes", "partitions", "models", "onnx", "sessions", "kernels", "breaks", "recompiles", "findings"}
 IN_ORT = {"nodes", "partitions", "models", "sessions", "graphs"}
@@ -183,6 +185,34 @@ def test_what_has_a_row_is_the_row_of_its_table(show: Callable[..., Page]) -> No
         assert page.get_attribute(f"[data-table={table}]", "aria-pressed") == "true"
         painted(page)
         assert page.get_attribute(".ol-grid-row[data-at='0']", "aria-selected") == "true", selected
+
+
+def linked(page: Page, step: str) -> set[str]:
+    more = page.locator(f".ol-step[data-step={step}] .ol-more")
+    if more.count():
+        more.click()
+    return set(page.locator(f".ol-step[data-step={step}] .ol-link").evaluate_all("all => all.map(one => one.dataset.id)"))
+
+
+def test_python_and_the_explorer_know_the_same_chain(show: Callable[..., Page]) -> None:
+    page = show(BERT)
+    go(page, "tables")
+    page.click("[data-table=nodes]")
+    models = {model.partition_id: model.model_id for model in BERT.models}
+    for node in BERT.nodes[:: len(BERT.nodes) // 20]:
+        page.fill("input[aria-label='Find in any column']", node.node)
+        page.locator(".ol-grid-rows .ol-grid-row").filter(has=page.locator(f"div:text-is('{node.node}')")).first.click()
+        assert page.get_attribute(".ol-details", "data-selected") == f"node:{node.graph_id}/{node.node}"
+        rows = list(links(BERT, node=f"{node.graph_id}:{node.node}"))
+        assert rows
+        told = {
+            "lines": {f"line:{row.file}:{row.line}" for row in rows if row.file},
+            "partitions": {f"partition:{row.partition_id}" for row in rows if row.partition_id},
+            "onnx": {f"onnx:{models[row.partition_id]}/{row.onnx_node}" for row in rows if row.partition_id and row.onnx_node},
+            "kernels": {f"kernel:{row.session_id}/{row.kernel}" for row in rows if row.kernel},
+        }
+        for step, ids in told.items():
+            assert linked(page, step) == ids, (node.node, step)
 
 
 def test_an_id_can_be_copied_and_the_selection_undone_from_every_panel(show: Callable[..., Page]) -> None:
