@@ -30,8 +30,9 @@ _EVERY_S = 0.1
 _FOREVER = float("inf")
 _COLUMNS, _ROWS = 80, 24
 
-_in_use = threading.Lock()
-"""One bar at a time: work within work is part of it."""
+_lock = threading.Lock()
+_bars: list[_Bar] = []
+"""The work that is under way and the work within it, all of one thread: only the innermost is shown, on the line of the outer ones."""
 
 
 class _Display(Protocol):
@@ -48,7 +49,7 @@ def progress(what: str, total: int, unit: str, *, at_once: bool = False) -> Iter
 
     Args:
         what: What is being done, as `converting to ONNX`.
-        total: How many steps there are, as far as is known; more may come.
+        total: How many steps there are, as far as is known; more may come. 0 for work whose steps nobody tells.
         unit: What is counted, as `node`.
         at_once: Whether the bar is drawn from the beginning, for work that is long from its first step on.
 
@@ -60,21 +61,34 @@ def progress(what: str, total: int, unit: str, *, at_once: bool = False) -> Iter
         ...     for _ in range(3):
         ...         step(1)
     """
-    if not _is_wanted() or not _in_use.acquire(blocking=False):
+    bar = _begun(what, total, unit) if _is_wanted() else None
+    if bar is None:
         yield _unseen
         return
-    bar = _Bar(what, total, unit)
     try:
         if at_once:
-            bar.begin()
+            bar.show()
         yield bar.step
     finally:
         bar.close()
-        _in_use.release()
+        _bars.remove(bar)
 
 
 def _unseen(_count: int) -> None:
     """Nobody looks."""
+
+
+def _begun(what: str, total: int, unit: str) -> _Bar | None:
+    """A bar in the place of the one around it, which gives up its line; None while another thread has one."""
+    with _lock:
+        outer = _bars[-1] if _bars else None
+        if outer is not None and outer.thread != threading.get_ident():
+            return None
+        bar = _Bar(what, total, unit, None if outer is None else outer.started)
+        _bars.append(bar)
+    if outer is not None and outer.hide():
+        bar.show()
+    return bar
 
 
 def _is_wanted() -> bool:
@@ -95,19 +109,21 @@ def _in_notebook() -> bool:
 
 
 class _Bar:
-    """Counts steps, and draws at most ten times a second, once a second has gone by."""
+    """Counts steps, and draws at most ten times a second, once a second has gone by since the outermost work began."""
 
-    __slots__ = ("_display", "_done", "_next", "_started", "_total", "_unit", "_what")
+    __slots__ = ("_display", "_done", "_next", "_own_start", "_total", "_unit", "_what", "started", "thread")
 
-    def __init__(self, what: str, total: int, unit: str) -> None:
+    def __init__(self, what: str, total: int, unit: str, started: float | None) -> None:
         self._what, self._total, self._unit = what, total, unit
         self._done = 0
         self._display: _Display | None = None
-        self._started = time.monotonic()
-        self._next = self._started + _SHORT_S
+        self._own_start = time.monotonic()
+        self.started = self._own_start if started is None else started
+        self.thread = threading.get_ident()
+        self._next = self.started + _SHORT_S
 
-    def begin(self) -> None:
-        self._next = self._started
+    def show(self) -> None:
+        self._next = self.started
         self.step(0)
 
     def step(self, count: int) -> None:
@@ -119,16 +135,23 @@ class _Bar:
             self._next = now + _EVERY_S
             if self._display is None:
                 make = _NotebookLine if _in_notebook() else _TerminalBar
-                self._display = make(self._what, self._total, self._unit, self._started)
+                self._display = make(self._what, self._total, self._unit, self._own_start)
             self._display.draw(self._done)
         except Exception:  # noqa: BLE001 - showing progress must not break the work
             self._next = _FOREVER
 
-    def close(self) -> None:
-        self._next = _FOREVER
-        if self._display is not None:
+    def hide(self) -> bool:
+        """Clear what is drawn, until the next step; whether something was."""
+        display, self._display = self._display, None
+        if display is not None:
+            self._next = self.started  # it is drawn again with the next step
             with contextlib.suppress(Exception):  # as in `step`
-                self._display.clear()
+                display.clear()
+        return display is not None
+
+    def close(self) -> None:
+        self.hide()
+        self._next = _FOREVER
 
 
 class _TerminalBar:
@@ -136,7 +159,8 @@ class _TerminalBar:
 
     def __init__(self, what: str, total: int, unit: str, started: float) -> None:
         columns, rows = _size()
-        bar = _tqdm_class()(total=total, desc=what, unit=f" {unit}", leave=False, ncols=columns, nrows=rows, mininterval=0, file=sys.stderr)
+        looks = {"unit": f" {unit}"} if total else {"bar_format": "{desc} …"}
+        bar = _tqdm_class()(total=total, desc=what, leave=False, ncols=columns, nrows=rows, mininterval=0, file=sys.stderr, **looks)
         bar.start_t -= time.monotonic() - started
         self._bar = bar
 
@@ -176,16 +200,19 @@ class _NotebookLine:
         self._handle = show({"text/plain": what, "text/html": escape(what)}, raw=True, display_id=True)
 
     def draw(self, done: int) -> None:
+        line, side, share = f"{self._what} …", "", ""
+        if self._total:
+            line, side = self._meter(done), self._meter(done, "{n_fmt} of {total_fmt}{unit}s, {elapsed}<{remaining}")
+            share = f' max="{self._total}" value="{min(done, self._total)}"'
+        html = f"<div>{escape(self._what)} <progress{share}></progress> {escape(side)}</div>"
+        self._handle.update({"text/plain": line, "text/html": html}, raw=True)
+
+    def _meter(self, done: int, form: str | None = None) -> str:
         from tqdm.std import tqdm
 
         elapsed = time.monotonic() - self._started
-        line = tqdm.format_meter(done, self._total, elapsed, prefix=self._what, unit=f" {self._unit}", ncols=_COLUMNS)
-        side = tqdm.format_meter(
-            done, self._total, elapsed, unit=f" {self._unit}", bar_format="{n_fmt} of {total_fmt}{unit}s, {elapsed}<{remaining}"
-        )
-        share = f'max="{self._total}" value="{min(done, self._total)}"' if self._total else ""
-        html = f"<div>{escape(self._what)} <progress {share}></progress> {escape(side)}</div>"
-        self._handle.update({"text/plain": line, "text/html": html}, raw=True)
+        text: str = tqdm.format_meter(done, self._total, elapsed, prefix=self._what, unit=f" {self._unit}", ncols=_COLUMNS, bar_format=form)
+        return text
 
     def clear(self) -> None:
         self._handle.update({"text/plain": "", "text/html": ""}, raw=True)

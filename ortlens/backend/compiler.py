@@ -15,6 +15,7 @@ from ortlens._versions import check_supported
 from ortlens.backend.custom import registered_ops
 from ortlens.backend.options import OrtBackendOptions
 from ortlens.errors import ConversionError, OrtLensError
+from ortlens.progress import progress
 from ortlens.trace.recorder import CURRENT
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Phase
 
 _MAX_INSTANCES = 8
+_MANY_OPERATIONS = 1000  # from here on, AOTAutograd takes more than a second
 
 _dump_numbers: dict[str, int] = collections.defaultdict(int)
 _dump_lock = threading.Lock()
@@ -91,7 +93,8 @@ class OrtBackend:
             inference=entry.compiler_for("inference"),
             decompositions=decompositions,
         )
-        with entry.recorded():
+        many = entry.op_count > _MANY_OPERATIONS
+        with entry.recorded(), progress(f"lowering {entry.op_count:,} operations", 0, "", at_once=many):
             compiled: Callable[..., Any] = undisturbed(backend, graph_module, example_inputs)
         return entry.direct or compiled
 

@@ -26,6 +26,7 @@ class Entry:
     """One Dynamo graph on its way through AOTAutograd.
 
     Attributes:
+        op_count: Operations in that graph.
         direct: What Dynamo may call instead of AOTAutograd's result, once compiled; None when that does more than call our graph.
     """
 
@@ -48,7 +49,7 @@ class Entry:
         self._autocasts = _torch.autocasts()  # asked here: AOTAutograd switches it off while it compiles
         self.direct: Callable[..., Any] | None = None
         self._dry_run = dry_run
-        self._op_count = count_ops(module)
+        self.op_count = count_ops(module)
         self._input_names = [input_name(source, place) for place, source in enumerate(_torch.input_sources(module))]
         self._started = time.perf_counter_ns()
         self._spent = 0  # by this backend's own work, so that what is left is AOTAutograd's
@@ -83,7 +84,7 @@ class Entry:
                     static_inputs=static,
                     recorder=self._recorder,
                     compile_id=_torch.current_compile_id(),
-                    op_count=0 if phase == "backward" else self._op_count,
+                    op_count=0 if phase == "backward" else self.op_count,
                     aot_ns=aot_ns,
                     input_names=() if phase == "backward" else self._input_names,
                     output_names=self._output_names(module, mutated) if phase == "inference" else (),

@@ -10,15 +10,18 @@ from ortlens.backend import _torch
 from ortlens.errors import UsageError
 from ortlens.lens.lens import Lens
 from ortlens.lens.measure import MAX_CALLS
+from ortlens.progress import progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from torch.export import ExportedProgram
 
     from ortlens.backend.options import OrtBackendOptions
 
 _STABLE_NS = 1_000_000_000  # explain() calls for about a second
+_MANY_MODULES = 100  # a BERT of four layers has 80, and takes about two seconds to compile
 
 
 def explain(  # noqa: PLR0913 - the contract's own signature
@@ -98,9 +101,10 @@ def explain_under(  # noqa: PLR0913 - those of `explain`
     with _torch.compiled_apart() as apart:
         fast = _compiled(target, lens, dynamic=dynamic, apart=apart)
         if dry_run:
-            lens.try_with_fakes(target, fast, args, dict(kwargs))
+            with _compiling(target):
+                lens.try_with_fakes(target, fast, args, dict(kwargs))
         else:
-            lens.result = _called(lens, lambda: fast(*args, **kwargs), calls)
+            lens.result = _called(lens, target, lambda: fast(*args, **kwargs), calls)
 
 
 def _compiled(
@@ -111,12 +115,19 @@ def _compiled(
     return torch.compile(target, backend=lens, dynamic=dynamic, **apart)
 
 
-def _called(lens: Lens, call: Callable[[], Any], calls: int | None) -> Any:
+def _called(lens: Lens, target: Any, call: Callable[[], Any], calls: int | None) -> Any:
     """Call once, which compiles, and then for stable figures, with a clock at every graph; what the last call returned."""
-    result = call()
+    with _compiling(target):
+        result = call()
     if calls == 1:
         return result
     return lens.measured(call, max_calls=(calls or MAX_CALLS) - 1, budget_ns=None if calls else _STABLE_NS)
+
+
+def _compiling(target: Any) -> AbstractContextManager[object]:
+    """Progress of a first call. PyTorch traces without telling how far it is, for seconds where there are many modules."""
+    modules = sum(1 for _ in target.modules()) if isinstance(target, torch.nn.Module) else 0
+    return progress(f"tracing {_name_of(target)}", 0, "", at_once=modules > _MANY_MODULES)
 
 
 def _name_of(target: Any) -> str:

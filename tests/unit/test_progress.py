@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import pty
 import subprocess
@@ -168,13 +169,43 @@ def test_what_the_work_raises_is_raised_and_the_bar_goes(monkeypatch: pytest.Mon
     assert work(), "the next one may be shown"
 
 
-def test_work_within_work_has_no_bar_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_within_work_takes_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = a_terminal(monkeypatch)
-    with progress("outer", 2, "step") as step:
-        work()
+    with progress("outer", 2, "step", at_once=True) as step:
+        work(2)
         step(1)
+    told = [name for part in terminal.getvalue().split("\r") for name in ("outer", "working") if name in part]
+    assert [name for name, _ in itertools.groupby(told)] == ["outer", "working", "outer"]
+    assert "\n" not in terminal.getvalue()
+
+
+def test_short_work_is_shown_where_the_whole_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = a_terminal(monkeypatch)
+    with progress("outer", 2, "step"):
+        with progress("first", 1, "step") as step:
+            step(1)
+        time.sleep(0.02)
+        with progress("second", 1, "step") as step:
+            step(1)
+    assert "first" not in terminal.getvalue()
+    assert "second" in terminal.getvalue()
+
+
+def test_another_thread_leaves_the_line_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = a_terminal(monkeypatch)
+    with progress("outer", 2, "step", at_once=True):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
     assert "outer" in terminal.getvalue()
     assert "working" not in terminal.getvalue()
+
+
+def test_work_whose_steps_nobody_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = a_terminal(monkeypatch)
+    with progress("tracing", 0, "", at_once=True):
+        assert terminal.getvalue().endswith("\rtracing …")
+    assert terminal.getvalue().endswith("\r         \r")
 
 
 def test_more_steps_than_were_announced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +260,7 @@ def test_a_notebook_gets_one_output_that_is_empty_in_the_end(monkeypatch: pytest
 
 
 def test_a_step_that_nobody_sees_costs_less_than_a_microsecond() -> None:
-    step = shown._Bar("working", 1, "step").step
+    step = shown._Bar("working", 1, "step", None).step
     fastest = min(_time_of(step) for _ in range(20))
     assert fastest < 1e-6
 
