@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ortlens._optional import require
 from ortlens.views.report.figures import Bars, Course, Errors, Ranges
@@ -17,12 +17,16 @@ from ortlens.views.report.themed_svg import COLOURS, INK, LINE, ON_FILL, ON_RUN,
 from ortlens.views.wording import clipped, percent, time_from_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Sheet
 
     from ortlens.views.report.figures import Bar, Drawing, Figure
 
 _WIDTH = 6.6  # inches of 72 units; the page scales it
 _ROW = 0.27
+_HEIGHT = 2.3  # of a drawing without rows
 _LETTER = 0.073  # inches of a letter, on average
 _LABEL = 42  # letters of a label
 _VERDICTS = ((True, "output", "o", "right"), (None, "residual", "s", "no verdict"), (False, "eager", "X", "wrong"))
@@ -75,29 +79,39 @@ def svg_from_figure(figure: Figure) -> str:
         matplotlib.rcdefaults()  # not the user's own style
         matplotlib.rcParams.update(_SETTINGS)
         warnings.filterwarnings("ignore", message=r".*[Gg]lyph.*")  # the browser has a font for it
-        canvas = _drawn(figure.drawing)
-        canvas.print_svg(stream, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        _drawn(figure.drawing).savefig(stream, format="svg", metadata=metadata)
     return themed(stream.getvalue(), figure.name, f"{figure.title} {figure.caption}")
 
 
-def _drawn(drawing: Drawing) -> Any:  # noqa: ANN401 - a matplotlib canvas, which may not be installed
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
+def _drawn(drawing: Drawing) -> Sheet:
     from matplotlib.figure import Figure as Sheet
 
-    rows = {Bars: lambda: len(drawing.bars), Ranges: lambda: len(drawing.ranges)}  # type: ignore[union-attr]
-    count = rows[type(drawing)]() if type(drawing) in rows else 0
-    legend = 0.17 * (len(drawing.words) // 2 + 1) if isinstance(drawing, Bars) and len(drawing.words) > 1 else 0.0
-    height = 0.25 + _ROW * count + legend if count else 2.3
+    rows, legend = _size(drawing)
+    height = 0.25 + _ROW * rows + legend if rows else _HEIGHT
     sheet = Sheet(figsize=(_WIDTH, height + (0.45 if isinstance(drawing, Ranges) else 0.0)), layout="constrained")
     sheet.patch.set_visible(False)
     axes = sheet.add_subplot()
     axes.patch.set_visible(False)
-    draw: Mapping[type, Callable[[Any, Any], None]] = {Bars: _bars, Ranges: _ranges, Course: _course, Errors: _errors}
-    draw[type(drawing)](axes, drawing)
-    return FigureCanvasSVG(sheet)
+    if isinstance(drawing, Bars):
+        _bars(axes, drawing)
+    elif isinstance(drawing, Ranges):
+        _ranges(axes, drawing)
+    elif isinstance(drawing, Course):
+        _course(axes, drawing)
+    else:
+        _errors(axes, drawing)
+    return sheet
 
 
-def _bars(axes: Any, drawing: Bars) -> None:  # noqa: ANN401 - matplotlib's axes, as below
+def _size(drawing: Drawing) -> tuple[int, float]:
+    """Rows of a drawing, none where its height is always the same, and inches of its legend."""
+    if isinstance(drawing, Bars):
+        return len(drawing.bars), 0.17 * (len(drawing.words) // 2 + 1) if len(drawing.words) > 1 else 0.0
+    return (len(drawing.ranges), 0.0) if isinstance(drawing, Ranges) else (0, 0.0)
+
+
+def _bars(axes: Axes, drawing: Bars) -> None:
     kinds = list(drawing.words) or list(dict.fromkeys(kind for bar in drawing.bars for kind, _ in bar.parts))
     for place, bar in enumerate(drawing.bars):
         _bar(axes, place, bar, kinds)
@@ -118,7 +132,7 @@ def _needed(bar: Bar, drawing: Bars) -> float:
     return bar.total / (1 - min(0.75, (_LETTER * len(bar.text) + 0.1) / width))
 
 
-def _bar(axes: Any, place: int, bar: Bar, kinds: list[str]) -> None:  # noqa: ANN401
+def _bar(axes: Axes, place: int, bar: Bar, kinds: list[str]) -> None:
     left = 0.0
     lengths = dict(bar.parts)
     for kind in kinds:
@@ -129,7 +143,7 @@ def _bar(axes: Any, place: int, bar: Bar, kinds: list[str]) -> None:  # noqa: AN
     axes.annotate(bar.text, (left, place), xytext=(4, 0), textcoords="offset points", va="center", color=INK)
 
 
-def _name_parts(axes: Any, drawing: Bars, longest: float) -> None:  # noqa: ANN401
+def _name_parts(axes: Axes, drawing: Bars, longest: float) -> None:
     for place, bar in enumerate(drawing.bars):
         left, lengths = 0.0, dict(bar.parts)
         for kind in drawing.words:
@@ -144,13 +158,13 @@ def _look(kind: str) -> dict[str, Any]:
     return {"facecolor": COLOURS.get(kind, COLOURS["run"]), "edgecolor": SOFT, "linewidth": 0.4}
 
 
-def _rows(axes: Any, labels: list[str]) -> None:  # noqa: ANN401
+def _rows(axes: Axes, labels: list[str]) -> None:
     axes.set_yticks(range(len(labels)), [clipped(label, _LABEL) for label in labels])
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(labels) - 0.5, -0.5)
 
 
-def _legend(axes: Any, drawing: Bars) -> None:  # noqa: ANN401
+def _legend(axes: Axes, drawing: Bars) -> None:
     from matplotlib.patches import Patch
 
     first = drawing.bars[0]
@@ -161,7 +175,7 @@ def _legend(axes: Any, drawing: Bars) -> None:  # noqa: ANN401
     axes.figure.legend(patches, names, loc="outside lower left", ncols=2, handlelength=1.2, handleheight=0.9, columnspacing=1.2)
 
 
-def _ranges(axes: Any, drawing: Ranges) -> None:  # noqa: ANN401
+def _ranges(axes: Axes, drawing: Ranges) -> None:
     for place, item in enumerate(drawing.ranges):
         axes.plot([item.median, item.slowest], [place, place], color=LINE, linewidth=1.2, solid_capstyle="butt")
         axes.plot([item.median, item.p99], [place, place], color=COLOURS["run"], linewidth=2.2, solid_capstyle="butt")
@@ -173,7 +187,7 @@ def _ranges(axes: Any, drawing: Ranges) -> None:  # noqa: ANN401
     _time_axis(axes, "x")
 
 
-def _course(axes: Any, drawing: Course) -> None:  # noqa: ANN401
+def _course(axes: Axes, drawing: Course) -> None:
     grouped = drawing.fastest != drawing.slowest
     if grouped:
         axes.fill_between(drawing.calls, drawing.fastest, drawing.slowest, color=COLOURS["other"], alpha=0.45, linewidth=0)
@@ -186,7 +200,7 @@ def _course(axes: Any, drawing: Course) -> None:  # noqa: ANN401
     _time_axis(axes, "y")
 
 
-def _time_axis(axes: Any, which: str) -> None:  # noqa: ANN401
+def _time_axis(axes: Axes, which: Literal["x", "y"]) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     axis = getattr(axes, f"{which}axis")
@@ -207,7 +221,7 @@ def _tick(value: float) -> str:
     return time_from_ns(round(value)).replace(".00", "").replace(".0 ", " ")
 
 
-def _errors(axes: Any, drawing: Errors) -> None:  # noqa: ANN401
+def _errors(axes: Axes, drawing: Errors) -> None:
     finite = [error for error in drawing.errors if 0 < error < math.inf]
     around = [*finite, 1.0] if drawing.in_tolerances else finite or [1.0]
     low, high = min(around) / 10, max(around) * 10
@@ -230,7 +244,7 @@ def _errors(axes: Any, drawing: Errors) -> None:  # noqa: ANN401
     axes.figure.legend(loc="outside lower left", ncols=4, handlelength=1.6, columnspacing=1.2)
 
 
-def _error_axis(axes: Any, drawing: Errors, low: float, high: float) -> None:  # noqa: ANN401
+def _error_axis(axes: Axes, drawing: Errors, low: float, high: float) -> None:
     if drawing.in_tolerances:
         axes.axhline(1.0, color=SOFT, linewidth=0.8, linestyle="--", label="the tolerance")
     axes.set_yscale("log")
