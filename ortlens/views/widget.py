@@ -13,15 +13,21 @@ from typing import TYPE_CHECKING, Any
 import anywidget
 import traitlets
 
+from ortlens.analysis.identity import Link
 from ortlens.errors import UsageError
+from ortlens.trace.frames import frame_from_records
+from ortlens.trace.schema import table_from_record
 from ortlens.views import cells, held
 from ortlens.views.capture_view import SavedCapture
+from ortlens.views.chain import chain
 from ortlens.views.netron.embedding import embedding
 from ortlens.views.selection import Selectable, panel
 from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import pandas as pd
 
     from ortlens.trace.records import Capture
     from ortlens.views.netron.embedding import Embedding
@@ -34,7 +40,8 @@ class SelectionError(UsageError, traitlets.TraitError):
 class Explorer(anywidget.AnyWidget):
     """The interactive explorer of one capture; `lens.show()` makes it.
 
-    `selected`, `tab` and `graph` are shared with the browser both ways: set them, read them, or `observe` them.
+    `selected`, `tab` and `graph` are shared with the browser both ways: set them, read them, or `observe` them. `chain` is a frame of what
+    is linked to the selection.
     """
 
     _esm = held.loader()
@@ -63,6 +70,11 @@ class Explorer(anywidget.AnyWidget):
         super().__init__(**beginning, **self._hold())
         self.on_msg(self._answer)
         cells.shown(self.close)
+
+    @property
+    def chain(self) -> pd.DataFrame:
+        """What the selection is linked to, as `lens.links()`: a row per way from a user line to a kernel; empty without one."""
+        return frame_from_records(table_from_record("links", Link), chain(self._capture, self.selected))
 
     def close(self) -> None:
         """Leave the browser. Python keeps what was selected; displayed again, it opens again."""

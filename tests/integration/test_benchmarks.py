@@ -64,6 +64,19 @@ EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
         "What a page of": ("page", "data, gzip", "packing it", "widget, gzip"),
         **({"How soon a page of": CLICKS} if shutil.which("chromium") else {"Times are not measured": ()}),
     },
+    "notebook": {
+        "What a notebook weighs": (
+            "code and style sheet, gzip, once per notebook",
+            "loader, gzip, in each output",
+            "ten outputs of the large capture",
+            "ten outputs of recorded models",
+        ),
+        **(
+            {"How soon JupyterLab shows": ("cell to screen, the first", "cell to screen, another of the same capture")}
+            if shutil.which("chromium")
+            else {"Times are not measured": ()}
+        ),
+    },
     "graph_view": GRAPH if shutil.which("chromium") else {"Nothing is measured": ()},
     "training": {"A training step": ("ortlens to eager",)},
     "verify": {"Every value compared": ("6 values",)},

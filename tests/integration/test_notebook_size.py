@@ -21,7 +21,7 @@ def saved() -> nbformat.NotebookNode:
     names = sorted(path.stem for path in CAPTURES.glob("*.ortlens"))
     load = f"import ortlens\nlens = {{name: ortlens.load(f'{CAPTURES}/{{name}}.ortlens') for name in {names!r}}}"
     shows = [nbformat.v4.new_code_cell(f"lens[{names[n % len(names)]!r}].show()") for n in range(10)]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(load), *shows])
+    notebook: nbformat.NotebookNode = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(load), *shows])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of zmq and the client, about the loop
         nbclient.NotebookClient(notebook, timeout=600, store_widget_state=True).execute()

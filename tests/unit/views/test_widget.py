@@ -162,6 +162,51 @@ def test_a_wrong_id_leaves_what_was(shell: Shell) -> None:
     assert (view.tab, view.graph) == ("overview", None)
 
 
+def test_the_chain_is_a_frame_of_what_is_selected(shell: Shell) -> None:
+    assert shell.kernel
+    view = shown()
+    assert view.chain.empty
+    assert list(view.chain.columns) == list(PIECES.links().columns)
+    view.selected = "partition:p13"
+    assert view.chain.equals(PIECES.links(partition="p13"))
+    view.selected = "node:g8/addmm"
+    assert view.chain.equals(PIECES.links(node="g8:addmm"))
+    view.selected = "line:record.py:37"
+    assert view.chain.equals(PIECES.links(line="record.py:37"))
+
+
+@pytest.mark.parametrize(
+    "kind", ["graph", "partition", "node", "model", "session", "kernel", "recompile", "module", "line", "onnx", "finding", "run"]
+)
+def test_what_can_be_selected_leads_to_what_it_names(kind: str, shell: Shell) -> None:
+    assert shell.kernel
+    view = shown()
+    found = 0
+    for selected in list(view._selectable._ids(kind))[:40]:
+        view.selected = selected
+        found += len(view.chain)
+        name = selected.partition(":")[2]
+        columns = {
+            "graph": "graph_id",
+            "partition": "partition_id",
+            "node": "node",
+            "kernel": "kernel",
+            "onnx": "onnx_node",
+            "session": "session_id",
+        }
+        if kind in columns:
+            assert set(view.chain[columns[kind]].dropna()) <= {name, name.partition("/")[2]}
+    assert found
+
+
+def test_a_break_leads_to_the_nodes_of_its_line(shell: Shell) -> None:
+    assert shell.kernel
+    node = PIECES.captured().nodes[0]
+    at = replace(PIECES.captured().breaks[0], file=node.file, line=node.line)
+    view = shown(SavedCapture(replace(PIECES.captured(), breaks=(at,))), selected=f"break:{at.break_id}")
+    assert set(view.chain["line"]) == {node.line}
+
+
 def test_views_of_one_capture_share_its_bytes_and_the_code(shell: Shell) -> None:
     assert shell.kernel
     views = [shown() for _ in range(10)]
