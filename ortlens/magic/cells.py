@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 
 from IPython.core.inputtransformer2 import cell_magic
 
-from ortlens.lens.capture import capture
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -63,6 +61,8 @@ class OpenCell:
             name: Name of the capture.
             when_over: Gets the lens, once, after the cell.
         """
+        from ortlens.lens.capture import capture  # loads torch, which %load_ext should not wait for
+
         self._shell = shell
         self._when_over = when_over
         self._inner = 0  # cells that run inside this one, through `get_ipython().run_cell`

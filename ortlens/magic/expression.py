@@ -54,9 +54,12 @@ def call_from_expression(text: str, namespace: dict[str, Any], file: str, line: 
 
 def _parsed(text: str) -> ast.Expression:
     try:
-        return ast.parse(text.strip(), mode="eval")
+        tree = ast.parse(text.strip(), mode="eval")
     except SyntaxError as err:
         raise UsageError(_no_expression(text, err)) from err
+    if any(isinstance(node, (ast.Await, ast.Yield, ast.YieldFrom)) for node in ast.walk(tree)):
+        raise UsageError(f"%ortlens {text}: an expression cannot wait or yield here; in a cell that begins with %%ortlens, `await` works")
+    return tree
 
 
 def _no_expression(text: str, err: SyntaxError) -> str:
@@ -82,7 +85,7 @@ def _arguments(call: ast.Call) -> list[ast.expr]:
 
 def _computes(part: ast.expr, namespace: Mapping[str, Any]) -> bool:
     """True when a part of a call is itself a computation with tensors or modules: it has calls or operators, and names such values."""
-    works = any(isinstance(node, (ast.Call, ast.BinOp, ast.Compare, ast.Await)) for node in ast.walk(part))
+    works = any(isinstance(node, (ast.Call, ast.BinOp, ast.Compare)) for node in ast.walk(part))
     return works and any(_holds_tensors(namespace.get(node.id)) for node in ast.walk(part) if isinstance(node, ast.Name))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError as ShellUsageError
-from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
+from IPython.core.magic import Magics, line_cell_magic, magics_class, needs_local_scope, no_var_expand
 from IPython.display import display
 
 from ortlens.errors import OptionalDependencyError, OrtLensError, UnsupportedVersionError, UsageError
@@ -58,9 +58,10 @@ class OrtlensMagics(Magics):
         self._shell = shell
         self._open: OpenCell | None = None
 
+    @needs_local_scope
     @no_var_expand
     @line_cell_magic
-    def ortlens(self, line: str, cell: str | None = None) -> None:
+    def ortlens(self, line: str, cell: str | None = None, local_ns: dict[str, Any] | None = None) -> None:
         """Run PyTorch code through ONNX Runtime with torch.compile, and show what happened.
 
         One expression::
@@ -109,7 +110,7 @@ class OrtlensMagics(Magics):
         """
         try:
             with _told_by_the_shell():
-                self._run(line, cell)
+                self._run(line, cell, local_ns or {})
         except Exception as err:  # noqa: BLE001 - raised again, without the frames between the user's line and the user's code
             raise err.with_traceback(_users_part(err.__traceback__))  # noqa: B904 - it is the same
 
@@ -139,22 +140,24 @@ class OrtlensMagics(Magics):
         """Number of the running cell, as its prompt shows it."""
         return max(len(self._shell.user_ns.get("In", ())) - 1, 0)
 
-    def _run(self, line: str, cell: str | None) -> None:
+    def _run(self, line: str, cell: str | None, names: dict[str, Any]) -> None:
         if cell is not None:
             self._run_body(line, cell)
         elif line.strip():
-            self._run_line(line)
+            self._run_line(line, names)
         else:
             from ortlens import __version__
 
             print(_SHORT_HELP.format(version=__version__))
 
-    def _run_line(self, line: str) -> None:
+    def _run_line(self, line: str, names: dict[str, Any]) -> None:
+        """Run an expression, with the names of the function that the magic stands in before those of the notebook."""
         options, expression = split_line(line_parser(), line)
         if not expression:
             raise UsageError("%ortlens needs an expression behind its options, as %ortlens model(x)")
         request = request_from_options(options)
-        call = call_from_expression(expression, self._shell.user_ns, *self._place(expression))
+        own = self._shell.user_ns
+        call = call_from_expression(expression, own if names is own else {**own, **names}, *self._place(expression))
         lens = new_lens(request, expression)
         try:
             explained(request, lens, call.target, call.args, call.kwargs)

@@ -6,10 +6,14 @@ import argparse
 import keyword
 import re
 import shlex
-from typing import NoReturn
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, NoReturn
 
 from ortlens.errors import UsageError
 from ortlens.job.request import add_compiling, add_measuring, add_outputs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _OPTION = re.compile(r"\s*(?P<name>--?[A-Za-z][\w-]*)(?P<equals>=)?")
 _VALUE = re.compile(r"""\s*(?P<value>(?:"[^"]*"|'[^']*'|[^\s"'])+)""")
@@ -19,7 +23,7 @@ class _Parser(argparse.ArgumentParser):
     """Raises where argparse would end the process."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}. %ortlens? shows all options")
+        raise UsageError(f"{message.rstrip('?.')}{'?' if message.endswith('?') else '.'} %ortlens? shows all options")
 
 
 def line_parser() -> argparse.ArgumentParser:
@@ -86,8 +90,15 @@ def split_line(parser: argparse.ArgumentParser, line: str) -> tuple[argparse.Nam
             line = line[value.end() :] if value else line
     rest = line.strip()
     if rest.startswith("-") and not rest.startswith("-- ") and (unknown := _OPTION.match(rest)) and _is_option(unknown["name"], rest):
-        parser.error(f"there is no option {unknown['name']}; an expression that begins with a minus stands behind -- ")
+        parser.error(f"there is no option {unknown['name']}{_hint(unknown['name'], known)}")
     return parser.parse_args(words), rest.removeprefix("-- ").rstrip("; ").strip()
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    if near:
+        return f"; did you mean {near[0]}?"
+    return "" if name.startswith("--") else "; an expression that begins with a minus stands behind --, as in %ortlens -- -x"
 
 
 def _is_option(name: str, rest: str) -> bool:
@@ -114,11 +125,7 @@ def cell_options(line: str) -> argparse.Namespace:
         raise UsageError(f"%%ortlens {line}: {err}") from err
     options, more = parser.parse_known_args(words)
     if more:
-        known = {name for action in line_parser()._actions for name in action.option_strings}  # noqa: SLF001 - as above
-        hint = (
-            "is an option of %ortlens alone; in a cell, say it in torch.compile" if more[0].partition("=")[0] in known else "is no option"
-        )
-        parser.error(f"{more[0]} {hint}; the line of %%ortlens has options only, the code stands below it")
+        _refuse_unknown(parser, more[0])
     if options.profile or options.verify:
         asked = "profile" if options.profile else "verify"
         raise UsageError(
@@ -126,3 +133,11 @@ def cell_options(line: str) -> argparse.Namespace:
             f"or keep the lens with -o lens and call lens.{asked}(x) after the cell"
         )
     return options
+
+
+def _refuse_unknown(parser: argparse.ArgumentParser, word: str) -> NoReturn:
+    name = word.partition("=")[0]
+    if any(name in action.option_strings for action in line_parser()._actions):  # noqa: SLF001 - as above
+        raise UsageError(f"{name} is an option of %ortlens alone; in a cell, say it in torch.compile. %ortlens? shows all options")
+    near = _hint(name, parser._option_string_actions) if name.startswith("--") else ""  # noqa: SLF001 - as above
+    parser.error(f"{word} is no option of %%ortlens{near or '; the code stands in the lines below it'}")

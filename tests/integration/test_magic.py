@@ -122,6 +122,11 @@ def test_an_expression_without_a_computation_says_so(shell: Shell) -> None:
     assert "nothing was compiled here" in shell.err
 
 
+def test_names_of_a_function_are_seen(shell: Shell) -> None:
+    assert shell.run("def h(own):\n    %ortlens --quiet --calls 1 -o lens f(own)\nh(torch.ones(3))") is None
+    torch.testing.assert_close(shell["lens"].result, torch.full((3,), 3.0))
+
+
 def test_profile_and_verify_look_closer(shell: Shell) -> None:
     assert shell.run("%ortlens --calls 1 --no-grad --profile --verify -o lens model(x)") is None
     assert len(shell["lens"].kernels) > 0
@@ -154,10 +159,12 @@ def test_files_are_written(shell: Shell, tmp_path: Path) -> None:
     ("line", "said"),
     [
         ("--nope f(x)", "there is no option --nope"),
-        ("--profil f(x)", "there is no option --profil"),
+        ("--profil f(x)", "there is no option --profil; did you mean --profile? %ortlens? shows"),
+        ("-q f(x)", "stands behind --"),
         ("f(x) -o lens", "options stand before the expression: %ortlens -o lens f(x)"),
         ("y = f(x)", "%ortlens -o lens f(x); its value is then in lens.result"),
         ("f(x", "was never closed"),
+        ("await f(x)", "cannot wait"),
         ("-o lens", "needs an expression"),
         ("-o", "expected one argument"),
         ("-o 1a f(x)", "'1a' is no name"),
@@ -308,6 +315,7 @@ def test_called_by_a_script(shell: Shell) -> None:
     ("line", "said"),
     [
         ("--nope", "--nope is no option"),
+        ("--reprot x.html", "did you mean --report?"),
         ("--calls 3", "--calls is an option of %ortlens alone"),
         ("--verify", "lens.verify(x)"),
         ("--profile", "%ortlens --profile model(x)"),
@@ -362,6 +370,15 @@ def test_a_display_that_fails_is_no_failing_model(shell: Shell, monkeypatch: pyt
     assert shell.run("%ortlens --calls 1 f(x)") is None
     assert "planted" in shell.err
     assert "torch.compile with backend ortlens" in shell.out
+
+
+def test_loading_the_extension_does_not_wait_for_torch(run_python: Callable[..., str]) -> None:
+    program = (
+        "import os, sys; os.environ['IPYTHONDIR'] = os.getcwd();"
+        "from IPython.core.interactiveshell import InteractiveShell; shell = InteractiveShell.instance();"
+        "[shell.run_cell(cell) for cell in ('%load_ext ortlens', '%ortlens', '%ortlens --nope x')]; print('torch' in sys.modules)"
+    )
+    assert run_python(program).endswith("\nFalse\n")
 
 
 def test_import_ortlens_loads_no_ipython(run_python: Callable[..., str]) -> None:
