@@ -206,7 +206,7 @@ def _time_axis(axes: Axes, which: Literal["x", "y"]) -> None:
     axis = getattr(axes, f"{which}axis")
     low, high = axis.get_data_interval()
     if high < _FEW_TIMES * low:
-        axis.set_major_locator(MaxNLocator(5))
+        axis.set_major_locator(MaxNLocator(5, integer=True))
     else:
         getattr(axes, f"set_{which}scale")("log")
         axis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5) if high < 30 * low else (1,)))  # few powers of ten lie within 30 times

@@ -122,7 +122,7 @@ def _assembled(parts: Contents, packed: str, models: _Models) -> str:
         f"<style>{SUMMARY_CSS}</style><style>{_static('explorer.css')}</style><style>{CSS}</style>",
         f"<script>{_STARTED}</script>",
     ]
-    explorer = '<div class="or-explorer"><div data-ortlens-payload="ortlens-data"></div></div>'
+    explorer = '<section class="or-explorer" aria-label="Explorer"><div data-ortlens-payload="ortlens-data"></div></section>'
     licences = f'<script type="text/plain" id="ortlens-licences">{_quoted(_static("THIRD_PARTY_LICENSES.txt") + models.notice)}</script>'
     code = f"{packed}{models.data}{licences}\n<script>{_bundle()}</script>"
     body = f"{header(parts, models.notes)}\n{explorer}\n<main>\n{''.join(sections(parts))}</main>\n{footer()}\n{code}"

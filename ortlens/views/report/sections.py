@@ -59,7 +59,8 @@ def header(parts: Contents, more: tuple[str, ...]) -> str:
         One `header` element.
     """
     told = dict(surroundings_of(parts.capture))
-    facts = [f"captured {told['captured']}", f"backend {told['backend']}"]
+    facts = [f"captured {told['captured']}"] if parts.capture.created else []
+    facts += [f"backend {told['backend']}"]
     facts += [f"{name} {told[name]}" for name in ("torch", "onnxruntime") if name in told]
     facts += [told["execution providers"]] if "execution providers" in told else []
     lines = [f'<p class="or-about">{safe(" · ".join(facts))}</p>']

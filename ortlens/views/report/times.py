@@ -70,7 +70,7 @@ def ledger_figure(capture: Capture, overview: Overview) -> Figure | None:
 
 def _graph_bar(graph_id: str, parts: Sequence[LedgerPart], rows: Sequence[GraphRow]) -> Bar:
     graph = next((row.graph for row in rows if row.graph.graph_id == graph_id), None)
-    name = graph_id if graph is None else f"{graph_label(graph)} {function(graph.name)}" if graph.name else graph_label(graph)
+    name = graph_id if graph is None else f"{graph_label(graph)}: {function(graph.name)}" if graph.name else graph_label(graph)
     total = sum(part.ns for part in parts)
     return Bar(label=name, parts=tuple((part.part, float(part.ns)) for part in parts), text=time_from_ns(total))
 
@@ -90,11 +90,12 @@ def sessions_figure(capture: Capture, overview: Overview) -> Figure | None:
         return None
     shown = timed[:MAX_ROWS]
     calls = sum(session.calls for session in capture.sessions)
+    made = "The only call" if calls == 1 else f"All {calls:,} calls"
     some = f", shown for the {len(shown)} of {len(timed):,} sessions that took the most time" if len(timed) > len(shown) else ""
     return Figure(
         name="sessions",
         title="How evenly long are the calls of each session?",
-        caption=f"All {calls:,} calls{some}. Dot: median; thick bar: to 90 %; thin: to 99 %; line: to the slowest.",
+        caption=f"{made}{some}. Dot: median; thick bar: to 90 %; thin: to 99 %; line: to the slowest.",
         method=(
             "Every call of a session is timed from binding its inputs to handing its outputs back, the first calls included. Percentiles "
             "come from a histogram whose buckets are at most 3.2 % wide; the slowest call is exact. "

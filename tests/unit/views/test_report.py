@@ -304,3 +304,41 @@ def test_the_data_is_that_of_the_capture() -> None:
     data = json.loads(gzip.decompress(base64.b64decode(text)))
     assert data["tables"]["runs"]["rows"] == len(CAPTURES["pieces"].runs)
     assert not data["meta"]["redacted"]
+
+
+def _with_model() -> r.Capture:
+    """A capture that holds a model, of which the viewer is told by its bytes: an empty message is a model without nodes."""
+    return r.Capture(
+        graphs=(r.Graph(graph_id="g0", phase="inference", node_count=1, op_count=1, partition_count=1, coverage=1.0),),
+        partitions=(r.Partition(partition_id="p0", graph_id="g0", node_count=1, input_count=1, output_count=1, model_id="m0"),),
+        models=(r.Model(model_id="m0", partition_id="p0", node_count=1),),
+        attachments={"models/m0.onnx": b""},
+    )
+
+
+def _held(page: str) -> list[str | None]:
+    return [about["data-ortlens-model"] for about, _ in Elements(page).scripts if "data-ortlens-model" in about]
+
+
+def test_models_are_in_the_page_unless_they_are_not_wanted() -> None:
+    assert _held(report_page(_with_model())) == ["m0"]
+    assert _held(report_page(_with_model(), models=False)) == []
+    assert _held(report_page(_with_model(), redact=True)) == []
+
+
+def test_without_netron_the_page_is_there_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "netron", None)
+    page = report_page(_with_model())
+    assert "needs netron" in page
+    assert "data-ortlens-frame>" not in page.replace(page_module._bundle(), "")
+
+
+def test_what_does_not_fit_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("netron")
+    whole = report_page(_with_model())
+    bare = len(report_page(_with_model(), models=False).encode())
+    room = bare + (len(whole.encode()) - bare) // 2
+    monkeypatch.setattr(page_module, "BUDGET_BYTES", room)
+    page = report_page(_with_model())
+    assert len(page.encode()) <= room
+    assert "does not fit into this page" in page
