@@ -128,3 +128,20 @@ def test_the_digest_follows_the_cells(tmp_path: Path) -> None:
     before = kept(notebook, scrubber(tmp_path)).metadata.ortlens.source
     notebook.cells[0].source = "x = 2"
     assert source_digest(notebook) != before
+
+
+def test_progress_is_gone_from_a_kept_notebook_and_needs_no_widgets(tmp_path: Path) -> None:
+    source = """
+import os, sys, time
+os.environ.pop("ORTLENS_PROGRESS")
+sys.modules["ipywidgets"] = None
+import ortlens.progress as shown
+shown._SHORT_S = 0.0
+with shown.progress("working", 3, "step") as step:
+    for _ in range(3):
+        time.sleep(0.15)
+        step(1)
+"""
+    notebook = executed(written(tmp_path, source), tmp_path)
+    (output,) = code_cells(notebook)[0].outputs
+    assert output.data == {"text/plain": "", "text/html": ""}
