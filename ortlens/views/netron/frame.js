@@ -282,7 +282,11 @@
         shown = id;
         const model = await viewer.open(contextOf(host, need, `${id}.onnx`, bytes));
         if (!model) throw new Error("The layout was cancelled.");
-        if (!window.innerWidth) await visible().then(() => viewer._reload()); // it was hidden meanwhile
+        // Hidden meanwhile, as with a notebook's own tabs: nothing could be measured. Once more, then.
+        if (!window.innerWidth || document.querySelector("#canvas [transform*=NaN]")) {
+          await visible();
+          await viewer.render(viewer.activeTarget, viewer.activeSignature);
+        }
         viewer.show(null);
         note("");
         if (names?.length) select(viewer, names);

@@ -1,0 +1,360 @@
+"""Netron in a real browser, from a file: alone, and in the report, linked with everything else, under the report's rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from ortlens.trace import records as r
+from ortlens.trace import store
+from ortlens.views.capture_view import SavedCapture
+from ortlens.views.netron.display import netron_view
+from tests.browser.page import BROWSER_MARKS, WIDE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from playwright.sync_api import Browser, FrameLocator, Locator, Page
+
+    from ortlens.trace.records import Capture
+
+pytestmark = BROWSER_MARKS
+
+MODELS = store.load(Path(__file__).parent / "captures" / "models.ortlens")
+PATIENCE = 30_000
+VSCODE = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:; child-src data:"
+"""As in VS Code's notebooks: inline scripts may run, those by blob URL may not, and there are no workers."""
+
+
+@pytest.fixture
+def shown(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
+    """Opens a page; afterwards nothing may have been complained of, or asked of anyone: what a frame makes itself has a blob URL."""
+    trouble: list[str] = []
+    pages: list[Page] = []
+
+    def opened(html: str | Path, *, heard: list[str] | None = None, **context: Any) -> Page:  # noqa: ANN401 - as playwright takes them
+        file = html if isinstance(html, Path) else tmp_path / f"page{len(pages)}.html"
+        if isinstance(html, str):
+            file.write_text(html, encoding="utf-8")
+        told = trouble if heard is None else heard
+        page = browser.new_page(**{"viewport": WIDE, **context})
+        pages.append(page)
+        page.on("console", lambda message: told.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: told.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: told.append(f"dialog: {dialog.message}"))
+        own = (file.as_uri(), "blob:null/")
+        page.on("request", lambda request: None if request.url.startswith(own) else told.append(f"request: {request.url}"))
+        page.goto(file.as_uri())
+        return page
+
+    yield opened
+    for page in pages:
+        page.close()
+    assert trouble == []
+
+
+@pytest.fixture
+def report(shown: Callable[..., Page], tmp_path: Path) -> Callable[..., Page]:
+    """Opens the report of a capture."""
+
+    def opened(capture: Capture, **context: Any) -> Page:  # noqa: ANN401 - as playwright takes them
+        page = shown(SavedCapture(capture).report(tmp_path / "report.html"), **context)
+        page.wait_for_selector("[data-ortlens-ready]", timeout=PATIENCE)
+        return page
+
+    return opened
+
+
+def drawn(root: Page | FrameLocator, model: str | None = None) -> None:
+    which = f"[data-shown='{model}']" if model else "[data-shown]"
+    root.locator(f"html{which}").wait_for(state="attached", timeout=PATIENCE)
+
+
+def netron(page: Page, model: str | None = None) -> FrameLocator:
+    """The frame in the explorer, with a model in it."""
+    if page.locator("[data-tab=onnx]").get_attribute("aria-selected") != "true":
+        page.click("[data-tab=onnx]")
+    frame = page.frame_locator(".ol-onnx-frame")
+    drawn(frame, model)
+    return frame
+
+
+def node(root: Page | FrameLocator, name: str) -> Locator:
+    return root.locator(f'[id="node-name-{name}"]')
+
+
+def selected(page: Page, wanted: str) -> None:
+    page.locator(f'.ol-details[data-selected="{wanted}"]').wait_for(timeout=PATIENCE)
+
+
+def highlighted(root: FrameLocator, *names: str) -> None:
+    """These nodes are, and nothing else is."""
+    for name in names:
+        root.locator(f'[id="node-name-{name}"].select').wait_for(timeout=PATIENCE)
+    assert root.locator(".graph-node.select").count() == len(names)
+
+
+def names_in(capture: Capture, member: str) -> list[str]:
+    return [found.name for found in onnx.load_from_string(capture.attachments[member]).graph.node]
+
+
+def with_model(data: bytes, names: list[str], *, claimed: int | None = None) -> Capture:
+    """A capture of one model, with a node of the program for each of its nodes."""
+    graph = r.Graph(graph_id="g0", compile_id="0/0", phase="inference", name="forward", node_count=len(names), op_count=len(names))
+    partition = r.Partition(partition_id="p0", graph_id="g0", node_count=len(names), input_count=1, output_count=1, model_id="m0")
+    nodes = tuple(
+        r.Node(graph_id="g0", node=f"n{n}", target="aten.relu", partition_id="p0", supported=True, onnx_nodes=(name,))
+        for n, name in enumerate(names)
+    )
+    model = r.Model(model_id="m0", partition_id="p0", node_count=claimed or len(names))
+    return replace(
+        MODELS, graphs=(graph,), partitions=(partition,), nodes=nodes, models=(model,), attachments={"models/m0.onnx": data},
+        sessions=(), runs=(), kernels=(), findings=(), numerics=(), ledger=(), breaks=(), recompiles=(), fallbacks=(),
+    )  # fmt: skip
+
+
+def chain(names: list[str], *, hub: bool = False) -> bytes:
+    """Nodes in a row; with a hub, each of them reads the first input too."""
+    values = [f"v{n}" for n in range(len(names) + 1)]
+    kind = "Add" if hub else "Relu"
+    reads = [[value, "hub"] if hub else [value] for value in values]
+    nodes = [helper.make_node(kind, reads[n], [values[n + 1]], name=name) for n, name in enumerate(names)]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in (["v0", "hub"] if hub else ["v0"])]
+    outputs = [helper.make_tensor_value_info(values[-1], TensorProto.FLOAT, [2])]
+    made: bytes = helper.make_model(helper.make_graph(nodes, "graph", inputs, outputs)).SerializeToString()
+    return made
+
+
+# ---- alone ----
+
+
+@pytest.mark.parametrize("optimized", [False, True])
+def test_a_saved_page_draws_every_node(shown: Callable[..., Page], tmp_path: Path, optimized: bool) -> None:  # noqa: FBT001 - a parameter
+    view = netron_view(MODELS, "p1", optimized=optimized)
+    page = shown(view.save(tmp_path / "m1.html"))
+    drawn(page)
+    names = names_in(MODELS, f"models/{view.name}.onnx")
+    assert page.locator(".graph-node").count() == len(names) == len(set(names))
+    for name in names:
+        assert node(page, name).count() == 1
+
+
+def test_a_click_shows_what_a_node_is(shown: Callable[..., Page], tmp_path: Path) -> None:
+    page = shown(netron_view(MODELS, "p0", optimized=True).save(tmp_path / "m0.html"))
+    drawn(page)
+    node(page, "node_Gemm_0").locator(".node-item").first.click()
+    page.locator(".sidebar-title", has_text="Node Properties").wait_for()
+    told = page.locator("#sidebar-content").evaluate("(found) => [...found.querySelectorAll('input')].map((one) => one.value).join(' ')")
+    assert "transB" in told
+
+
+@pytest.mark.parametrize(("scheme", "back"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(64, 64, 64)")])
+def test_alone_it_follows_the_system(shown: Callable[..., Page], tmp_path: Path, scheme: str, back: str) -> None:
+    page = shown(netron_view(MODELS, "p0", optimized=False).save(tmp_path / "m0.html"), color_scheme=scheme)
+    drawn(page)
+    assert page.evaluate("getComputedStyle(document.getElementById('target')).backgroundColor") in {back, "rgba(0, 0, 0, 0)"}
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == back
+
+
+def test_an_output_of_a_notebook_takes_no_focus(shown: Callable[..., Page]) -> None:
+    page = shown(f"<!doctype html><body><input autofocus>{netron_view(MODELS, 'p0', optimized=False)._repr_html_()}")
+    frame = page.frame_locator("iframe")
+    drawn(frame)
+    assert frame.locator(".graph-node").count() == 12
+    assert page.evaluate("document.activeElement.localName") == "input"
+
+
+def test_where_only_inline_scripts_may_run_it_draws_all_the_same(shown: Callable[..., Page]) -> None:
+    heard: list[str] = []
+    head = f'<!doctype html><meta http-equiv="Content-Security-Policy" content="{VSCODE}">'
+    page = shown(f"{head}<body>{netron_view(MODELS, 'p0', optimized=False)._repr_html_()}", heard=heard)
+    frame = page.frame_locator("iframe")
+    drawn(frame)
+    assert frame.locator(".graph-node").count() == 12
+    assert heard
+    assert all("Content Security Policy" in line or "request: blob:" in line for line in heard)
+
+
+# ---- in the explorer ----
+
+
+def test_every_model_of_a_report_is_drawn_in_one_frame(report: Callable[..., Page]) -> None:
+    page = report(MODELS)
+    frame = netron(page, "m0")
+    assert frame.locator(".graph-node").count() == 12
+    page.locator(".ol-onnx-frame").evaluate("(found) => { found.dataset.mark = 'the same'; }")
+    page.click("[data-model=m1]")
+    drawn(frame, "m1")
+    selected(page, "model:m1")
+    assert frame.locator(".graph-node").count() == 12
+    page.click("text=As it runs")
+    drawn(frame, "m1.optimized")
+    assert page.locator(".ol-onnx-frame[data-mark='the same']").count() == 1
+
+
+def test_a_click_in_netron_selects_the_node_everywhere(report: Callable[..., Page]) -> None:
+    page = report(MODELS)
+    frame = netron(page, "m0")
+    node(frame, "native_layer_norm/LayerNormalization").click()
+    selected(page, "onnx:m0/native_layer_norm/LayerNormalization")
+    assert page.locator(".ol-step[data-step=nodes] .ol-link").all_inner_texts() == ["native_layer_norm"]
+    page.click("[data-tab=tables]")
+    page.click("[data-table=nodes]")
+    row = page.locator(".ol-grid-row[aria-selected=true]")
+    row.wait_for()
+    assert "native_layer_norm" in row.inner_text()
+
+
+def test_a_click_in_the_model_that_runs_selects_the_kernel(report: Callable[..., Page]) -> None:
+    page = report(MODELS)
+    frame = netron(page, "m0")
+    page.click("text=As it runs")
+    drawn(frame, "m0.optimized")
+    node(frame, "gelu/Tanh_7").click()
+    selected(page, "kernel:s0/gelu/Tanh_7")
+
+
+def test_what_is_selected_elsewhere_is_highlighted_in_netron(report: Callable[..., Page]) -> None:
+    page = report(MODELS)
+    page.click("[data-tab=tables]")
+    page.click("[data-table=nodes]")
+    page.locator(".ol-grid-row", has_text="native_layer_norm_1").first.click()
+    selected(page, "node:g0/native_layer_norm_1")
+    frame = netron(page, "m1")  # the partition it is in, not the first
+    highlighted(frame, "native_layer_norm_1/LayerNormalization")
+    page.locator(".ol-step[data-step=modules] .ol-link").first.click()
+    page.locator(".ol-onnx-entry[data-model=m1][aria-pressed=true]").wait_for()
+
+
+def test_a_node_out_of_sight_is_brought_into_view(report: Callable[..., Page]) -> None:
+    names = [f"relu_{n}" for n in range(40)]
+    page = report(with_model(chain(names), names))
+    frame = netron(page, "m0")
+    wanted = node(frame, "relu_18")
+    place = "(found) => { const at = found.getBoundingClientRect(); return at.top >= 0 && at.bottom <= innerHeight; }"
+    assert not wanted.evaluate(place)
+    page.click("[data-tab=tables]")
+    page.click("[data-table=nodes]")
+    page.locator(".ol-grid-row", has_text="n18").click()
+    selected(page, "node:g0/n18")
+    page.click("[data-tab=onnx]")
+    highlighted(frame, "relu_18")
+    for _ in range(200):  # it scrolls there
+        if wanted.evaluate(place):
+            return
+        page.wait_for_timeout(50)
+    pytest.fail("relu_18 stays out of sight")
+
+
+def test_a_model_that_opens_in_a_tab_that_is_left_is_drawn_when_one_comes_back(report: Callable[..., Page]) -> None:
+    page = report(MODELS)
+    page.click("[data-tab=onnx]")
+    page.click("[data-tab=graph]")
+    page.wait_for_timeout(1500)
+    frame = netron(page, "m0")
+    box = node(frame, "node_Gemm_0").bounding_box()
+    assert box is not None
+    assert box["width"] > 20
+
+
+@pytest.mark.parametrize(("scheme", "before", "after"), [("light", "false", "true"), ("dark", "true", "false")])
+def test_light_and_dark_follow_the_explorer(report: Callable[..., Page], scheme: str, before: str, after: str) -> None:
+    page = report(MODELS, color_scheme=scheme)
+    frame = netron(page, "m0")
+    frame.locator(f"html[data-dark={before}]").wait_for(state="attached")
+    for _ in range(1 if scheme == "dark" else 2):  # automatic, light, dark
+        page.click(".ol-theme")
+    frame.locator(f"html[data-dark={after}]").wait_for(state="attached")
+    fill = {"true": "rgb(64, 64, 64)", "false": "rgb(255, 255, 255)"}[after]
+    assert frame.locator("body").evaluate("(found) => getComputedStyle(found).backgroundColor") == fill
+
+
+def test_by_keyboard_into_the_frame_and_out_again(report: Callable[..., Page]) -> None:
+    page = report(MODELS)
+    netron(page, "m0")
+    page.locator("[data-model=m0]").focus()
+    seen = []
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate("document.activeElement.localName"))
+        if seen[-1] == "iframe":
+            break
+    assert seen[-1] == "iframe"
+    page.keyboard.press("Escape")
+    page.wait_for_function("document.activeElement.dataset.model === 'm0'")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    selected(page, "model:m1")
+    drawn(page.frame_locator(".ol-onnx-frame"), "m1")
+
+
+def test_a_model_can_be_saved_out_of_a_report(report: Callable[..., Page]) -> None:
+    page = report(MODELS)
+    netron(page, "m0")
+    with page.expect_download() as download:
+        page.click("text=Save .onnx")
+    assert download.value.suggested_filename == "m0.onnx"
+    saved = onnx.load_from_string(Path(download.value.path()).read_bytes())
+    assert [found.name for found in saved.graph.node] == names_in(MODELS, "models/m0.onnx")
+
+
+# ---- bad input ----
+
+
+def test_hostile_names_are_text_there_too(report: Callable[..., Page]) -> None:
+    names = ['"><img src=x onerror=alert(1)>', "</script><script>alert(1)</script>", "a'b", "\u202eevil", "__proto__", "z" * 10_000, "${x}"]
+    page = report(with_model(chain(names), names))
+    frame = netron(page, "m0")
+    drawn_ids = frame.locator(".graph-node").evaluate_all("(all) => all.map((one) => one.id)")
+    assert sorted(drawn_ids) == sorted(f"node-name-{name}" for name in names)
+    for n in (0, 1, 4):
+        frame.locator(".graph-node").nth(n).click()
+        page.wait_for_function("(wanted) => document.querySelector('.ol-details').dataset.selected === wanted", arg=f"onnx:m0/{names[n]}")
+    assert frame.locator("img").count() == 0
+
+
+def test_a_damaged_model_leaves_the_others(report: Callable[..., Page]) -> None:
+    cut = {**MODELS.attachments, "models/m0.onnx": MODELS.attachments["models/m0.onnx"][:-20]}
+    page = report(replace(MODELS, attachments=cut))
+    frame = netron(page, "m1")
+    assert frame.locator(".graph-node").count() == 12
+    assert page.locator("[data-model=m0]").is_disabled()
+
+
+def test_a_large_model_is_drawn_when_asked_for(report: Callable[..., Page]) -> None:
+    names = ["a", "b"]
+    page = report(with_model(chain(names), names, claimed=12_000))
+    page.click("[data-tab=onnx]")
+    page.get_by_text("This model has 12,000 nodes. Laying it out takes Netron about 2 minutes").wait_for()
+    assert page.locator(".ol-onnx-frame").count() == 0
+    page.click("text=Draw it")
+    frame = netron(page, "m0")
+    assert frame.locator(".graph-node").count() == 2
+
+
+def test_a_graph_that_would_take_the_page_down_is_refused(report: Callable[..., Page]) -> None:
+    """A mask that every layer reads: Netron would bend an arrow at each of 800 rows, 800 times."""
+    names = [f"add_{n}" for n in range(800)]
+    page = report(with_model(chain(names, hub=True), names))
+    page.click("[data-tab=onnx]")
+    page.get_by_text("could not be drawn: Worker: its arrows are too long for Netron's layout").wait_for(timeout=PATIENCE)
+    page.click("[data-tab=graph]")
+    page.locator(".olg-stage").wait_for()
+
+
+def test_strangers_are_not_heard(report: Callable[..., Page]) -> None:
+    page = report(MODELS)
+    frame = netron(page, "m0")
+    channel = page.locator(".ol-onnx-frame").get_attribute("name")
+    message = {"type": "selected", "id": "m0", "name": "node_Gemm_0", "channel": channel}
+    page.evaluate("(message) => window.postMessage(message, '*')", message)  # the token, from another window
+    frame.locator("body").evaluate("(_, message) => parent.postMessage({ ...message, channel: 'guessed' }, '*')", message)
+    page.evaluate("(message) => frames[0].postMessage(message, '*')", {"type": "select", "names": ["node_Gemm_0"], "channel": "guessed"})
+    page.wait_for_timeout(300)
+    assert page.locator(".ol-details").get_attribute("data-selected") == ""
+    assert frame.locator(".graph-node.select").count() == 0
