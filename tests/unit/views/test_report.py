@@ -307,12 +307,16 @@ def test_the_data_is_that_of_the_capture() -> None:
 
 
 def _with_model() -> r.Capture:
-    """A capture that holds a model, of which the viewer is told by its bytes: an empty message is a model without nodes."""
+    """A capture that holds its model."""
+    from onnx import TensorProto, helper
+
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], name="relu/Relu")], "g", ends[:1], ends[1:])
     return r.Capture(
         graphs=(r.Graph(graph_id="g0", phase="inference", node_count=1, op_count=1, partition_count=1, coverage=1.0),),
         partitions=(r.Partition(partition_id="p0", graph_id="g0", node_count=1, input_count=1, output_count=1, model_id="m0"),),
         models=(r.Model(model_id="m0", partition_id="p0", node_count=1),),
-        attachments={"models/m0.onnx": b""},
+        attachments={"models/m0.onnx": helper.make_model(graph).SerializeToString()},
     )
 
 
