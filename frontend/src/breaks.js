@@ -1,7 +1,9 @@
 // Graph breaks and recompiles: where, why, what it costs, and what to change.
 import { button, el, facts, link, roving, together } from "./dom.js";
-import { clipped, counted, functionName, place, time, visible } from "./format.js";
+import { clipped, count, counted, functionName, place, time, visible } from "./format.js";
 import { emptyState, helpLine } from "./help.js";
+
+const MOST = 200; // cards of a kind
 
 /**
  * @param {HTMLElement} root
@@ -16,10 +18,26 @@ export function mountBreaks(root, store) {
     root.append(emptyState("breaks"));
     return () => {};
   }
-  if (breaks.rows) root.append(el("h3", {}, counted(breaks.rows, "graph break")), ...ranked(breaks).map((row) => breakCard(store, breaks, row)));
-  if (recompiles.rows) root.append(el("h3", {}, counted(recompiles.rows, "recompile")), ...recompileGroups(recompiles).map((rows) => recompileCard(store, recompiles, rows)));
+  if (breaks.rows) root.append(el("h3", {}, counted(breaks.rows, "graph break")), ...cards(store, ranked(breaks), "breaks", (row) => breakCard(store, breaks, row)));
+  if (recompiles.rows) root.append(el("h3", {}, counted(recompiles.rows, "recompile")), ...cards(store, recompileGroups(recompiles), "recompiles", (rows) => recompileCard(store, recompiles, rows)));
   roving(root, "h4 .ol-link");
   return followSelection(root, store);
+}
+
+/**
+ * As many cards as anybody reads, and where the others are.
+ * @template T
+ * @param {import("./store.js").Store} store
+ * @param {T[]} items
+ * @param {string} table
+ * @param {(item: T) => HTMLElement} card
+ * @returns {HTMLElement[]}
+ */
+export function cards(store, items, table, card) {
+  const shown = items.slice(0, MOST).map(card);
+  const left = items.length - shown.length;
+  if (!left) return shown;
+  return [...shown, el("p", {}, button(`${count(left)} more, in the table of ${table}`, () => store.set({ tab: "tables", table }), { class: "ol-link" }))];
 }
 
 /** Cards of what is selected are marked and brought into view, else those of what it is linked to. */

@@ -1,5 +1,5 @@
 // What ortlens noticed: evidence, why it matters, what to do.
-import { followSelection } from "./breaks.js";
+import { cards, followSelection } from "./breaks.js";
 import { button, el, facts, link, roving } from "./dom.js";
 import { clipped, counted, place, visible } from "./format.js";
 import { emptyState, helpLine } from "./help.js";
@@ -19,14 +19,14 @@ export function mountFindings(root, store) {
     return () => {};
   }
   const rows = Array.from({ length: findings.rows }, (_, row) => row);
-  const cards = rows.map((row) => findingCard(store, findings, row));
-  root.append(severities(findings, rows, cards), ...cards);
+  const shown = cards(store, rows, "findings", (row) => findingCard(store, findings, row));
+  root.append(severities(findings, rows, shown), ...shown);
   roving(root, "h4 .ol-link");
   return followSelection(root, store);
 }
 
 /** A toggle per severity, with how many there are. */
-function severities(findings, rows, cards) {
+function severities(findings, rows, shown) {
   const tools = el("div.ol-tools");
   for (const severity of Object.keys(SIGNS)) {
     const own = rows.filter((row) => findings.get(row, "severity") === severity);
@@ -34,7 +34,7 @@ function severities(findings, rows, cards) {
     const toggle = button(`${SIGNS[severity]} ${counted(own.length, severity === "info" ? "note" : severity)}`, () => {
       const on = toggle.getAttribute("aria-pressed") !== "true";
       toggle.setAttribute("aria-pressed", String(on));
-      for (const row of own) cards[row].hidden = !on;
+      for (const row of own) if (shown[row]?.dataset.ids) shown[row].hidden = !on;
     }, { "aria-pressed": "true" });
     tools.append(toggle);
   }

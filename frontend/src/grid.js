@@ -26,8 +26,8 @@ const MAX_WIDTH = 340;
  */
 
 /**
- * @param {{onChoose: (row: number) => void, onChange: () => void, keep: (row: number) => boolean}} handlers `keep` filters
- *   rows beyond the filters of the columns.
+ * @param {{onChoose: (row: number) => void, onChange: () => void, keep: (row: number) => boolean, marked: (row: number) => boolean}}
+ *   handlers `keep` filters rows beyond the filters of the columns; rows that are `marked` belong to what is chosen.
  * @returns {Grid}
  */
 export function createGrid(handlers) {
@@ -36,7 +36,7 @@ export function createGrid(handlers) {
   const rows = el("div.ol-grid-rows", { role: "rowgroup" });
   const sizer = el("div.ol-grid-sizer", { role: "presentation" }, rows);
   const element = el("div.ol-grid", { role: "grid", tabindex: "0", "aria-label": "Rows" }, head, sizer);
-  const draw = perFrame(() => drawRows(element, rows, state));
+  const draw = perFrame(() => drawRows(element, rows, state, handlers.marked));
 
   function refresh() {
     state.order = sorted(state, filtered(state, handlers.keep));
@@ -212,11 +212,11 @@ function textKeys(order, column, rows) {
   return keys;
 }
 
-function drawRows(element, rows, state) {
+function drawRows(element, rows, state, marked) {
   const first = Math.max(0, Math.floor(element.scrollTop / ROW) - SPARE);
   const last = Math.min(state.order.length, Math.ceil((element.scrollTop + element.clientHeight) / ROW) + SPARE);
   rows.style.transform = `translateY(${first * ROW}px)`;
-  rows.replaceChildren(...Array.from({ length: Math.max(0, last - first) }, (_, at) => drawnRow(state, first + at)));
+  rows.replaceChildren(...Array.from({ length: Math.max(0, last - first) }, (_, at) => drawnRow(state, first + at, marked)));
   const active = rows.querySelector("[data-active]");
   if (active) element.setAttribute("aria-activedescendant", active.id);
   else element.removeAttribute("aria-activedescendant");
@@ -229,13 +229,13 @@ function prefixOf(state) {
   return prefixes.get(state);
 }
 
-function drawnRow(state, at) {
+function drawnRow(state, at, marked) {
   const row = state.order[at];
   const cells = state.columns.map((column, place) => {
     const text = column.text(row);
     return sized(el(column.number ? "div.ol-number" : "div", { role: "gridcell", title: text.length > 12 ? text : null }, text), state.widths[place]);
   });
-  const about = { role: "row", "data-at": at, id: `${prefixOf(state)}-${at}`, "aria-rowindex": at + 2, "aria-selected": String(row === state.chosen), "data-active": at === state.active };
+  const about = { role: "row", "data-at": at, id: `${prefixOf(state)}-${at}`, "aria-rowindex": at + 2, "aria-selected": String(row === state.chosen), "data-active": at === state.active, "aria-current": marked(row) ? "true" : null };
   return el("div.ol-grid-row", about, ...cells);
 }
 

@@ -45,12 +45,13 @@ const EMPTY = {
  */
 export function mountTables(root, store) {
   const hidden = new Map(); // columns that are not shown, by table
-  let linked = null; // rows that belong to the selection, when only they are asked for
+  let linked = new Set(); // rows that belong to the selection
   let wanted = null; // test of what is looked for in any column
   const summary = el("span.ol-soft", { role: "status" });
   const grid = createGrid({
-    keep: (row) => (linked === null || linked.has(row)) && (wanted === null || wanted(row)),
-    onChange: () => (summary.textContent = told(store, grid.order().length)),
+    keep: (row) => (!onlyLinked.checked || linked.has(row)) && (wanted === null || wanted(row)),
+    marked: (row) => linked.has(row),
+    onChange: () => (summary.textContent = told(store, grid.order().length, onlyLinked.checked ? 0 : linked.size)),
     onChoose: (row) => {
       const id = store.identity.idOf(store.get("table"), row);
       if (id) store.set({ selected: id });
@@ -65,7 +66,7 @@ export function mountTables(root, store) {
   root.append(helpLine("tables"), names, tools, grid.element, empty);
 
   function refresh() {
-    linked = onlyLinked.checked ? linkedRows(store) : null;
+    linked = linkedRows(store);
     wanted = anywhere(find.value, shownColumns(store, hidden));
     grid.refresh();
   }
@@ -74,7 +75,7 @@ export function mountTables(root, store) {
     const name = store.get("table");
     const table = store.data.table(name);
     for (const tab of names.children) tab.setAttribute("aria-pressed", String(tab.dataset.table === name));
-    linked = onlyLinked.checked ? linkedRows(store) : null;
+    linked = linkedRows(store);
     wanted = anywhere(find.value, shownColumns(store, hidden));
     columns.lastChild.replaceChildren(chooser(store, hidden, show));
     for (const box of columns.querySelectorAll("input")) if (box.value === toggled) box.focus(); // the list was made anew
@@ -96,6 +97,10 @@ export function mountTables(root, store) {
   show(null);
   const changed = () => {
     if (onlyLinked.checked) refresh();
+    else {
+      linked = linkedRows(store);
+      summary.textContent = told(store, grid.order().length, onlyLinked.checked ? 0 : linked.size);
+    }
     chooseSelected();
   };
   return together([store.subscribe(["table"], () => show(null)), store.subscribe(["selected"], changed), grid.destroy]);
@@ -108,10 +113,11 @@ export function anywhere(text, columns) {
   return (row) => words.every((word) => columns.some((column) => column.text(row).toLowerCase().includes(word)));
 }
 
-function told(store, shown) {
+function told(store, shown, linked) {
   const { rows, total, unread } = store.data.table(store.get("table"));
   const newer = unread.length ? `; ${unread.map(visible).join(", ")} not shown: written by a newer ortlens` : "";
-  const left = `${total > rows ? `, ${count(total - rows)} left out` : ""}${newer}`;
+  const own = linked ? `, ${count(linked)} linked to the selection` : "";
+  const left = `${own}${total > rows ? `, ${count(total - rows)} left out` : ""}${newer}`;
   return shown === rows ? `${counted(rows, "row")}${left}` : `${count(shown)} of ${count(rows)} rows${left}`;
 }
 
@@ -200,11 +206,18 @@ function linkedRows(store) {
 
 /** Calls belong to their sessions, everything else to nodes or graphs. */
 function addByReference(store, chain, name, rows) {
-  const wanted = new Set([...chain.sessions, ...chain.nodes, ...(name === "ledger" ? chain.graphs : [])].map((found) => found.id));
+  if (name === "runs") return addRuns(store, chain, rows);
+  const wanted = new Set([...chain.nodes, ...(name === "ledger" ? chain.graphs : [])].map((found) => found.id));
   const table = store.data.table(name);
-  for (let row = 0; row < table.rows; row++) {
-    const id = name === "runs" ? `session:${table.get(row, "session_id")}` : store.identity.idOf(name, row);
-    if (wanted.has(id)) rows.add(row);
+  for (let row = 0; row < table.rows; row++) if (wanted.has(store.identity.idOf(name, row))) rows.add(row);
+}
+
+/** There are a hundred thousand: they are asked by session. */
+function addRuns({ data, identity }, chain, rows) {
+  const bySession = data.index("runs", "session_id");
+  for (const { id } of chain.sessions) {
+    const session = data.table("sessions").get(identity.rowOf(id).row, "session_id");
+    for (const row of bySession.get(session) ?? []) rows.add(row);
   }
 }
 

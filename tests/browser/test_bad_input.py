@@ -137,6 +137,18 @@ def test_names_of_ten_thousand_characters(show: Callable[..., Page]) -> None:
     assert len(page.inner_text(".ortlens")) < 400_000
 
 
+def test_thousands_of_breaks_and_findings_are_bounded_and_said(show: Callable[..., Page]) -> None:
+    breaks = tuple(replace(TWELVE.breaks[0], break_id=f"b{at}", line=at) for at in range(3000))
+    page = show(replace(TWELVE, breaks=breaks, findings=tuple(r.Finding(rule="r", severity="info", title=f"t{at}") for at in range(3000))))
+    for panel in ("breaks", "findings"):
+        page.click(f"[data-tab={panel}]")
+        root = page.locator(f".ol-panel-{panel}:not([hidden])")
+        assert root.locator(".ol-event").count() == 200
+        root.locator(f"button:text-matches('more, in the table of {panel}')").click()
+        assert page.get_attribute(f"[data-table={panel}]", "aria-pressed") == "true"
+        assert int(page.inner_text(".ol-panel-tables [role=status]").split()[0].replace(",", "")) >= 3000
+
+
 @pytest.mark.parametrize("nodes", [0, 1])
 def test_next_to_nothing(show: Callable[..., Page], nodes: int) -> None:
     graphs = (r.Graph(graph_id="g0", phase="inference", op_count=nodes, node_count=nodes),)

@@ -111,7 +111,7 @@ def test_a_row_selects_and_the_other_panels_follow(show: Callable[..., Page]) ->
     page.click("[data-table=breaks]")
     page.click(".ol-grid-rows .ol-grid-row >> nth=1")
     reason = selected(page)
-    assert reason in go(page, "breaks").locator("[aria-current=true]").inner_text()
+    assert reason in go(page, "breaks").locator("[aria-current=true]").first.inner_text()
     go(page, "source")
     assert page.query_selector(".ol-line[aria-current=true]") is not None
 

@@ -215,6 +215,31 @@ def test_python_and_the_explorer_know_the_same_chain(show: Callable[..., Page]) 
             assert linked(page, step) == ids, (node.node, step)
 
 
+def test_every_linked_row_of_every_table_is_marked(show: Callable[..., Page]) -> None:
+    page = show(TWELVE)
+    page.locator(".ol-piece-ort").nth(3).click()
+    partition = TWELVE.partitions[3]
+    sessions = {session.session_id for session in TWELVE.sessions if session.partition_id == partition.partition_id}
+    wanted = {
+        "nodes": sum(node.partition_id == partition.partition_id for node in TWELVE.nodes),
+        "partitions": 1,
+        "models": 1,
+        "sessions": len(sessions),
+        "runs": sum(run.session_id in sessions for run in TWELVE.runs),
+        "kernels": sum(kernel.session_id in sessions for kernel in TWELVE.kernels),
+        "numerics": sum(value.partition_id == partition.partition_id for value in TWELVE.numerics),
+        "graphs": 1,
+        "fallbacks": 0,
+    }
+    go(page, "tables")
+    for table, count in wanted.items():
+        page.click(f"[data-table={table}]")
+        said = page.inner_text(".ol-panel-tables [role=status]")
+        assert (f", {count} linked to the selection" in said) == bool(count), (table, said)
+        painted(page)
+        assert (page.locator(".ol-grid-row[aria-current=true]").count() > 0) == bool(count), table
+
+
 def test_an_id_can_be_copied_and_the_selection_undone_from_every_panel(show: Callable[..., Page]) -> None:
     page = show(TWELVE)
     page.evaluate("() => { navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }; }")
