@@ -212,6 +212,16 @@ def test_many_outputs_share_one_copy_of_the_code_and_of_the_capture(lab: Noteboo
     assert lab.python(kinds) == "{'Explorer': 1, 'Held': 2, 'Layout': 1}"
 
 
+def test_it_fills_the_screen_and_is_as_high_as_it_is_told(lab: Notebook) -> None:
+    view = lab.view(1)
+    lab.python("view.layout.height = '500px'")
+    lab.page.wait_for_function("document.querySelector('.ortlens').getBoundingClientRect().height === 500")
+    view.locator(".ol-full").click()
+    lab.page.wait_for_function("document.fullscreenElement?.getBoundingClientRect().height === innerHeight")
+    view.locator(".ol-full").click()
+    lab.page.wait_for_function("document.fullscreenElement === null")
+
+
 def test_onnx_models_come_from_python_when_they_are_looked_at(lab: Notebook, with_model: Path) -> None:
     lab.python(f"small = ortlens.load({str(with_model)!r}).show(tab='onnx')\nsmall")
     view = lab.view(2)
