@@ -5,12 +5,12 @@ import { Tree } from "./tree.js";
 
 const LARGE = 4000; // nodes below which nobody would notice
 
-const kept = new WeakMap(); // store -> what was made for it; goes with it
+const kept = { ops: new WeakMap(), trees: new WeakMap() }; // by data, which several views share; by store: what is open is a view's own
 
 /** @returns {import("./ops.js").Ops} */
-export function opsOf(store) {
-  if (!kept.has(store)) kept.set(store, { ops: createOps(store.data), trees: new Map() });
-  return kept.get(store).ops;
+export function opsOf({ data }) {
+  if (!kept.ops.has(data)) kept.ops.set(data, createOps(data));
+  return kept.ops.get(data);
 }
 
 /**
@@ -19,9 +19,9 @@ export function opsOf(store) {
  * @returns {Tree}
  */
 export function treeOf(store, groupBy) {
-  const ops = opsOf(store);
-  const { trees } = kept.get(store);
-  if (!trees.has(groupBy)) trees.set(groupBy, new Tree(ops, groupBy));
+  if (!kept.trees.has(store)) kept.trees.set(store, new Map());
+  const trees = kept.trees.get(store);
+  if (!trees.has(groupBy)) trees.set(groupBy, new Tree(opsOf(store), groupBy));
   return trees.get(groupBy);
 }
 
