@@ -20,8 +20,9 @@ body{margin:0;background:Canvas;color:CanvasText;font:14px/1.5 system-ui,"DejaVu
 .js .or-explorer{display:block;min-height:max(30rem,calc(100vh - 9.5rem));--ortlens-height:max(30rem,calc(100vh - 9.5rem))}
 .or-explorer>p{padding:1rem 1.2rem}
 .or-explorer .ortlens .ol-name,.or-explorer .ortlens .ol-verdict,.or-explorer .ortlens .ol-note{display:none}
-.or-explorer .ortlens .ol-header{position:absolute;right:.4rem;top:0;z-index:2;border:0;padding:.15rem .3rem 0;background:none}
-.or-explorer .ortlens .ol-tabs{padding-right:6rem}
+.or-explorer .ortlens .ol-header{position:absolute;right:0;top:0;width:6.2rem;height:calc(1.45em + .7rem + 3px);justify-content:end;
+align-items:center;gap:.3rem;padding:0 .3rem;border-bottom:1px solid var(--ol-line)}
+.or-explorer .ortlens .ol-tabs{margin-right:6.2rem}
 main{padding:.4rem 1.2rem 2rem;max-width:96rem}
 .or-part{border-top:1px solid var(--or-line);padding:.2rem 0}
 .or-part:first-child{border-top:0}
