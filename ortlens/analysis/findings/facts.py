@@ -162,7 +162,8 @@ def entries_per_call(capture: Capture) -> dict[str, float]:
     Returns:
         By graph id: its calls over those of what was compiled first. Where that holds no graph of its own, as the frame of a
         container whose layers break, its calls were not counted; then the ledger tells, by the time of the graph's sessions per
-        call of the model over the time of a run. Empty without calls.
+        call of the model over the time of a run; that is an estimate, since a machine may have been busier at one of the two times.
+        Empty without calls.
     """
     calls = call_time(capture).calls
     counted_calls = {graph_id: time.calls / calls for graph_id, time in graph_times(capture).items() if calls}
@@ -174,8 +175,9 @@ def entries_per_call(capture: Capture) -> dict[str, float]:
     for graph_id, parts in partitions_by_graph(capture).items():
         latest = [pieces[part.partition_id][-1].session_id for part in parts if part.partition_id in pieces]
         once = sum(runs[session_id].crossing_ns + runs[session_id].run_ns for session_id in latest if session_id in runs)
-        if once and graph_id in in_sessions:
-            counted_calls[graph_id] = max(counted_calls.get(graph_id, 0.0), float(round(in_sessions[graph_id] / once)))
+        known = counted_calls.get(graph_id, 0.0)
+        if once and graph_id in in_sessions and known <= 1:  # more than once: it was counted, and times of a busy machine say less
+            counted_calls[graph_id] = max(known, float(round(in_sessions[graph_id] / once)))
     return counted_calls
 
 

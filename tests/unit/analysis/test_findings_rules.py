@@ -377,3 +377,20 @@ def test_doubles_are_weighed_by_bytes_where_no_operation_is_counted() -> None:
     (finding,) = found(capture, "float64_nodes")
     assert "10% of the bytes" in finding.title
     assert found(clean(nodes=(node("a", bytes=91), node("b", dtype="float64", bytes=9))), "float64_nodes") == []
+
+
+@pytest.mark.parametrize(("calls", "told"), [(400, "4 times per call"), (100, "18 times per call")])
+def test_how_often_a_graph_is_entered_is_counted_where_it_can_be(calls: int, told: str) -> None:
+    # The ledger was measured while the machine was busy: 18 ms in a graph of 1 ms per run.
+    capture = clean(
+        graphs=(graph(), graph("g1")),
+        partitions=(partition(), partition(1, "g1")),
+        sessions=(session(calls=100), session(1, calls=calls, cause="weights")),
+        runs=(*runs(), *runs(1)),
+        ledger=(
+            LedgerPart(graph_id="g1", part="run", ns=18 * MILLI, share=1.0),
+            LedgerPart(graph_id="g1", part="guards", ns=1, share=0.0),
+        ),
+    )
+    (changed,) = found(capture, "weights_changed")
+    assert told in changed.evidence
