@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -85,5 +86,6 @@ def shown(view: CaptureView, *, selected: str | None, tab: str | None, graph: st
 
 
 def _in_notebook() -> bool:
-    """A kernel stands behind the shell; a terminal's shell has none."""
-    return getattr(cells.shell(), "kernel", None) is not None
+    """A kernel stands behind the shell, which a terminal's shell has not; or marimo runs, which has no shell."""
+    marimo = sys.modules.get("marimo")
+    return getattr(cells.shell(), "kernel", None) is not None or (marimo is not None and bool(marimo.running_in_notebook()))

@@ -75,6 +75,18 @@ def test_in_a_terminal_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     assert "notebook" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("where", ["in a notebook", "as a library"])
+def test_marimo_is_a_notebook_without_a_shell(where: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("IPython.get_ipython", lambda: None)
+    monkeypatch.setitem(sys.modules, "marimo", SimpleNamespace(running_in_notebook=lambda: where == "in a notebook"))
+    view = PIECES.show()
+    assert isinstance(view, Explorer) == (where == "in a notebook")
+    assert bool(capsys.readouterr().out) == (view is None)
+    if isinstance(view, Explorer):
+        view.close()
+    assert held._HELD == {}
+
+
 def test_plain_python_does_not_load_ipython(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "IPython")
     assert cells.shell() is None
