@@ -358,3 +358,22 @@ def test_strangers_are_not_heard(report: Callable[..., Page]) -> None:
     page.wait_for_timeout(300)
     assert page.locator(".ol-details").get_attribute("data-selected") == ""
     assert frame.locator(".graph-node.select").count() == 0
+
+
+def test_a_frame_that_was_hidden_meanwhile_is_measured_again(shown: Callable[..., Page]) -> None:
+    """As in a notebook's own tabs, which take what they do not show off the page."""
+    hide = "<script>document.querySelector('div').hidden = true; setTimeout(() => document.querySelector('div').hidden = false, 1500)</script>"
+    for wait in (0, 100, 300):
+        view = netron_view(MODELS, "p0", optimized=False)._repr_html_()
+        page = shown(f"<!doctype html><body><div>{view}</div>{hide if not wait else ''}", heard=[])
+        if wait:
+            page.wait_for_timeout(wait)
+            page.evaluate("document.querySelector('div').hidden = true")
+            page.wait_for_timeout(1500)
+            page.evaluate("document.querySelector('div').hidden = false")
+        frame = page.frame_locator("iframe")
+        drawn(frame)
+        box = node(frame, "node_Gemm_0").bounding_box()
+        assert box is not None
+        assert box["width"] > 20
+        assert frame.locator("#canvas [transform*=NaN]").count() == 0

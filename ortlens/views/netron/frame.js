@@ -235,6 +235,7 @@
           const elements = select(values, source);
           const nodes = this.activeTarget?.nodes ?? [];
           const node = values?.length === 1 && !quiet ? nodes.find((candidate) => candidate === values[0]) : null;
+          if (node) setTimeout(() => target === this.target && target.scrollTo(elements), 200); // what is said about it may cover it
           if (node?.name) tell({ type: "selected", id: shown, name: node.name });
           return elements;
         };
@@ -302,7 +303,7 @@
   }
 
   /** Ways of showing a model that Netron has in its menu, which a frame has no room for. */
-  function toolbar(viewer) {
+  function toolbar(viewer, theme) {
     const bar = element("ortlens-tools");
     const add = (label, title, click) => bar.append(Object.assign(document.createElement("button"), { type: "button", textContent: label, title, onclick: click }));
     const toggle = (name) => () => viewer.activeTarget && viewer.toggle(name);
@@ -310,6 +311,7 @@
     add("Names", "Show the names of nodes in place of their operators", toggle("names"));
     add("Attributes", "Show attributes in the boxes", toggle("attributes"));
     add("Turn", "Draw from left to right, or from top to bottom", toggle("direction"));
+    if (!around) add("◐", "Light or dark", () => theme(document.documentElement.dataset.dark !== "true"));
   }
 
   function listen(viewer, open, theme) {
@@ -335,7 +337,7 @@
     host.need = need;
     const viewer = makeViewer(host, need);
     await viewer.start();
-    toolbar(viewer);
+    toolbar(viewer, theme);
     const open = opener(viewer, host, need);
     listen(viewer, open, theme);
     tell({ type: "ready" });
