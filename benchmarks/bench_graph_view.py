@@ -149,7 +149,8 @@ def _script_ms(page: Any, frames: int) -> float:  # noqa: ANN401 - as above
     session.detach()
     others = {node["id"] for node in profile["nodes"] if node["callFrame"]["functionName"] in ("(idle)", "(program)", "(root)")}
     spent = zip(profile["samples"], profile["timeDeltas"], strict=True)
-    return sum(us for node, us in spent if node not in others) / 1e3 / frames
+    us: int = sum(us for node, us in spent if node not in others)
+    return us / 1e3 / frames
 
 
 def _pan(page: Any, name: str, frames: int) -> Row:  # noqa: ANN401 - as above
