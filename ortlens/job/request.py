@@ -57,8 +57,13 @@ class Request:
             raise UsageError(f"{asked} needs a real run, and --dry-run runs nothing; leave one of them out")
         if self.redact and self.report is None:
             raise UsageError("--redact is about the report; say where that goes too: --report FILE")
-        for option, path in (("--report", self.report), ("--save", self.save)):
-            _check_place(option, path)
+        # Early: a file that cannot be written should not cost the minutes of the run before it.
+        if self.report is not None:
+            from ortlens.views.report.write import checked_target
+
+            checked_target(self.report)
+        if self.save is not None and not self.save.absolute().parent.is_dir():
+            raise UsageError(f"--save {self.save}: there is no folder {self.save.absolute().parent}; make it first, or name another")
 
 
 def add_outputs(parser: argparse.ArgumentParser, *save_names: str) -> None:
@@ -172,13 +177,3 @@ def _call_count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
     return int(text)
-
-
-def _check_place(option: str, path: Path | None) -> None:
-    """Refuse early: a report that cannot be written should not cost the minutes of the run before it."""
-    if path is None:
-        return
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"{option} {path}: there is no folder {path.absolute().parent}; make it first, or name another")
-    if option == "--report" and path.is_dir():
-        raise UsageError(f"{option} {path}: this is a folder; name a file in it, as {path / 'report.html'}")

@@ -143,7 +143,7 @@ class OrtlensMagics(Magics):
     def _run(self, line: str, cell: str | None, names: dict[str, Any]) -> None:
         if cell is not None:
             self._run_body(line, cell)
-        elif line.strip():
+        elif line.strip() not in ("", "-h", "--help"):
             self._run_line(line, names)
         else:
             from ortlens import __version__

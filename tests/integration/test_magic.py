@@ -175,6 +175,7 @@ def test_files_are_written(shell: Shell, tmp_path: Path) -> None:
         ("--backend eager --profile f(x)", "--profile looks into ONNX Runtime"),
         ("--redact f(x)", "--report FILE"),
         ("--report gone/run.html f(x)", "there is no folder"),
+        ("--save gone/run.ortlens f(x)", "there is no folder"),
     ],
 )
 def test_a_wrong_line_is_one_message_without_a_traceback(shell: Shell, line: str, said: str) -> None:
@@ -202,8 +203,9 @@ def test_an_unknown_name_is_shown_as_ever(shell: Shell) -> None:
     assert "call_from_expression" not in shell.out
 
 
-def test_alone_it_says_what_there_is(shell: Shell) -> None:
-    assert shell.run("%ortlens") is None
+@pytest.mark.parametrize("line", ["%ortlens", "%ortlens --help"])
+def test_alone_it_says_what_there_is(shell: Shell, line: str) -> None:
+    assert shell.run(line) is None
     assert ortlens.__version__ in shell.out
     assert "%ortlens?" in shell.out
 

@@ -157,7 +157,9 @@ def test_another_backend_and_its_options(capsys: pytest.CaptureFixture[str]) -> 
         (["somemodels:net", "--dry-run", "--profile"], "--profile needs a real run"),
         (["somemodels:net", "--backend", "eager", "--verify"], "--verify looks into ONNX Runtime"),
         (["somemodels:net", "--html", "gone/run.html"], "there is no folder"),
-        (["somemodels:net", "--html", "."], "this is a folder"),
+        (["somemodels:net", "--html", "."], "is a folder; name a file in it"),
+        (["somemodels:net", "--html", "somemodels.py"], "is no report of ortlens; it stays as it is"),
+        (["somemodels:net", "-o", "gone/run.ortlens"], "there is no folder"),
         (["somemodels:net", "--redact"], "--report FILE"),
     ],
 )
