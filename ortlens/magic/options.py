@@ -120,7 +120,7 @@ def cell_options(line: str) -> argparse.Namespace:
     """
     parser = cell_parser()
     try:
-        words = shlex.split(line)
+        words = shlex.split(line, comments=True)
     except ValueError as err:
         raise UsageError(f"%%ortlens {line}: {err}") from err
     options, more = parser.parse_known_args(words)

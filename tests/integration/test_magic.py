@@ -222,7 +222,7 @@ def test_the_question_mark_documents_every_option(shell: Shell) -> None:
 
 
 def test_a_cell_is_captured_and_runs_as_ever(shell: Shell) -> None:
-    assert shell.run("%%ortlens -o lens\ny = fast(x)\ny.shape") is None
+    assert shell.run("%%ortlens -o lens  # kept\ny = fast(x)\ny.shape") is None
     assert shell.result.result == (2, 4)
     assert "Out[" in shell.out
     assert len(shell["lens"].sessions) == 1
