@@ -141,6 +141,12 @@ def test_python_selects_and_hears(lab: Notebook) -> None:
     view.locator(".ol-details-name").wait_for(state="detached")
 
 
+def test_the_notebooks_style_does_not_reach_in(lab: Notebook) -> None:
+    lab.python("view.selected = 'partition:p3'")
+    fact = lab.view(1).locator(".ol-details .ol-facts dt").first
+    assert fact.evaluate("(found) => [getComputedStyle(found).float, getComputedStyle(found).fontWeight].join()") == "none,400"
+
+
 def test_a_wrong_id_is_an_error_in_python_and_the_view_stays(lab: Notebook) -> None:
     view = lab.view(1)
     lab.python("view.selected = 'partition:p3'")
