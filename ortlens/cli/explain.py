@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from ortlens.cli.exit_codes import EXIT_NO, EXIT_OK
 from ortlens.cli.inputs import inputs_from_texts
 from ortlens.cli.printing import print_error, print_summary, print_text, print_written
 from ortlens.cli.targets import target_from_text, told_as_usage
+from ortlens.errors import OrtLensError
 from ortlens.job.request import add_compiling, add_measuring, add_outputs, request_from_options
 from ortlens.job.work import explained, new_lens, write_outputs
 
@@ -73,9 +75,21 @@ def _watched(request: Request, options: argparse.Namespace, inputs: Inputs) -> L
     with told_as_usage("making the inputs"):
         args, kwargs = inputs.made(options.seed)
     lens = new_lens(request, options.target)
-    with told_as_usage(f"calling {options.target} with {' '.join(options.input) or 'no --input'}"):
-        explained(request, lens, target, args, kwargs)
+    try:
+        with told_as_usage(f"calling {options.target} with {' '.join(options.input) or 'no --input'}"):
+            explained(request, lens, target, args, kwargs)
+    except BaseException:
+        _keep(request, lens)
+        raise
     return lens
+
+
+def _keep(request: Request, lens: Lens) -> None:
+    """Write what was captured until an error or Ctrl-C; the error is what there is to tell."""
+    if lens.captured().graphs:
+        with contextlib.suppress(OrtLensError):
+            for line in write_outputs(request, lens):
+                print_error(line)
 
 
 def _tell(lens: Lens, written: list[str], *, as_json: bool) -> None:

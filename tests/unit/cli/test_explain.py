@@ -46,6 +46,11 @@ def fails():
 def breaks(a):
     return a.no_such_thing()
 
+def late(a):
+    a = torch.relu(a)
+    torch._dynamo.graph_break()
+    raise KeyError("late")
+
 def constant():
     return torch.ones(3) * 2
 
@@ -175,6 +180,22 @@ def test_what_cannot_be_is_one_message(arguments: list[str], said: str, capsys: 
 def test_an_error_of_the_model_names_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["explain", "somemodels:fails"])
     assert f'{tmp_path / "somemodels.py"}:28: raise RuntimeError("no weights here")' in capsys.readouterr().err
+
+
+def test_what_was_captured_before_an_error_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "somemodels:late", "--input", "f32[4]", "--save", "run.ortlens"]) == 2
+    assert "KeyError: 'late'" in capsys.readouterr().err
+    assert len(ortlens.load(tmp_path / "run.ortlens").graphs) == 1
+
+
+def test_an_interrupt_keeps_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ortlens.Lens, "profile", interrupted)
+    arguments = ["--input", "f32[4]", "--calls", "1", "--profile", "--save", "run.ortlens"]
+    assert cli.main(["explain", "somemodels:scaled", *arguments]) == 130
+    assert len(ortlens.load(tmp_path / "run.ortlens").sessions) == 1
 
 
 def test_wrong_calls_are_refused_by_the_parser(capsys: pytest.CaptureFixture[str]) -> None:
