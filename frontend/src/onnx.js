@@ -161,7 +161,7 @@ function hear(view, message) {
   if (message.type === "opened" && message.id === view.busy) {
     view.stopProgress();
     Object.assign(view, { drawn: message.id, busy: null });
-    say(view, `${sentence(view)}, ${count(message.nodes)} nodes, drawn in ${(message.ms / 1000).toFixed(1)} s without the values of weights.`);
+    say(view, `${sentence(view)}, drawn in ${(message.ms / 1000).toFixed(1)} s without the values of weights.`);
     highlight(view);
   } else if (message.type === "failed") failed(view, message.message);
   else if (message.type === "selected" && message.id === view.drawn) pick(view, message.name);

@@ -218,7 +218,7 @@ class CaptureView(ABC):
 
         Raises:
             UsageError: Nothing is called so, or `optimized` and the model was not profiled; the message says what there is.
-            CaptureError: The capture does not hold the model, as after a dry run, or holds a damaged one.
+            CaptureError: The capture does not hold the model, as one that was redacted, or holds a damaged one.
             OptionalDependencyError: Netron is not installed; the message says how to get it.
         """
         return netron_view(self.captured(), partition_id, optimized=optimized)

@@ -94,7 +94,7 @@ def _sentences(absent: list[str], damaged: list[str], large: list[str]) -> list[
     notes = []
     if absent:
         what = "the model" if len(absent) == 1 else "the models"
-        notes.append(f"The capture holds facts about {_names(absent)}, not {what}: dry runs and redacted captures keep none.")
+        notes.append(f"The capture holds facts about {_names(absent)}, not {what}: redacted captures hold none.")
     if damaged:
         notes.append(f"Damaged, and left out: {_names(damaged)}.")
     if large:

@@ -28,12 +28,14 @@
     const made = { zip: { Archive: none }, tar: { Archive: none }, json: { TextReader: none }, xml: { TextReader: none }, flatbuffers: { BinaryReader: none } };`;
 
   /**
-   * Netron's layout, kept from taking the page down. It puts a box on every row that an arrow passes: with its own choice for
-   * large graphs, which ranks every input at the top, 4,000 boxes took all the memory there is. Runs in the worker too.
+   * Netron's layout, kept from taking the page down. It places a bend on every row that an arrow passes: a mask that each of 32
+   * layers reads gives half a million. Where there are too many, long arrows are left out of it and drawn as their two ends, and
+   * where that does not help, the layout is refused. Netron's own choice for large graphs, which ranks every input at the top,
+   * is not followed: with it 4,000 boxes took all the memory there is. Runs in the worker too.
    */
-  function bounded(layout, most) {
-    /** Rows that arrows pass without stopping, when inputs stand right above what reads them. */
-    function passed(nodes, edges) {
+  function bounded(layout, { free, long, most }) {
+    /** Rows, when inputs stand right above what reads them. */
+    function ranks(nodes, edges) {
       const readers = new Map(nodes.map(({ v }) => [v, []]));
       const waiting = new Map(nodes.map(({ v }) => [v, 0]));
       for (const { v, w } of edges) {
@@ -51,16 +53,36 @@
         }
       }
       for (const v of inputs) rank.set(v, readers.get(v).reduce((least, w) => Math.min(least, rank.get(w)), Infinity) - 1);
-      return edges.reduce((sum, { v, w }) => sum + Math.max(0, rank.get(w) - rank.get(v) - 1), 0);
+      return rank;
+    }
+    /** A long arrow's two ends alone, where it leaves and where it arrives; `stubs` draws them. */
+    function shorten(nodes, edges, turned) {
+      const boxes = new Map(nodes.map((box) => [box.v, box]));
+      const arrived = new Map();
+      for (const edge of edges) {
+        const [from, to] = [boxes.get(edge.v), boxes.get(edge.w)];
+        const nth = arrived.get(edge.w) ?? 0; // several beside each other
+        arrived.set(edge.w, nth + 1);
+        edge.points = Object.assign([{ x: from.x, y: from.y }, { x: to.x, y: to.y }], { stub: { nth, turned } });
+        const place = turned ? { x: to.x - to.width / 2 - 40 - edge.width / 2, y: to.y + nth * 14 } : { x: to.x + nth * 14 + edge.width / 2 + 8, y: to.y - to.height / 2 - 24 };
+        Object.assign(edge, place);
+      }
     }
     return (nodes, edges, options, state) => {
-      const rows = passed(nodes, edges);
+      const rank = ranks(nodes, edges);
+      const bends = ({ v, w }) => Math.max(0, rank.get(w) - rank.get(v) - 1) || 0;
+      const total = (some) => some.reduce((sum, edge) => sum + bends(edge), 0);
+      const apart = total(edges) > free ? edges.filter((edge) => bends(edge) > long) : [];
+      const rest = apart.length ? edges.filter((edge) => bends(edge) <= long) : edges;
+      const rows = total(rest);
       if (rows > most) throw new Error(`its arrows are too long for Netron's layout, which would place ${rows.toLocaleString("en")} bends; the limit is ${most.toLocaleString("en")}`);
       if (options.ranker === "longest-path") options.ranker = "tight-tree";
-      return layout(nodes, edges, options, state);
+      layout(nodes, rest, options, state);
+      shorten(nodes, apart, options.rankdir === "LR");
     };
   }
-  const MOST_BENDS = 120_000; // measured: 57,000 take 1.2 GB and 14 s, 165,000 take 1.9 GB and 49 s
+  // Measured: 57,000 bends take 1.2 GB and 14 s, 165,000 take 1.9 GB and 49 s.
+  const BENDS = { free: 30_000, long: 60, most: 120_000 };
 
   const bundle = (modules) => `(() => { "use strict"; ${ABSENT}
     const modules = {\n${Object.entries(modules).map(([name, body]) => `${JSON.stringify(name)}(need, later) {\n${body}\n}`).join(",\n")}\n};
@@ -68,7 +90,7 @@
     const need = (name) => {
       if (!(name in made) && !(name in modules)) throw new Error("Netron's module '" + name + "' is not part of this page.");
       made[name] ??= modules[name](need, later);
-      if (name === "dagre" && !made.safe) made.safe = { ...made.dagre, layout: bounded(made.dagre.layout, ${MOST_BENDS}) };
+      if (name === "dagre" && !made.safe) made.safe = { ...made.dagre, layout: bounded(made.dagre.layout, ${JSON.stringify(BENDS)}) };
       return name === "dagre" ? made.safe : made[name];
     };
     const later = async (name) => need(name);
@@ -246,6 +268,28 @@
     return viewer;
   }
 
+  /** Draws what `bounded` shortened: a dashed end below the box that an arrow leaves, and one above the box that it reaches. */
+  function stubs(need) {
+    const { Edge } = need("grapher");
+    const update = Edge.prototype.update;
+    Edge.prototype.update = function () {
+      const stub = this.points?.stub;
+      if (!stub) return update.call(this);
+      const { from, to } = this;
+      const shift = stub.nth * 14;
+      const path = stub.turned
+        ? `M${from.x + from.width / 2},${from.y} h16 M${to.x - to.width / 2 - 32},${to.y + shift} H${to.x - to.width / 2}`
+        : `M${from.x},${from.y + from.height / 2} v16 M${to.x + shift},${to.y - to.height / 2 - 32} V${to.y - to.height / 2}`;
+      this.element.setAttribute("d", path);
+      this.element.style.strokeDasharray = "4 3";
+      this.hitTest.setAttribute("d", path);
+      if (!this.labelElement) return undefined;
+      this.labelElement.setAttribute("transform", `translate(${this.x - this.width / 2},${this.y - this.height / 2})`);
+      this.labelElement.style.opacity = 1;
+      return undefined;
+    };
+  }
+
   const contextOf = (host, need, name, bytes) => ({
     identifier: name,
     name,
@@ -335,6 +379,7 @@
     const [need, worker] = await Promise.all([run(bundle(packed.modules)), layoutWorker(packed.modules)]);
     const host = new Host(packed, worker, note);
     host.need = need;
+    stubs(need);
     const viewer = makeViewer(host, need);
     await viewer.start();
     toolbar(viewer, theme);

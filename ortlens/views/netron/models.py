@@ -60,8 +60,7 @@ def attached_model(capture: Capture, model: Model, *, optimized: bool) -> bytes:
         )
     raise CaptureError(
         f"model {model.model_id} of partition {model.partition_id} is not in this capture, only facts about it ({model.node_count} nodes). "
-        f"Dry runs keep no models, and redacted captures leave them out: run ortlens.explain(model)(*args) without dry_run, "
-        f"or load the capture as it was saved"
+        "Redacted captures leave models out: load the capture as it was saved, or record it again"
     )
 
 

@@ -120,7 +120,7 @@ def test_a_capture_without_models_says_so() -> None:
 
 
 def test_a_model_that_was_not_kept_says_why() -> None:
-    with pytest.raises(CaptureError, match=r"not in this capture, only facts about it.*Dry runs keep no models"):
+    with pytest.raises(CaptureError, match=r"not in this capture, only facts about it.*Redacted captures leave models out"):
         saved(capture_of(None)).netron("p0")
 
 
