@@ -10,16 +10,27 @@ import { createStore } from "./store.js";
 const SHARED = ["selected", "tab", "graph"];
 
 /** Captures that are unpacked, by the object that holds their bytes: ten outputs of one capture unpack it once. Not by its buffer,
- * which other captures may share. */
+ * which other captures may share. Views are counted, since notebooks hold on to the bytes of outputs that are long gone. */
 const unpacked = new WeakMap();
+
+function takeData(packed) {
+  const taken = unpacked.get(packed) ?? { data: payloadFromBytes(packed).then(createData), views: 0 };
+  taken.views += 1;
+  unpacked.set(packed, taken);
+  return taken.data;
+}
+
+function giveBack(packed) {
+  const taken = unpacked.get(packed);
+  if (taken && --taken.views === 0) unpacked.delete(packed);
+}
 
 /**
  * @param {{model: any, el: HTMLElement, packed: DataView|Uint8Array, ask: import("./kernel.js").Ask}} host
  * @returns {Promise<() => void>} Takes it down again.
  */
 export async function mount({ model, el, packed, ask }) {
-  if (!unpacked.has(packed)) unpacked.set(packed, payloadFromBytes(packed).then(createData));
-  const data = await unpacked.get(packed);
+  const data = await takeData(packed);
   const told = SHARED.map((key) => [key, model.get(key)]).filter(([, value]) => value);
   const store = createStore(data, Object.fromEntries(told));
   const root = document.createElement("div");
@@ -30,6 +41,7 @@ export async function mount({ model, el, packed, ask }) {
   const cleanups = [mountApp(root, store, { onnx, tools: fullScreen(root) }), ...SHARED.map((key) => share(model, store, key))];
   return () => {
     together(cleanups)();
+    giveBack(packed);
     root.remove();
   };
 }
