@@ -193,7 +193,7 @@ class CaptureView(ABC):
 
         Args:
             selected: What to select at first, by its id: `partition:p0`, `node:g0/addmm`, `break:b0`, `line:model.py:12`.
-            tab: The panel to show at first: `overview`, `graph`, `tables`, `timeline`, `source`, `breaks`, `findings`, `numerics` or `onnx`.
+            tab: The panel to open: `overview`, `graph`, `tables`, `timeline`, `source`, `breaks`, `findings`, `numerics` or `onnx`.
             graph: The graph to show at first; by default all of them.
 
         Returns:
