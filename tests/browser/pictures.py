@@ -43,6 +43,7 @@ class Picture:
     scheme: Literal["light", "dark"] = "light"
     height: int = 620
     whole_page: bool = False
+    models: bool = False  # with the ONNX models, as a report has them
 
 
 COLOUR = ".olg-tools select[aria-label=Colour]"
@@ -68,6 +69,7 @@ PICTURES = (
     Picture(name="breaks", capture="twelve", steps=("[data-tab=breaks]", ".ol-event h4 .ol-link >> nth=0"), height=520),
     Picture(name="findings", capture="twelve", steps=("[data-tab=findings]", ".ol-panel-findings h4 .ol-link >> nth=0"), height=460),
     Picture(name="numerics", capture="bert", steps=("[data-tab=numerics]", ".ol-worst .ol-link >> nth=0"), height=460),
+    Picture(name="onnx", capture="models", steps=("[data-tab=onnx]", "netron:gelu/Tanh_7"), models=True),
     Picture(name="report", capture="twelve", steps=(), height=760, whole_page=True),
 )
 
@@ -77,6 +79,11 @@ def act(page: Page, step: str) -> None:
     if step.startswith("key:"):
         page.focus(".ol-panel:not([hidden]) canvas")
         page.keyboard.press(step.removeprefix("key:"))
+    elif step.startswith("netron:"):
+        frame = page.frame_locator(".ol-onnx-frame")
+        frame.locator("html[data-shown]").wait_for(state="attached")
+        frame.locator(f'[id="node-name-{step.removeprefix("netron:")}"]').click()
+        page.wait_for_timeout(800)  # it scrolls there
     elif step.startswith(COLOUR):
         page.select_option(COLOUR, step.removeprefix(f"{COLOUR}="))
     else:
@@ -92,7 +99,7 @@ def take(browser: Browser, picture: Picture, folder: Path) -> Path:
     """
     html = folder / f"{picture.capture}.html"
     capture = store.load(CAPTURES / f"{picture.capture}.ortlens")
-    html.write_text(report_page(capture) if picture.whole_page else page_from_captures(capture), encoding="utf-8")
+    html.write_text(report_page(capture) if picture.whole_page or picture.models else page_from_captures(capture), encoding="utf-8")
     page = browser.new_page(viewport=SIZE | {"height": picture.height}, color_scheme=picture.scheme)
     page.goto(html.as_uri())
     page.wait_for_selector("[data-ortlens-ready]")
@@ -102,7 +109,10 @@ def take(browser: Browser, picture: Picture, folder: Path) -> Path:
     page.evaluate("() => document.activeElement.blur()")
     page.evaluate(_STILL)
     file = FOLDER / f"{picture.name}.png"
-    page.screenshot(path=file, full_page=picture.whole_page)
+    if picture.models:
+        page.locator("[data-ortlens-ready]").screenshot(path=file)
+    else:
+        page.screenshot(path=file, full_page=picture.whole_page)
     page.close()
     with Image.open(file) as whole:
         # The other ways to find a palette take rare hues for their neighbours.
