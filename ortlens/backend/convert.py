@@ -57,9 +57,7 @@ class Converted:
     output_types: tuple[Any, ...]
 
 
-def onnx_from_partition(
-    module: torch.fx.GraphModule, registry: Any, name: str, step: Callable[[int], None] | None = None
-) -> Converted:
+def onnx_from_partition(module: torch.fx.GraphModule, registry: Any, name: str, step: Callable[[int], None] | None = None) -> Converted:
     """Convert a partition.
 
     Args:

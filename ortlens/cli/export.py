@@ -12,7 +12,7 @@ from ortlens.cli.exit_codes import EXIT_OK
 from ortlens.cli.printing import print_text
 from ortlens.cli.tables import csv_from_rows, rows_of
 from ortlens.errors import UsageError
-from ortlens.views.wording import counted
+from ortlens.units import counted
 
 if TYPE_CHECKING:
     import argparse

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ortlens.units import counted
 from ortlens.views.html import failure_html
 from ortlens.views.static_table import MAX_ROWS, StaticTable, safe, table_html
 from ortlens.views.style import CSS
-from ortlens.views.wording import counted
 
 if TYPE_CHECKING:
     import torch.fx

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens.analysis.findings.compiling import GUARDS
-from ortlens.analysis.findings.facts import time_text
 from ortlens.analysis.findings.registry import RULES, findings_of
 from ortlens.analysis.findings.sessions import SESSIONS
 from ortlens.backend import peak
@@ -30,6 +29,7 @@ from ortlens.lens.dynamo import lens_failure
 from ortlens.progress import progress
 from ortlens.trace import records as r
 from ortlens.trace.runlog import RunLog
+from ortlens.units import time_from_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -345,7 +345,7 @@ class Probe:
         except Exception as error:  # noqa: BLE001 - as above
             lens_failure(self.recorder, "probing cache_dir", error)
             return
-        said = f"measured: converting took {time_text(converted)}, reading the converted models back {time_text(read)}"
+        said = f"measured: converting took {time_from_ns(converted)}, reading the converted models back {time_from_ns(read)}"
         self.recorder.add(replace(known, measured=True, evidence=f"{known.evidence}; {said}"))
 
 
@@ -410,19 +410,19 @@ def finding_of(trial: Trial, compared: Comparison, known: r.Finding | None) -> r
         The record, measured. Without a gain it is information, and says so.
     """
     evidence = (
-        f"measured: {time_text(compared.base_ns)} as it is, {time_text(compared.other_ns)} with {trial.change} "
+        f"measured: {time_from_ns(compared.base_ns)} as it is, {time_from_ns(compared.other_ns)} with {trial.change} "
         f"(medians of {compared.rounds} pairs in turns{f'; {trial.per_call} runs per call' if trial.per_call > 1 else ''})"
     )
     base = known or _blank(trial)
     evidence = f"{known.evidence}; {evidence}" if known is not None else evidence
     if not compared.is_faster:
         verdict = "is slower" if compared.is_slower else "shows no difference beyond the noise"
-        title = f"{trial.change} {verdict}: {time_text(compared.other_ns)} against {time_text(compared.base_ns)}"
+        title = f"{trial.change} {verdict}: {time_from_ns(compared.other_ns)} against {time_from_ns(compared.base_ns)}"
         return replace(base, severity="info", title=title, evidence=evidence, mitigation="Leave it as it is.", gain_ns=0, measured=True)
     gain = compared.gain_ns * trial.per_call
     if known is None and compared.gain_ns < _MUCH * compared.base_ns:
         base = replace(base, severity="info")
-    title = known.title if known is not None else f"{trial.change} would save {time_text(gain)} of a call"
+    title = known.title if known is not None else f"{trial.change} would save {time_from_ns(gain)} of a call"
     return replace(base, title=title, evidence=evidence, mitigation=trial.mitigation, gain_ns=gain, measured=True)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ortlens.units import percent, time_from_ns
 from ortlens.views.sentences import exception_words, gain_words, reason_words
 from ortlens.views.static_table import MAX_ROWS, StaticTable
-from ortlens.views.wording import first_sentence, function, guard, percent, place, time_from_ns
+from ortlens.views.wording import first_sentence, function, guard, place
 
 if TYPE_CHECKING:
     from ortlens.analysis.overview import Overview

@@ -16,13 +16,14 @@ from ortlens.analysis.whatif import Candidate, PlannedPartition, partitions_if, 
 from ortlens.trace import store
 from ortlens.trace.frames import frame_from_capture, frame_from_records
 from ortlens.trace.schema import table_from_record
+from ortlens.units import counted, percent
 from ortlens.views.html import failure_html, summary_html
 from ortlens.views.netron.display import netron_view
 from ortlens.views.report.page import report_page
 from ortlens.views.report.write import checked_target, write_report
 from ortlens.views.show import shown
 from ortlens.views.text import summary
-from ortlens.views.wording import clipped, counted, percent
+from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:
     import os

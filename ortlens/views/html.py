@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
+from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.answers import answer_tables
 from ortlens.views.sentences import coverage_sentence, ledger_sentence, look_sentence, numbers_sentence, pieces_sentence, title
 from ortlens.views.static_table import safe, table_html
 from ortlens.views.style import CSS
-from ortlens.views.wording import PHASE_WORDS, counted, percent, time_from_ns
+from ortlens.views.wording import PHASE_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

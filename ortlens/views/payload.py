@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import overview_of
 from ortlens.trace.schema import TABLES
+from ortlens.units import counted, percent
 from ortlens.views.packing import Texts, bounded, packed_table
 from ortlens.views.redaction import redacted_capture
 from ortlens.views.sentences import coverage_sentence, gain_words, look_sentence, pieces_sentence, reason_words, title
-from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, counted, percent, visible
+from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ortlens.views.wording import PART_WORDS, REASON_WORDS, REMEDY_WORDS, counted, guard, percent, place, time_from_ns, visible
+from ortlens.units import counted, percent, time_from_ns
+from ortlens.views.wording import PART_WORDS, REASON_WORDS, REMEDY_WORDS, guard, place, visible
 
 if TYPE_CHECKING:
     from ortlens.analysis.first_look import Look

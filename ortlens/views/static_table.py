@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-from ortlens.views.wording import clipped, counted
+from ortlens.units import counted
+from ortlens.views.wording import clipped
 
 MAX_ROWS = 12
 """Rows of a table in a notebook."""

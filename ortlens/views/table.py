@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from ortlens.views.wording import clipped, counted, percent, place, size_from_bytes, time_from_ns
+from ortlens.units import counted, percent, size_from_bytes, time_from_ns
+from ortlens.views.wording import clipped, place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

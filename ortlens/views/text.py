@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
+from ortlens.units import counted, time_from_ns
 from ortlens.views.sentences import (
     coverage_sentence,
     exception_words,
@@ -20,18 +21,7 @@ from ortlens.views.sentences import (
     reason_words,
     title,
 )
-from ortlens.views.wording import (
-    PHASE_WORDS,
-    ascii_from_text,
-    clipped,
-    counted,
-    first_sentence,
-    function,
-    guard,
-    place,
-    time_from_ns,
-    visible,
-)
+from ortlens.views.wording import PHASE_WORDS, ascii_from_text, clipped, first_sentence, function, guard, place, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -64,9 +64,7 @@ _SENTENCE_END = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)")
 _ASCII = str.maketrans({"█": "#", "░": ".", "…": "~", "µ": "u"})
 _HARMLESS = {"\n": " ", "\r": " ", "\t": " "}
-_TIME_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _MAX_PATH = 48  # characters of a shortened path; the end is the part that tells files apart
-_SIZE_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def visible(text: str) -> str:
@@ -115,72 +113,6 @@ def clipped(text: str, width: int) -> str:
     # The first cut keeps the work bounded: a name of a gigabyte is not walked through to show its head.
     shown = visible(text[: width + 1]) if len(text) > width else visible(text)
     return shown if len(shown) <= width and len(text) <= width else shown[: width - 1] + "…"
-
-
-def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """A number with its noun.
-
-    Args:
-        number: How many.
-        noun: The noun for one.
-        plural: The noun for others; by default with an s.
-
-    Returns:
-        `1 graph`, `2 graphs`, `10,000 nodes`.
-    """
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
-
-
-def time_from_ns(nanoseconds: int) -> str:
-    """A time in the unit that suits it.
-
-    Args:
-        nanoseconds: The time in ns.
-
-    Returns:
-        `812 ns`, `12.3 µs`, `1.24 ms`, `2.10 s`, three significant digits.
-    """
-    for factor, unit in _TIME_UNITS:
-        if nanoseconds >= factor * 0.9995:
-            return f"{_three_digits(nanoseconds / factor)} {unit}"
-    return f"{nanoseconds} ns"
-
-
-def size_from_bytes(size: int) -> str:
-    """A size in the unit that suits it.
-
-    Args:
-        size: Bytes.
-
-    Returns:
-        `812 B`, `12.3 KiB`, `1.24 MiB`, three significant digits.
-    """
-    for factor, unit in _SIZE_UNITS:
-        if size >= factor:
-            return f"{_three_digits(size / factor)} {unit}"
-    return f"{size} B"
-
-
-def _three_digits(value: float) -> str:
-    if value >= 99.95:  # noqa: PLR2004 - where the third digit becomes a whole one
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"  # noqa: PLR2004 - as above
-
-
-def percent(share: float) -> str:
-    """A share as a percentage that rounds neither to all nor to nothing unless it is.
-
-    Args:
-        share: 0 to 1.
-
-    Returns:
-        `100 %`, `97.6 %`, `0 %`; `>99.9 %` and `<0.1 %` close to the ends.
-    """
-    if share in (0, 1):
-        return f"{share:.0%}".replace("%", " %")
-    if share > 0.999:  # noqa: PLR2004 - one digit after the point
-        return ">99.9 %"
-    return "<0.1 %" if share < 0.001 else f"{share * 100:.1f} %"  # noqa: PLR2004 - as above
 
 
 def place(file: str | None, line: int | None, module: str | None = None) -> str:

@@ -135,7 +135,7 @@ def test_tables_sort_filter_and_narrow_to_the_selection(show: Callable[..., Page
 
 
 def _time(ns: int) -> str:
-    from ortlens.views.wording import time_from_ns
+    from ortlens.units import time_from_ns
 
     return time_from_ns(ns)
 

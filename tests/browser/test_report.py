@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ortlens.trace import store
+from ortlens.units import time_from_ns
 from ortlens.views.capture_view import SavedCapture
-from ortlens.views.wording import time_from_ns
 from tests.browser.page import BROWSER_MARKS, WIDE
 from tests.unit.views.sample_captures import SAMPLES
 

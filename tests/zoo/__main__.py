@@ -71,7 +71,7 @@ def main(names: list[str]) -> int:
         for name, measurement in zip(wanted, pool.map(_measured_apart, wanted), strict=True):
             fresh[name] = _told(measurement)
             step(1)
-    measurements = [measurement for name in ARCHITECTURES if (measurement := fresh.get(name) or kept.get(name)) is not None]
+    measurements = [found for name in ARCHITECTURES if (found := fresh.get(name) or kept.get(name)) is not None]
     PAGE.write_text(page_from_measurements(measurements), encoding="utf-8")
     failing = [measurement.model for measurement in measurements if measurement.failed]
     print(f"wrote {PAGE.relative_to(ROOT)}: {len(measurements)} architectures, failing: {', '.join(failing) or 'none'}", file=sys.stderr)  # noqa: T201

@@ -6,9 +6,10 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.findings.facts import ENOUGH_CALLS, current, entries_per_call, time_text
+from ortlens.analysis.findings.facts import ENOUGH_CALLS, current, entries_per_call
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.timing import PHASES, call_time, compile_total_ns, graph_times
+from ortlens.units import time_from_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +50,8 @@ def recompile_storm(capture: Capture) -> Iterator[Finding]:
         compile_ns = sum(spent.get(row.compile_id, 0) for row in rows)
         yield recompile_storm.finding(
             subject=f"{function or 'unnamed function'} {file or ''}:{line or ''}".strip(" :"),
-            title=f"{function or 'a function'} was compiled again {len(rows)} times" + (f", {time_text(compile_ns)}" if compile_ns else ""),
+            title=f"{function or 'a function'} was compiled again {len(rows)} times"
+            + (f", {time_from_ns(compile_ns)}" if compile_ns else ""),
             evidence=f"no longer true: {'; '.join(guards[:3])}" + (f"; values seen: {', '.join(values[:8])}" if values else ""),
             mitigation=next((row.advice for row in rows if row.advice), None)
             or "Mark what changes as dynamic (torch._dynamo.mark_dynamic, dynamic=True), or pass changing Python numbers as tensors.",
@@ -96,9 +98,9 @@ def cold_start(capture: Capture) -> Iterator[Finding]:
     yield cold_start.finding(
         subject="compile",
         severity="info",
-        title=f"compiling took {time_text(total)}{as_calls}; {time_text(saved)} of it can be kept on disk",
-        evidence="; ".join(f"{phase} {time_text(ns)}" for phase, ns in spent.items() if ns)
-        + f". Dynamo's {time_text(spent['dynamo'])} and the making of sessions are spent in every process all the same",
+        title=f"compiling took {time_from_ns(total)}{as_calls}; {time_from_ns(saved)} of it can be kept on disk",
+        evidence="; ".join(f"{phase} {time_from_ns(ns)}" for phase, ns in spent.items() if ns)
+        + f". Dynamo's {time_from_ns(spent['dynamo'])} and the making of sessions are spent in every process all the same",
         mitigation='Say cache_dir="..." in the options: the next process reads the converted models. For a process without tracing, export '
         "the model (`lens.export_onnx`) where one partition covers it.",
     )
@@ -168,7 +170,7 @@ def heavy_guards(capture: Capture) -> Iterator[Finding]:
     yield heavy_guards.finding(
         subject=GUARDS,
         severity="warning" if guards >= _GUARD_MUCH_NS and guards >= _MOST_OF_IT * whole else "info",
-        title=f"guards, with the wrappers around them, take {time_text(guards)} of {time_text(whole)} per call",
+        title=f"guards, with the wrappers around them, take {time_from_ns(guards)} of {time_from_ns(whole)} per call",
         evidence=f"ledger: guards {guards / whole:.0%} of the wall time, over {len({part.graph_id for part in capture.ledger})} graph(s)",
         mitigation="Merge graphs, so that guards run once. Where modules do not change after the first call: "
         'torch.compile(..., options={"guard_filter_fn": torch.compiler.skip_guard_on_inbuilt_nn_modules_unsafe}) leaves out those on '

@@ -19,8 +19,6 @@ ENOUGH_CALLS = 3
 _MAX_RUNS = 50_000
 """The latest runs tell what a call costs now; more would only make looking at a capture slow."""
 
-_MICRO, _MILLI, _SECOND = 1_000, 1_000_000, 1_000_000_000
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTime:
@@ -212,47 +210,3 @@ def most_common(names: list[str], limit: int = 3) -> str:
         counts[name] += 1
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]
     return ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in ranked)
-
-
-def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """A number with its noun.
-
-    Args:
-        number: How many.
-        noun: The noun for one.
-        plural: The noun for others; by default with an s.
-
-    Returns:
-        `1 node`, `2,000 nodes`.
-    """
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
-
-
-def time_text(nanoseconds: float) -> str:
-    """A time in words.
-
-    Args:
-        nanoseconds: The time.
-
-    Returns:
-        Three significant digits and a unit, as `12.3 µs`.
-    """
-    for factor, unit in ((_SECOND, "s"), (_MILLI, "ms"), (_MICRO, "µs")):
-        if abs(nanoseconds) >= factor * 0.9995:
-            return f"{nanoseconds / factor:.3g} {unit}"
-    return f"{nanoseconds:.0f} ns"
-
-
-def size_text(size: float) -> str:
-    """A size in words.
-
-    Args:
-        size: Bytes.
-
-    Returns:
-        Three significant digits and a unit, as `1.24 MiB`.
-    """
-    for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size >= factor:
-            return f"{size / factor:.3g} {unit}"
-    return f"{size:.0f} B"

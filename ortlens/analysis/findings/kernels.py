@@ -7,9 +7,10 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.findings.facts import counted, current, most_common, size_text, time_text, usable_cores
+from ortlens.analysis.findings.facts import current, most_common, usable_cores
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.timing import call_time
+from ortlens.units import counted, size_from_bytes, time_from_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +60,8 @@ def kernels_on_cpu(capture: Capture) -> Iterator[Finding]:
         yield kernels_on_cpu.finding(
             subject=session.session_id,
             title=f"{counted(len(stray), 'kernel')} of {session.session_id} on the CPU instead of {wanted}: {share:.0%} of its kernel time",
-            evidence=f"{most_common([kernel.op_type for kernel in stray])}; {time_text(spent)} while profiled, shares of the profiled run",
+            evidence=f"{most_common([kernel.op_type for kernel in stray])}; {time_from_ns(spent)} while profiled, "
+            "shares of the profiled run",
             mitigation=f"Write {worst.op_type} with operators and element types that {wanted} has, or leave it to PyTorch on the device.",
             file=worst.file,
             line=worst.line,
@@ -85,8 +87,8 @@ def provider_copies(capture: Capture) -> Iterator[Finding]:
             subject=session.session_id,
             severity="warning" if share >= _COPY_SHARE else "info",
             title=f"{counted(len(copies), 'copy', 'copies')} between devices in {session.session_id}: {share:.1%} of its kernel time",
-            evidence=f"{most_common([kernel.op_type for kernel in copies])}; {time_text(spent)} while profiled"
-            + (f", {size_text(moved)}" if moved else "")
+            evidence=f"{most_common([kernel.op_type for kernel in copies])}; {time_from_ns(spent)} while profiled"
+            + (f", {size_from_bytes(moved)}" if moved else "")
             + (f"; on the CPU run {most_common(stray)}" if stray else ""),
             mitigation="Replace or remove the operators on the CPU that the copies serve; see kernels.provider.",
             file=copies[0].file,
@@ -156,10 +158,10 @@ def _slow(session: Session, kernel: Kernel, bound: _Bound, runs_per_call: float)
     return slow_kernel.finding(
         subject=f"{session.session_id}:{kernel.kernel}",
         severity="warning" if is_product else "info",
-        title=f"{kernel.op_type} from {kernel.node or 'an unknown node'} takes {time_text(mean)} per run and reaches {bound.ns / mean:.0%} "
-        "of the machine's peak",
-        evidence=f"{bound.by}; at that peak it would take {time_text(bound.ns)}. Peaks were measured on that machine, by products and by "
-        f"reading and writing in ONNX Runtime; the time is the profiled share of the unprofiled run{caveat}",
+        title=f"{kernel.op_type} from {kernel.node or 'an unknown node'} takes {time_from_ns(mean)} per run and reaches "
+        f"{bound.ns / mean:.0%} of the machine's peak",
+        evidence=f"{bound.by}; at that peak it would take {time_from_ns(bound.ns)}. Peaks were measured on that machine, by products "
+        f"and by reading and writing in ONNX Runtime; the time is the profiled share of the unprofiled run{caveat}",
         mitigation=_PRODUCT_REMEDY if is_product else _FUNCTION_REMEDY,
         file=kernel.file,
         line=kernel.line,
@@ -199,7 +201,7 @@ def _bound(capture: Capture, session: Session, kernel: Kernel, made_from: list[N
         return _Bound(
             ns=by_flops, by=f"{flops:,.0f} floating-point operations, peak {(flop_peak or 0) / 1e9:.3g} GFLOP/s", enough=_ACHIEVED
         )
-    text = f"{size_text(kernel.bytes or 0)}, peak {(byte_peak or 0) / 1e9:.3g} GB/s"
+    text = f"{size_from_bytes(kernel.bytes or 0)}, peak {(byte_peak or 0) / 1e9:.3g} GB/s"
     return _Bound(ns=by_bytes, by=text, enough=_ACHIEVED if is_product else _ACHIEVED_BYTES)
 
 

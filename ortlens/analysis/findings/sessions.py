@@ -6,19 +6,17 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.findings.facts import (
     ENOUGH_CALLS,
-    counted,
     crossings,
     current,
     entries_per_call,
     partitions_by_graph,
     run_times,
     sessions_by_partition,
-    size_text,
-    time_text,
     usable_cores,
 )
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.timing import call_time, graph_times
+from ortlens.units import counted, size_from_bytes, time_from_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,8 +55,8 @@ def session_churn(capture: Capture) -> Iterator[Finding]:
         yield session_churn.finding(
             subject=partition_id,
             title=f"{partition_id} has {len(made)} sessions, one per combination of input sizes",
-            evidence=f"making them took {time_text(sum(session.create_ns for session in made))}"
-            + (f" and {size_text(held)} of heap" if held else "")
+            evidence=f"making them took {time_from_ns(sum(session.create_ns for session in made))}"
+            + (f" and {size_from_bytes(held)} of heap" if held else "")
             + f"; inputs {made[-1].input_signature or 'unknown'}",
             mitigation="Leave out ExportOptions(dynamic_shapes=False): one session then serves all sizes. Or pad inputs to a few sizes.",
             file=graph.file if graph else None,
@@ -88,7 +86,7 @@ def weights_changed(capture: Capture) -> Iterator[Finding]:
             subject=partition_id,
             title=f"the weights of {partition_id} changed {counted(len(anew), 'time')} between calls"
             + ("; they are no longer frozen" if given_up else ""),
-            evidence=f"making its sessions anew took {time_text(spent)}; they ran {sum(s.calls for s in sessions):,} times in all"
+            evidence=f"making its sessions anew took {time_from_ns(spent)}; they ran {sum(s.calls for s in sessions):,} times in all"
             + (
                 f". The partition runs {runs:.3g} times per call: several modules share its code, each with its own weights"
                 if shared
@@ -136,8 +134,8 @@ def _unfrozen(graph: Graph, part: Partition, sessions: list[Session], frozen: in
     why = f"they changed {changes} times" if changes else "freezing is off, or they could not be watched (made in inference mode, on a GPU)"
     return unfrozen_weights.finding(
         subject=part.partition_id,
-        title=f"{size_text((part.weight_bytes or 0) - frozen)} of weights are inputs of {part.partition_id}, not constants",
-        evidence=f"{size_text(frozen)} of {size_text(part.weight_bytes or 0)} are frozen in {sessions[-1].session_id}; {why}",
+        title=f"{size_from_bytes((part.weight_bytes or 0) - frozen)} of weights are inputs of {part.partition_id}, not constants",
+        evidence=f"{size_from_bytes(frozen)} of {size_from_bytes(part.weight_bytes or 0)} are frozen in {sessions[-1].session_id}; {why}",
         mitigation='Say freeze_weights="auto", and change weights before the first compiled call only.',
         file=graph.file,
         line=graph.line,
@@ -216,9 +214,9 @@ def tiny_graph(capture: Capture) -> Iterator[Finding]:
         yield tiny_graph.finding(
             subject=graph.graph_id,
             severity="info",
-            title=f"{graph.graph_id} runs for {time_text(running)} and takes {time_text(crossing)} to hand over and back",
+            title=f"{graph.graph_id} runs for {time_from_ns(running)} and takes {time_from_ns(crossing)} to hand over and back",
             evidence=f"medians of bind plus output and of run; {graph.node_count} compute nodes, {flops:,} floating-point operations; "
-            f"crossing adds {time_text(sum(costs.get(part.partition_id, 0) for part in pieces[graph.graph_id]))} to a call of the model",
+            f"crossing adds {time_from_ns(sum(costs.get(part.partition_id, 0) for part in pieces[graph.graph_id]))} to a call of the model",
             mitigation="Give the model more rows per call, compile a larger part of the program as one function, or leave such graphs to "
             f"PyTorch: min_partition_nodes={(graph.node_count or 0) + 1}.",
             file=graph.file,
@@ -250,7 +248,7 @@ def output_allocations(capture: Capture) -> Iterator[Finding]:
         yield output_allocations.finding(
             subject=session.session_id,
             severity="info",
-            title=f"{session.session_id} spends {time_text(time.output_ns)} of {time_text(whole)} per run on handing over "
+            title=f"{session.session_id} spends {time_from_ns(time.output_ns)} of {time_from_ns(whole)} per run on handing over "
             f"{counted(part.output_count, 'output')}",
             evidence=f"median of output_ns over the kept runs of {session.calls:,} calls ({calls:,} of the model); sizes are symbolic: "
             f"{session.input_signature or 'signature not recorded'}",

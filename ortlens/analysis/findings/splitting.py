@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.findings.facts import (
     ENOUGH_CALLS,
-    counted,
     crossings,
     current,
     fallbacks_by_graph,
     measured_ledger,
     most_common,
     partitions_by_graph,
-    size_text,
-    time_text,
 )
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.timing import call_time, fallback_ns, graph_times
+from ortlens.units import counted, size_from_bytes, time_from_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +60,7 @@ def small_partitions(capture: Capture) -> Iterator[Finding]:
             subject=graph.graph_id,
             title=f"{graph.graph_id} is cut into {len(parts)} partitions, {len(small)} of them with at most {_FEW_NODES} compute nodes",
             evidence=f"between them stay in PyTorch: {cut}"
-            + (f"; their bind and output take {time_text(sum(known))} per call (medians), which is the estimated gain" if known else ""),
+            + (f"; their bind and output take {time_from_ns(sum(known))} per call (medians), which is the estimated gain" if known else ""),
             mitigation="Bring these operators into ONNX Runtime (custom_translation_table, or another spelling; `what_if()` ranks them), "
             f"or leave the small partitions to PyTorch with min_partition_nodes={_FEW_NODES + 1}; `probe` measures whether that is faster.",
             file=between[0].file if between else graph.file,
@@ -90,7 +88,7 @@ def hot_fallback(capture: Capture) -> Iterator[Finding]:
         if not here or not (is_hot or (len(here) >= _MANY_NODES and code not in _CHOSEN)):
             continue
         worst = max(here, key=lambda row: row.total_ns)
-        spent = f" and takes {time_text(per_call)}, {share:.0%} of a call" if per_call else ""
+        spent = f" and takes {time_from_ns(per_call)}, {share:.0%} of a call" if per_call else ""
         yield hot_fallback.finding(
             subject=target,
             title=f"{target} stays in PyTorch at {counted(len(here), 'node')}{spent}",
@@ -155,10 +153,10 @@ def _boundary(graph: Graph, spent: int, session_ns: float, crossing: tuple[int, 
     return boundary_copies.finding(
         subject=graph.graph_id,
         severity="warning" if slow else "info",
-        title=f"{size_text(over)} cross the ends of the partitions of {graph.graph_id} with every call; there are {parts}"
-        + (f"; binding and handing over take {time_text(spent)}" if spent else ""),
-        evidence=f"bind and output per call: {time_text(spent)}{share} (medians of the kept runs); of {size_text(touched)} that the "
-        f"nodes read and write, {over / touched if touched else 0:.0%} cross"
+        title=f"{size_from_bytes(over)} cross the ends of the partitions of {graph.graph_id} with every call; there are {parts}"
+        + (f"; binding and handing over take {time_from_ns(spent)}" if spent else ""),
+        evidence=f"bind and output per call: {time_from_ns(spent)}{share} (medians of the kept runs); of {size_from_bytes(touched)} that "
+        f"the nodes read and write, {over / touched if touched else 0:.0%} cross"
         + ("; the gain is estimated as if one partition were left" if avoidable else ""),
         mitigation="Join the partitions: bring into ONNX Runtime what stands between them (`what_if()` ranks it).",
         file=graph.file,

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortlens.errors import CaptureError
+from ortlens.units import counted
 from ortlens.views.netron.frame import frame_html
 from ortlens.views.netron.models import OPTIMIZED, attached_model, model_named
 from ortlens.views.netron.slim import SlimModel, slim_model
 from ortlens.views.netron.viewer import TESTED, UnexpectedFilesError, Viewer, installed_viewer
 from ortlens.views.netron.wire import WireError
-from ortlens.views.wording import clipped, counted
+from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:
     import os

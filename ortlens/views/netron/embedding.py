@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortlens.errors import OptionalDependencyError
+from ortlens.units import counted
 from ortlens.views.netron.frame import frame_html
 from ortlens.views.netron.models import OPTIMIZED, attachment_name
 from ortlens.views.netron.slim import SlimModel, slim_model
 from ortlens.views.netron.viewer import LICENCE, TESTED, UnexpectedFilesError, Viewer, installed_viewer
 from ortlens.views.netron.wire import WireError
-from ortlens.views.wording import clipped, counted
+from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,9 +12,10 @@ import warnings
 from typing import TYPE_CHECKING, Any, Literal
 
 from ortlens._optional import require
+from ortlens.units import percent, time_from_ns
 from ortlens.views.report.figures import Bars, Course, Errors, Ranges
 from ortlens.views.report.themed_svg import COLOURS, INK, LINE, ON_FILL, ON_RUN, SOFT, themed
-from ortlens.views.wording import clipped, percent, time_from_ns
+from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.memory import memory
+from ortlens.units import counted, size_from_bytes
 from ortlens.views.report.figures import Bar, Bars, Errors, Figure
-from ortlens.views.wording import counted, size_from_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,10 +6,11 @@ import math
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.memory import memory
+from ortlens.units import percent, size_from_bytes, time_from_ns
 from ortlens.views.answers import answer_tables, graph_label
 from ortlens.views.report.work import current_kernels
 from ortlens.views.static_table import StaticTable
-from ortlens.views.wording import PART_WORDS, percent, place, size_from_bytes, time_from_ns
+from ortlens.views.wording import PART_WORDS, place
 
 if TYPE_CHECKING:
     from ortlens.analysis.overview import Overview

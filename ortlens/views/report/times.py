@@ -6,9 +6,10 @@ from collections import defaultdict
 from statistics import median
 from typing import TYPE_CHECKING
 
+from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.answers import graph_label
 from ortlens.views.report.figures import MAX_ROWS, Bar, Bars, Course, Figure, Range, Ranges, bounded
-from ortlens.views.wording import PART_WORDS, PHASE_WORDS, clipped, counted, function, percent, time_from_ns, visible
+from ortlens.views.wording import PART_WORDS, PHASE_WORDS, clipped, function, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

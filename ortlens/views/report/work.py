@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.timing import fallback_ns
+from ortlens.units import counted, time_from_ns
 from ortlens.views.report.figures import Bar, Bars, Figure, bounded
-from ortlens.views.wording import clipped, counted, place, time_from_ns
+from ortlens.views.wording import clipped, place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

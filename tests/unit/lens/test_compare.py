@@ -56,7 +56,7 @@ def compared(gain: int, *, base: int = 1000) -> Comparison:
 def test_a_gain_is_told_per_call_of_the_model_and_with_what_was_known() -> None:
     finding = finding_of(TRIAL, compared(200), KNOWN)
     assert (finding.title, finding.severity, finding.gain_ns, finding.measured) == ("16 MiB are inputs", "warning", 600, True)
-    assert finding.evidence.startswith("recorded; measured: 1 µs as it is, 800 ns with freezing the weights (medians of 8 pairs")
+    assert finding.evidence.startswith("recorded; measured: 1.00 µs as it is, 800 ns with freezing the weights (medians of 8 pairs")
     assert "3 runs per call" in finding.evidence
     assert finding.mitigation == "freeze"
 

@@ -129,7 +129,8 @@ def test_the_verdict_tells_pieces_breaks_and_numbers() -> None:
     pieces = CAPTURES["pieces"]
     said = payload_from_capture(pieces)["overview"]["verdict"]
     assert re.fullmatch(
-        r"\d+\.\d % of the model runs in ONNX Runtime in \d+ ONNX models, 5 graph breaks, \d+ recompiles, numbers as PyTorch's where compared",
+        r"\d+\.\d % of the model runs in ONNX Runtime in \d+ ONNX models, 5 graph breaks, \d+ recompiles, "
+        r"numbers as PyTorch's where compared",
         said,
     )
     current = {row.graph.graph_id for row in overview_of(pieces).graphs if row.is_current}

@@ -6,20 +6,17 @@ import pytest
 
 from ortlens.analysis.timing import PHASES
 from ortlens.trace.records import ReasonCode
+from ortlens.units import counted, percent, size_from_bytes, time_from_ns
 from ortlens.views.wording import (
     PHASE_WORDS,
     REASON_WORDS,
     REMEDY_WORDS,
     ascii_from_text,
     clipped,
-    counted,
     first_sentence,
     function,
     guard,
-    percent,
     place,
-    size_from_bytes,
-    time_from_ns,
     visible,
 )
 

@@ -1,0 +1,72 @@
+"""Numbers as people read them: counts, times, sizes and shares."""
+
+from __future__ import annotations
+
+_TIME_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
+_SIZE_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """A number with its noun.
+
+    Args:
+        number: How many.
+        noun: The noun for one.
+        plural: The noun for others; by default with an s.
+
+    Returns:
+        `1 graph`, `2 graphs`, `10,000 nodes`.
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def time_from_ns(nanoseconds: float) -> str:
+    """A time in the unit that suits it.
+
+    Args:
+        nanoseconds: The time in ns; a difference may be below nothing.
+
+    Returns:
+        `812 ns`, `12.3 µs`, `1.24 ms`, `2.10 s`, three significant digits.
+    """
+    for factor, unit in _TIME_UNITS:
+        if abs(nanoseconds) >= factor * 0.9995:
+            return f"{_three_digits(nanoseconds / factor)} {unit}"
+    return f"{nanoseconds:.0f} ns"
+
+
+def size_from_bytes(size: float) -> str:
+    """A size in the unit that suits it.
+
+    Args:
+        size: Bytes.
+
+    Returns:
+        `812 B`, `12.3 KiB`, `1.24 MiB`, three significant digits.
+    """
+    for factor, unit in _SIZE_UNITS:
+        if size >= factor:
+            return f"{_three_digits(size / factor)} {unit}"
+    return f"{size:.0f} B"
+
+
+def percent(share: float) -> str:
+    """A share as a percentage that rounds neither to all nor to nothing unless it is.
+
+    Args:
+        share: 0 to 1.
+
+    Returns:
+        `100 %`, `97.6 %`, `0 %`; `>99.9 %` and `<0.1 %` close to the ends.
+    """
+    if share in (0, 1):
+        return f"{share:.0%}".replace("%", " %")
+    if share > 0.999:  # noqa: PLR2004 - one digit after the point
+        return ">99.9 %"
+    return "<0.1 %" if share < 0.001 else f"{share * 100:.1f} %"  # noqa: PLR2004 - as above
+
+
+def _three_digits(value: float) -> str:
+    if abs(value) >= 99.95:  # noqa: PLR2004 - where the third digit becomes a whole one
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"  # noqa: PLR2004 - as above
