@@ -285,6 +285,11 @@ def test_by_keyboard_into_the_frame_and_out_again(report: Callable[..., Page]) -
         if seen[-1] == "iframe":
             break
     assert seen[-1] == "iframe"
+    frame = page.frame_locator(".ol-onnx-frame")
+    node(frame, "gelu/Tanh_7").click()
+    frame.locator(".sidebar-title", has_text="Node Properties").wait_for()
+    page.keyboard.press("Escape")  # closes what Netron says about the node
+    assert page.evaluate("document.activeElement.localName") == "iframe"
     page.keyboard.press("Escape")
     page.wait_for_function("document.activeElement.dataset.model === 'm0'")
     page.keyboard.press("ArrowDown")

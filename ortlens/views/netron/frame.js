@@ -366,7 +366,8 @@
       else if (data.type === "theme") theme(data.dark);
       else if (data.type === "focus") HTMLElement.prototype.focus.call(element("target"));
     });
-    window.addEventListener("keydown", (event) => event.key === "Escape" && tell({ type: "leave" }));
+    const leave = ({ key }) => key === "Escape" && element("sidebar").style.opacity !== "1" && tell({ type: "leave" });
+    window.addEventListener("keydown", leave, { capture: true }); // before Netron, which closes its sidebar with the same key
   }
 
   try {
