@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from html import escape
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -155,7 +156,7 @@ class _Bar:
 
 
 class _TerminalBar:
-    """A bar of tqdm's, below the user's own ones."""
+    """A bar of tqdm's."""
 
     def __init__(self, what: str, total: int, unit: str, started: float) -> None:
         columns, rows = _size()
@@ -182,11 +183,30 @@ def _size() -> tuple[int, int]:
 
 
 def _tqdm_class() -> Callable[..., tqdm[Any]]:
-    """The class of tqdm's bars without its thread, and without its lock between processes, which would settle how those are started."""
-    from tqdm.std import TqdmDefaultWriteLock, tqdm
+    """The class of tqdm's bars with nothing of the user's bars in it: neither their thread, nor their list, nor their lock.
 
-    lock = getattr(tqdm, "_lock", None) or TqdmDefaultWriteLock.th_lock
-    return type("_Tqdm", (tqdm,), {"monitor_interval": 0, "_lock": lock})
+    tqdm leaves the lock locked when drawing fails. The thread and every other bar would then wait forever, and torch makes one of these
+    in each compilation. The lock between processes would settle how the user's processes are to be started.
+    """
+    from tqdm.std import tqdm
+
+    return type("_Tqdm", (tqdm,), {"monitor_interval": 0, "_instances": weakref.WeakSet(), "_lock": _NoLock()})
+
+
+class _NoLock:
+    """A lock that nobody has to wait for: a bar is drawn by one thread."""
+
+    def acquire(self, *_: object, **__: object) -> bool:
+        return True
+
+    def release(self) -> None:
+        """Nothing was locked."""
+
+    def __enter__(self) -> None:
+        """Nothing is locked."""
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing was locked."""
 
 
 class _NotebookLine:

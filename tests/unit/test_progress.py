@@ -270,3 +270,29 @@ def _time_of(step: Callable[[int], None]) -> float:
     for _ in range(1000):
         step(1)
     return (time.perf_counter() - started) / 1000
+
+
+def test_a_bar_that_fails_keeps_no_lock_from_the_users_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    # tqdm leaves its lock locked when drawing raises, and torch.fx makes bars of tqdm's in every compilation.
+    std = pytest.importorskip("tqdm.std")
+    a_terminal(monkeypatch, Broken)
+    work()
+    taken: list[bool] = []
+
+    def take() -> None:
+        lock = std.TqdmDefaultWriteLock.th_lock
+        taken.append(lock.acquire(timeout=5))
+        if taken[0]:
+            lock.release()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    assert taken == [True]
+
+
+def test_bars_of_the_user_are_not_mixed_with_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    tqdm = pytest.importorskip("tqdm.std").tqdm
+    a_terminal(monkeypatch)
+    with progress("working", 1, "step", at_once=True):
+        assert [bar for bar in tqdm._instances if bar.desc.startswith("working")] == []
