@@ -31,6 +31,9 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 LIMIT_S = 600
 """For one cell; a shared machine may be slow."""
 
+_VIEW = re.compile(r' class="ortlens-summary-[0-9a-f]+"')
+"""By which a running explorer finds its summary; another one each time."""
+
 _WIDGETS = "application/vnd.jupyter.widget-view+json"
 _SETTINGS = {
     "HF_HUB_OFFLINE": "1",
@@ -90,8 +93,14 @@ def kept(notebook: NotebookNode, scrub: Callable[[str], str]) -> NotebookNode:
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":
-            cell.outputs = [_kept_output(output, scrub) for output in cell.outputs]
+            cell.outputs = [_kept_output(output, scrub) for output in cell.outputs if not _is_widget_alone(output)]
     return notebook
+
+
+def _is_widget_alone(output: NotebookNode) -> bool:
+    """Whether a page can show nothing of it: its HTML, if there is any, is an output of its own."""
+    data = output.get("data", {})
+    return _WIDGETS in data and "text/html" not in data
 
 
 def _kept_output(output: NotebookNode, scrub: Callable[[str], str]) -> NotebookNode:
@@ -100,7 +109,7 @@ def _kept_output(output: NotebookNode, scrub: Callable[[str], str]) -> NotebookN
         output.metadata = {}
         for kind, value in output.data.items():
             if kind.startswith("text/"):
-                output.data[kind] = scrub(value)
+                output.data[kind] = _VIEW.sub("", scrub(value))
     if "text" in output:
         output.text = scrub(output.text)
     return output

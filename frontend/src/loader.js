@@ -15,7 +15,12 @@ async function render({ model, el }) {
     const { module, css } = await code(model.get("_digest"), () => content(model, "code", held, ask));
     const packed = await content(model, "data", held, ask);
     addStyle(el, model.get("_digest"), css);
-    return await module.mount({ model, el, packed, ask });
+    const unmount = await module.mount({ model, el, packed, ask });
+    const showSummary = hideSummary(model.get("_summary"));
+    return () => {
+      showSummary();
+      unmount();
+    };
   } catch (error) {
     el.textContent = `The explorer could not start: ${error.message} The frames, such as lens.graphs, do not depend on it.`;
     console.warn(error);
@@ -49,6 +54,15 @@ async function content(model, name, held, ask) {
   } catch {
     return ask(name);
   }
+}
+
+/** The summary stands in an output of its own, for viewers that know no widgets; by a rule, as notebooks draw outputs when they like. */
+function hideSummary(name) {
+  if (!name) return () => {};
+  const style = document.createElement("style");
+  style.textContent = `.${name} { display: none } .jp-OutputArea-child:has(> .jp-OutputArea-output .${name}) { display: none }`;
+  document.head.append(style);
+  return () => style.remove();
 }
 
 function addStyle(el, digest, css) {

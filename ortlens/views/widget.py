@@ -7,6 +7,7 @@ many outputs weigh little; ONNX models are fetched from Python when somebody loo
 from __future__ import annotations
 
 import json
+import secrets
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from ortlens.views.selection import Selectable, panel
 from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import pandas as pd
 
@@ -48,6 +49,7 @@ class Explorer(anywidget.AnyWidget):
     selected = traitlets.Unicode(None, allow_none=True, help="Id of what is selected, as `partition:p0`; None for nothing.").tag(sync=True)
     tab = traitlets.Unicode("overview", help="The panel that is shown.").tag(sync=True)
     graph = traitlets.Unicode(None, allow_none=True, help="The graph that is shown; None for all of them.").tag(sync=True)
+    _summary = traitlets.Unicode().tag(sync=True)
     _digest = traitlets.Unicode().tag(sync=True)
     _code = traitlets.Unicode().tag(sync=True)
     _data = traitlets.Unicode().tag(sync=True)
@@ -67,7 +69,7 @@ class Explorer(anywidget.AnyWidget):
         self._capture = capture
         self._selectable = Selectable(capture)
         beginning = self._selectable.checked(selected=selected, tab=tab, graph=graph)
-        super().__init__(**beginning, **self._hold())
+        super().__init__(**beginning, **self._hold(), _summary=f"ortlens-summary-{secrets.token_hex(6)}")
         self.on_msg(self._answer)
         cells.shown(self.close)
 
@@ -130,14 +132,32 @@ class Explorer(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """The widget, and beside it what a viewer shows that knows no widgets."""
+        found = self._opened()
+        return found and (found[0] | self._static(), found[1])
+
+    def _ipython_display_(self) -> None:
+        """Two outputs: the summary, which the explorer hides as soon as it is there, and the explorer.
+
+        In one output, nbconvert would take the widget alone, which needs code from the network, and JupyterLab would say *model not
+        found* where the widget's state was not saved.
+        """
+        from IPython.display import display
+
+        show: Callable[..., object] = display
+        if found := self._opened():
+            static = self._static()
+            show(static | {"text/html": f'<div class="{self._summary}">{static["text/html"]}</div>'}, raw=True)
+            show(found[0], metadata=found[1], raw=True)
+
+    def _opened(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """The widget's own bundle, opened again if it was closed."""
         if self.comm is None:
             for name, value in self._hold().items():
                 self.set_trait(name, value)
             self.layout.open()
             self.open()
         cells.shown(self.close)
-        bundle = super()._repr_mimebundle_()
-        if bundle is None:
-            return None
-        data, about = bundle
-        return data | SavedCapture(self._capture)._repr_mimebundle_(), about
+        return super()._repr_mimebundle_()
+
+    def _static(self) -> dict[str, str]:
+        return SavedCapture(self._capture)._repr_mimebundle_()

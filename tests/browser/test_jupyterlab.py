@@ -287,6 +287,23 @@ def test_a_notebook_that_was_executed_elsewhere_shows_its_explorer_once_it_is_tr
     notebook.page.close()
 
 
+def test_the_summary_gives_way_to_the_explorer_and_stays_where_there_is_none(lab: Notebook, browser: Browser, server: Server) -> None:
+    from tests.browser.lab import Notebook
+
+    summary = ".jp-RenderedHTML:has-text('43 of 48 compute nodes')"
+    lab.cell(1).locator(summary).wait_for(state="hidden")
+    assert lab.cell(1).locator(summary).count() == 1
+    name = server.write("stateless.ipynb", LOAD, "lens.show()")
+    made = nbformat.read(server.folder / name, as_version=4)
+    nbclient.NotebookClient(made, timeout=300, store_widget_state=False).execute()
+    nbformat.write(made, server.folder / name)
+    notebook = Notebook(browser, server, name)
+    notebook.page.evaluate("void window.jupyterapp.commands.execute('notebook:trust')")
+    notebook.page.locator(".jp-Dialog .jp-mod-accept").click()
+    notebook.cell(1).locator(summary).wait_for()
+    notebook.page.close()
+
+
 def test_notebook_7_shows_the_same(browser: Browser, server: Server) -> None:
     from tests.browser.lab import Notebook
 

@@ -104,7 +104,11 @@ def test_an_expression_opens_the_explorer(kernel: Kernel) -> None:
 def test_a_cell_leads_back_to_its_lines(kernel: Kernel) -> None:
     reply, published = kernel.run("%%ortlens -o lens\ndef g(a):\n    return a - 3\ntorch.compile(g, backend='ortlens')(x)")
     assert (reply["status"], widgets_of(published)) == ("ok", 1)
-    assert [each["type"] for each in published if each["type"] in ("execute_result", "display_data")] == ["execute_result", "display_data"]
+    assert [each["type"] for each in published if each["type"] in ("execute_result", "display_data")] == [
+        "execute_result",
+        "display_data",
+        "display_data",
+    ], "the value of the cell, the summary for viewers without widgets, and the explorer"
     place = kernel.says("lens.nodes.file[0], int(lens.nodes.line[0]), lens.nodes.source[0]")
     assert place == f"('In[{reply['execution_count']}]', 3, 'return a - 3')"
 

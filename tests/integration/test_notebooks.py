@@ -114,12 +114,14 @@ def test_paths_and_widgets_are_taken_out(tmp_path: Path) -> None:
 import os, sys, json
 from IPython.display import display
 print(os.path.join(os.getcwd(), "run.html"), sys.executable, json.__file__ and os.__file__.rsplit("/", 1)[1])
-display({"text/plain": os.getcwd() + "/a", "application/vnd.jupyter.widget-view+json": {"model_id": "x"}}, raw=True)
+widget = {"application/vnd.jupyter.widget-view+json": {"model_id": "x"}}
+display({"text/plain": os.getcwd() + "/a", "text/html": '<div class="ortlens-summary-0a1b">b</div>', **widget}, raw=True)
+display({"text/plain": "a widget", **widget}, raw=True)
 """
     notebook = executed(written(tmp_path, source), tmp_path)
     printed, shown = code_cells(notebook)[0].outputs
     assert printed.text.split() == ["run.html", "python", "os.py"]
-    assert shown.data == {"text/plain": "a"}
+    assert shown.data == {"text/plain": "a", "text/html": "<div>b</div>"}
     assert "execution" not in code_cells(notebook)[0].metadata
 
 
