@@ -33,7 +33,7 @@ CLICKS = (
 )
 
 GRAPH: dict[str, tuple[str, ...]] = {
-    "The graph of": ("opening view", "of it before the first frame", "opening every group"),
+    "The graph of": ("opening view", "of it before the first frame", "opening view, clicked as the page was ready", "opening every group"),
     "A frame of panning": ("all of it in view", "to be read", "a third of that", "a tenth"),
 }
 
@@ -61,8 +61,8 @@ EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
         "Compiled in a dry run": ("all frames", "what_if()", "what_if(*ops)"),
     },
     "explorer": {
-        "What a page of": ("page", "data, gzip", "packing it", "widget, gzip"),
-        **({"How soon a page of": CLICKS} if shutil.which("chromium") else {"Times are not measured": ()}),
+        "What the report of": ("report", "data in it, gzip", "packing the data", "writing the report", "widget, gzip"),
+        **({"How soon the report of": CLICKS} if shutil.which("chromium") else {"Times are not measured": ()}),
     },
     "notebook": {
         "What a notebook weighs": (
@@ -76,6 +76,13 @@ EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
             if shutil.which("chromium")
             else {"Times are not measured": ()}
         ),
+    },
+    "netron": {
+        "What a page carries": (
+            "the frame, once per page",
+            *(f"a model of {nodes} nodes, without weights" for nodes in ("21", "147", "2,002")),
+        ),
+        **({"From the click": ("21 nodes", "147 nodes", "2,002 nodes")} if shutil.which("chromium") else {"Times are not measured": ()}),
     },
     "graph_view": GRAPH if shutil.which("chromium") else {"Nothing is measured": ()},
     "training": {"A training step": ("ortlens to eager",)},
