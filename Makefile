@@ -18,7 +18,7 @@ SAY := @printf '\n==> %s\n'
 
 export PYTHONDONTWRITEBYTECODE = 1
 
-.PHONY: help venv demo frontend notebooks test lint format-check ruff types contracts dead-code deps docs pytest coverage bench zoo conformance soak clean
+.PHONY: help venv demo frontend notebooks browser test lint format-check ruff types contracts dead-code deps docs pytest coverage bench zoo conformance soak clean
 
 help: ## Show this list
 	@printf 'ortlens: PyTorch through ONNX Runtime, recorded and shown\n\n'
@@ -76,6 +76,10 @@ bench: $(VENV)/.dev ## Measure the figures that the README quotes: half an hour.
 zoo: $(VENV)/.dev ## Run every architecture of the model zoo and write docs/zoo.md: a quarter of an hour
 	$(SAY) 'Running the model zoo'
 	@$(BIN)/python -m tests.zoo
+
+browser: $(VENV)/.dev ## Run what needs a browser: the report, JupyterLab, Notebook 7, light and dark; five minutes
+	$(SAY) 'Walking the explorer in chromium'
+	@$(BIN)/python -m pytest tests/browser --durations=15
 
 conformance: $(VENV)/.dev ## Run every promise down every road and write docs/conformance.md: a few minutes
 	$(SAY) 'Running the conformance suite'
