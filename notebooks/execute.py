@@ -140,7 +140,7 @@ def scrubber(folder: Path) -> Callable[[str], str]:
     inside: Iterable[str] = (*site.getsitepackages(), site.getusersitepackages(), str(folder.resolve()), str(folder), str(FOLDER.parent))
     roots = sorted({root for root in inside if len(root) > 1}, key=len, reverse=True)
     pattern = re.compile("(?:" + "|".join(re.escape(root) for root in roots) + r")(?:/|\b)")
-    return lambda text: pattern.sub("", text).replace(sys.executable, "python")
+    return lambda text: pattern.sub("", text.replace(sys.executable, "python"))  # the interpreter may lie inside the checkout
 
 
 def main(names: list[str]) -> int:
