@@ -42,7 +42,8 @@ def _demo(options: argparse.Namespace) -> int:
     print_summary(result.lens.captured())
     print_written(write_outputs(request, result.lens))
     saved = options.save or "demo.ortlens"
-    print_text(_DEMO_AFTER.format(saved=saved, first="" if options.save else f"ortlens demo --save {saved} && "))
+    look = f"open {options.report} in a browser" if options.report else "ortlens demo --html demo.html, and open that file in a browser"
+    print_text(_DEMO_AFTER.format(saved=saved, first="" if options.save else f"ortlens demo --save {saved} && ", look=look))
     return EXIT_OK if result.is_match else EXIT_NO
 
 
@@ -57,5 +58,5 @@ What to do next
   your own model    lens = ortlens.explain(model)(*args); print(lens.summary())
                     or, in a shell: ortlens explain mymodels:net --input f32[1,3,224,224]
   look closer       {first}ortlens show {saved} --table fallbacks
-  look around       ortlens demo --html demo.html, and open that file in a browser
+  look around       {look}
   check this setup  ortlens doctor"""

@@ -223,7 +223,12 @@ def test_demo_compares_saves_and_says_what_is_next(
     assert f"{difference:.1e}" in out
     assert SavedCapture(SAMPLES["demo_like"]).summary() in out
     assert f"ortlens show {path} --table fallbacks" in out
+    assert "ortlens demo --html demo.html" in out
     assert store.load(path) == SAMPLES["demo_like"]
+    page = tmp_path / "demo.html"
+    cli.main(["demo", "--html", str(page)])
+    assert f"open {page} in a browser" in capsys.readouterr().out
+    assert page.is_file()
 
 
 def test_demo_without_a_package_says_which(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
