@@ -21,6 +21,7 @@ PROTOCOL_NAMES = [
     "__getattr__",
     "__dir__",
     "_repr_*_",
+    "_ipython_display_",
     "load_ipython_extension",
     "unload_ipython_extension",
     "pytest_*",
