@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,7 @@ def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Shell]:
     yield made
     unload(made.shell)
     InteractiveShell.clear_instance()
+    atexit.unregister(made.shell.atexit_operations)  # each collects garbage, through all that a test run has left: seconds per shell
 
 
 def test_a_call_is_compiled_shown_and_kept(shell: Shell) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import types
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ def cell(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     shell.run_cell("def f(x):\n    return x", store_history=True)
     yield shell.user_ns["f"].__code__.co_filename
     InteractiveShell.clear_instance()
+    atexit.unregister(shell.atexit_operations)  # it would collect garbage at the end of the whole run
 
 
 def test_a_cell_is_called_by_its_number(cell: str) -> None:
