@@ -19,6 +19,8 @@ import weakref
 from html import escape
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ortlens._shell import in_notebook
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -64,7 +66,7 @@ def progress(what: str, total: int, unit: str, *, at_once: bool = False) -> Iter
     """
     bar = _begun(what, total, unit) if _is_wanted() else None
     if bar is None:
-        yield _unseen
+        yield untold
         return
     try:
         if at_once:
@@ -75,8 +77,12 @@ def progress(what: str, total: int, unit: str, *, at_once: bool = False) -> Iter
         _bars.remove(bar)
 
 
-def _unseen(_count: int) -> None:
-    """Nobody looks."""
+def untold(_count: int) -> None:
+    """Take the steps of a piece of work that nobody looks at.
+
+    Args:
+        _count: How many were done.
+    """
 
 
 def _begun(what: str, total: int, unit: str) -> _Bar | None:
@@ -97,16 +103,9 @@ def _is_wanted() -> bool:
     if said in {"0", "1"}:
         return said == "1"
     try:
-        return _in_notebook() or sys.stderr.isatty()
+        return in_notebook() or sys.stderr.isatty()
     except Exception:  # noqa: BLE001 - standard error may be anything, or closed; then nobody looks
         return False
-
-
-def _in_notebook() -> bool:
-    """Whether this is a kernel of Jupyter; IPython is not imported for that."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return getattr(shell, "kernel", None) is not None
 
 
 class _Bar:
@@ -135,7 +134,7 @@ class _Bar:
         try:
             self._next = now + _EVERY_S
             if self._display is None:
-                make = _NotebookLine if _in_notebook() else _TerminalBar
+                make = _NotebookLine if in_notebook() else _TerminalBar
                 self._display = make(self._what, self._total, self._unit, self._own_start)
             self._display.draw(self._done)
         except Exception:  # noqa: BLE001 - showing progress must not break the work

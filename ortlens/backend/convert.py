@@ -19,6 +19,7 @@ import torch.fx
 
 from ortlens.backend import _torch, dtypes
 from ortlens.backend.labels import FX_NODE_KEY, label_graph
+from ortlens.progress import untold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +58,7 @@ class Converted:
     output_types: tuple[Any, ...]
 
 
-def onnx_from_partition(module: torch.fx.GraphModule, registry: Any, name: str, step: Callable[[int], None] | None = None) -> Converted:
+def onnx_from_partition(module: torch.fx.GraphModule, registry: Any, name: str, step: Callable[[int], None] = untold) -> Converted:
     """Convert a partition.
 
     Args:
@@ -74,12 +75,8 @@ def onnx_from_partition(module: torch.fx.GraphModule, registry: Any, name: str, 
     """
     converter = _Converter(module, registry, name)
     with _torch.quiet():
-        converter.run(step or _untold)
+        converter.run(step)
     return Converted(model=converter.model, output_permutations=tuple(converter.permutations), output_types=tuple(converter.output_types))
-
-
-def _untold(_count: int) -> None:
-    """Nobody is told."""
 
 
 class _Converter:

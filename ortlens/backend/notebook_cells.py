@@ -9,6 +9,8 @@ import os
 import re
 import sys
 
+from ortlens._shell import shell
+
 _FRAME = re.compile(r"(?P<file>.+)(?P<rest>:\d+ .*)")
 
 
@@ -21,12 +23,9 @@ def told_file(file: str) -> str:
     Returns:
         `In[3]` for the third cell that ran in this notebook or IPython shell; any other name as it is.
     """
-    ipython = sys.modules.get("IPython")
-    if ipython is None:
-        return file
     try:
-        shell = ipython.get_ipython()
-        named = None if shell is None else shell.compile.format_code_name(file)
+        running = shell()
+        named = None if running is None else running.compile.format_code_name(file)
         return file if named is None else str(named[1])
     except Exception:  # noqa: BLE001 - any shell may be there; the name is right as it is, only unhandy
         return file
@@ -45,8 +44,8 @@ def told_frames(stack: tuple[str, ...]) -> tuple[str, ...]:
     first = next((place for place, (frame, new) in enumerate(zip(stack, told, strict=True)) if frame != new), None)
     if first is None:
         return stack
-    shell = os.path.dirname(sys.modules["IPython"].__file__ or "IPython")  # noqa: PTH120 - a text, as the frames are
-    return tuple(frame for frame in told[first:] if not frame.startswith(shell))
+    own = os.path.dirname(sys.modules["IPython"].__file__ or "IPython")  # noqa: PTH120 - a text, as the frames are
+    return tuple(frame for frame in told[first:] if not frame.startswith(own))
 
 
 def _told_frame(frame: str) -> str:

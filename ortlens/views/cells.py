@@ -5,8 +5,9 @@ Without it, every run of a cell would leave a model in the kernel, in the page a
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
+
+from ortlens._shell import shell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,16 +50,6 @@ def cell_starts(_info: object = None) -> None:
         if not cells:
             _SHOWN.pop(close, None)
             close()
-
-
-def shell() -> Any:  # noqa: ANN401 - an IPython shell, which may not be installed
-    """The running IPython shell.
-
-    Returns:
-        The shell; None in plain Python. Never imports IPython: where nobody has, no notebook runs.
-    """
-    ipython = sys.modules.get("IPython")
-    return ipython.get_ipython() if ipython is not None else None
 
 
 def _watch() -> None:

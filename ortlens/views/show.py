@@ -7,8 +7,8 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ortlens._optional import require
+from ortlens._shell import in_notebook
 from ortlens.errors import OptionalDependencyError
-from ortlens.views import cells
 from ortlens.views.selection import Selectable
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def shown(view: CaptureView, *, selected: str | None, tab: str | None, graph: st
         UsageError: Something is to be selected or shown that there is not.
     """
     capture = view.captured()
-    if not _in_notebook():
+    if not _shows_widgets():
         Selectable(capture).checked(selected=selected, tab=tab, graph=graph)
         print(_ELSEWHERE)  # noqa: T201 - what the user asked to see
         return None
@@ -85,7 +85,7 @@ def shown(view: CaptureView, *, selected: str | None, tab: str | None, graph: st
     return Explorer(capture, selected=selected, tab=tab, graph=graph)
 
 
-def _in_notebook() -> bool:
-    """A kernel stands behind the shell, which a terminal's shell has not; or marimo runs, which has no shell."""
+def _shows_widgets() -> bool:
+    """Jupyter runs, or marimo, which has no shell."""
     marimo = sys.modules.get("marimo")
-    return getattr(cells.shell(), "kernel", None) is not None or (marimo is not None and bool(marimo.running_in_notebook()))
+    return in_notebook() or (marimo is not None and bool(marimo.running_in_notebook()))

@@ -15,6 +15,7 @@ from IPython.core.events import EventManager, available_events
 from traitlets import TraitError
 
 import ortlens
+from ortlens import _shell
 from ortlens.errors import UsageError
 from ortlens.trace import records as r
 from ortlens.views import cells, held
@@ -89,7 +90,7 @@ def test_marimo_is_a_notebook_without_a_shell(where: str, monkeypatch: pytest.Mo
 
 def test_plain_python_does_not_load_ipython(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "IPython")
-    assert cells.shell() is None
+    assert _shell.shell() is None
     assert "IPython" not in sys.modules
 
 
