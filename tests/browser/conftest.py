@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from tests.browser.page import CHROMIUM, WIDE, page_from_captures
+from tests.browser.walk import watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from playwright.sync_api import Browser, Page, Request, ViewportSize
+    from playwright.sync_api import Browser, Page, ViewportSize
 
     from ortlens.trace.records import Capture
 
@@ -37,15 +38,7 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
         file.write_text(page_from_captures(*captures), encoding="utf-8")
         page = browser.new_page(color_scheme=color_scheme, viewport=viewport)
         pages.append(page)
-
-        def asked(request: Request) -> None:
-            if request.url != file.as_uri():
-                trouble.append(f"request: {request.url}")
-
-        page.on("console", lambda message: trouble.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: trouble.append(f"dialog: {dialog.message}"))
-        page.on("request", asked)
+        watch(page, trouble, file.as_uri())
         page.goto(file.as_uri())
         for view in page.query_selector_all("[data-ortlens-payload]"):
             view.wait_for_selector("xpath=self::*[@data-ortlens-ready]", timeout=20_000)

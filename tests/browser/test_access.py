@@ -9,6 +9,7 @@ import pytest
 
 from ortlens.trace import store
 from tests.browser.page import BROWSER_MARKS
+from tests.browser.walk import go, settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,21 +83,18 @@ NAMELESS = """() => [...document.querySelectorAll(`.ortlens :is(button, input, s
   .map((element) => element.outerHTML.slice(0, 160))"""
 
 
-def go(page: Page, panel: str) -> None:
-    page.click(f"[data-tab={panel}]")
-    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_text_stands_out_from_what_is_behind_it(show: Callable[..., Page], scheme: Literal["light", "dark"]) -> None:
     page = show(PIECES, color_scheme=scheme)
     page.click(".ol-piece-ort >> nth=0")
     for panel in PANELS:
         go(page, panel)
+        settled(page)
         for mode in ("partition", "time", "error", "reason") if panel == "graph" else ("",):
             if mode:
                 page.select_option(".olg-tools select[aria-label=Colour]", mode)
                 go(page, panel)
+                settled(page)
             texts = page.evaluate(CONTRAST)
             assert len(texts) > 20
             weak = [(one["kind"], one["text"], round(one["ratio"], 2)) for one in texts if one["ratio"] < ENOUGH]
@@ -114,6 +112,7 @@ def test_everything_that_can_be_worked_has_a_name(show: Callable[..., Page]) -> 
     page.click(".ol-piece-ort >> nth=0")
     for panel in PANELS:
         go(page, panel)
+        settled(page)
         assert page.evaluate(NAMELESS) == [], panel
 
 
@@ -121,6 +120,7 @@ def test_roles_say_what_belongs_to_what(show: Callable[..., Page]) -> None:
     page = show(TWELVE)
     for panel in PANELS:
         go(page, panel)
+        settled(page)
         tab = page.locator("[role=tab][aria-selected=true]")
         shown = page.locator(f"[id='{tab.get_attribute('aria-controls')}']")
         assert shown.get_attribute("role") == "tabpanel"
@@ -158,6 +158,7 @@ def tab_stops(page: Page, panel: str) -> list[str]:
 def test_tab_gets_through_a_panel_and_shows_where_it_is(show: Callable[..., Page], panel: str) -> None:
     page = show(TWELVE)
     go(page, panel)
+    settled(page)
     met = tab_stops(page, panel)
     assert met
     assert len(met) < 60
@@ -175,6 +176,7 @@ def test_arrows_go_among_lines_cards_and_pieces(show: Callable[..., Page]) -> No
         ("tables", "[data-table] >> nth=0", "[data-table]"),
     ):
         go(page, panel)
+        settled(page)
         names = page.locator(selector).all_text_contents()
         page.focus(first)
         page.keyboard.press("ArrowDown")
@@ -192,6 +194,7 @@ def test_arrows_go_among_lines_cards_and_pieces(show: Callable[..., Page]) -> No
 def test_a_slash_finds_in_tables_and_source(show: Callable[..., Page]) -> None:
     page = show(TWELVE)
     go(page, "tables")
+    settled(page)
     page.click("[data-table=nodes]")
     page.focus(".ol-panel-tables .ol-grid")
     page.keyboard.press("/")
@@ -201,6 +204,7 @@ def test_a_slash_finds_in_tables_and_source(show: Callable[..., Page]) -> None:
     page.keyboard.press("Escape")
     assert page.inner_text(".ol-panel-tables [role=status]") == f"{len(TWELVE.nodes)} rows"
     go(page, "source")
+    settled(page)
     page.keyboard.press("/")
     page.keyboard.type("bessel")
     page.keyboard.press("Enter")

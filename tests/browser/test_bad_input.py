@@ -17,6 +17,7 @@ from ortlens.trace import store
 from ortlens.trace.schema import TABLES
 from ortlens.views.payload import payload_from_capture
 from tests.browser.page import BROWSER_MARKS, WIDE, page_from_captures
+from tests.browser.walk import go, settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,9 +94,8 @@ def look_at_every_panel(page: Page) -> str:
     """All that is said; the graph in each of its colours, the tables one by one."""
     said = []
     for panel in PANELS:
-        page.click(f"[data-tab={panel}]")
-        root = page.locator(f".ol-panel-{panel}:not([hidden])")
-        page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        root = go(page, panel)
+        settled(page)
         text = root.inner_text()
         assert "could not be drawn" not in text, panel
         assert len(text) > 40, panel

@@ -11,29 +11,19 @@ import pytest
 from ortlens.trace import store
 from ortlens.views.payload import payload_bytes
 from tests.browser.page import BROWSER_MARKS, STATIC, WIDE, page_from_captures
+from tests.browser.walk import go, selected
 from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Browser, Page
 
 
 pytestmark = BROWSER_MARKS
 
 PIECES = store.load(Path(__file__).parent / "captures" / "pieces.ortlens")
 PANELS = ("overview", "graph", "tables", "timeline", "source", "breaks", "findings", "numerics")
-
-
-def go(page: Page, panel: str) -> Locator:
-    page.click(f"[data-tab={panel}]")
-    shown = page.locator(f".ol-panel-{panel}:not([hidden])")
-    shown.wait_for()
-    return shown
-
-
-def selected(page: Page) -> str:
-    return page.inner_text(".ol-details-name")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -9,6 +9,7 @@ import pytest
 
 from ortlens.trace import records as r
 from tests.browser.page import BROWSER_MARKS
+from tests.browser.walk import selected, settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,11 +51,6 @@ def graph(page: Page) -> Locator:
     return stage
 
 
-def settled(page: Page) -> None:
-    """Two frames later: what was asked for is painted."""
-    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-
-
 def box(page: Page, title: str) -> Locator:
     return page.locator(".olg-box").filter(has=page.locator(f".olg-title:text-is('{title}')"))
 
@@ -66,10 +62,6 @@ def toggle(page: Page, title: str) -> None:
 
 def titles(page: Page) -> list[str]:
     return page.locator(".olg-title").all_text_contents()
-
-
-def selected(page: Page) -> str:
-    return page.inner_text(".ol-details-name")
 
 
 def current(page: Page) -> str:

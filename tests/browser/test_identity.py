@@ -10,11 +10,12 @@ import pytest
 from ortlens.analysis.identity import links
 from ortlens.trace import store
 from tests.browser.page import BROWSER_MARKS
+from tests.browser.walk import go, settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Page
 
 pytestmark = BROWSER_MARKS
 
@@ -109,15 +110,6 @@ CLICKS: list[tuple[str, Callable[[Page], None], str]] = [
 ]
 
 
-def go(page: Page, panel: str) -> Locator:
-    page.click(f"[data-tab={panel}]")
-    return page.locator(f".ol-panel-{panel}:not([hidden])")
-
-
-def painted(page: Page) -> None:
-    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-
-
 def chain_of(page: Page) -> set[str]:
     """Steps of the chain that hold something, the selected one's own among them."""
     told = page.locator(".ol-step").evaluate_all("steps => steps.map(step => step.dataset.step)")
@@ -130,7 +122,7 @@ def chain_of(page: Page) -> set[str]:
 def shows(page: Page, panel: str) -> bool:
     """Whether a panel marks anything as selected."""
     root = go(page, panel)
-    painted(page)
+    settled(page)
     if panel == "graph":
         return root.locator(".olg-selected, .olg-linked, .olg-holds").count() > 0
     if panel == "timeline":
@@ -158,7 +150,7 @@ def test_a_click_anywhere_selects_everywhere(show: Callable[..., Page], panel: s
             continue
         go(page, panel)
         page.evaluate("document.querySelector('.ol-details .ol-icon')?.click()")
-        painted(page)
+        settled(page)
         act(page)
         selected = str(page.get_attribute(".ol-details", "data-selected"))
         assert selected.split(":", 1)[0] in kind.split("|"), (panel, kind, selected)
@@ -183,7 +175,7 @@ def test_what_has_a_row_is_the_row_of_its_table(show: Callable[..., Page]) -> No
         page.click(f"[data-table={other}]")
         page.click(".ol-jump:text-is('Table')")
         assert page.get_attribute(f"[data-table={table}]", "aria-pressed") == "true"
-        painted(page)
+        settled(page)
         assert page.get_attribute(".ol-grid-row[data-at='0']", "aria-selected") == "true", selected
 
 
@@ -236,7 +228,7 @@ def test_every_linked_row_of_every_table_is_marked(show: Callable[..., Page]) ->
         page.click(f"[data-table={table}]")
         said = page.inner_text(".ol-panel-tables [role=status]")
         assert (f", {count} linked to the selection" in said) == bool(count), (table, said)
-        painted(page)
+        settled(page)
         assert (page.locator(".ol-grid-row[aria-current=true]").count() > 0) == bool(count), table
 
 
@@ -254,7 +246,7 @@ def test_an_id_can_be_copied_and_the_selection_undone_from_every_panel(show: Cal
         page.focus(f"[data-tab={panel}]")
         page.keyboard.press("Escape")
         assert page.get_attribute(".ol-details", "data-selected") == "", panel
-        painted(page)
+        settled(page)
         assert not shows(page, panel), panel
 
 

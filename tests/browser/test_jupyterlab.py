@@ -12,11 +12,12 @@ import torch
 
 import ortlens
 from tests.browser.page import BROWSER_MARKS
+from tests.browser.walk import go, selected, settled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Browser, Locator
+    from playwright.sync_api import Browser
 
     from tests.browser.lab import Notebook, Server
 
@@ -69,22 +70,6 @@ def lab(opened: Notebook) -> Iterator[Notebook]:
     assert opened.trouble == []
 
 
-def go(view: Locator, panel: str) -> Locator:
-    view.locator(f"[data-tab={panel}]").click()
-    shown = view.locator(f".ol-panel-{panel}:not([hidden])")
-    shown.wait_for()
-    return shown
-
-
-def selected(view: Locator) -> str:
-    return view.locator(".ol-details-name").inner_text()
-
-
-def settled(lab: Notebook) -> None:
-    """What the browser told Python is on its way before what is asked next."""
-    lab.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-
-
 def test_a_box_of_the_graph_opens_and_what_is_found_in_it_is_known_in_python(lab: Notebook) -> None:
     view = lab.view(1)
     assert "89.6 %" in view.locator(".ol-header").inner_text()
@@ -92,7 +77,7 @@ def test_a_box_of_the_graph_opens_and_what_is_found_in_it_is_known_in_python(lab
     closed = graph.locator(".olg-box[aria-expanded=false]:has-text('layers')").first
     name = closed.locator(".olg-title").text_content()
     closed.locator(".olg-toggle").click()
-    settled(lab)
+    settled(lab.page)
     assert graph.locator(f".olg-box[aria-expanded=true]:has-text('{name}')").count() >= 1
     graph.locator(".olg-find").fill("relu")
     graph.locator("[role=option]").first.wait_for()
@@ -134,7 +119,7 @@ def test_python_selects_and_hears(lab: Notebook) -> None:
     view.locator(".ol-panel-source:not([hidden])").wait_for()
     assert "record.py:41" in view.locator(".ol-details").inner_text()
     go(view, "breaks").locator(".ol-link").first.click()
-    settled(lab)
+    settled(lab.page)
     told = lab.python("print(len(heard), heard[0][-12:], heard[-1] == view.selected)")
     assert told == "2 record.py:41 True"
     lab.python("view.selected = None")
@@ -182,7 +167,7 @@ def test_the_wheel_turns_the_graph_and_not_the_notebook(lab: Notebook) -> None:
     scrolled = "[...document.querySelectorAll('.jp-Notebook, .jp-WindowedPanel-outer')].map((part) => part.scrollTop).join()"
     before, drawn = lab.page.evaluate(scrolled), stage.locator(".olg-svg").inner_html()
     lab.page.mouse.wheel(0, 240)
-    settled(lab)
+    settled(lab.page)
     assert lab.page.evaluate(scrolled) == before
     assert stage.locator(".olg-svg").inner_html() != drawn
 
@@ -234,7 +219,7 @@ def test_onnx_models_come_from_python_when_they_are_looked_at(lab: Notebook, wit
     frame = view.frame_locator("iframe")
     frame.locator("[id='node-name-relu/Relu']").click()
     view.locator(".ol-details-name:text-is('relu/Relu')").wait_for()
-    settled(lab)
+    settled(lab.page)
     lab.command("notebook:insert-cell-below")
     assert lab.python("print(small.selected)") == "onnx:m0/relu/Relu"
     lab.python("small.selected = 'node:g0/addmm'")
@@ -249,7 +234,7 @@ def test_a_page_that_is_loaded_again_shows_what_was_shown(lab: Notebook) -> None
     view.locator(".ol-panel-graph:not([hidden])").wait_for()
     assert selected(view) == "p13"
     go(view, "breaks").locator(".ol-link").first.click()
-    settled(lab)
+    settled(lab.page)
     assert lab.python("print(view.selected)") != "partition:p13"
 
 
@@ -314,7 +299,7 @@ def test_notebook_7_shows_the_same(browser: Browser, server: Server) -> None:
     go(view, "tables").locator("[data-table=partitions]").click()
     view.locator(".ol-grid-row[data-at='0']").click()
     go(view, "graph").locator(".olg-linked").first.wait_for()
-    settled(notebook)
+    settled(notebook.page)
     assert notebook.python("print(view.selected)") == f"partition:{selected(view)}"
     notebook.python("view.selected, view.tab = 'break:b0', 'breaks'")
     view.locator(".ol-panel-breaks:not([hidden])").wait_for()

@@ -15,6 +15,7 @@ from ortlens.trace import store
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.netron.display import netron_view
 from tests.browser.page import BROWSER_MARKS, WIDE
+from tests.browser.walk import watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,11 +45,7 @@ def shown(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
         told = trouble if heard is None else heard
         page = browser.new_page(**{"viewport": WIDE, **context})
         pages.append(page)
-        page.on("console", lambda message: told.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: told.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: told.append(f"dialog: {dialog.message}"))
-        own = (file.as_uri(), "blob:null/")
-        page.on("request", lambda request: None if request.url.startswith(own) else told.append(f"request: {request.url}"))
+        watch(page, told, file.as_uri(), frames=True)
         page.goto(file.as_uri())
         return page
 

@@ -14,12 +14,13 @@ from ortlens.trace import store
 from ortlens.units import time_from_ns
 from ortlens.views.capture_view import SavedCapture
 from tests.browser.page import BROWSER_MARKS, WIDE
+from tests.browser.walk import go, selected, settled, watch
 from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Browser, Page
 
     from ortlens.trace.records import Capture
 
@@ -50,15 +51,7 @@ def report(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
         heard = trouble if expected is None else expected
         page = browser.new_page(**{"viewport": WIDE, **context})
         pages.append(page)
-        page.on("console", lambda message: heard.append(message.text))
-        page.on("pageerror", lambda error: heard.append(str(error)))
-        page.on("dialog", lambda dialog: heard.append(f"dialog: {dialog.message}"))
-        page.on(
-            "request",
-            lambda request: (
-                None if request.url == file.as_uri() or request.url.startswith("blob:") else heard.append(f"request: {request.url}")
-            ),
-        )
+        watch(page, heard, file.as_uri(), frames=True)
         page.on("requestfailed", lambda request: heard.append(f"refused: {request.url} {request.failure}"))
         page.goto(file.as_uri())
         if context.get("java_script_enabled", True) and expected is None:
@@ -69,21 +62,6 @@ def report(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
     for page in pages:
         page.close()
     assert trouble == []
-
-
-def go(page: Page, panel: str) -> Locator:
-    page.click(f"[data-tab={panel}]")
-    shown = page.locator(f".ol-panel-{panel}:not([hidden])")
-    shown.wait_for()
-    return shown
-
-
-def selected(page: Page) -> str:
-    return page.inner_text(".ol-details-name")
-
-
-def settled(page: Page) -> None:
-    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def unfolded(page: Page) -> list[str]:

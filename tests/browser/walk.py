@@ -1,0 +1,46 @@
+"""What every walk through the explorer does: watch the page, change the panel, wait for what was asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page, Request
+
+
+def watch(page: Page, trouble: list[str], own: str, *, frames: bool = False) -> None:
+    """Note what a page complains of, and whom it asks for anything.
+
+    Args:
+        page: The page, before it is opened.
+        trouble: Grows by a line for each message, error, dialog and request.
+        own: The page's own address, the only one that may be asked for.
+        frames: Whether blobs may be, too, which a frame makes itself.
+    """
+
+    def asked(request: Request) -> None:
+        if request.url != own and not (frames and request.url.startswith("blob:null/")):
+            trouble.append(f"request: {request.url}")
+
+    page.on("console", lambda message: trouble.append(f"console: {message.text}"))
+    page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
+    page.on("dialog", lambda dialog: trouble.append(f"dialog: {dialog.message}"))
+    page.on("request", asked)
+
+
+def go(view: Page | Locator, panel: str) -> Locator:
+    """The panel, once it is shown."""
+    view.locator(f"[data-tab={panel}]").click()
+    shown = view.locator(f".ol-panel-{panel}:not([hidden])")
+    shown.wait_for()
+    return shown
+
+
+def selected(view: Page | Locator) -> str:
+    """Name of what is selected, as the details have it."""
+    return view.locator(".ol-details-name").inner_text()
+
+
+def settled(page: Page) -> None:
+    """Two frames later: what was asked for is painted, and what the browser tells Python is on its way."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
