@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ortlens.backend.compiler import OrtBackend, is_onnxrt_backend_supported, torch_compile_backend
+    from ortlens.backend.api import OrtBackend, is_onnxrt_backend_supported, torch_compile_backend
     from ortlens.backend.custom import register_op
     from ortlens.backend.options import ExportOptions, OrtBackendOptions
     from ortlens.errors import (
@@ -72,12 +72,12 @@ _HOMES = {
     "load": "ortlens.views.capture_view",
     "SavedCapture": "ortlens.views.capture_view",
     "Capture": "ortlens.trace.records",
-    "OrtBackend": "ortlens.backend.compiler",
+    "OrtBackend": "ortlens.backend.api",
     "OrtBackendOptions": "ortlens.backend.options",
     "ExportOptions": "ortlens.backend.options",
     "register_op": "ortlens.backend.custom",
-    "is_onnxrt_backend_supported": "ortlens.backend.compiler",
-    "torch_compile_backend": "ortlens.backend.compiler",
+    "is_onnxrt_backend_supported": "ortlens.backend.api",
+    "torch_compile_backend": "ortlens.backend.api",
     "OrtLensError": "ortlens.errors",
     "UsageError": "ortlens.errors",
     "OptionalDependencyError": "ortlens.errors",

@@ -1,9 +1,16 @@
-"""The IPython shell that runs, if one does. IPython is never imported: where nobody has, no notebook runs."""
+"""The running IPython shell, if there is one, and the names that it shows for the files of cells.
+
+IPython is never imported here: a process that has not imported it runs no notebook.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from typing import Any
+
+_FRAME = re.compile(r"(?P<file>.+)(?P<rest>:\d+ .*)")
 
 
 def shell() -> Any:  # noqa: ANN401 - an IPython shell, which may not be installed
@@ -19,3 +26,45 @@ def shell() -> Any:  # noqa: ANN401 - an IPython shell, which may not be install
 def in_notebook() -> bool:
     """Whether a kernel stands behind the shell, which a terminal's shell has not."""
     return getattr(shell(), "kernel", None) is not None
+
+
+def display_name(file: str) -> str:
+    """The name under which a notebook shows a file.
+
+    IPython compiles each cell under a name such as `/tmp/ipykernel_4711/293065459.py`, which nobody can look up.
+
+    Args:
+        file: As in a code object or a traceback.
+
+    Returns:
+        `In[3]` for the third cell that ran in this notebook or IPython shell; any other name as it is.
+    """
+    try:
+        running = shell()
+        named = None if running is None else running.compile.format_code_name(file)
+        return file if named is None else str(named[1])
+    except Exception:  # noqa: BLE001 - any shell may be there; fall back to the raw file name
+        return file
+
+
+def display_frames(stack: tuple[str, ...]) -> tuple[str, ...]:
+    """A stack as a notebook shows it: from the first cell on, without the kernel and the magics that run it.
+
+    Args:
+        stack: Frames, outermost first, as `file:line function`.
+
+    Returns:
+        The same frames, each file by its display name.
+    """
+    shown = [_display_frame(frame) for frame in stack]
+    first = next((place for place, (frame, new) in enumerate(zip(stack, shown, strict=True)) if frame != new), None)
+    if first is None:
+        return stack
+    own = os.path.dirname(sys.modules["IPython"].__file__ or "IPython")  # noqa: PTH120 - a text, as the frames are
+    return tuple(frame for frame in shown[first:] if not frame.startswith(own))
+
+
+def _display_frame(frame: str) -> str:
+    found = _FRAME.match(frame)
+    new = found and display_name(found["file"])
+    return frame if found is None or new == found["file"] else f"{new}{found['rest']}"

@@ -16,15 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch.fx
 
-from ortlens.backend import _torch, convert, program, promotion, split, threads
-from ortlens.backend.cache import Entry, ModelCache, key_of
-from ortlens.backend.partition import Plan, plan_partitions, writes
-from ortlens.backend.recipe import ModelRefused
-from ortlens.backend.record import GraphReporter, Phases
-from ortlens.backend.session import PartitionRunner, RunnerHooks, SessionInfo
-from ortlens.backend.simplify import simplify
-from ortlens.backend.support import NodeKind, Support, Verdict, kind_of, storage_readers
-from ortlens.backend.undisturbed import undisturbed
+from ortlens import _torch
+from ortlens.backend.cache.store import Entry, ModelCache, key_of
+from ortlens.backend.conversion import converter
+from ortlens.backend.conversion.optimize import simplify
+from ortlens.backend.gc_paused import undisturbed
+from ortlens.backend.lowering import type_promotion
+from ortlens.backend.partitioning import extraction
+from ortlens.backend.partitioning.plan import Plan, plan_partitions, writes
+from ortlens.backend.partitioning.support import NodeKind, Support, Verdict, kind_of, storage_readers
+from ortlens.backend.recording.reporter import GraphReporter, Phases
+from ortlens.backend.runtime import program, threads
+from ortlens.backend.runtime.session import PartitionRunner, RunnerHooks, SessionInfo
+from ortlens.backend.runtime.session_config import ModelRefused
 from ortlens.errors import ConversionError, OrtLensError, SessionError, UsageError
 from ortlens.progress import progress
 
@@ -112,7 +116,7 @@ class CompiledGraph:
         """Make type promotion explicit, on a copy: the graph as it came stays what PyTorch can run."""
         started = time.perf_counter_ns()
         copied = torch.fx.GraphModule(self.job.module, _copy_of(self.job.module.graph))
-        promotion.promote(copied)
+        type_promotion.promote(copied)
         for node in copied.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):  # noqa: SLF001 - a name
             copied.graph.erase_node(node)  # what it says of dtype and device was settled while tracing
         copied.graph.eliminate_dead_code()
@@ -127,7 +131,7 @@ class CompiledGraph:
             support = Support(self.job.registry, self.job.can_run_on, self._excluded)
             graph = self._promoted.graph
             self._plan = plan_partitions(graph, support.verdict, min_nodes=self.job.options.min_partition_nodes)
-            parts = split.split(self._plan, self._promoted)
+            parts = extraction.split(self._plan, self._promoted)
             self.phases.partition_ns += time.perf_counter_ns() - started
             with progress("converting to ONNX", sum(len(part.module.graph.nodes) for part in parts), "node") as step:
                 converted = [self._convert(part, step, whole=attempt == _MAX_PLANS - 2) for part in parts]
@@ -137,7 +141,7 @@ class CompiledGraph:
                 return
         raise ConversionError(f"the graph could not be planned in {_MAX_PLANS} attempts")
 
-    def _convert(self, part: split.Part, step: Callable[[int], None], *, whole: bool) -> PartitionRunner | None:
+    def _convert(self, part: extraction.Part, step: Callable[[int], None], *, whole: bool) -> PartitionRunner | None:
         """A runner for a partition, or None when nodes had to be excluded."""
         cache = self.job.cache
         key = cache and self.model_key(part)
@@ -163,16 +167,16 @@ class CompiledGraph:
             cached=entry is not None,
         )
 
-    def model_key(self, part: split.Part) -> str | None:
+    def model_key(self, part: extraction.Part) -> str | None:
         """The name of a partition's model in the cache; None for one that has no lasting name."""
         return key_of(part.module, part.index, self.job.options.export_options)
 
-    def _made(self, part: split.Part, step: Callable[[int], None], *, whole: bool) -> Entry | None:
+    def _made(self, part: extraction.Part, step: Callable[[int], None], *, whole: bool) -> Entry | None:
         """The ONNX model of a partition and what else is known of it, or None when nodes had to be excluded."""
         started = time.perf_counter_ns()
         try:
-            converted = convert.onnx_from_partition(part.module, self.job.registry, f"partition_{part.index}", step)
-        except convert.NodeFailures as failures:
+            converted = converter.onnx_from_partition(part.module, self.job.registry, f"partition_{part.index}", step)
+        except converter.NodeFailures as failures:
             self._exclude_failures(part, failures, whole=whole)
             return None
         finally:
@@ -181,8 +185,8 @@ class CompiledGraph:
         model, optimized = self._optimized(part, converted.model)
         wanted = self.job.options.export_options and self.job.options.export_options.opset_version
         if wanted:
-            model = convert.to_opset(model, wanted)
-        proto = convert.proto_from_model(model, converted.output_types)
+            model = converter.to_opset(model, wanted)
+        proto = converter.proto_from_model(model, converted.output_types)
         self.phases.optimize_ns += time.perf_counter_ns() - started
         return Entry(model=proto, facts={"permutations": converted.output_permutations, "optimized": optimized})
 
@@ -192,7 +196,7 @@ class CompiledGraph:
         except OSError as error:
             self._tell("cache_failed", "a converted model could not be kept in cache_dir; it runs all the same", error)
 
-    def _optimized(self, part: split.Part, model: ir.Model) -> tuple[ir.Model, bool]:
+    def _optimized(self, part: extraction.Part, model: ir.Model) -> tuple[ir.Model, bool]:
         """The model made smaller, and whether that worked."""
         if self.job.dry_run:
             return model, False
@@ -202,18 +206,18 @@ class CompiledGraph:
             name = f"partition_{part.index}"
             if self.job.reporter is not None:
                 self.job.reporter.finding("optimiser_failed", f"the ONNX optimiser failed on {name}; the model runs unoptimised", error)
-            return convert.onnx_from_partition(part.module, self.job.registry, name).model, False
+            return converter.onnx_from_partition(part.module, self.job.registry, name).model, False
         return model, True
 
     def _static_inputs(self) -> frozenset[torch.fx.Node]:
         placeholders = self.placeholders()
         return frozenset(placeholders[i] for i in self.job.static_inputs if i < len(placeholders))
 
-    def _weight_inputs(self, part: split.Part) -> frozenset[int]:
+    def _weight_inputs(self, part: extraction.Part) -> frozenset[int]:
         static = self._static_inputs()
         return frozenset(i for i, node in enumerate(part.inputs) if node in static)
 
-    def _exclude_failures(self, part: split.Part, failures: convert.NodeFailures, *, whole: bool) -> None:
+    def _exclude_failures(self, part: extraction.Part, failures: converter.NodeFailures, *, whole: bool) -> None:
         for name, error in failures.failures.items():
             reason = f"its ONNX function raised {short_text(error)}"
             if self.job.options.on_error == "raise":
@@ -222,7 +226,7 @@ class CompiledGraph:
         if whole:
             self._exclude_part(part, "converter_raised", "its partition could not be converted")
 
-    def _exclude_part(self, part: split.Part, code: Any, reason: str, exception: str | None = None) -> None:
+    def _exclude_part(self, part: extraction.Part, code: Any, reason: str, exception: str | None = None) -> None:
         for node in part.nodes:
             self._excluded.setdefault(node.name, Verdict(supported=False, code=code, reason=reason, exception=exception))
 
@@ -346,7 +350,7 @@ class CompiledGraph:
         """
         return {node.name: self._plan.verdicts[node].reason or "" for node in program.eager_nodes(self._plan)}
 
-    def alone(self, name: str) -> split.Part | None:
+    def alone(self, name: str) -> extraction.Part | None:
         """One node cut out by itself, with the items that are taken of what it makes.
 
         Args:
@@ -362,7 +366,7 @@ class CompiledGraph:
         verdicts = dict.fromkeys(members, Verdict(supported=True))
         level = dict.fromkeys(members, 0)
         only = Plan(graph=self._plan.graph, verdicts=verdicts, level=level, partition_count=1, roaming=self._plan.roaming)
-        return split.split(only, self._promoted)[0]
+        return extraction.split(only, self._promoted)[0]
 
     def verdict_of(self, name: str) -> Verdict:
         """Whether ONNX Runtime takes a node.
@@ -375,7 +379,7 @@ class CompiledGraph:
         """
         return next(verdict for node, verdict in self._plan.verdicts.items() if node.name == name)
 
-    def values_for(self, part: split.Part, args: list[Any]) -> list[Any]:
+    def values_for(self, part: extraction.Part, args: list[Any]) -> list[Any]:
         """What PyTorch makes of the graph's inputs, as far as a partition takes it.
 
         Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from ortlens.backend.compiler import OrtBackend, ortlens_backend, torch_compile_backend
+from ortlens.backend.api import OrtBackend, ortlens_backend, torch_compile_backend
 from ortlens.lens.lens import Lens
 from ortlens.trace.recorder import CURRENT
 

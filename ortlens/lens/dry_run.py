@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens.backend import _torch
+from ortlens import _torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

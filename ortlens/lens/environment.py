@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from ortlens import _versions
-from ortlens.backend import peak
-from ortlens.backend.threads import usable_cores
+from ortlens.backend.runtime.threads import usable_cores
+from ortlens.lens.profiling import machine_peaks
 
 if TYPE_CHECKING:
     from ortlens.backend.options import OrtBackendOptions
@@ -34,7 +34,7 @@ def environment() -> dict[str, str]:
         "cpu_usable": str(usable_cores()),
         "torch_threads": str(torch.get_num_threads()),
         **{f"version_{package}": version for package, version in _versions.installed().items()},
-        **peak.measured(),
+        **machine_peaks.measured(),
     }
 
 

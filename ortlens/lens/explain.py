@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens.backend import _torch
+from ortlens import _torch
 from ortlens.errors import UsageError
 from ortlens.lens.lens import Lens
-from ortlens.lens.measure import MAX_CALLS
+from ortlens.lens.measuring.ledger_pass import MAX_CALLS
 from ortlens.progress import progress
 
 if TYPE_CHECKING:

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
+from ortlens import _torch
 from ortlens.analysis.ledger import ledger_from_logs
-from ortlens.backend import _torch
-from ortlens.backend.compiler import OrtBackend, ortlens_backend, torch_compile_backend
-from ortlens.backend.entry import count_ops, needs_gradient
+from ortlens.backend.api import OrtBackend, ortlens_backend, torch_compile_backend
+from ortlens.backend.lowering.entry import count_ops, needs_gradient
 from ortlens.errors import UsageError
 from ortlens.lens import dry_run as fakes
-from ortlens.lens.dynamo import DynamoWatch
+from ortlens.lens.dynamo.listener import DynamoWatch
 from ortlens.lens.environment import chosen_options, environment
 from ortlens.lens.explain_output import ExplainOutput, reason_from_break
-from ortlens.lens.measure import LedgerPass
+from ortlens.lens.measuring.ledger_pass import LedgerPass
 from ortlens.trace import records as r
 from ortlens.trace.recorder import CURRENT, Recorder
 from ortlens.views.capture_view import CaptureView
@@ -175,7 +175,7 @@ class Lens(CaptureView):
 
         Args:
             call: Calls what was compiled through this lens.
-            **limits: As for `ortlens.lens.measure.LedgerPass.measure`.
+            **limits: As for `ortlens.lens.measuring.ledger_pass.LedgerPass.measure`.
 
         Returns:
             What the last call returned.
@@ -204,7 +204,7 @@ class Lens(CaptureView):
         Raises:
             UsageError: Nothing was compiled through this lens yet, or only a dry run was made.
         """
-        from ortlens.lens.probes import Probe
+        from ortlens.lens.measuring.probes import Probe
 
         Probe(self._recorder, self.live_graphs(), lambda: self.call_target(args, kwargs), self.captured).run()
         return self.findings
@@ -280,8 +280,8 @@ class Lens(CaptureView):
         Raises:
             UsageError: `repeat` is not a positive number, nothing was compiled, or no partition ran in ONNX Runtime.
         """
-        from ortlens.lens.kernels import profile
-        from ortlens.lens.machine import measure_peaks
+        from ortlens.lens.profiling.kernels import profile
+        from ortlens.lens.profiling.machine_peaks import measure_peaks
 
         profile(self, self._recorder, args, kwargs, repeat)
         measure_peaks(self._recorder)
@@ -351,7 +351,7 @@ class Lens(CaptureView):
         Raises:
             UsageError: The lens wraps another backend, or the program takes script objects.
         """
-        from ortlens.backend.exported import CompiledProgram
+        from ortlens.backend.lowering.exported import CompiledProgram
 
         self._modules.append(program.graph_module)
         compiled = CompiledProgram(program, self._backend_for(None), self._recorder, dry_run=self._dry_run)
@@ -447,7 +447,7 @@ class Lens(CaptureView):
             UsageError: The lens has no such graph, or weights are missing, unknown or of another shape or type; the message
                 names them, and nothing is written.
         """
-        from ortlens.backend.deploy import export_graph
+        from ortlens.backend.deploy.export import export_graph
 
         return export_graph(self._exportable(), path, weights, self._aliases, self._arguments)
 

@@ -20,7 +20,7 @@ from ortlens.trace.frames import frame_from_records
 from ortlens.trace.schema import table_from_record
 from ortlens.views import cells, held
 from ortlens.views.capture_view import SavedCapture
-from ortlens.views.chain import chain
+from ortlens.views.links import chain
 from ortlens.views.netron.embedding import embedding
 from ortlens.views.selection import Selectable, panel
 from ortlens.views.wording import clipped

@@ -21,7 +21,7 @@ from torch import nn
 
 import ortlens
 from ortlens import ExportOptions, Lens, OrtBackend, OrtBackendOptions, UsageError
-from ortlens.backend import providers
+from ortlens.backend.runtime import providers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

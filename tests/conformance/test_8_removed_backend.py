@@ -15,7 +15,7 @@ import transformers
 from torch import nn
 
 from ortlens import Lens
-from ortlens.backend import _ort, providers
+from ortlens.backend.runtime import _ort, providers
 from tests.integration.against_eager import same_as_eager
 
 if TYPE_CHECKING:

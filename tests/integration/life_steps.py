@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
 from ortlens import OrtBackend
-from ortlens.backend import session
+from ortlens.backend.runtime import session
 from tests.integration.lives import FLOATS, TOLERANCES, Draw, Life, Pair, recompiling_at_will
 
 if TYPE_CHECKING:

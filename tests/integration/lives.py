@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ortlens.backend import session
+from ortlens.backend.runtime import session
 
 if TYPE_CHECKING:
     import contextlib

@@ -13,7 +13,7 @@ import ortlens
 from ortlens import Lens
 from ortlens.analysis.ledger import totals_of
 from ortlens.demo import _model_and_tokens
-from ortlens.lens import dynamo
+from ortlens.lens.dynamo import listener
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,7 +160,7 @@ def test_the_demos_break_has_a_price_and_advice() -> None:
 
 def test_hints_come_from_the_registry_where_dynamo_gave_none() -> None:
     lens = Lens("eager")
-    watch = dynamo.DynamoWatch(lens._recorder, lambda _: False)
+    watch = listener.DynamoWatch(lens._recorder, lambda _: False)
     watch.heard_break("0/0", "Graph break in user code at model.py:3\nGraph Break Reason: Attempted to copy.deepcopy a tensor")
     watch.heard_break("0/0", "Graph break in user code at model.py:4\nGraph Break Reason: Attempted to wrap sparse Tensor")
     watch.heard_break("0/0", "Graph break in user code at model.py:5\nGraph Break Reason: Something that no registry knows")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing.pool
 import pathlib
+import shutil
 import stat
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 import ortlens
-from ortlens.backend import cache, fingerprint
+from ortlens.backend.cache import fingerprint, store
 from tests.integration.against_eager import assert_same
 
 
@@ -123,6 +124,26 @@ def test_constants_inside_the_graph_are_told_apart(tmp_path: pathlib.Path) -> No
         assert not run(with_constant(number), tmp_path, x).models.cached.any()
 
 
+@pytest.mark.parametrize(
+    "room", ["backend/conversion/converter.py", "backend/lowering/decompositions.py", "_torch/exporter.py", "analysis/cut.py"]
+)
+def test_an_edited_source_makes_new_entries(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    package = tmp_path / "ortlens"
+    shutil.copytree(pathlib.Path(ortlens.__file__).parent, package, ignore=shutil.ignore_patterns("static", "__pycache__"))
+    monkeypatch.setattr(ortlens, "__file__", str(package / "__init__.py"))
+    before = fingerprint.surroundings.__wrapped__()
+    assert fingerprint.surroundings.__wrapped__() == before
+    with (package / source).open("a", encoding="utf-8") as edited:
+        edited.write("# edited\n")
+    assert fingerprint.surroundings.__wrapped__() != before
+
+
+def test_a_graph_that_calls_a_module_has_no_key() -> None:
+    traced = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.Linear(2, 2)))
+    with pytest.raises(fingerprint.Nameless, match="module 0"):
+        fingerprint.text_of(traced, [torch.rand(1, 2)])
+
+
 @pytest.mark.parametrize("surroundings", ["torch=1.0", "code=0"])
 def test_other_versions_are_passed_over(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, surroundings: str) -> None:
     model, x = Small().eval(), torch.rand(3, 8)
@@ -203,15 +224,15 @@ def test_entries_are_for_their_owner_only(tmp_path: pathlib.Path) -> None:
 def test_threads_that_write_and_read_one_entry(tmp_path: pathlib.Path) -> None:
     run(Small().eval(), tmp_path, torch.rand(3, 8))
     key = next(iter(tmp_path.iterdir())).stem
-    store = cache.ModelCache(tmp_path)
-    entry = store.load(key)
+    kept = store.ModelCache(tmp_path)
+    entry = kept.load(key)
     assert entry is not None
     seen: list[bool] = []
 
     def work() -> None:
         for _ in range(30):
-            store.store(key, entry)
-            seen.append(store.load(key) is not None)
+            kept.store(key, entry)
+            seen.append(kept.load(key) is not None)
 
     workers = [threading.Thread(target=work) for _ in range(4)]
     for worker in workers:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ortlens import Lens, OrtBackend, UsageError, capture, explain
-from ortlens.backend.compiler import ortlens_backend
+from ortlens.backend.api import ortlens_backend
 
 X = torch.linspace(-1, 1, 6)
 

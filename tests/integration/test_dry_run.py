@@ -13,8 +13,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import ortlens
-from ortlens import Lens, UsageError
-from ortlens.backend import _torch
+from ortlens import Lens, UsageError, _torch
 from tests.integration.small_models import SMALL_MODELS
 
 if TYPE_CHECKING:
@@ -316,7 +315,7 @@ import json, time
 import torch, transformers
 import ortlens
 from torch._subclasses.fake_tensor import FakeTensorMode
-from ortlens.backend import _torch
+from ortlens import _torch
 _torch.shared_registry()  # the code that is loaded once per process is no part of the model's cost
 import ortlens.lens.lens
 def memory(which):  # not ru_maxrss: a child begins with the peak of the process that started it

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 import ortlens
 from ortlens import ConversionError, Lens, UsageError
-from ortlens.backend import deploy
+from ortlens.backend.deploy import export as deploy_export
 from tests.integration.small_models import SMALL_MODELS
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def test_a_program_is_exported_with_the_names_of_its_signature(tmp_path: Path) -
 def test_large_weights_lie_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = Net().eval(), torch.randn(2, 4)
     lens = explained(model, x)
-    monkeypatch.setattr(deploy, "_INLINE_BYTES", 64)
+    monkeypatch.setattr(deploy_export, "_INLINE_BYTES", 64)
     for _ in range(3):  # each time over the one before
         path = lens.export_onnx(tmp_path / "net.onnx")
         (data,) = (file for file in tmp_path.iterdir() if file != path)
@@ -276,7 +276,7 @@ def test_files_that_are_not_the_models_stay(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "net.1.data").write_text("the user's")
     lens.export_onnx(tmp_path / "net.onnx")
     assert {(tmp_path / name).read_text() for name in ("net.data", "net.1.data")} == {"the user's"}
-    monkeypatch.setattr(deploy, "_INLINE_BYTES", 64)
+    monkeypatch.setattr(deploy_export, "_INLINE_BYTES", 64)
     (tmp_path / "net.1.data").unlink()
     lens.export_onnx(tmp_path / "other.onnx")
     assert (tmp_path / "net.data").read_text() == "the user's"
@@ -292,7 +292,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(
 ) -> None:
     x, old, new = torch.randn(2, 4), Net().eval(), Net().eval()
     if outside:
-        monkeypatch.setattr(deploy, "_INLINE_BYTES", 64)
+        monkeypatch.setattr(deploy_export, "_INLINE_BYTES", 64)
     path = explained(old, x).export_onnx(tmp_path / "net.onnx")
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     torch.compiler.reset()
@@ -313,7 +313,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(
 
 
 def test_a_failure_between_the_two_files_leaves_a_pair_that_belongs_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deploy, "_INLINE_BYTES", 64)
+    monkeypatch.setattr(deploy_export, "_INLINE_BYTES", 64)
     x, old, new = torch.randn(2, 4), Net().eval(), Net().eval()
     path = explained(old, x).export_onnx(tmp_path / "net.onnx")
     torch.compiler.reset()

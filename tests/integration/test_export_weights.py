@@ -294,9 +294,9 @@ _STREAMED = """
 import json, sys, time
 import torch
 import ortlens
-import ortlens.backend.checkpoints
-from ortlens.backend import deploy
-deploy._INLINE_BYTES = 0  # as for a model above the limit, at a size that a test can write
+import ortlens.backend.deploy.checkpoints
+from ortlens.backend.deploy import export
+export._INLINE_BYTES = 0  # as for a model above the limit, at a size that a test can write
 def memory(which):  # not ru_maxrss: a child begins with the peak of the process that started it
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith(which))

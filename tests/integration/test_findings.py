@@ -11,7 +11,7 @@ from torch import nn
 
 import ortlens
 from ortlens.analysis.findings.registry import RULES, findings_of
-from ortlens.backend import peak
+from ortlens.lens.profiling import machine_peaks
 from tests.integration.small_models import SMALL_MODELS
 
 if TYPE_CHECKING:
@@ -243,14 +243,14 @@ def test_thousands_of_tiny_products_are_slow_against_the_roofline(count: int, si
 
 
 def test_peaks_are_measured_once_and_kept_with_the_capture() -> None:
-    peak.measure({"float32", "int64"}, 1)
-    first = dict(peak.measured())
+    machine_peaks.measure({"float32", "int64"}, 1)
+    first = dict(machine_peaks.measured())
     assert {name for name in first if name.endswith("threads_1")} >= {"peak_flops_float32_threads_1", "peak_bytes_threads_1"}
     assert not any("int64" in name for name in first)
     assert 1e8 < float(first["peak_flops_float32_threads_1"]) < 1e14
     assert 1e8 < float(first["peak_bytes_threads_1"]) < 1e13
-    peak.measure({"float32"}, 1)
-    assert dict(peak.measured()) == first
+    machine_peaks.measure({"float32"}, 1)
+    assert dict(machine_peaks.measured()) == first
     assert called(torch.sin, torch.ones(2), calls=1).captured().environment["peak_bytes_threads_1"] == first["peak_bytes_threads_1"]
 
 

@@ -11,7 +11,7 @@ import torch
 
 import ortlens
 from ortlens.analysis.memory import memory
-from ortlens.backend.labels import FX_NODE_KEY, label_of, nodes_of
+from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, label_of, nodes_of
 
 if TYPE_CHECKING:
     import pandas as pd

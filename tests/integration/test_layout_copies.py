@@ -63,13 +63,13 @@ def test_permuted_inputs_of_every_kind_give_the_right_answer(seed: int, dynamic:
 
 
 def test_a_permuted_input_that_comes_contiguous_after_all_is_laid_out_anew() -> None:
-    from ortlens.backend import compiler
+    from ortlens.backend import api
 
     def between(x: torch.Tensor) -> torch.Tensor:  # what stays in PyTorch promises one layout and may give another
         return doubled(torch.median(x, dim=0, keepdim=True).values.transpose(0, 1) + x.t())
 
     x = torch.rand(64, 32)
-    assert_same(torch.compile(between, backend=compiler.ortlens_backend)(x), between(x))
+    assert_same(torch.compile(between, backend=api.ortlens_backend)(x), between(x))
 
 
 def test_no_turn_is_left_where_an_output_lies_as_its_input_does() -> None:

@@ -14,7 +14,7 @@ from ortlens import Lens
 from ortlens.analysis.ledger import totals_of
 from ortlens.analysis.overview import overview_of
 from ortlens.demo import _model_and_tokens
-from ortlens.lens import measure
+from ortlens.lens.measuring import ledger_pass
 from tests.integration.small_models import SMALL_MODELS
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ def test_a_failure_of_the_ledger_is_a_finding(monkeypatch: pytest.MonkeyPatch) -
     def tripping(*_: object) -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(measure, "ledger_from_calls", tripping)
+    monkeypatch.setattr(ledger_pass, "ledger_from_calls", tripping)
     model = small_net()
     with pytest.warns(RuntimeWarning, match="planted"):
         lens = ortlens.explain(model, calls=5)(X)

@@ -14,8 +14,8 @@ from torch import nn
 
 import ortlens
 from ortlens import Lens, OrtBackend, UsageError
-from ortlens.backend.compiler import ortlens_backend
-from ortlens.lens import dynamo
+from ortlens.backend.api import ortlens_backend
+from ortlens.lens.dynamo import listener
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,8 +159,8 @@ def test_a_failure_inside_the_listener_becomes_a_finding_and_one_warning(monkeyp
     def tripping(*_: object) -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(dynamo.DynamoWatch, "heard_break", tripping)
-    monkeypatch.setattr(dynamo.DynamoWatch, "heard_metrics", tripping)
+    monkeypatch.setattr(listener.DynamoWatch, "heard_break", tripping)
+    monkeypatch.setattr(listener.DynamoWatch, "heard_metrics", tripping)
     lens = Lens()
     compiled = torch.compile(broken, backend=lens)
     with warnings.catch_warnings(record=True) as heard, torch.no_grad():
@@ -179,7 +179,7 @@ def test_a_failure_of_the_listener_with_warnings_as_errors_still_leaves_the_mode
     def tripping(*_: object) -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(dynamo.DynamoWatch, "heard_metrics", tripping)
+    monkeypatch.setattr(listener.DynamoWatch, "heard_metrics", tripping)
     lens = Lens("eager")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -191,7 +191,7 @@ def test_recording_that_fails_does_not_reach_the_model(monkeypatch: pytest.Monke
     def tripping(*_: object) -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr("ortlens.backend.record.GraphReporter._node", tripping)
+    monkeypatch.setattr("ortlens.backend.recording.reporter.GraphReporter._node", tripping)
     lens = Lens()
     with torch.no_grad(), pytest.warns(RuntimeWarning, match="planted"):
         torch.testing.assert_close(torch.compile(torch.sin, backend=lens)(X), X.sin())

@@ -12,8 +12,8 @@ from torch import nn
 import ortlens
 from ortlens.analysis.findings import compiling
 from ortlens.analysis.findings.registry import findings_of
-from ortlens.backend.session import PartitionRunner
-from ortlens.lens import probes
+from ortlens.backend.runtime.session import PartitionRunner
+from ortlens.lens.measuring import probes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -15,8 +15,8 @@ import torch
 from onnxscript import opset18 as op
 
 import ortlens
-from ortlens.backend import profiles
 from ortlens.errors import UsageError
+from ortlens.lens.profiling import profiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

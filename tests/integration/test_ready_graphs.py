@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import ortlens
-from ortlens.backend import _torch, session
+from ortlens import _torch
+from ortlens.backend.runtime import session
 from tests.integration.against_eager import assert_same
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import ortlens
-from ortlens.backend import memory
+from ortlens.backend.runtime import heap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,25 +24,25 @@ def held(function: Callable[[torch.Tensor], torch.Tensor], **options: object) ->
     return int(lens.sessions.held_bytes.iloc[0])
 
 
-@pytest.mark.skipif(memory.heap_bytes() is None, reason="this C library does not tell")
+@pytest.mark.skipif(heap.heap_bytes() is None, reason="this C library does not tell")
 def test_a_packed_weight_is_held_twice_and_an_input_is_not() -> None:
     layer = torch.nn.Linear(1024, 2048)
     assert WEIGHT <= held(layer) < 1.5 * WEIGHT
     assert held(layer, freeze_weights=False) < 0.2 * WEIGHT
 
 
-@pytest.mark.skipif(memory.heap_bytes() is None, reason="this C library does not tell")
+@pytest.mark.skipif(heap.heap_bytes() is None, reason="this C library does not tell")
 def test_the_heap_grows_by_what_is_taken() -> None:
-    before = memory.heap_bytes()
+    before = heap.heap_bytes()
     assert before is not None
     taken = bytearray(5_000_000)
-    after = memory.heap_bytes()
+    after = heap.heap_bytes()
     assert after is not None
     assert len(taken) <= after - before < len(taken) + 100_000
 
 
 def test_a_c_library_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_mallinfo2", lambda: None)
+    monkeypatch.setattr(heap, "_mallinfo2", lambda: None)
     lens = ortlens.Lens()
     torch.compile(torch.relu, backend=lens)(torch.rand(3))
     assert lens.sessions.held_bytes.isna().all()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import ortlens
-from ortlens.backend.compiler import OrtBackend
+from ortlens.backend.api import OrtBackend
 
 
 class Mixed(torch.nn.Module):

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import ortlens
-from ortlens.backend import graph, recipe
-from ortlens.backend.simplify import simplify
+from ortlens.backend import graph
+from ortlens.backend.conversion.optimize import simplify
+from ortlens.backend.runtime import session_config
 from ortlens.lens.verify import inner_values
 from ortlens.lens.verify.bisect import OPTIMIZERS
 
@@ -41,7 +42,7 @@ def normalisation() -> tuple[torch.nn.Module, tuple[torch.Tensor, torch.Tensor]]
 @torch.no_grad()
 def test_the_rewrite_of_onnx_runtime_that_changes_the_numbers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     model, args = normalisation()
-    monkeypatch.setattr(recipe, "_NORM_OPTIMIZERS", ("SimplifiedLayerNormFusion",))
+    monkeypatch.setattr(session_config, "_NORM_OPTIMIZERS", ("SimplifiedLayerNormFusion",))
     lens = ortlens.explain(model, calls=1)(*args)
     numerics = lens.verify(*args)
     wrong = numerics[numerics.ok == False]  # noqa: E712 - a column with gaps
@@ -61,7 +62,7 @@ def test_what_the_finding_advises_helps(monkeypatch: pytest.MonkeyPatch) -> None
     import onnxruntime
 
     model, args = normalisation()
-    monkeypatch.setattr(recipe, "_NORM_OPTIMIZERS", ("SimplifiedLayerNormFusion",))
+    monkeypatch.setattr(session_config, "_NORM_OPTIMIZERS", ("SimplifiedLayerNormFusion",))
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("optimization.disable_specified_optimizers", "LayerNormFusionL1;LayerNormFusionL2")
     lens = ortlens.explain(model, calls=1, options={"ort_session_options": options})(*args)

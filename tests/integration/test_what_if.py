@@ -14,9 +14,8 @@ from onnxscript import opset18 as op
 from torch import nn
 
 import ortlens
-from ortlens import UsageError
+from ortlens import UsageError, _torch
 from ortlens.analysis.recut import pieces_of, recorded_graphs
-from ortlens.backend import _torch
 from tests.integration.small_models import SMALL_MODELS
 
 if TYPE_CHECKING:

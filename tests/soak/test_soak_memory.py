@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ortlens import Lens, OrtBackend
-from ortlens.backend import session
+from ortlens.backend.runtime import session
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from ortlens.backend import _torch, convert, provenance, providers
-from ortlens.backend.recipe import unwanted_rewrites
-from ortlens.backend.simplify import simplify
-from ortlens.backend.support import NodeKind, kind_of
+from ortlens import _torch
+from ortlens.backend.conversion import converter
+from ortlens.backend.conversion.optimize import simplify
+from ortlens.backend.lowering import provenance
+from ortlens.backend.partitioning.support import NodeKind, kind_of
+from ortlens.backend.runtime import providers
+from ortlens.backend.runtime.session_config import unwanted_rewrites
 from ortlens.errors import UsageError
 from ortlens.lens.repro.inputs import as_literal, described
 
@@ -22,8 +25,8 @@ if TYPE_CHECKING:
     import onnx
 
     from ortlens.backend.graph import CompiledGraph
-    from ortlens.backend.session import PartitionRunner
-    from ortlens.backend.split import Part
+    from ortlens.backend.partitioning.extraction import Part
+    from ortlens.backend.runtime.session import PartitionRunner
 
 _PLAIN_GLOBALS = ("inf", "nan", "NoneType", "torch", "device", "fx_pytree", "pytree")
 _HEAD = """\
@@ -202,9 +205,9 @@ class _Model:
             self._take(subject, runner.model, runner.permutations)
         elif subject.reason is None or subject.reason[0] in ("session_refused", "too_small"):
             source = subject.part.module if not hidden else _with_inputs_for(module, hidden)
-            converted = convert.onnx_from_partition(source, subject.graph.job.registry, "repro")
+            converted = converter.onnx_from_partition(source, subject.graph.job.registry, "repro")
             simplify(converted.model)
-            self._take(subject, convert.proto_from_model(converted.model, converted.output_types), converted.output_permutations)
+            self._take(subject, converter.proto_from_model(converted.model, converted.output_types), converted.output_permutations)
         if runner is not None and runner.sessions:
             info = runner.sessions[-1]
             self.providers, self.threads = info.providers, info.threads.count

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens.backend import _torch
+from ortlens import _torch
 from ortlens.errors import UsageError
 from ortlens.lens.repro.case import Case, Subject, case_of
 from ortlens.lens.repro.issue import Outcome, issue_of, versions, without_paths

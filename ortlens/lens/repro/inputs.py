@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ortlens.backend import _torch
+from ortlens import _torch
 
 STANDARD = "standard"
 """Said of inputs of which no values were seen: normal numbers, and whole numbers of 0 and 1."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ortlens.backend import convert
-from ortlens.backend.simplify import simplify
+from ortlens.backend.conversion import converter
+from ortlens.backend.conversion.optimize import simplify
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
     from ortlens.backend.graph import Job
-    from ortlens.backend.session import PartitionRunner
+    from ortlens.backend.runtime.session import PartitionRunner
 
 
 def as_converted(runner: PartitionRunner, job: Job, args: Sequence[Any], *, simplified: bool = False) -> PartitionRunner:
@@ -30,9 +30,9 @@ def as_converted(runner: PartitionRunner, job: Job, args: Sequence[Any], *, simp
     Raises:
         ModelRefused: ONNX Runtime does not take the model; whatever conversion raises.
     """
-    converted = convert.onnx_from_partition(runner.part.module, job.registry, f"partition_{runner.part.index}")
+    converted = converter.onnx_from_partition(runner.part.module, job.registry, f"partition_{runner.part.index}")
     if simplified:
         simplify(converted.model)
-    made = runner.variant(model=convert.proto_from_model(converted.model, converted.output_types))
+    made = runner.variant(model=converter.proto_from_model(converted.model, converted.output_types))
     made.prepare(args)
     return made

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ortlens.backend.graph import Job
-    from ortlens.backend.session import PartitionRunner
+    from ortlens.backend.runtime.session import PartitionRunner
     from ortlens.lens.verify.partition_check import PartitionCheck, Reference
     from ortlens.lens.verify.single_ops import SingleOps
 

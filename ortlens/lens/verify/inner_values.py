@@ -18,14 +18,14 @@ import onnxruntime
 import torch
 import torch.fx
 
-from ortlens.backend import provenance
-from ortlens.backend.call import Output
+from ortlens.backend.lowering import provenance
+from ortlens.backend.runtime.call import Output
 from ortlens.trace.runlog import RunLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
 
-    from ortlens.backend.session import PartitionRunner
+    from ortlens.backend.runtime.session import PartitionRunner
 
 Level: TypeAlias = onnxruntime.GraphOptimizationLevel
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.fx
 
-from ortlens.backend import provenance
+from ortlens.backend.lowering import provenance
 from ortlens.lens.verify.lockstep import Missing
 from ortlens.lens.verify.verdicts import at_limit, has_infinite, has_nan, is_finite
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens.lens.dynamo import lens_failure
+from ortlens.lens.dynamo.listener import lens_failure
 from ortlens.lens.verify.as_converted import as_converted
 from ortlens.lens.verify.bisect import Bisection, Cause
 from ortlens.lens.verify.lockstep import steps
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ortlens.backend.graph import CompiledGraph, Job
-    from ortlens.backend.session import PartitionRunner
+    from ortlens.backend.runtime.session import PartitionRunner
     from ortlens.lens.verify.compare_values import Tolerances
     from ortlens.lens.verify.nonfinite import Origin
     from ortlens.trace.recorder import Recorder

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from ortlens.backend import convert
-from ortlens.backend.session import PartitionRunner, RunnerHooks
-from ortlens.backend.split import Part
+from ortlens.backend.conversion import converter
+from ortlens.backend.partitioning.extraction import Part
+from ortlens.backend.runtime.session import PartitionRunner, RunnerHooks
 from ortlens.lens.verify.lockstep import Missing, Step, call_in_double, widened
 from ortlens.lens.verify.open_results import differ_by_ties, is_uninitialised
 from ortlens.lens.verify.verdicts import Verdict, judge
@@ -92,10 +92,10 @@ class SingleOps:
 
     def _make(self, node: torch.fx.Node, items: Sequence[int | None]) -> PartitionRunner:
         part = _part_of(node, items)
-        converted = convert.onnx_from_partition(part.module, self._registry, node.name)
+        converted = converter.onnx_from_partition(part.module, self._registry, node.name)
         runner = PartitionRunner(
             part,
-            convert.proto_from_model(converted.model, converted.output_types),
+            converter.proto_from_model(converted.model, converted.output_types),
             converted.output_permutations,
             options=self._options,
             weight_inputs=frozenset(),

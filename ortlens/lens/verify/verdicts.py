@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from ortlens.backend import provenance
+from ortlens.backend.lowering import provenance
 from ortlens.lens.verify.compare_values import Comparison, Tolerance, Tolerances, compare
 from ortlens.lens.verify.lockstep import Missing
 from ortlens.trace import records as r

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ortlens.analysis.advice import advice_for_break
 from ortlens.analysis.guards import advice_for_limit, advice_for_recompile, user_name
-from ortlens.lens.breaks import break_from_text, is_break, recompile_from_text
+from ortlens.lens.dynamo.break_texts import break_from_text, is_break, recompile_from_text
 from ortlens.trace.records import Break, Recompile
 
 FOLDER = Path(__file__).parents[2] / "data" / "dynamo_texts"

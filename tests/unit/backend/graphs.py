@@ -12,7 +12,7 @@ import torch
 import torch.fx
 from hypothesis import strategies as st
 
-from ortlens.backend.support import Verdict
+from ortlens.backend.partitioning.support import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from ortlens import OrtBackendOptions, SessionError
-from ortlens.backend import _torch, graph, session
-from ortlens.backend.providers import reason_against
+from ortlens import OrtBackendOptions, SessionError, _torch
+from ortlens.backend import graph
+from ortlens.backend.runtime import session
+from ortlens.backend.runtime.providers import reason_against
 from tests.unit.backend.graphs import traced
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def test_our_own_mistakes_are_not_blamed_on_onnx_runtime(monkeypatch: pytest.Mon
     def broken(*_: Any, **__: Any) -> None:
         raise TypeError("a mistake in ortlens")
 
-    monkeypatch.setattr("ortlens.backend.call.make_call", broken)
+    monkeypatch.setattr("ortlens.backend.runtime.call.make_call", broken)
     compiled = graph.CompiledGraph(job(two_pieces, torch.rand(4)))
     x = torch.rand(4)
     with pytest.warns(RuntimeWarning, match="a mistake in ortlens"):

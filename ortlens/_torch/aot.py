@@ -1,0 +1,172 @@
+"""AOTAutograd and what it knows while it compiles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ortlens._torch.tensors import is_fake, is_fake_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import torch
+    import torch.fx
+
+
+def aot_backend(
+    *,
+    forward: Callable[..., Any],
+    backward: Callable[..., Any],
+    inference: Callable[..., Any],
+    decompositions: Mapping[Any, Callable[..., Any]],
+) -> Callable[..., Any]:
+    """A Dynamo backend that sends graphs through AOTAutograd.
+
+    Args:
+        forward: Compiles the forward graph of a training step.
+        backward: Compiles its backward graph.
+        inference: Compiles a graph that needs no gradient.
+        decompositions: As returned by `decomposition_table`.
+
+    Returns:
+        A callable of a GraphModule and example inputs.
+    """
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    backend: Callable[..., Any] = aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=backward,
+        inference_compiler=inference,
+        decompositions=dict(decompositions),
+        partition_fn=min_cut_rematerialization_partition,
+    )
+    return lambda module, inputs: backend(module, _of_the_compilation(inputs))
+
+
+def _of_the_compilation(inputs: Sequence[Any]) -> list[Any]:
+    """A Dynamo graph's inputs, fake tensors of other modes made anew in the mode of the running compilation.
+
+    A dry run's tensors are the caller's fakes. AOTAutograd works in a mode that Dynamo makes for it, keeping the sizes'
+    symbols (`compile_and_call_fx_graph` in `torch/_dynamo/output_graph.py`). torch 2.9 refuses fakes of another mode
+    (`detect_fake_mode` in `torch/_guards.py`); 2.13 takes them, by the same conversion without what Dynamo noted of their
+    sizes (`process_inputs` in `torch/_functorch/_aot_autograd/frontend_utils.py`). Converted here, all versions see the same.
+    """
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    mode = getattr(context, "fake_mode", None)
+    if context is None or mode is None:
+        return list(inputs)
+    return [_fake_again(value, mode, context) if is_fake(value) and not is_fake_of(value, mode) else value for value in inputs]
+
+
+def _fake_again(value: torch.Tensor, mode: Any, context: Any) -> Any:
+    """A fake tensor's twin in another mode, its dynamic sizes the symbols that Dynamo gave them."""
+    noted = context.tensor_to_context.get(value)
+    source = getattr(noted, "tensor_source", None)
+    return mode.from_tensor(value, symbolic_context=noted, source=source, trace=noted is None)
+
+
+def static_input_indices() -> frozenset[int]:
+    """Which inputs of the AOT graph being compiled are parameters and buffers.
+
+    Returns:
+        Positions; empty outside a compilation.
+    """
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    metadata = getattr(context, "fw_metadata", None)
+    return frozenset(getattr(metadata, "static_input_indices", None) or ())
+
+
+def mutated_input_indices() -> tuple[int, ...]:
+    """Which inputs of the AOT graph being compiled the program writes to; their new values are the graph's first outputs.
+
+    Returns:
+        Positions, in the order of these outputs; empty outside a compilation.
+    """
+    from torch._guards import TracingContext
+
+    metadata = getattr(TracingContext.try_get(), "fw_metadata", None)
+    return tuple(getattr(metadata, "mutated_inp_runtime_indices", None) or ())
+
+
+def lookup_backend(backend: str | Callable[..., Any]) -> Callable[..., Any]:
+    """Find a Dynamo backend by name.
+
+    Args:
+        backend: A registered name, or a backend, which is returned as it is.
+
+    Returns:
+        The backend.
+
+    Raises:
+        InvalidBackend: The name is not registered (`torch._dynamo.exc`).
+    """
+    from torch._dynamo.backends.registry import lookup_backend as lookup
+
+    found: Callable[..., Any] = lookup(backend)
+    return found
+
+
+def input_sources(graph_module: torch.fx.GraphModule) -> list[str | None]:
+    """Where the inputs of a Dynamo graph come from, in the user's own terms.
+
+    Args:
+        graph_module: As Dynamo hands it to a backend.
+
+    Returns:
+        Per placeholder, text such as `L['self']._modules['up']._parameters['weight']`; None where Dynamo says nothing.
+    """
+    sources = []
+    for node in graph_module.graph.nodes:
+        if node.op == "placeholder":
+            source = getattr(node.meta.get("grapharg"), "source", None)
+            name = getattr(source, "name", None)  # a method up to torch 2.9, a property since
+            sources.append(name() if callable(name) else name)
+    return sources
+
+
+def example_of(node: torch.fx.Node) -> Any:
+    """The fake value that Dynamo traced with.
+
+    Args:
+        node: A placeholder of its graph.
+
+    Returns:
+        The value; None when there is none.
+    """
+    return node.meta.get("example_value")
+
+
+def returns_plainly() -> bool:
+    """Whether the graph being compiled gives its outputs as they are: none is written back, a view of an input, or a subclass.
+
+    AOTAutograd wraps other graphs in code that does the rest (`torch/_functorch/_aot_autograd/runtime_wrappers.py`).
+
+    Returns:
+        False also when nothing is known.
+    """
+    from torch._functorch._aot_autograd.schemas import OutputType, SubclassCreationMeta
+    from torch._guards import TracingContext
+
+    metadata = getattr(TracingContext.try_get(), "fw_metadata", None)
+    if metadata is None or metadata.tokens or metadata.traced_tangents or metadata.num_intermediate_bases:
+        return False
+    touched = any(info.mutates_data or info.mutates_metadata for info in metadata.input_info)
+    plain = all(info.output_type is OutputType.non_alias for info in metadata.output_info)
+    kinds = (*(metadata.subclass_inp_meta or ()), *(metadata.subclass_fw_graph_out_meta or ()))
+    return plain and not touched and not any(isinstance(kind, SubclassCreationMeta) for kind in kinds)
+
+
+def autocasts() -> bool:
+    """Whether operators that run now would convert their inputs for some device; compiled graphs must run without that.
+
+    Returns:
+        True inside `torch.autocast`.
+    """
+    import torch
+
+    return torch._C._is_any_autocast_enabled()

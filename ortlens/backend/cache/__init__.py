@@ -1,0 +1,1 @@
+"""Converted models on disk, for the next process."""

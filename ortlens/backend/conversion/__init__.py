@@ -1,0 +1,1 @@
+"""A partition's ATen graph to an ONNX model."""

@@ -1,0 +1,334 @@
+"""A partition -> an ONNX model, node by node, with torch's own functions and our own names.
+
+Each ONNX node is named after the FX node it was made from and carries that name in its metadata, so that everything
+downstream (dumps, Netron, ONNX Runtime's kernels) can be walked back. A node that cannot be converted does not stop the
+others: all failures of a partition are found in one pass.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+import onnx_ir.tensor_adapters
+import torch
+import torch.fx
+
+from ortlens import _torch
+from ortlens.backend.conversion import dtypes
+from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, label_graph
+from ortlens.progress import untold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class NodeFailures(Exception):  # noqa: N818 - carries several failures
+    """Some nodes of a partition have a function that does not work for them.
+
+    Attributes:
+        failures: FX node name -> what was raised.
+    """
+
+    def __init__(self, failures: dict[str, Exception]) -> None:
+        """Carry the failures.
+
+        Args:
+            failures: FX node name -> what was raised.
+        """
+        super().__init__(", ".join(failures))
+        self.failures = failures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Converted:
+    """An ONNX model and the way back from it.
+
+    Attributes:
+        model: The model, with every tensor of the partition's boundary as input or output.
+        output_permutations: For each output, the order of its dimensions in memory when PyTorch expects a permuted
+            layout: the model's output is the tensor permuted so that it is contiguous. None where it is plain.
+        output_types: A fake value with the element type and shape of each output.
+    """
+
+    model: ir.Model
+    output_permutations: tuple[tuple[int, ...] | None, ...]
+    output_types: tuple[Any, ...]
+
+
+def onnx_from_partition(module: torch.fx.GraphModule, registry: Any, name: str, step: Callable[[int], None] = untold) -> Converted:
+    """Convert a partition.
+
+    Args:
+        module: The partition; nodes carry `meta["val"]`.
+        registry: As returned by `_torch.registry_with`.
+        name: Name of the ONNX graph.
+        step: Told of each node, to show progress.
+
+    Returns:
+        The model; inputs are named after the placeholders, outputs after the FX nodes.
+
+    Raises:
+        NodeFailures: Functions raised for some nodes.
+    """
+    converter = _Converter(module, registry, name)
+    with _torch.quiet():
+        converter.run(step)
+    return Converted(model=converter.model, output_permutations=tuple(converter.permutations), output_types=tuple(converter.output_types))
+
+
+class _Converter:
+    """State of one conversion."""
+
+    def __init__(self, module: torch.fx.GraphModule, registry: Any, name: str) -> None:
+        self._module = module
+        self._registry = registry
+        self._recorder = _torch.NodeRecorder(registry)
+        self._values: dict[str, Any] = {}
+        self._failures: dict[str, Exception] = {}
+        self._named: set[int] = set()
+        self.permutations: list[tuple[int, ...] | None] = []
+        self.output_types: list[Any] = []
+        graph = ir.Graph([], [], nodes=[], name=name)
+        self.model = ir.Model(graph, ir_version=10)
+
+    def run(self, step: Callable[[int], None]) -> None:
+        handlers = {
+            "placeholder": self._placeholder,
+            "get_attr": self._constant,
+            "call_function": self._call,
+            "output": self._outputs,
+        }
+        for node in self._module.graph.nodes:
+            handlers[node.op](node)
+            step(1)
+        if self._failures:
+            raise NodeFailures(self._failures)
+        _torch.add_opset_imports(self.model)
+
+    def _placeholder(self, node: torch.fx.Node) -> None:
+        value = self._recorder.symbolic(node.name)
+        set_type(value, node.meta["val"])
+        self._values[node.name] = value
+        self.model.graph.inputs.append(value)
+
+    def _constant(self, node: torch.fx.Node) -> None:
+        tensor = getattr(self._module, str(node.target))
+        value = self._recorder.symbolic(node.name)
+        set_type(value, tensor)
+        if _torch.is_fake(tensor):  # in a dry run: nothing to write, and nobody will read it
+            dtype = ir.DataType(dtypes.element_types()[tensor.dtype].onnx)
+            value.const_value = ir.ExternalTensor("absent", 0, 0, dtype, shape=ir.Shape(tensor.shape), name=node.name)
+        else:
+            value.const_value = ir.tensor_adapters.TorchTensor(tensor.detach().cpu().contiguous(), name=node.name)
+        self.model.graph.initializers[node.name] = value
+        self._values[node.name] = value
+
+    def _call(self, node: torch.fx.Node) -> None:
+        if node.target is operator.getitem:
+            source = self._values[node.all_input_nodes[0].name]
+            if isinstance(source, Sequence):
+                self._values[node.name] = source[node.args[1]]  # type: ignore[index]  # FX keeps an int there
+                return
+        try:
+            self._translate(node)
+        except Exception as error:  # noqa: BLE001 - any failure of a function is a reason, whatever its class
+            self._failures[node.name] = error
+            self._values[node.name] = self._stand_in(node)
+
+    def _translate(self, node: torch.fx.Node) -> None:
+        function = _torch.dispatch(node, self._registry)
+        if function is None:
+            raise LookupError(f"no ONNX function for {node.target}")
+        args = [self._argument(arg) for arg in node.args]
+        kwargs = {key: self._argument(arg) for key, arg in node.kwargs.items()}
+        if "dtype" in kwargs and kwargs["dtype"] is None:
+            kwargs["dtype"] = -1  # what the functions of onnxscript take for "not said"
+        outputs, nodes, functions = self._recorder.call(function, args, kwargs)
+        if not isinstance(outputs, Sequence) and _returns_several(node):
+            outputs = [outputs]  # the function gives the first only; the others are never asked for, see `support`
+        self._adopt(node, nodes)
+        for identifier, function_made in functions.items():
+            if identifier not in self.model.functions:
+                self.model.functions[identifier] = _ir_function(function_made)
+        self._name_outputs(node, outputs)
+
+    def _adopt(self, node: torch.fx.Node, nodes: Sequence[ir.Node]) -> None:
+        for number, made in enumerate(nodes):
+            made.name = f"{node.name}/{made.op_type}" + (f"_{number}" if number else "")
+            made.metadata_props[FX_NODE_KEY] = node.name
+            for place, output in enumerate(made.outputs):
+                output.name = f"{made.name}:{place}"
+        self.model.graph.extend(nodes)
+
+    def _name_outputs(self, node: torch.fx.Node, outputs: Any) -> None:
+        value = node.meta["val"]
+        if isinstance(outputs, Sequence):
+            for place, (output, item) in enumerate(zip(outputs, value, strict=False)):
+                self._name_output(output, f"{node.name}.{place}", item)
+        elif isinstance(value, (tuple, list)):
+            outputs.name = node.name  # an ONNX sequence, which has no tensor's type
+        else:
+            self._name_output(outputs, node.name, value)
+        self._values[node.name] = outputs
+
+    def _name_output(self, output: Any, name: str, item: Any) -> None:
+        """Name and type a value, unless the function handed one of its inputs through."""
+        if isinstance(output, ir.Value) and output.producer() is not None and id(output) not in self._named:
+            self._named.add(id(output))
+            output.name = name
+            set_type(output, item)
+
+    def _argument(self, arg: Any) -> Any:
+        if isinstance(arg, torch.fx.Node):
+            return self._values[arg.name]
+        if isinstance(arg, (list, tuple)):
+            return [self._argument(item) for item in arg]
+        if isinstance(arg, torch.dtype):
+            return ir.DataType(dtypes.element_types()[arg].onnx)
+        if isinstance(arg, (torch.device, torch.memory_format, torch.layout)):
+            return str(arg)
+        return arg
+
+    def _stand_in(self, node: torch.fx.Node) -> Any:
+        """Values that let conversion go on after a failure, to find the other failures too."""
+        value = node.meta.get("val")
+        if isinstance(value, (tuple, list)):
+            return [self._typed(f"{node.name}.{place}", item) for place, item in enumerate(value)]
+        return self._typed(node.name, value)
+
+    def _typed(self, name: str, value: Any) -> ir.Value:
+        stand_in = self._recorder.symbolic(name)
+        set_type(stand_in, value)
+        return stand_in
+
+    def _outputs(self, node: torch.fx.Node) -> None:
+        sources: Any = node.args[0]  # a partition returns a tuple of nodes
+        for source in sources:
+            tensor = source.meta["val"]
+            permutation = memory_order(tensor)
+            self.permutations.append(permutation)
+            self.output_types.append(tensor if permutation is None else tensor.permute(permutation))
+            value = self._output_value(self._values[source.name], source.name, tensor, permutation)
+            self.model.graph.outputs.append(value)
+
+    def _output_value(self, value: Any, name: str, tensor: Any, permutation: tuple[int, ...] | None) -> ir.Value:
+        """The value to hand out: never an input itself, never twice the same, and contiguous in PyTorch's order."""
+        made: ir.Value = value[0] if isinstance(value, Sequence) else value
+        taken = made.producer() is None or any(made is output for output in self.model.graph.outputs)
+        if permutation is None and not taken:
+            return made
+        attributes = {} if permutation is None else {"perm": ir.AttrInt64s("perm", permutation)}
+        op_type = "Identity" if permutation is None else "Transpose"
+        node = ir.Node("", op_type, [made], list(attributes.values()), num_outputs=1, name=f"{name}/{op_type}_out")
+        node.metadata_props[FX_NODE_KEY] = name
+        node.outputs[0].name = f"{name}.out"
+        set_type(node.outputs[0], tensor if permutation is None else tensor.permute(permutation))
+        self.model.graph.append(node)
+        return node.outputs[0]
+
+
+def set_type(value: ir.Value, meta: Any) -> None:
+    """Give an ONNX value the element type and shape of a fake value.
+
+    Args:
+        value: Changed in place.
+        meta: A tensor or a number, as found in `meta["val"]`; sizes that are not plain ints become named dimensions.
+    """
+    if isinstance(meta, torch.Tensor):
+        value.dtype = ir.DataType(dtypes.element_types()[meta.dtype].onnx)
+        value.shape = ir.Shape([d if isinstance(d, int) else str(d.node.expr) for d in meta.shape])
+    elif isinstance(meta, (bool, torch.SymBool)):
+        value.dtype, value.shape = ir.DataType.BOOL, ir.Shape([])
+    elif isinstance(meta, (int, torch.SymInt)):
+        value.dtype, value.shape = ir.DataType.INT64, ir.Shape([])
+
+
+def memory_order(meta: Any) -> tuple[int, ...] | None:
+    """How the dimensions of a tensor lie in memory, when that is a plain permutation.
+
+    Args:
+        meta: A tensor or a number, as found in `meta["val"]`.
+
+    Returns:
+        The permutation that makes the tensor contiguous; None when it is contiguous already, when it is not dense (see
+        `call.restride`) or when its strides are symbolic in a way that cannot be ordered.
+    """
+    if not isinstance(meta, torch.Tensor) or meta.layout is not torch.strided or meta.is_contiguous():
+        return None
+    sizes, strides = [_torch.size_hint(d) for d in meta.shape], [_torch.size_hint(s) for s in meta.stride()]
+    if 0 in sizes or any(stride == 0 and size > 1 for size, stride in zip(sizes, strides, strict=True)):
+        return None
+    order = tuple(sorted(range(len(sizes)), key=lambda d: (-strides[d], sizes[d] == 1)))
+    expected = 1
+    for dim in reversed(order):
+        if sizes[dim] != 1 and strides[dim] != expected:
+            return None
+        expected *= sizes[dim]
+    return None if order == tuple(range(len(order))) else order
+
+
+def inverse_order(permutation: Sequence[int]) -> tuple[int, ...]:
+    """The permutation that undoes another.
+
+    Args:
+        permutation: An order of dimensions.
+
+    Returns:
+        The order that leads back.
+    """
+    return tuple(sorted(range(len(permutation)), key=permutation.__getitem__))
+
+
+def _returns_several(node: torch.fx.Node) -> bool:
+    return len(getattr(getattr(node.target, "_schema", None), "returns", ())) > 1
+
+
+def _ir_function(function: Any) -> ir.Function:
+    if isinstance(function, ir.Function):
+        return function
+    return ir.serde.deserialize_function(function.to_function_proto())
+
+
+def to_opset(model: ir.Model, version: int) -> ir.Model:
+    """Convert a model to a newer version of the default operator set.
+
+    Args:
+        model: Without local functions; changed in place.
+        version: The version wanted.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: Some operator has no conversion.
+    """
+    from onnxscript import version_converter
+
+    with _torch.quiet():
+        version_converter.convert_version(model, target_version=version)
+    reached = model.opset_imports.get("")
+    if reached != version:
+        raise ValueError(f"the model cannot be converted from operator set {reached} to {version}")
+    return model
+
+
+def proto_from_model(model: ir.Model, output_types: Sequence[Any]) -> Any:
+    """Serialise a model, after making sure that every node has a name of its own and a way back.
+
+    Args:
+        model: As left by `optimize`; changed in place.
+        output_types: As in `Converted`; the optimiser may put another value in an output's place, without a type.
+
+    Returns:
+        An `onnx.ModelProto`.
+    """
+    # An input that nothing reads makes some execution providers mix up the others (OpenVINO: wrong answers).
+    model.graph.inputs[:] = [value for value in model.graph.inputs if value.uses() or value.is_graph_output()]
+    label_graph(model.graph)
+    for output, meta in zip(model.graph.outputs, output_types, strict=True):
+        set_type(output, meta)
+    return ir.to_proto(model)

@@ -1,0 +1,1 @@
+"""A covered graph to one ONNX model that needs nothing of ortlens."""

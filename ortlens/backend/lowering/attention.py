@@ -1,0 +1,148 @@
+"""Attention written out with matrix products and a softmax, which ONNX Runtime fuses again.
+
+Attention on the CPU reaches the backend as one fused operator. torch's exporter has a function for it, which makes up its
+second output (`logsumexp`): harmless in inference, wrong in training, where the backward reads it. And for the backward
+there is neither a function nor a decomposition.
+
+Source: the definitions in torch's `aten/src/ATen/native/transformers/attention.cpp` and the gradients of softmax
+attention, Dao et al., "FlashAttention", 2022, appendix B.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ortlens import _torch
+
+
+def whole(  # noqa: PLR0913, PLR0917 - the operator's schema
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,  # noqa: FBT001, FBT002 - the operator's schema
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Softmax attention as exported programs hold it; query is [..., head, row, feature], a mask may be boolean."""
+    groups = query.shape[-3] // key.shape[-3] if enable_gqa else 1
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        attn_mask = torch.where(attn_mask, _number(0.0, query), _number(-torch.inf, query))
+    scores = _scores(query, _repeated(key, groups), attn_mask, scale, is_causal=is_causal)
+    weights = torch.softmax(scores, -1)
+    if dropout_p > 0.0:
+        weights = torch.dropout(weights, dropout_p, train=True)
+    output = _attended(weights, _repeated(value, groups), attn_mask).to(query.dtype)
+    return _laid_out_like(output, query) if query.dim() == 4 else output  # noqa: PLR2004 - what the fused operator takes
+
+
+def forward(  # noqa: PLR0913 - the operator's schema
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,  # noqa: FBT001, FBT002 - the operator's schema
+    *,
+    attn_mask: torch.Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Softmax attention and the logarithm of each row's sum of exponentials; query is [batch, head, row, feature]."""
+    if dropout_p != 0.0:
+        raise NotImplementedError(f"the fused attention of the CPU has no dropout, but dropout_p is {dropout_p}")
+    groups = query.shape[1] // key.shape[1]
+    scores = _scores(query, _repeated(key, groups), attn_mask, scale, is_causal=is_causal)
+    output = _attended(torch.softmax(scores, -1), _repeated(value, groups), attn_mask).to(query.dtype)
+    return _laid_out_like(output, query), torch.logsumexp(scores, -1)
+
+
+def _attended(weights: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """Weights times values; a row with nothing to look at gives zeros, as PyTorch's operators do, where softmax gives NaN.
+
+    Such rows are found in the mask, which all heads and mostly all layers share, and zeroed in the output: to look for them in
+    the scores costs as much as the softmax.
+    """
+    output = torch.matmul(weights, value.to(weights.dtype))
+    if mask is None:
+        return output
+    return torch.where((mask == -torch.inf).all(-1, keepdim=True), _number(0.0, output), output)
+
+
+def backward(  # noqa: PLR0913, PLR0917 - the operator's schema
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    logsumexp: torch.Tensor,
+    dropout_p: float,
+    is_causal: bool,  # noqa: FBT001 - the operator's schema
+    *,
+    attn_mask: torch.Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of query, key and value; probabilities are computed anew from `logsumexp`."""
+    del dropout_p
+    groups = query.shape[1] // key.shape[1]
+    keys, values = _repeated(key, groups), _repeated(value, groups)
+    scores = _scores(query, keys, attn_mask, scale, is_causal=is_causal)
+    weights = torch.exp(scores - logsumexp.unsqueeze(-1))
+    if attn_mask is not None:
+        weights = torch.where((logsumexp == -torch.inf).unsqueeze(-1), _number(0.0, weights), weights)
+    gradient = grad_out.to(weights.dtype)
+    grad_value = torch.matmul(weights.transpose(-2, -1), gradient)
+    grad_weights = torch.matmul(gradient, values.to(weights.dtype).transpose(-2, -1))
+    row_sum = (gradient * out.to(weights.dtype)).sum(-1, keepdim=True)
+    grad_scores = weights * (grad_weights - row_sum) * _scale(query, scale)
+    grad_query = torch.matmul(grad_scores, keys.to(weights.dtype))
+    grad_key = torch.matmul(grad_scores.transpose(-2, -1), query.to(weights.dtype))
+    return (
+        _like_operator(grad_query, query),
+        _like_operator(_summed(grad_key, groups), key),
+        _like_operator(_summed(grad_value, groups), value),
+    )
+
+
+def _laid_out_like(output: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """In the order in memory that the query has, as the fused operator gives it: code after it may view it without a copy."""
+    strides = [_torch.size_hint(stride) for stride in query.stride()]
+    order = sorted(range(query.dim()), key=lambda dim: (-strides[dim], query.shape[dim] == 1))
+    if order == list(range(query.dim())):
+        return output.contiguous()
+    return output.permute(order).contiguous().permute([order.index(dim) for dim in range(query.dim())])
+
+
+def _like_operator(gradient: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """In the layout that the fused operator gives its gradients: [batch, row, head, feature] in memory."""
+    return gradient.to(like.dtype).transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def _scale(query: torch.Tensor, scale: float | None) -> float:
+    return float(query.shape[-1]) ** -0.5 if scale is None else scale
+
+
+def _scores(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, scale: float | None, *, is_causal: bool) -> torch.Tensor:
+    """Scaled, masked scores, in float32 for the 16-bit types, as the fused operator accumulates."""
+    wide = torch.float32 if query.dtype in (torch.float16, torch.bfloat16) else query.dtype
+    scores = torch.matmul(query.to(wide), key.to(wide).transpose(-2, -1)) * _scale(query, scale)
+    if is_causal:
+        rows, columns = torch.arange(query.shape[-2], device=query.device).unsqueeze(-1), torch.arange(key.shape[-2], device=query.device)
+        scores = torch.where(columns <= rows, scores, _number(-torch.inf, scores))
+    return scores if mask is None else scores + mask.to(wide)
+
+
+def _number(value: float, like: torch.Tensor) -> torch.Tensor:
+    return torch.full((), value, dtype=like.dtype, device=like.device)
+
+
+def _repeated(tensor: torch.Tensor, groups: int) -> torch.Tensor:
+    """Heads of key or value once per query head that shares them."""
+    return tensor if groups == 1 else tensor.repeat_interleave(groups, -3)
+
+
+def _summed(gradient: torch.Tensor, groups: int) -> torch.Tensor:
+    if groups == 1:
+        return gradient
+    batch, heads, rows, features = gradient.shape
+    return gradient.reshape(batch, heads // groups, groups, rows, features).sum(2)

@@ -1,0 +1,154 @@
+"""`torch.export` programs down the same road: decompose, partition, convert, run; no Dynamo in between."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+
+from ortlens import _torch
+from ortlens.backend.lowering.entry import count_ops
+from ortlens.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.export import ExportedProgram
+
+    from ortlens.backend.api import OrtBackend
+    from ortlens.trace.recorder import Recorder
+
+_WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+_ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
+_FUSED_DIMS = 4  # [batch, head, row, feature]
+_MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+
+
+class CompiledProgram:
+    """An exported program that runs through ONNX Runtime; called like `program.module()`, without gradients.
+
+    State is the program's own: buffers that a call changes are changed in the program.
+    """
+
+    def __init__(self, program: ExportedProgram, backend: OrtBackend, recorder: Recorder | None, *, dry_run: bool = False) -> None:
+        """Decompose and compile.
+
+        Args:
+            program: As `torch.export.export` or `torch.export.load` gives it.
+            backend: Whose options and tables are used.
+            recorder: Where records go, if anywhere.
+            dry_run: Plan and convert only; calls with fake tensors give fake tensors.
+
+        Raises:
+            UsageError: The program takes something that is neither a tensor nor a plain value.
+        """
+        _refuse_objects(program)
+        program = _torch.with_guards_of_its_own_names(program)
+        table = _decompositions(backend)
+        for target in backend.custom_targets():
+            table.pop(target, None)  # the user's function converts it whole
+        started = time.perf_counter_ns()
+        with _torch.quiet():
+            self._program = _torch.without_tokens(program.run_decompositions(table))
+        aot_ns = time.perf_counter_ns() - started
+        inputs = self._program.graph_signature.input_specs
+        mutated = {spec.target for spec in self._program.graph_signature.output_specs if spec.kind in _MUTATIONS}
+        static = frozenset(i for i, spec in enumerate(inputs) if spec.kind in _WEIGHTS and spec.target not in mutated)
+        self._run = backend.compile_graph(
+            self._program.graph_module,
+            phase="inference",
+            static_inputs=static,
+            recorder=recorder,
+            compile_id=None,
+            op_count=count_ops(program.graph_module),
+            aot_ns=aot_ns,
+            input_names=[_input_name(spec) for spec in inputs],
+            output_names=[_output_name(spec, place) for place, spec in enumerate(self._program.graph_signature.output_specs)],
+            dry_run=dry_run,
+        )
+        self._guards = _torch.exported_guards(program)
+        self._user_inputs = [place for place, spec in enumerate(inputs) if spec.kind is InputKind.USER_INPUT]
+        self._apply = [_effect_of(self._program, spec) for spec in self._program.graph_signature.output_specs]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program.
+
+        Args:
+            *args: As `program.module()` takes them.
+            **kwargs: Likewise, in any order.
+
+        Returns:
+            What `program.module()` returns, in the same structure, without gradients.
+        """
+        flat = list(_torch.exported_inputs(self._program, args, kwargs))
+        if self._guards is not None:
+            self._guards(*(flat[place] for place in self._user_inputs))
+        positions = {node.name: value for node, value in zip(_placeholders(self._program), flat, strict=True)}
+        with torch.no_grad():
+            results = self._run(list(flat))
+            user = []
+            for value, effect in zip(results, self._apply, strict=True):
+                if effect is None:
+                    user.append(value)
+                else:
+                    effect(positions, value)
+        return _torch.unflatten(user, self._program.call_spec.out_spec)
+
+
+def _decompositions(backend: OrtBackend) -> dict[Any, Callable[..., Any]]:
+    """The backend's, under them those that PyTorch makes composite operators of."""
+    composite, own = _torch.composite_decompositions(), backend.tables()[1]
+    table = {**composite, **own}
+    if _ATTENTION in own and _ATTENTION in composite:
+        table[_ATTENTION] = _attention_laid_out_as_traced(composite[_ATTENTION], own[_ATTENTION])
+    return table
+
+
+def _attention_laid_out_as_traced(torchs: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
+    """Attention whose result lies in memory as it did when the program was traced: the program may view it without a copy.
+
+    On the CPU PyTorch chooses: the fused operator lays its result out like the query, plain matrix products give a contiguous
+    one. Both are decomposed further, as on the way through Dynamo. What is not fused for its dimensions, and what other
+    devices fuse to operators without a decomposition, ours writes out.
+    """
+
+    def attention(query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        written_out = query.device.type != "cpu" or query.dim() != _FUSED_DIMS
+        return (own if written_out else torchs)(query, *args, **kwargs)
+
+    return attention
+
+
+def _placeholders(program: ExportedProgram) -> list[torch.fx.Node]:
+    return [node for node in program.graph.nodes if node.op == "placeholder"]
+
+
+def _input_name(spec: Any) -> str:
+    return str(spec.arg.name if spec.kind is InputKind.USER_INPUT else spec.target)
+
+
+def _output_name(spec: Any, place: int) -> str:
+    if spec.kind in _MUTATIONS:
+        return f"{spec.target}.updated"
+    return str(getattr(spec.arg, "name", None) or f"output_{place}")
+
+
+def _effect_of(program: ExportedProgram, spec: Any) -> Callable[[dict[str, Any], Any], None] | None:
+    """What to do with an output that is not the user's: write it back. None for the user's own."""
+    if spec.kind not in _MUTATIONS:
+        return None
+    by_target = {entry.target: entry.arg.name for entry in program.graph_signature.input_specs if entry.kind in _WEIGHTS}
+    name = by_target.get(spec.target, spec.target)
+
+    def write_back(positions: dict[str, Any], value: Any) -> None:
+        positions[name].copy_(value)
+
+    return write_back
+
+
+def _refuse_objects(program: ExportedProgram) -> None:
+    odd = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind in (InputKind.CUSTOM_OBJ, InputKind.TOKEN)]
+    if odd:
+        raise UsageError(f"the exported program takes script objects or effect tokens ({', '.join(odd)}), which ortlens cannot run")

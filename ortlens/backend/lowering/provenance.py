@@ -1,0 +1,237 @@
+"""Where an FX node comes from and what it costs: user line, module path, shape, bytes, FLOPs."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ortlens import _torch
+from ortlens._shell import display_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+    import torch.fx
+
+_FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)$')
+_TABLES = ("_modules", "_parameters", "_buffers")
+_INDEX = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\"|(\d+))\]")
+
+
+class UserLine(NamedTuple):
+    """The line of the user's code that made a node; all None when unknown."""
+
+    file: str | None
+    line: int | None
+    source: str | None
+
+
+class ModulePath(NamedTuple):
+    """The nn.Module that made a node; both None for plain functions."""
+
+    path: str | None
+    type: str | None
+
+
+def user_line(node: torch.fx.Node) -> UserLine:
+    """The innermost line outside torch itself.
+
+    Args:
+        node: Any FX node; `meta["stack_trace"]` is Dynamo's text of the user frames.
+
+    Returns:
+        File, line number and text; a backward node gives the line of its forward node.
+    """
+    trace = node.meta.get("stack_trace")
+    if not trace:
+        return UserLine(None, None, None)
+    line = _user_line_of(trace)
+    told = line.file and display_name(line.file)
+    return line if told == line.file else line._replace(file=told)
+
+
+@functools.lru_cache(maxsize=4096)
+def _user_line_of(trace: str) -> UserLine:
+    innermost = UserLine(None, None, None)
+    for match in filter(None, map(_FRAME.match, trace.splitlines())):
+        file, line = match["file"], int(match["line"])
+        if innermost.file is None or not file.startswith(_torch.torch_folder()):
+            innermost = UserLine(file, line, linecache.getline(file, line).strip() or None)
+    return innermost
+
+
+def module_path(node: torch.fx.Node) -> ModulePath:
+    """The innermost module on the node's stack.
+
+    Args:
+        node: Any FX node; backward nodes carry the stack of their forward node.
+
+    Returns:
+        A path as in `named_modules()`, and the class name.
+    """
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    if not stack:
+        return ModulePath(None, None)
+    path, kind = list(stack.values())[-1]
+    name = kind if isinstance(kind, str) else getattr(kind, "__qualname__", str(kind))
+    return ModulePath(_plain_path(str(path)), str(name).rsplit(".", 1)[-1])
+
+
+@functools.lru_cache(maxsize=4096)
+def _plain_path(path: str) -> str:
+    """`L['self'].layers[0].attn` -> `layers.0.attn`."""
+    parts = _parts(path)
+    while parts and parts[0] in ("L", "G", "self", "fn", "mod"):
+        parts.pop(0)
+    return ".".join(parts)
+
+
+def _parts(path: str) -> list[str]:
+    text = _INDEX.sub(lambda m: "." + next(group for group in m.groups() if group is not None), path)
+    return [part for part in text.split(".") if part and part not in _TABLES]
+
+
+def input_name(source: str | None, position: int) -> str:
+    """What to call an input of a graph: the name of a parameter as in `named_parameters()`, or of an argument.
+
+    Args:
+        source: As `_torch.input_sources` gives it.
+        position: Place among the inputs, for inputs without a source.
+
+    Returns:
+        `layers.0.weight` for `L['self']._modules['layers']._modules['0']._parameters['weight']`, `x` for `L['x']`.
+    """
+    if source is None:
+        return f"input_{position}"
+    parts = _parts(source)
+    if any(table in source for table in _TABLES):
+        parts = parts[2:] if parts[0] in ("L", "G") else parts[1:]  # the module itself: whatever the function calls it
+    elif parts and parts[0] in ("L", "G"):
+        parts = parts[1:]
+    if len(parts) > 1 and parts[0] == "kwargs":
+        parts = parts[1:]  # a decorator took the caller's keyword arguments and hands them through
+    return ".".join(parts) or f"input_{position}"
+
+
+def target_name(node: torch.fx.Node) -> str:
+    """The operator as people write it, `aten.add.Tensor`.
+
+    Args:
+        node: A `call_function` node.
+
+    Returns:
+        The name.
+    """
+    target = node.target
+    module = getattr(target, "__module__", "") or ""
+    if hasattr(target, "_schema"):
+        return str(target)
+    name = getattr(target, "__name__", str(target))
+    return f"{module.removeprefix('_')}.{name}" if module in ("_operator", "math") else str(name)
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in a value that is a tensor, None, a number or a nest of sequences.
+
+    Args:
+        value: As found in `meta["val"]`.
+
+    Yields:
+        Each tensor.
+    """
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+
+
+def tensor_bytes(value: Any) -> int:
+    """Bytes of all tensors in a value.
+
+    Args:
+        value: As found in `meta["val"]`.
+
+    Returns:
+        Bytes; hints stand in for symbolic sizes.
+    """
+    return sum(functools.reduce(lambda n, d: n * _torch.size_hint(d), t.shape, 1) * t.element_size() for t in tensors_in(value))
+
+
+def node_bytes(node: torch.fx.Node) -> int:
+    """Bytes that a node reads and writes.
+
+    Args:
+        node: A node with `meta["val"]`.
+
+    Returns:
+        Bytes of all tensor inputs and outputs.
+    """
+    return tensor_bytes(node.meta.get("val")) + sum(tensor_bytes(source.meta.get("val")) for source in node.all_input_nodes)
+
+
+def node_flops(node: torch.fx.Node) -> int:
+    """Floating-point operations by the formulas of `torch.utils.flop_counter`.
+
+    Args:
+        node: A `call_function` node with `meta["val"]`.
+
+    Returns:
+        FLOPs for matrix products, convolutions and attention; 0 for every other op, which the counter leaves out.
+    """
+    from torch.utils.flop_counter import flop_registry
+
+    formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
+    if formula is None:
+        return 0
+    args = _concrete([getattr(a, "meta", {}).get("val", a) if hasattr(a, "meta") else a for a in node.args])
+    kwargs = {k: _concrete(getattr(v, "meta", {}).get("val", v) if hasattr(v, "meta") else v) for k, v in node.kwargs.items()}
+    try:
+        return int(formula(*args, **kwargs, out_val=_concrete(node.meta.get("val"))))
+    except Exception:  # noqa: BLE001 - a formula of torch that does not fit its own op's arguments costs a figure, no more
+        return 0
+
+
+def _concrete(value: Any) -> Any:
+    """Fake tensors with hints instead of symbols: the formulas multiply sizes and must not make guards."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return torch.empty([_torch.size_hint(d) for d in value.shape], dtype=value.dtype, device="meta")
+    if isinstance(value, (list, tuple)):
+        return [_concrete(item) for item in value]
+    return _torch.size_hint(value) if _torch.is_symbolic(value) else value
+
+
+def shape_text(value: Any) -> tuple[int | str, ...] | None:
+    """The shape of the first tensor in a value.
+
+    Args:
+        value: As found in `meta["val"]`.
+
+    Returns:
+        Sizes, symbolic ones as text; None when there is no tensor.
+    """
+    first = next(tensors_in(value), None)
+    return None if first is None else tuple(d if isinstance(d, int) else str(d) for d in first.shape)
+
+
+def dtype_text(value: Any) -> str | None:
+    """The dtype of the first tensor in a value, as `float32`.
+
+    Args:
+        value: As found in `meta["val"]`.
+
+    Returns:
+        The name; `int`, `float` or `bool` for symbolic numbers; None when there is nothing.
+    """
+    first = next(tensors_in(value), None)
+    if first is not None:
+        return str(first.dtype).removeprefix("torch.")
+    kind = type(value).__name__
+    return {"SymInt": "int", "SymFloat": "float", "SymBool": "bool"}.get(kind, kind if value is not None else None)

@@ -1,0 +1,87 @@
+"""Making PyTorch's implicit conversions explicit: ONNX operators convert nothing by themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+
+from ortlens import _torch
+
+_aten = torch.ops.aten
+
+
+def promote(module: torch.fx.GraphModule) -> None:
+    """Insert the conversions that PyTorch does inside its operators, in place.
+
+    Args:
+        module: A copy of an ATen graph, its nodes with `meta["val"]`.
+    """
+    for node in list(module.graph.nodes):
+        if node.op == "call_function" and _outgrows_half(node):
+            _compute_wide(node)
+    _torch.insert_type_promotion(module, may_promote)
+
+
+def may_promote(node: torch.fx.Node) -> bool:
+    """Whether PyTorch could convert something inside an operator: not when everything has one type already.
+
+    Args:
+        node: A call of an elementwise operator or reduction.
+
+    Returns:
+        False when all tensors have the result's dtype (or the result is a truth value), and no number is of a wider kind.
+    """
+    dtypes = {source.meta["val"].dtype for source in node.all_input_nodes if isinstance(source.meta.get("val"), torch.Tensor)}
+    result = node.meta["val"]
+    if len(dtypes) != 1 or not isinstance(result, torch.Tensor) or result.dtype not in (*dtypes, torch.bool):
+        return True
+    (dtype,) = dtypes
+    return any(_widens(arg, dtype) for arg in (*node.args, *node.kwargs.values()))
+
+
+def _widens(arg: Any, dtype: torch.dtype) -> bool:
+    """Whether a number among the arguments may be of a wider kind than a tensor; that of a symbolic one is left open."""
+    if isinstance(arg, torch.fx.Node):
+        return not _is_tensor(arg)
+    if dtype.is_floating_point:
+        return isinstance(arg, complex)
+    return isinstance(arg, (float, complex)) or (dtype is torch.bool and isinstance(arg, (bool, int)))
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.fx.Node) and isinstance(value.meta.get("val"), torch.Tensor)
+
+
+def _outgrows_half(node: torch.fx.Node) -> bool:
+    """A float16 tensor with a Python number beyond its range: PyTorch computes in float32, where the number has a place."""
+    limit = torch.finfo(torch.float16).max
+    numbers = [arg for arg in node.args if isinstance(arg, (int, float)) and not isinstance(arg, bool)]
+    return any(_is_half(source) for source in node.all_input_nodes) and any(limit < abs(n) < float("inf") for n in numbers)
+
+
+def _is_half(value: Any) -> bool:
+    meta = value.meta.get("val") if isinstance(value, torch.fx.Node) else None
+    return isinstance(meta, torch.Tensor) and meta.dtype is torch.float16
+
+
+def _compute_wide(node: torch.fx.Node) -> None:
+    """Convert to float32 before a node and back after it."""
+    graph = node.graph
+    with graph.inserting_before(node):
+        node.args = tuple(_converted(graph, arg, torch.float32) if _is_half(arg) else arg for arg in node.args)
+    if not _is_half(node):
+        return
+    node.meta["val"] = node.meta["val"].to(torch.float32)
+    users = list(node.users)
+    with graph.inserting_after(node):
+        back = _converted(graph, node, torch.float16)
+    for user in users:
+        user.replace_input_with(node, back)
+
+
+def _converted(graph: torch.fx.Graph, source: Any, dtype: torch.dtype) -> torch.fx.Node:
+    made = graph.call_function(_aten._to_copy.default, (source,), {"dtype": dtype})  # noqa: SLF001 - an operator's name
+    made.meta = {**source.meta, "val": source.meta["val"].to(dtype)}
+    return made

@@ -1,0 +1,1 @@
+"""Which nodes go to ONNX Runtime, in which partitions, and the graph of each partition."""

@@ -1,0 +1,96 @@
+"""A plan -> one GraphModule per partition, ready to be converted and, if need be, run by PyTorch instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.fx
+
+from ortlens.backend.partitioning.support import NodeKind, kind_of
+
+if TYPE_CHECKING:
+    from ortlens.backend.partitioning.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One partition, cut out of its graph.
+
+    Attributes:
+        index: Its place in the order of execution.
+        module: The nodes of the partition; takes `inputs`, returns a tuple of `outputs`.
+        inputs: Nodes of the outer graph whose values it takes, in order.
+        outputs: Nodes of the outer graph whose values it makes, in order.
+        nodes: Nodes of the outer graph that it holds.
+        carried: Numbers and constants of the outer graph that it computes or holds for itself, beside others that do.
+    """
+
+    index: int
+    module: torch.fx.GraphModule
+    inputs: tuple[torch.fx.Node, ...]
+    outputs: tuple[torch.fx.Node, ...]
+    nodes: tuple[torch.fx.Node, ...]
+    carried: tuple[torch.fx.Node, ...] = ()
+
+
+def split(plan: Plan, owner: torch.nn.Module) -> list[Part]:
+    """Cut the partitions of a plan out of their graph.
+
+    Args:
+        plan: As made by `plan_partitions`.
+        owner: Module that holds the attributes the graph refers to (constants).
+
+    Returns:
+        The partitions in the order of execution; the plan's graph is left as it is.
+    """
+    members: list[list[torch.fx.Node]] = [[] for _ in range(plan.partition_count)]
+    for node in plan.verdicts:
+        if plan.in_partition(node):
+            members[plan.level[node]].append(node)
+    return [_cut(plan, owner, index, nodes) for index, nodes in enumerate(members)]
+
+
+def _cut(plan: Plan, owner: torch.nn.Module, index: int, nodes: list[torch.fx.Node]) -> Part:
+    inside = set(nodes)
+    inputs, carried = _sources(plan, nodes, inside)
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    for source in inputs:
+        copies[source] = graph.placeholder(source.name)
+        copies[source].meta = dict(source.meta)
+    for node in (*carried, *nodes):
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    outputs = [node for node in nodes if _leaves(node, inside, plan)]
+    graph.output(tuple(copies[node] for node in outputs))
+    module = torch.fx.GraphModule(owner, graph, class_name=f"Partition{index}")
+    return Part(index=index, module=module, inputs=tuple(inputs), outputs=tuple(outputs), nodes=tuple(nodes), carried=tuple(carried))
+
+
+def _sources(plan: Plan, nodes: list[torch.fx.Node], inside: set[torch.fx.Node]) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
+    """What a partition takes from outside, and what it carries a copy of: roaming numbers and constants."""
+    inputs: dict[torch.fx.Node, None] = {}
+    carried: dict[torch.fx.Node, None] = {}
+
+    def visit(source: torch.fx.Node) -> None:
+        if source in inside or source in inputs or source in carried:
+            return
+        if source in plan.roaming or source.op == "get_attr":
+            for deeper in source.all_input_nodes:
+                visit(deeper)
+            carried[source] = None
+        else:
+            inputs[source] = None
+
+    for node in nodes:
+        for source in node.all_input_nodes:
+            visit(source)
+    return list(inputs), list(carried)
+
+
+def _leaves(node: torch.fx.Node, inside: set[torch.fx.Node], plan: Plan) -> bool:
+    """Whether a value is needed outside. A tuple never leaves as such: its items do."""
+    if any(kind_of(user) is NodeKind.TUPLE and user in inside for user in node.users) and isinstance(node.meta.get("val"), (tuple, list)):
+        return False
+    return any(user not in inside and user not in plan.roaming for user in node.users)

@@ -1,0 +1,1 @@
+"""What the backend does, reported to the recorder as records."""

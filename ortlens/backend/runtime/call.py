@@ -1,0 +1,359 @@
+"""The hot path: bind the inputs, run the session, hand the outputs back.
+
+Everything that can be known when the session is made is written into the source of one straight-line function per
+session: names, devices, element types, sizes. What remains per call is a pointer and a shape per input, an allocation
+per output, the run, and four clock readings.
+
+A binding belongs to one call at a time. Bindings that are free wait in a list, whose `pop` and `append` are atomic, so
+that threads never share one and no lock is taken.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens import _torch
+from ortlens.backend.conversion import dtypes
+from ortlens.backend.conversion.converter import inverse_order, memory_order
+from ortlens.backend.runtime import _ort
+from ortlens.backend.runtime.layout import permuted_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import onnxruntime
+
+    from ortlens.backend.runtime.weights import FrozenWeight
+    from ortlens.trace.runlog import RunLog
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """One value that a partition takes.
+
+    Attributes:
+        name: Name in the ONNX model.
+        meta: A fake tensor or a number: dtype, device and (symbolic) shape.
+        frozen: The weight that stands for it in the session, when it is frozen; then it is checked and not bound.
+        bound: False when the session does not take it (ONNX Runtime drops no inputs, but the optimiser may).
+        permutation: Order of dimensions in which the session takes it, see `layout.with_permuted_inputs`.
+    """
+
+    name: str
+    meta: Any
+    frozen: FrozenWeight | None = None
+    bound: bool = True
+    permutation: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """One value that a partition makes.
+
+    Attributes:
+        name: Name in the ONNX model.
+        meta: A fake tensor or a number, as PyTorch expects it.
+        permutation: Order of dimensions in which the session writes it, see `convert.memory_order`.
+        shape: Shape in which the session writes it, where that is another one, see `layout.without_last_reshapes`.
+    """
+
+    name: str
+    meta: Any
+    permutation: tuple[int, ...] | None = None
+    shape: tuple[int, ...] | None = None
+
+
+class Binding:
+    """A native binding, its session, and the buffers of its numbers."""
+
+    __slots__ = ("bind_input", "bind_output", "get_outputs", "native", "numbers", "run", "session")
+
+    def __init__(self, session: onnxruntime.InferenceSession, inputs: Sequence[Input]) -> None:
+        """Bind what never moves: the buffers of numbers.
+
+        Args:
+            session: Kept alive by this object, and let go of after the native binding.
+            inputs: All inputs of the partition.
+        """
+        self.session = session
+        self.native = _ort.new_binding(session)
+        self.run = _ort.runner_of(session)
+        self.bind_input = self.native.bind_input
+        self.bind_output = self.native.bind_output
+        self.get_outputs = self.native.get_outputs
+        self.numbers = {item.name: _number_buffer(item.meta) for item in inputs if item.bound and not isinstance(item.meta, torch.Tensor)}
+        for name, buffer in self.numbers.items():
+            element = dtypes.element_types()[buffer.dtype].onnx
+            self.bind_input(name, _ort.device_of(buffer.device), element, (), buffer.data_ptr())
+
+    def __del__(self) -> None:
+        """Drop the native binding before the session: the other order crashes the process."""
+        for name in ("bind_input", "bind_output", "get_outputs", "run", "native", "session"):
+            if hasattr(self, name):
+                delattr(self, name)
+
+
+def _number_buffer(meta: Any) -> torch.Tensor:
+    is_bool = isinstance(meta, (bool, torch.SymBool))
+    return torch.zeros((), dtype=torch.bool if is_bool else torch.int64)
+
+
+def make_call(  # noqa: PLR0913 - one call site; each says what one line of the generated code does
+    session: onnxruntime.InferenceSession,
+    inputs: Sequence[Input],
+    outputs: Sequence[Output],
+    *,
+    on_stale: Callable[[tuple[Any, ...]], tuple[Any, ...]],
+    on_failure: Callable[[tuple[Any, ...], Exception], tuple[Any, ...]],
+    count: Callable[[], object],
+    log: RunLog | None,
+    preallocate: bool,
+    rest: Callable[[], object] | None = None,
+) -> Callable[..., tuple[Any, ...]]:
+    """Write the function that calls a session.
+
+    Args:
+        session: The session.
+        inputs: All inputs of the partition, in the order of the function's arguments.
+        outputs: All outputs, in the order of the returned tuple.
+        on_stale: Called with the arguments instead, when a frozen weight is not what it was.
+        on_failure: Called with the arguments and the exception when ONNX Runtime raises.
+        count: Called once per finished run.
+        log: Where calls are recorded, if anywhere.
+        preallocate: Allocate outputs of symbolic size too, where their sizes follow from the inputs.
+        rest: Called before each run, if there is something to do.
+
+    Returns:
+        A function of the partition's inputs that returns a tuple of its outputs.
+    """
+    writer = _Writer(inputs, outputs, preallocate=preallocate)
+    source = writer.source(recording=log is not None, resting=rest is not None)
+    free: list[Binding] = []
+    scope: dict[str, Any] = {
+        **writer.constants,
+        "free": free,
+        "new_binding": lambda: Binding(session, inputs),
+        "on_stale": on_stale,
+        "on_failure": on_failure,
+        "count": count,
+        "rest": rest,
+        "clock": time.perf_counter_ns,
+        "thread": threading.get_ident,
+        "log": None if log is None else log.record,
+        "empty": torch.empty,
+        "tensor_over": _ort.tensor_over,
+        "restride": restride,
+        "math": math,
+    }
+    exec(compile(source, f"<ortlens call {next(_numbers)}>", "exec"), scope)  # noqa: S102 - our own text, no user input in it
+    function: Callable[..., tuple[Any, ...]] = scope.pop("call")  # its globals without itself: no cycle keeps a session that is done with
+    return function
+
+
+class _Writer:
+    """Writes the source of one call; names in the source are made here, user names appear only as constants."""
+
+    def __init__(self, inputs: Sequence[Input], outputs: Sequence[Output], *, preallocate: bool) -> None:
+        self._inputs = inputs
+        self._outputs = outputs
+        self._preallocate = preallocate
+        metas = [item.meta for item in inputs] + [item.meta for item in outputs]
+        self._on_cuda = any(isinstance(meta, torch.Tensor) and meta.device.type == "cuda" for meta in metas)
+        self._symbols = _symbol_sources(inputs)
+        self.constants: dict[str, Any] = {}
+
+    def source(self, *, recording: bool, resting: bool = False) -> str:
+        params = "".join(f"a{i}, " for i in range(len(self._inputs)))
+        head = ["t0 = clock()"] if recording else []
+        head += self._staleness(params)
+        body = ["try: b = free.pop()", "except IndexError: b = new_binding()", "bind_input = b.bind_input", "bind_output = b.bind_output"]
+        binding = [line for index, item in enumerate(self._inputs) for line in self._bind_input(index, item)]
+        binding += [line for index, output in enumerate(self._outputs) for line in self._bind_output(index, output)]
+        body += self._ranged("bind", binding)
+        body += ["rest()"] if resting else []  # after what binding may have copied with PyTorch's threads
+        if self._on_cuda:
+            self.constants["synchronize"] = _synchronize_cuda
+            body.append("synchronize()")
+        body += ["t1 = clock()"] if recording else []
+        body += self._ranged("run", ["b.run(b.native, None)"])
+        body += ["t2 = clock()"] if recording else []
+        body += self._ranged("output", self._collect())
+        body += ["free.append(b)", "count()"]
+        body += ["log(t0, t1, t2, clock(), thread())"] if recording else []
+        body.append(f"return ({''.join(f'r{i}, ' for i in range(len(self._outputs)))})")
+        guarded = ["try:", *(f"    {line}" for line in body), f"except Exception as error: return on_failure(({params}), error)"]
+        return f"def call({params}):\n" + "\n".join(f"    {line}" for line in (*head, *guarded)) + "\n"
+
+    def _ranged(self, part: str, lines: list[str]) -> list[str]:
+        """Lines inside an NVTX range, where there is a CUDA device whose profiler would show it."""
+        if not torch.cuda.is_available():
+            return lines
+        self.constants.update(range_push=torch.cuda.nvtx.range_push, range_pop=torch.cuda.nvtx.range_pop)
+        return [f"range_push('ortlens {part}')", *lines, "range_pop()"]
+
+    def _constant(self, prefix: str, index: int, value: object) -> str:
+        name = f"{prefix}{index}"
+        self.constants[name] = value
+        return name
+
+    def _staleness(self, params: str) -> list[str]:
+        checks = []
+        for index, item in enumerate(self._inputs):
+            if item.frozen is not None:
+                weight = self._constant("w", index, item.frozen.tensor)
+                same = (
+                    f"a{index} is {weight} and a{index}._version == {item.frozen.version} and a{index}.data_ptr() == {item.frozen.pointer}"
+                )
+                if item.frozen.sample is not None:
+                    same += f" and {self._constant('s', index, item.frozen.sample)} == {self._constant('q', index, item.frozen.sampled)}"
+                checks.append(f"if not ({same}): return on_stale(({params}))")
+        return checks
+
+    def _bind_input(self, index: int, item: Input) -> list[str]:
+        if item.frozen is not None or not item.bound:
+            return []
+        name = self._constant("n", index, item.name if item.permutation is None else permuted_name(item.name))
+        if not isinstance(item.meta, torch.Tensor):
+            return [f"b.numbers[{name}].fill_(a{index})"]
+        device = self._constant("d", index, _ort.device_of(item.meta.device))
+        element = dtypes.element_types()[item.meta.dtype].onnx
+        # PyTorch's own operators do not always give the dtype they promise while tracing (statistics of norms under autocast).
+        dtype = self._constant("k", index, item.meta.dtype)
+        turn = "" if item.permutation is None else f".permute({item.permutation!r})"
+        return [
+            f"i{index} = (a{index} if a{index}.dtype is {dtype} else a{index}.to({dtype})){turn}",
+            f"if not i{index}.is_contiguous(): i{index} = i{index}.contiguous()",
+            f"bind_input({name}, {device}, {element}, i{index}.shape, i{index}.data_ptr(){self._or_scratch(item.meta)})",
+        ]
+
+    def _bind_output(self, index: int, output: Output) -> list[str]:
+        name = self._constant("o", index, output.name)
+        if not isinstance(output.meta, torch.Tensor):
+            buffer_type = self._constant("y", index, _number_buffer(output.meta).dtype)
+            device = self._constant("e", index, _ort.device_of(torch.device("cpu")))
+            element = dtypes.element_types()[self.constants[buffer_type]].onnx
+            return [f"r{index} = empty((), dtype={buffer_type})", f"bind_output({name}, {device}, {element}, (), r{index}.data_ptr())"]
+        device = self._constant("e", index, _ort.device_of(output.meta.device))
+        shape = self._shape(output)
+        if shape is None:
+            return [f"bind_output({name}, {device})"]
+        dtype = self._constant("y", index, output.meta.dtype)
+        place = "" if output.meta.device.type == "cpu" else f", device={self._constant('p', index, output.meta.device)}"
+        element = dtypes.element_types()[output.meta.dtype].onnx
+        return [
+            f"z{index} = {shape}",
+            f"r{index} = empty(z{index}, dtype={dtype}{place})",
+            f"bind_output({name}, {device}, {element}, {output.shape or f'z{index}'}, r{index}.data_ptr(){self._or_scratch(output.meta)})",
+        ]
+
+    def _or_scratch(self, meta: torch.Tensor) -> str:
+        """For tensors that may be empty: they have no address, and ONNX Runtime insists on one."""
+        if all(isinstance(size, int) and size > 0 for size in meta.shape):
+            return ""
+        scratch = self.constants.setdefault("scratch", torch.empty(1, dtype=torch.float64, device=meta.device))
+        return f" or {scratch.data_ptr()}"
+
+    def _shape(self, output: Output) -> str | None:
+        """Source of the shape that the session writes, or None when only the run can tell."""
+        sizes = list(output.meta.shape)
+        if output.permutation is not None:
+            sizes = [sizes[d] for d in output.permutation]
+        if not self._preallocate and not all(isinstance(size, int) for size in sizes):
+            return None
+        return self._sizes_text(sizes)
+
+    def _sizes_text(self, sizes: Sequence[Any]) -> str | None:
+        """Source of a tuple of sizes, or None when they do not follow from the inputs."""
+        if all(isinstance(size, int) for size in sizes):
+            return repr(tuple(int(size) for size in sizes))
+        needed = frozenset().union(*(_torch.symbols_of(size) for size in sizes))
+        if not needed <= set(self._symbols):
+            return None
+        texts = (_substitute(_torch.expression_of(size), self._symbols) for size in sizes)
+        return f"({''.join(f'int({text}), ' for text in texts)})"
+
+    def _collect(self) -> list[str]:
+        """Turn what the session wrote into what PyTorch expects."""
+        lines = []
+        if any(self._by_run(output) for output in self._outputs):
+            lines.append("values = b.get_outputs()")
+        for index, output in enumerate(self._outputs):
+            if not isinstance(output.meta, torch.Tensor):
+                lines.append(f"r{index} = r{index}.item()")
+                continue
+            if self._by_run(output):
+                lines.append(f"r{index} = tensor_over(values[{index}], {self._constant('y', index, output.meta.dtype)})")
+            if output.permutation is not None:
+                lines.append(f"r{index} = r{index}.permute({inverse_order(output.permutation)!r})")
+            elif has_odd_strides(output.meta) and (strides := self._sizes_text(output.meta.stride())) is not None:
+                lines.append(f"r{index} = restride(r{index}, {strides})")
+        return lines
+
+    def _by_run(self, output: Output) -> bool:
+        return isinstance(output.meta, torch.Tensor) and self._shape(output) is None
+
+
+def _symbol_sources(inputs: Sequence[Input]) -> dict[str, str]:
+    """Symbol -> source of its value, from the inputs that are or hold exactly that symbol."""
+    sources: dict[str, str] = {}
+    for index, item in enumerate(inputs):
+        sizes = enumerate(item.meta.shape) if isinstance(item.meta, torch.Tensor) else [(None, item.meta)]
+        for dim, size in sizes:
+            names = _torch.symbols_of(size)
+            if len(names) == 1 and _torch.expression_of(size) in names:
+                sources.setdefault(next(iter(names)), f"a{index}" if dim is None else f"a{index}.shape[{dim}]")
+    return sources
+
+
+def _substitute(expression: str, sources: dict[str, str]) -> str:
+    return re.sub(r"[A-Za-z_]\w*", lambda match: sources.get(match[0], match[0]), expression)
+
+
+def has_odd_strides(meta: torch.Tensor) -> bool:
+    """Whether PyTorch expects strides that are neither contiguous nor a permutation: expanded or padded.
+
+    Args:
+        meta: A fake tensor; symbolic sizes and strides are judged by their hints.
+
+    Returns:
+        True when the output of a session has to be laid out anew.
+    """
+    sizes, strides = [_torch.size_hint(d) for d in meta.shape], [_torch.size_hint(s) for s in meta.stride()]
+    expected, plain = 1, True
+    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
+        plain = plain and (size == 1 or stride == expected)
+        expected *= max(size, 1)
+    return not plain and 0 not in sizes and memory_order(meta) is None
+
+
+def restride(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """Lay a tensor out with given strides.
+
+    Args:
+        tensor: Contiguous; where a stride is 0, equal along that dimension.
+        strides: As PyTorch's own operator would have given it.
+
+    Returns:
+        A tensor with the same values and these strides.
+    """
+    core = tensor
+    for dim, stride in enumerate(strides):
+        if stride == 0 and tensor.shape[dim] > 1:
+            core = core.narrow(dim, 0, 1)
+    made = torch.empty_strided(core.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(core).expand(tensor.shape)
+
+
+def _synchronize_cuda() -> None:
+    """ONNX Runtime runs on a stream of its own: what torch has queued must be done first."""
+    torch.cuda.current_stream().synchronize()

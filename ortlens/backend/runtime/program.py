@@ -1,0 +1,176 @@
+"""The code between partitions: one straight-line function per graph, no interpreter.
+
+Waves of PyTorch and partitions alternate as planned. Values are dropped after their last use, as the interpreter of
+AOTAutograd's graphs would, so that activations do not pile up.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch.fx
+
+from ortlens.backend.partitioning.support import NodeKind, kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ortlens.backend.partitioning.plan import Plan
+    from ortlens.backend.runtime.session import PartitionRunner
+    from ortlens.trace.runlog import EagerLog
+
+_numbers = itertools.count()
+
+
+def eager_nodes(plan: Plan) -> tuple[torch.fx.Node, ...]:
+    """The nodes that PyTorch runs and that are worth counting.
+
+    Args:
+        plan: As made by `plan_partitions`.
+
+    Returns:
+        Compute nodes and checks outside every partition, in the order of the graph.
+    """
+    counted = (NodeKind.COMPUTE, NodeKind.EFFECT)
+    return tuple(node for node in plan.verdicts if not plan.in_partition(node) and kind_of(node) in counted)
+
+
+def make_program(
+    plan: Plan, owner: torch.nn.Module, runners: Sequence[PartitionRunner], log: EagerLog | None
+) -> Callable[[list[Any]], list[Any]]:
+    """Write the function that runs a graph.
+
+    Args:
+        plan: Where each node runs.
+        owner: Module that holds the attributes the graph refers to.
+        runners: One per partition, in order.
+        log: Counts and times of the nodes PyTorch runs, if anyone watches.
+
+    Returns:
+        A boxed function: it takes a list, empties it, and returns a list.
+    """
+    writer = _Writer(plan, owner, runners, log)
+    source = writer.source()
+    scope = writer.scope
+    exec(compile(source, f"<ortlens program {next(_numbers)}>", "exec"), scope)  # noqa: S102 - our own text
+    program: Callable[[list[Any]], list[Any]] = scope["program"]
+    return program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """One statement: a node run by PyTorch, or, when there is no node, the partition of that number."""
+
+    reads: tuple[torch.fx.Node, ...]
+    writes: tuple[torch.fx.Node, ...]
+    node: torch.fx.Node | None = None
+    partition: int = -1
+
+
+class _Writer:
+    def __init__(self, plan: Plan, owner: torch.nn.Module, runners: Sequence[PartitionRunner], log: EagerLog | None) -> None:
+        self._plan = plan
+        self._owner = owner
+        self._runners = runners
+        self._slots = {} if log is None else {name: slot for slot, name in enumerate(log.nodes)}
+        self._names: dict[torch.fx.Node, str] = {}
+        self.scope: dict[str, Any] = {f"p{i}": runner for i, runner in enumerate(runners)}
+        if log is not None:
+            self.scope.update(clock=time.perf_counter_ns, calls=log.calls, total=log.total_ns)
+
+    def source(self) -> str:
+        graph = self._plan.graph
+        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        (output,) = (node for node in graph.nodes if node.op == "output")
+        steps = self._needed(list(self._steps()), output)
+        body = [f"{''.join(self._name(node) + ', ' for node in placeholders)} = args".lstrip()] if placeholders else []
+        body.append("args.clear()")
+        last_use = self._last_uses(steps, output)
+        for index, step in enumerate(steps):
+            body += self._statement(step)
+            dead = [self._name(node) for node in last_use.get(index, ())]
+            body += [f"del {', '.join(dead)}"] if dead else []
+        results = output.args[0] if isinstance(output.args[0], (list, tuple)) else (output.args[0],)
+        body.append(f"return [{', '.join(self._render(item) for item in results)}]")
+        return "def program(args):\n" + "\n".join(f"    {line}" for line in body) + "\n"
+
+    def _steps(self) -> Iterator[_Step]:
+        waves: list[list[torch.fx.Node]] = [[] for _ in range(self._plan.partition_count + 1)]
+        for node in self._plan.verdicts:
+            if not self._plan.in_partition(node):
+                waves[self._plan.level[node]].append(node)
+        for index, wave in enumerate(waves):
+            for node in wave:
+                yield _Step(reads=tuple(node.all_input_nodes), writes=(node,), node=node)
+            if index < len(self._runners):
+                part = self._runners[index].part
+                yield _Step(reads=part.inputs, writes=part.outputs, partition=index)
+
+    def _needed(self, steps: list[_Step], output: torch.fx.Node) -> list[_Step]:
+        """Leave out numbers that nothing outside a partition reads."""
+        wanted = set(output.all_input_nodes)
+        kept = []
+        for step in reversed(steps):
+            droppable = step.node is not None and step.node in self._plan.roaming
+            if not droppable or wanted.intersection(step.writes):
+                wanted.update(step.reads)
+                kept.append(step)
+        return kept[::-1]
+
+    def _last_uses(self, steps: list[_Step], output: torch.fx.Node) -> dict[int, list[torch.fx.Node]]:
+        kept = set(output.all_input_nodes)
+        last: dict[torch.fx.Node, int] = {}
+        for index, step in enumerate(steps):
+            for node in (*step.reads, *step.writes):
+                last[node] = index
+        dying: dict[int, list[torch.fx.Node]] = {}
+        for node, index in last.items():
+            if node not in kept and node.op != "get_attr":
+                dying.setdefault(index, []).append(node)
+        return dying
+
+    def _name(self, node: torch.fx.Node) -> str:
+        return self._names.setdefault(node, f"v{len(self._names)}")
+
+    def _statement(self, step: _Step) -> list[str]:
+        node = step.node
+        if node is None:
+            results = "".join(self._name(made) + ", " for made in step.writes)
+            args = ", ".join(self._render(read) for read in step.reads)
+            return [f"{results} = p{step.partition}.run({args})"]
+        line = f"{self._name(node)} = {self._call(node)}"
+        slot = self._slots.get(node.name)
+        return [line] if slot is None else ["t = clock()", line, f"total[{slot}] += clock() - t", f"calls[{slot}] += 1"]
+
+    def _call(self, node: torch.fx.Node) -> str:
+        args = [self._render(arg) for arg in node.args]
+        args += [f"{key}={self._render(value)}" for key, value in node.kwargs.items()]
+        return f"{self._constant(node.target)}({', '.join(args)})"
+
+    def _constant(self, value: Any) -> str:
+        name = f"c{len(self.scope)}"
+        self.scope[name] = value
+        return name
+
+    def _render(self, value: Any) -> str:
+        if isinstance(value, torch.fx.Node):
+            return self._constant(_attribute(self._owner, str(value.target))) if value.op == "get_attr" else self._name(value)
+        if isinstance(value, (list, tuple)):
+            items = "".join(self._render(item) + ", " for item in value)
+            return f"[{items}]" if isinstance(value, list) else f"({items})"
+        if isinstance(value, slice):
+            return f"slice({self._render(value.start)}, {self._render(value.stop)}, {self._render(value.step)})"
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{key!r}: {self._render(item)}" for key, item in value.items()) + "}"
+        if value is None or type(value) in (bool, int, str):
+            return repr(value)
+        return self._constant(value)
+
+
+def _attribute(owner: Any, path: str) -> Any:
+    for part in path.split("."):
+        owner = getattr(owner, part)
+    return owner

@@ -1,0 +1,171 @@
+"""Frozen weights: constants of a session that share torch's memory, and the check that they still are what they were."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from ortlens import _torch
+from ortlens.backend.runtime import _ort
+
+if TYPE_CHECKING:
+    import onnx
+
+LOCATION = "weights"
+"""Where the model says that frozen weights are; they are handed to the session in memory under that name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenWeight:
+    """One weight as it was when the session was made.
+
+    Attributes:
+        name: Name of the input it replaces.
+        tensor: The parameter or buffer itself, for its identity.
+        version: torch's count of in-place writes.
+        pointer: Address of its data; `param.data = other` changes it and leaves the version alone.
+        contiguous: The tensor whose bytes the session uses; the same memory unless the weight is not contiguous.
+        sample: A window on some of its elements; None for a weight without elements.
+        sampled: What was in it.
+    """
+
+    name: str
+    tensor: torch.Tensor
+    version: int
+    pointer: int
+    contiguous: torch.Tensor
+    sample: memoryview | None
+    sampled: memoryview | None
+
+    def is_still(self, tensor: Any) -> bool:
+        """Whether a value is this weight, unchanged.
+
+        Args:
+            tensor: What is passed for the weight now.
+
+        Returns:
+            True when it is the same tensor, with the same count of writes, at the same address, and its sample is what it was.
+            The sample is there for writes past torch's count (`param.data.add_(...)`, a numpy view): it shows those that
+            change the whole tensor, not those that change a few elements only.
+        """
+        unmoved = tensor is self.tensor and _torch.version_of(tensor) == self.version and tensor.data_ptr() == self.pointer
+        return unmoved and self.sample == self.sampled
+
+
+def freeze(name: str, tensor: Any) -> FrozenWeight | None:
+    """Note a weight.
+
+    Args:
+        name: Name of the input it replaces.
+        tensor: The value passed for it.
+
+    Returns:
+        The note, or None when changes of this tensor could not be noticed: one made in inference mode has no version.
+    """
+    if not isinstance(tensor, torch.Tensor) or tensor.is_inference() or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        return None
+    detached = tensor.detach()
+    plain = detached if detached.is_contiguous() else detached.contiguous()
+    sample = _sample_of(detached)
+    return FrozenWeight(
+        name=name,
+        tensor=tensor,
+        version=_torch.version_of(tensor),
+        pointer=tensor.data_ptr(),
+        contiguous=plain,
+        sample=sample,
+        sampled=None if sample is None else memoryview(sample.tobytes()).cast(cast("Any", sample.format)),
+    )
+
+
+_WORDS = {1: (ctypes.c_uint8, "B"), 2: (ctypes.c_uint16, "H"), 4: (ctypes.c_uint32, "I"), 8: (ctypes.c_uint64, "Q")}
+_SAMPLES = 8
+"""Each is a cache line that may have to come from memory with every call, so more of them cost more than they tell."""
+
+
+def _sample_of(tensor: torch.Tensor) -> memoryview | None:
+    """A window on some elements of a weight, evenly spread over its memory, which compares in less than 0.1 us.
+
+    Args:
+        tensor: Strided, in the memory of the CPU; to be kept alive by who keeps the window.
+
+    Returns:
+        Their bits, as they are whenever one looks; None when there is no element, or none of a size that has a name.
+    """
+    if tensor.element_size() not in _WORDS or not tensor.numel():
+        return None
+    word, name = _WORDS[tensor.element_size()]
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    memory: memoryview = memoryview((word * span).from_address(tensor.data_ptr())).cast("B").cast(cast("Any", name))
+    row = max((stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1), default=1)
+    step = span // _SAMPLES
+    if step > row:  # a whole number of rows and the golden ratio of one, or else it is every second row and a few columns only
+        step = step // row * row + int(0.618 * row)
+    return memory[:: step | 1]
+
+
+def ort_values(weights: list[FrozenWeight]) -> tuple[list[str], list[Any]]:
+    """Wrap frozen weights for a session, without copying.
+
+    Args:
+        weights: As returned by `freeze`.
+
+    Returns:
+        Names and `onnxruntime.OrtValue`s over the same memory.
+    """
+    return [weight.name for weight in weights], [_ort.value_over(weight.contiguous) for weight in weights]
+
+
+def copied_bytes(weights: list[FrozenWeight], *, inline: bool) -> int:
+    """How much of frozen weights a session does not share with torch.
+
+    Args:
+        weights: As returned by `freeze`.
+        inline: As for `with_frozen`.
+
+    Returns:
+        Bytes: all when they are inside the model, else those that had to be made contiguous.
+    """
+    return sum(weight.contiguous.nbytes for weight in weights if inline or weight.contiguous.data_ptr() != weight.pointer)
+
+
+def with_frozen(model: onnx.ModelProto, weights: list[FrozenWeight], *, inline: bool = False) -> onnx.ModelProto:
+    """A model in which some inputs are constants.
+
+    Args:
+        model: Left as it is.
+        weights: The inputs to turn into constants.
+        inline: Copy the bytes into the model, which protobuf limits to 2 GiB; otherwise they stay outside, under `LOCATION`.
+
+    Returns:
+        A copy with one initializer per weight.
+    """
+    import onnx
+
+    frozen = {weight.name: weight for weight in weights}
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    kept = [value for value in made.graph.input if value.name not in frozen]
+    for value in made.graph.input:
+        if value.name in frozen:
+            made.graph.initializer.append(_initializer(value, frozen[value.name], inline=inline))
+    del made.graph.input[:]
+    made.graph.input.extend(kept)
+    return made
+
+
+def _initializer(value: onnx.ValueInfoProto, weight: FrozenWeight, *, inline: bool) -> onnx.TensorProto:
+    import onnx
+
+    tensor = onnx.TensorProto(name=value.name, data_type=value.type.tensor_type.elem_type, dims=list(weight.contiguous.shape))
+    if inline:
+        tensor.raw_data = weight.contiguous.view(-1).view(torch.uint8).numpy().tobytes() if weight.contiguous.numel() else b""
+        return tensor
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, text in (("location", LOCATION), ("offset", "0"), ("length", str(weight.contiguous.nbytes))):
+        entry = tensor.external_data.add()
+        entry.key, entry.value = key, text
+    return tensor

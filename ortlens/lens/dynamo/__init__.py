@@ -1,0 +1,1 @@
+"""Dynamo's breaks, recompiles and guards, read from its structured log."""

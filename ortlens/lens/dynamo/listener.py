@@ -1,0 +1,361 @@
+"""Listening to Dynamo: breaks, recompiles, names and compile phases, each given to the lens whose backend it was.
+
+torch writes a structured log of every compilation for tlparse. A handler on that logger hears it in process; nothing is
+patched. While a backend is at work the handler is taken off again: torch would otherwise print every graph of
+AOTAutograd into the log, which costs as much as the compilation itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pathlib
+import time
+import warnings
+import weakref
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ortlens import _torch
+from ortlens._shell import display_frames, display_name
+from ortlens.analysis.advice import advice_for_break
+from ortlens.analysis.guards import advice_for_limit, advice_for_recompile
+from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, is_break, plain_function, recompile_from_text
+from ortlens.lens.dynamo.guard_values import type_text, value_text
+from ortlens.trace import records as r
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from ortlens.lens.dynamo.break_texts import Look
+    from ortlens.trace.recorder import Recorder
+
+_ROOMS = ("backend", "cli", "job", "lens", "magic")
+"""Where ortlens itself calls or compiles the user's code; `demo` is user code."""
+
+
+class DynamoWatch:
+    """What one lens hears of Dynamo's work for its backend."""
+
+    def __init__(self, recorder: Recorder, claims: Callable[[object], bool]) -> None:
+        """Start listening; it stops when this object goes.
+
+        Args:
+            recorder: Where records go.
+            claims: Whether a backend object, as passed to `torch.compile`, is this lens's.
+        """
+        self.recorder = recorder
+        self.claims = claims
+        self.compiled: list[str] = []  # compile ids that reached the backend, in order
+        self._breaks: dict[tuple[object, ...], r.Break] = {}
+        self._heard: dict[object, list[tuple[str, str]]] = {}  # entry -> (compile id, break id), in order
+        self._boundaries: dict[str, int] = {}
+        self._ahead: dict[str, str] = {}  # frame number -> the break that a graph of it lies behind
+        self._entries: dict[object, int] = {}  # entry -> graphs so far, recompiles apart
+        self._recompiles: dict[str, str | None] = {}
+        self._backend_ns: dict[str, int] = {}
+        self._failures: dict[str, dict[str, int]] = {}  # compile id -> what had failed untold before it began
+        _LISTENER.add(self)
+        weakref.finalize(self, _LISTENER.leave_when_alone)
+
+    def heard_start(self, compile_id: str) -> None:
+        """Note what Dynamo had failed at before a compilation, to know what it fails at during it.
+
+        Args:
+            compile_id: The compilation that begins.
+        """
+        self._failures[compile_id] = _torch.untold_failures()
+
+    def heard_break(self, compile_id: str, text: str) -> None:
+        """Record a graph break.
+
+        Args:
+            compile_id: The compilation that ran into it.
+            text: Dynamo's message.
+        """
+        if is_break(text):  # the exception that makes a break is logged too, right before it
+            self._record_break(compile_id, text)
+
+    def _record_break(self, compile_id: str, text: str) -> None:
+        said = break_from_text(text)
+        if said.file is None and (code := _torch.code_being_compiled()) is not None:  # where PyTorch gave up, it names no line
+            said = replace(said, file=code.co_filename, line=code.co_firstlineno, function=plain_function(code.co_name))
+        key = (said.reason, said.file, said.line)
+        known = self._breaks.get(key) or self._new_break(said)
+        if compile_id not in known.compile_ids:
+            known = replace(known, compile_ids=(*known.compile_ids, compile_id))
+        self._breaks[key] = known
+        self._heard.setdefault(_torch.dynamo_entry(), []).append((compile_id, known.break_id))
+        self.recorder.amend(r.Break, known.break_id, compile_ids=known.compile_ids)  # not added anew: its cost may be known by now
+
+    def _new_break(self, said: BreakText) -> r.Break:
+        gb_id = said.gb_id or _torch.graph_break_registry().get(said.reason)
+        made = r.Break(
+            break_id=self.recorder.next_id("b"),
+            gb_id=gb_id,
+            reason=said.reason,
+            explanation=said.explanation,
+            hints=said.hints or _torch.graph_break_hints().get(gb_id or "", ()),
+            file=said.file and display_name(said.file),
+            line=said.line,
+            function=said.function,
+            source=said.source(),
+            user_stack=display_frames(_of_the_user(said.user_stack)),
+        )
+        made = replace(made, advice=advice_for_break(made))
+        self.recorder.add(made)
+        return made
+
+    def break_ahead(self, compile_id: str | None) -> str | None:
+        """The break that a graph lies behind.
+
+        Args:
+            compile_id: Of the graph.
+
+        Returns:
+            Its id; None for a graph that is entered as soon as its function is called.
+        """
+        return self._ahead.get(_frame(compile_id))
+
+    def last_breaks(self) -> tuple[str, ...]:
+        """The breaks that no graph comes after.
+
+        Returns:
+            Their ids; empty when every break parts two graphs.
+        """
+        behind = set(self._ahead.values())
+        return tuple(known.break_id for known in self._breaks.values() if known.break_id not in behind)
+
+    def heard_recompile(self, compile_id: str, text: str) -> None:
+        """Record a recompile.
+
+        Args:
+            compile_id: The new compilation.
+            text: Dynamo's reasons.
+        """
+        said = recompile_from_text(text, ours=self.compiled, look=_looker(_torch.recompiled_scope()))
+        if said is None:
+            return
+        self._recompiles[compile_id] = said.of_compile_id
+        record = r.Recompile(
+            compile_id=compile_id, of_compile_id=said.of_compile_id, guard=said.guard, reason=said.reason, values=said.values
+        )
+        self.recorder.add(replace(record, advice=advice_for_recompile(record)))
+
+    def heard_metrics(self, compile_id: str, metrics: dict[str, Any]) -> None:
+        """Fill in what Dynamo tells at the end of a compilation.
+
+        Args:
+            compile_id: The compilation.
+            metrics: The fields of `torch._dynamo.utils.CompilationMetrics` that this uses.
+        """
+        self._heard_skip(compile_id, metrics)
+        self._heard_nothing(compile_id, metrics)
+        name, file, line = _torch.told_code(
+            str(metrics.get("co_name") or ""), metrics.get("co_filename") or "", metrics.get("co_firstlineno")
+        )
+        place = {"name": plain_function(name) or None, "file": display_name(file) or None, "line": line}
+        whole_ns = int(metrics.get("dynamo_cumulative_compile_time_us") or 0) * 1000
+        dynamo_ns = max(whole_ns - self._backend_ns.get(compile_id, 0), 0)
+        for graph in self.recorder.records(r.Graph):
+            if graph.compile_id == compile_id:
+                own = 0 if graph.phase == "backward" else dynamo_ns
+                compile_ns = (graph.compile_ns or 0) - (graph.dynamo_ns or 0) + own
+                self.recorder.amend(r.Graph, graph.graph_id, **place, dynamo_ns=own, compile_ns=compile_ns)
+        if compile_id in self._recompiles:
+            self.recorder.amend(r.Recompile, compile_id, function=place["name"], file=place["file"], line=place["line"])
+
+    def _heard_skip(self, compile_id: str, metrics: dict[str, Any]) -> None:
+        """Record a frame that Dynamo gave up as a break, where the log has not told it: torch up to 2.10, and the limit."""
+        reason = metrics.get("fail_reason")
+        kind = metrics.get("fail_type")
+        if not reason or kind not in ("Unsupported", "RecompileLimitExceeded"):
+            return
+        if "recompile_limit" in str(reason) or kind == "RecompileLimitExceeded":
+            self._recompiles.pop(compile_id, None)  # it was not compiled again: that is the point
+            self._heard_limit(compile_id, str(reason))
+            return
+        if any(compile_id in known.compile_ids for known in self._breaks.values()):
+            return
+        file, line = metrics.get("fail_user_frame_filename"), metrics.get("fail_user_frame_lineno")
+        self.heard_break(compile_id, f"Graph break in user code at {file}:{line}\n{reason}" if file and line else str(reason))
+
+    def _heard_limit(self, compile_id: str, reason: str) -> None:
+        """Record that Dynamo gave up compiling a function anew, with the guard that failed every time."""
+        refused = next((row for row in self.recorder.records(r.Recompile) if row.compile_id == compile_id), None)
+        self.recorder.drop(r.Recompile, compile_id)
+        if all(compile_id not in known.compile_ids for known in self._breaks.values()):
+            self._record_break(compile_id, reason)
+        made = next((known for known in self._breaks.values() if compile_id in known.compile_ids), None)
+        if made is not None and refused is not None:
+            self.recorder.amend(r.Break, made.break_id, advice=advice_for_limit(refused))
+
+    def _heard_nothing(self, compile_id: str, metrics: dict[str, Any]) -> None:
+        """Record a frame that Dynamo gave up without a word as a break, for the reason that remains in its counters."""
+        before = self._failures.pop(compile_id, {})
+        compiled = metrics.get("guard_count") is not None
+        if compiled or metrics.get("fail_type") or any(compile_id in known.compile_ids for known in self._breaks.values()):
+            return
+        failed = [text for text, count in _torch.untold_failures().items() if count > before.get(text, 0)]
+        if failed:
+            file, line, name = (metrics.get(key) for key in ("co_filename", "co_firstlineno", "co_name"))
+            frame = f'User code traceback:\n  File "{file}", line {line}, in {name}'
+            self.heard_break(compile_id, f"Graph break in user code at {file}:{line}\n{failed[-1]}\n\n{frame}")
+
+    @contextlib.contextmanager
+    def backend_at_work(self) -> Iterator[str | None]:
+        """Around the work of a backend on one Dynamo graph.
+
+        Yields:
+            The compile id.
+        """
+        compile_id = _torch.current_compile_id()
+        self._count_boundary(compile_id)
+        started = time.perf_counter_ns()
+        with _LISTENER.paused():
+            yield compile_id
+        if compile_id is not None:
+            self._backend_ns[compile_id] = time.perf_counter_ns() - started
+            self.compiled.append(compile_id)
+            for graph in self.recorder.records(r.Graph):
+                if graph.compile_id == compile_id:
+                    self.recorder.amend(r.Graph, graph.graph_id, recompile_of=self._recompiles.get(compile_id))
+
+    def _count_boundary(self, compile_id: str | None) -> None:
+        """Each graph of a callable but its first lies behind a break: the last one heard before its compilation."""
+        if compile_id is None or compile_id in self._recompiles:
+            return
+        entry = _torch.dynamo_entry()
+        seen = self._entries.get(entry, 0)
+        self._entries[entry] = seen + 1
+        earlier = [break_id for heard_in, break_id in self._heard.get(entry, ()) if heard_in != compile_id]
+        self._ahead.pop(_frame(compile_id), None)  # numbers start anew after a reset
+        if not earlier:
+            return
+        self._ahead[_frame(compile_id)] = earlier[-1]
+        if seen:
+            self._boundaries[earlier[-1]] = self._boundaries.get(earlier[-1], 0) + 1
+            self.recorder.amend(r.Break, earlier[-1], occurrences=self._boundaries[earlier[-1]])
+
+
+def _looker(scope: Mapping[str, Any]) -> Look | None:
+    def look(expression: str, *, kind: bool) -> str | None:
+        return type_text(expression, scope) if kind else value_text(expression, scope)
+
+    return look if scope else None
+
+
+def _frame(compile_id: str | None) -> str:
+    return (compile_id or "").rpartition("/")[0]
+
+
+class _TraceListener(logging.Handler):
+    """The one handler on torch's structured log; on it only while somebody watches."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self._watches: weakref.WeakSet[DynamoWatch] = weakref.WeakSet()
+        self._logger = logging.getLogger(_torch.TRACE_LOGGER)
+
+    def add(self, watch: DynamoWatch) -> None:
+        self._watches.add(watch)
+        self._attach()
+
+    def _attach(self) -> None:
+        if self not in self._logger.handlers:
+            self._logger.setLevel(logging.DEBUG)
+            self._logger.propagate = False  # as torch has it while it traces; the records have no text for other handlers
+            self._logger.addHandler(self)
+
+    def _detach(self) -> None:
+        self._logger.removeHandler(self)
+
+    def leave_when_alone(self) -> None:
+        if next(iter(self._watches), None) is None:  # not len(): the set may still count the one that is going
+            self._detach()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        self._detach()
+        try:
+            yield
+        finally:
+            if self._watches:
+                self._attach()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Sort one entry of the log; a failure here must not reach the user's compilation."""
+        metadata = getattr(record, "metadata", None)
+        event = _event_of(metadata)
+        if event is None or not isinstance(metadata, dict):
+            return
+        watch = self._owner()
+        if watch is None:
+            return
+        try:
+            self._tell(watch, event, metadata, str(getattr(record, "payload", "") or ""))
+        except Exception as error:  # noqa: BLE001 - the lens's own failure becomes a finding and one warning
+            lens_failure(watch.recorder, "listening to Dynamo", error)
+
+    def _owner(self) -> DynamoWatch | None:
+        backend = _torch.dynamo_backend()
+        return next((watch for watch in self._watches if watch.claims(backend)), None)
+
+    @staticmethod
+    def _tell(watch: DynamoWatch, event: str, metadata: dict[str, Any], payload: str) -> None:
+        compile_id = f"{metadata.get('frame_id')}/{metadata.get('frame_compile_id')}"
+        if event == "dynamo_start":
+            watch.heard_start(compile_id)
+        elif event == "dynamo_graph_break_reason":
+            watch.heard_break(compile_id, payload)
+        elif event == "recompile_reasons":
+            watch.heard_recompile(compile_id, payload)
+        else:
+            metrics = metadata["compilation_metrics"]
+            if not metrics.get("is_runtime"):
+                watch.heard_metrics(compile_id, metrics)
+
+
+def _event_of(metadata: object) -> str | None:
+    if not isinstance(metadata, dict):
+        return None
+    for event in ("compilation_metrics", "dynamo_start"):
+        if event in metadata:
+            return event
+    artifact = metadata.get("artifact")
+    name = artifact.get("name") if isinstance(artifact, dict) else None
+    return name if name in ("dynamo_graph_break_reason", "recompile_reasons") else None
+
+
+_LISTENER = _TraceListener()
+
+
+def lens_failure(recorder: Recorder, doing: str, error: Exception) -> None:
+    """Turn a failure inside the lens into a finding and one warning; the user's model goes on.
+
+    Args:
+        recorder: Where the finding goes.
+        doing: What the lens was doing.
+        error: What was raised.
+    """
+    known = any(f.rule == "lens_failed" and doing in f.title for f in recorder.records(r.Finding))
+    recorder.add(
+        r.Finding(
+            rule="lens_failed",
+            severity="warning",
+            title=f"ortlens failed while {doing}; the model is not affected",
+            evidence=f"{type(error).__name__}: {error}"[:2000],
+            hazard="Parts of this capture are missing.",
+            mitigation="Report it with the evidence; the rest of the capture holds.",
+        )
+    )
+    if not known:
+        warnings.warn(f"ortlens failed while {doing}: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2)
+
+
+def _of_the_user(stack: tuple[str, ...]) -> tuple[str, ...]:
+    """The frames of a stack that are neither torch's nor of what calls the user's code here; all of them where no other is there."""
+    package = pathlib.Path(__file__).parents[2]
+    others = (_torch.torch_folder(), *(f"{package / room}{os.sep}" for room in _ROOMS))
+    return tuple(frame for frame in stack if not frame.startswith(others)) or stack

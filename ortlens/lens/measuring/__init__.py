@@ -1,0 +1,1 @@
+"""Wall time of calls: the ledger, probes and timing in turns."""

@@ -1,0 +1,221 @@
+"""The ledger pass: call the target some times, with a clock at the door of every graph.
+
+Nothing in the compiled code changes: the door is `CompiledGraph.intercepted`, what happens inside is in the logs that sessions
+and nodes keep anyway, and these carry readings of the same clock. Graphs of another backend keep whole calls in their logs, so
+that they need no door. Rejected: `sys.setprofile` and torch's profiler around the whole call, which cost more than what they
+would measure; the profiler is asked for one thing alone, what Dynamo's look-ups take, in calls of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import threading
+import time
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ortlens import _torch
+from ortlens.analysis.ledger import CallTrace, Entry, SessionTime, Surroundings, ledger_from_calls, lookups_ahead
+from ortlens.lens.dynamo.listener import lens_failure
+from ortlens.trace import records as r
+from ortlens.trace.runlog import CAPACITY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ortlens.backend.graph import CompiledGraph
+    from ortlens.lens.dynamo.listener import DynamoWatch
+    from ortlens.trace.recorder import Recorder
+
+MEASURE_NS = 500_000_000
+"""How long calls are made for a measurement that was asked for by itself."""
+
+MAX_CALLS = 100
+_EVERY, _FIRST = 8, 3  # calls in which Dynamo's look-ups are listened to: among the others, so that all see the same machine
+
+
+class LedgerPass:
+    """Measures calls of one target and writes the ledger and what each break costs."""
+
+    def __init__(self, recorder: Recorder, watch: DynamoWatch, graphs: Callable[[], tuple[CompiledGraph, ...]]) -> None:
+        """Say where things are.
+
+        Args:
+            recorder: Holds the records and logs; the ledger goes there.
+            watch: Knows which break lies ahead of which graph.
+            graphs: The graphs of our backend as of now.
+        """
+        self._recorder = recorder
+        self._watch = watch
+        self._graphs = graphs
+        self._thread = threading.get_ident()
+        self._stays: list[tuple[str, int, int]] = []  # graph, entered, left; of the call that is made now
+        self._calls: list[_Call] = []
+        self.averaged = 0
+        """Calls over which the ledger is a mean; 0 before it was written."""
+
+    def measure(self, call: Callable[[], Any], *, max_calls: int = MAX_CALLS, budget_ns: int | None = MEASURE_NS) -> Any:
+        """Call, and write down where the time went.
+
+        Args:
+            call: Calls the target, which was compiled and called before.
+            max_calls: How often to call; at least 1.
+            budget_ns: When to stop calling, the last call may last longer; None makes all calls.
+
+        Returns:
+            What the last call returned. What the target raises is raised; what fails in here becomes a finding.
+        """
+        deadline = None if budget_ns is None else time.perf_counter_ns() + budget_ns
+        result = self._make_calls(call, max_calls, deadline)
+        try:
+            self._read_logs()
+            self._write()
+        except Exception as error:  # noqa: BLE001 - the lens's own failure becomes a finding and one warning
+            lens_failure(self._recorder, "measuring a call", error)
+        return result
+
+    def _make_calls(self, call: Callable[[], Any], max_calls: int, deadline: int | None) -> Any:
+        """Calls with a clock at the doors; when one of them compiles something new, the doors are found again."""
+        # A graph that is entered straight away has nothing but guards ahead of it.
+        parted = len(self._recorder.records(r.Graph)) > 1 or bool(self._recorder.records(r.Break))
+        result, made = None, 0
+        while made < max_calls:
+            known = self._graph_count()
+            with contextlib.ExitStack() as doors:
+                for graph in self._graphs():
+                    if graph.job.reporter is not None and graph.is_prepared:
+                        doors.enter_context(graph.intercepted(self._door(graph.job.reporter.graph_id)))
+                while made < max_calls and self._graph_count() == known:
+                    result = self._make_call(call, known, listen=parted and made % _EVERY == _FIRST)
+                    made += 1
+                    if deadline is not None and time.perf_counter_ns() > deadline:
+                        return result
+        return result
+
+    def _make_call(self, call: Callable[[], Any], known: int, *, listen: bool) -> Any:
+        clock = time.perf_counter_ns
+        self._stays.clear()
+        before = self._eager_ns()
+        heard: list[tuple[bool, int, int]] = []
+        with _torch.lookups_heard(heard) if listen else contextlib.nullcontext():
+            started = clock()
+            result = call()
+            ended = clock()
+        if self._graph_count() == known:  # else it compiled, and is not like the others
+            eager = {node: ns - before.get(node, 0) for node, ns in self._eager_ns().items()}
+            made = _Call(started=started, ended=ended, stays=list(self._stays), eager_ns=eager, heard=tuple(heard), listened=listen)
+            self._calls.append(made)
+        return result
+
+    def _graph_count(self) -> int:
+        return len(self._recorder.records(r.Graph))
+
+    def _door(self, graph_id: str) -> Callable[[Callable[[list[Any]], list[Any]], list[Any]], list[Any]]:
+        """What a graph is entered and left through: it reads the clock twice."""
+        clock, ident, own, note = time.perf_counter_ns, threading.get_ident, self._thread, self._stays.append
+
+        def through(inner: Callable[[list[Any]], list[Any]], args: list[Any]) -> list[Any]:
+            if ident() != own:  # another thread's call is not the one that is measured
+                return inner(args)
+            entered = clock()
+            outputs = inner(args)
+            left = clock()
+            note((graph_id, entered, left))
+            return outputs
+
+        return through
+
+    def _eager_ns(self) -> dict[tuple[str, str], int]:
+        """Time so far of the nodes that PyTorch runs, by graph id and node."""
+        logs = self._recorder.logs()[1]
+        return {(graph_id, node): ns for graph_id, log in logs.items() for node, ns in zip(log.nodes, log.total_ns, strict=True)}
+
+    def _read_logs(self) -> None:
+        """Give each call what the logs hold of it; calls that a full ring holds no more are dropped."""
+        starts = [call.started for call in self._calls]
+        oldest = 0
+        for log in self._recorder.logs()[0]:
+            rows = [row for row in log.rows() if row[5] == self._thread]
+            if len(rows) >= CAPACITY - 1:
+                oldest = max(oldest, rows[0][1])
+            for _, start, bound, ran, done, _ in rows:
+                place = bisect_right(starts, start) - 1
+                if place >= 0 and done <= self._calls[place].ended and log.graph_id is not None:
+                    self._calls[place].add(log.graph_id, (start, bound, ran, done), foreign=log.session_id is None)
+        self._calls = [call for call in self._calls if call.started >= oldest]
+
+    def _write(self) -> None:
+        """Put the ledger and the costs of the breaks into the records, if a call was seen going through a graph."""
+        calls = [call for call in self._calls if not call.listened]
+        ledger = ledger_from_calls([call.trace() for call in calls], self._surroundings())
+        if not ledger.parts:
+            return
+        self.averaged = ledger.calls
+        self._recorder.replace_all(r.LedgerPart, ledger.parts)
+        for node in self._eager_ns():
+            self._recorder.amend(r.Fallback, node, call_ns=round(statistics.median(call.eager_ns.get(node, 0) for call in calls)))
+        for known in self._recorder.records(r.Break):
+            self._recorder.amend(r.Break, known.break_id, cost_ns=ledger.break_ns.get(known.break_id))
+
+    def _surroundings(self) -> Surroundings:
+        graphs = [graph for graph in self._recorder.records(r.Graph) if graph.phase != "backward"]
+        lookup_ns, last_lookup_ns = lookups_ahead(call.trace() for call in self._calls if call.listened)
+        ahead = {graph.graph_id: self._watch.break_ahead(graph.compile_id) for graph in graphs}
+        last = self._watch.last_breaks()
+        held = {graph.compile_id for graph in graphs}
+        # In a frame that holds no graph, user code may go on after the graphs of what it calls.
+        skipped = any(not held.issuperset(known.compile_ids) for known in self._recorder.records(r.Break))
+        return Surroundings(
+            lookup_ns=lookup_ns,
+            last_lookup_ns=last_lookup_ns,
+            break_ahead={graph_id: break_id for graph_id, break_id in ahead.items() if break_id is not None},
+            last_break=last[0] if len(last) == 1 else None,
+            has_python_after=bool(last) or skipped,
+            unclocked=self._unclocked(),
+        )
+
+    def _unclocked(self) -> frozenset[str]:
+        """Graphs of which PyTorch runs nodes that have no clock: a partition that was lost, or a graph that was given up."""
+        slots = {graph_id: set(log.nodes) for graph_id, log in self._recorder.logs()[1].items()}
+        return frozenset(row.graph_id for row in self._recorder.records(r.Fallback) if row.node not in slots.get(row.graph_id, ()))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Call:
+    """One call as it is read."""
+
+    started: int
+    ended: int
+    stays: list[tuple[str, int, int]]
+    eager_ns: dict[tuple[str, str], int]
+    heard: tuple[tuple[bool, int, int], ...]
+    listened: bool
+    sessions: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0, 0]))
+
+    def add(self, graph_id: str, readings: tuple[int, int, int, int], *, foreign: bool) -> None:
+        """Add a run of a session, or of a whole graph of another backend, which is a stay in it as well."""
+        start, bound, ran, done = readings
+        for place, ns in enumerate((bound - start, ran - bound, done - ran)):
+            self.sessions[graph_id][place] += ns
+        if foreign:
+            self.stays.append((graph_id, start, done))
+
+    def trace(self) -> CallTrace:
+        """The same as the analysis wants it."""
+        stays = sorted(self.stays, key=lambda stay: stay[1])
+        eager: defaultdict[str, int] = defaultdict(int)
+        for (graph_id, _), ns in self.eager_ns.items():
+            eager[graph_id] += ns
+        return CallTrace(
+            started_ns=self.started,
+            ended_ns=self.ended,
+            entries=tuple(Entry(graph_id=graph_id, entered_ns=entered, left_ns=left) for graph_id, entered, left in stays),
+            sessions={
+                graph_id: SessionTime(bind_ns=bind, run_ns=run, output_ns=output) for graph_id, (bind, run, output) in self.sessions.items()
+            },
+            eager_ns=eager,
+            heard=self.heard,
+        )

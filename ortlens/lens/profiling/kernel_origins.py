@@ -1,0 +1,324 @@
+"""The way back from what ONNX Runtime executes: kernel -> ONNX nodes of the model as it was -> FX nodes.
+
+ONNX Runtime keeps no metadata in its optimised model, but it keeps names. A value that outlives the rewrites has its old
+name; a node made from others is called after one of them (`node_MatMul/MatMulScaleFusion/`) or after its output
+(`relu_nchwc`). So each node of the optimised model is anchored: at the makers of the values that it writes, else at the
+node that its name tells. What a fused node took in is then whatever lies between its anchors and values that still exist.
+
+A node that changes no values, as a Reorder before a convolution, has no origin; it is counted for the one whose value it
+hands on, and said to be inferred.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from ortlens.backend.conversion import node_provenance
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    import onnx
+
+    from ortlens.trace.records import Confidence
+
+_HANDS_ON = frozenset(
+    {"ReorderInput", "ReorderOutput", "MemcpyFromHost", "MemcpyToHost", "Cast", "Transpose", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
+)
+"""Operators that ONNX Runtime puts between nodes; one that was in the model before is known by its name."""
+
+_ALWAYS_INSERTED = frozenset({"ReorderInput", "ReorderOutput", "MemcpyFromHost", "MemcpyToHost"})
+_NAME_ENDS = ("_nchwc", "_transformed", "_nhwc")
+_NAME_STARTS = ("fused ",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a node of the optimised model comes from.
+
+    Attributes:
+        kernel: Its name, as in a profile.
+        op_type: Its operator.
+        onnx_nodes: Nodes of the model as it was that it computes, in their order there.
+        onnx_ops: Their operators.
+        node: FX node that makes its output; None when that is not known.
+        nodes: Every FX node that it computes.
+        confidence: How sure that is.
+        candidates: FX nodes of which it may come from any, where that is all that is known.
+    """
+
+    kernel: str
+    op_type: str
+    onnx_nodes: tuple[str, ...] = ()
+    onnx_ops: tuple[str, ...] = ()
+    node: str | None = None
+    nodes: tuple[str, ...] = ()
+    confidence: Confidence = "none"
+    candidates: tuple[str, ...] = ()
+
+
+def origins(before: onnx.ModelProto, after: onnx.ModelProto, kernels: Mapping[str, str], compute: Sequence[str]) -> dict[str, Origin]:
+    """Walk back from kernels by the optimised model.
+
+    Args:
+        before: The model that the session was made from, labelled by `node_provenance.label_graph`.
+        after: What ONNX Runtime made of it, with `optimized_model_filepath`.
+        kernels: Kernel name -> operator, as in a profile, in the order in which they ran first.
+        compute: Names of the FX nodes of the partition, in order; a label that names none of them, as an input does, is no origin.
+
+    Returns:
+        Kernel name -> origin.
+    """
+    places = {name: place for place, name in enumerate(compute)}
+    after, found_by_order = _with_names(after, kernels)
+    by_name: dict[str, list[Origin]] = {}
+    for origin in _Graphs(before.graph, after.graph, places, _named(before.graph)).walk():
+        by_name.setdefault(origin.kernel, []).append(origin)
+    nameless = by_name.pop("", [])
+    found = {
+        name: _agreed(name, op_type, by_name.get(name) or [origin for origin in nameless if name.startswith(f"{origin.op_type}_")])
+        for name, op_type in kernels.items()
+    }
+    return found | {name: replace(found[name], confidence="inferred") for name in found_by_order if found[name].node is not None}
+
+
+def _with_names(after: onnx.ModelProto, kernels: Mapping[str, str]) -> tuple[onnx.ModelProto, list[str]]:
+    """The optimised model with names for nodes that have none, where it lists its nodes in the order in which they ran.
+
+    A profile calls such a node after its operator and a number that the model does not tell. Where all named nodes, and all
+    operators of the others, stand in both in the same order, the places tell which is which.
+    """
+    names = {node.name for node in after.graph.node if node.name}
+    listed = [node.name or node.op_type for node in after.graph.node]
+    ran = [(name, name if name in names else op_type) for name, op_type in kernels.items()]
+    if "" not in {node.name for node in after.graph.node} or listed != [key for _, key in ran]:
+        return after, []
+    made = type(after)()
+    made.CopyFrom(after)
+    for node, (name, _) in zip(made.graph.node, ran, strict=True):
+        node.name = name
+    return made, [name for name in kernels if name not in names]
+
+
+def _agreed(name: str, op_type: str, found: list[Origin]) -> Origin:
+    """The origin of a kernel; of several that it may have, as nodes without a name do, what they agree on."""
+    if len(found) == 1:
+        return replace(found[0], kernel=name)
+    nodes = {origin.node: None for origin in found}
+    known = tuple(node for node in nodes if node is not None)
+    if len(known) == len(nodes) == 1:
+        return Origin(kernel=name, op_type=op_type, node=known[0], nodes=known, confidence="inferred")
+    return Origin(kernel=name, op_type=op_type, candidates=known if len(known) == len(nodes) else ())
+
+
+def origins_by_name(before: onnx.ModelProto, kernels: Mapping[str, str], compute: Sequence[str]) -> dict[str, Origin]:
+    """Walk back by names alone, for providers whose optimised model cannot be written.
+
+    Args:
+        before: As for `origins`.
+        kernels: Kernel name -> operator, as in a profile.
+        compute: As for `origins`.
+
+    Returns:
+        Kernel name -> origin.
+    """
+    named = _named(before.graph)
+    return {
+        name: _origin_by_name(name, op_type, named, {name: place for place, name in enumerate(compute)})
+        for name, op_type in kernels.items()
+    }
+
+
+def _origin_by_name(name: str, op_type: str, named: Mapping[str, onnx.NodeProto], compute: Mapping[str, int]) -> Origin:
+    node = named.get(_known_name(name, named) or "")
+    label = None if node is None else node_provenance.label_of(node)
+    if node is None or label is None or label.node not in compute:
+        return Origin(kernel=name, op_type=op_type)
+    same = node.name == name and node.op_type == op_type
+    confidence = label.confidence if same else "inferred"
+    return Origin(
+        kernel=name,
+        op_type=op_type,
+        onnx_nodes=(node.name,),
+        onnx_ops=(node.op_type,),
+        node=label.node,
+        nodes=label.nodes,
+        confidence=confidence,
+    )
+
+
+def _named(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
+    return {node.name: node for node in node_provenance.nodes_of(graph)}
+
+
+def _known_name(name: str, known: Collection[str]) -> str | None:
+    """The longest known name that a made-up one begins with: `node_Gemm_39` for `fused node_Gemm_39/GemmActivationFusion/`."""
+    for start in _NAME_STARTS:
+        name = name.removeprefix(start)
+    while name:
+        if name in known:
+            return name
+        cut = max(name.rfind("/"), name.rfind("_"))
+        name = name[: max(cut, 0)]
+    return None
+
+
+@dataclass(slots=True)
+class _Graphs:
+    """One graph of the model as it was and what became of it; bodies of control flow are further such pairs."""
+
+    before: onnx.GraphProto
+    after: onnx.GraphProto
+    compute: Mapping[str, int]
+    everywhere: Mapping[str, onnx.NodeProto]
+    makers: dict[str, onnx.NodeProto] = field(init=False)
+    makers_now: dict[str, onnx.NodeProto] = field(init=False)
+    readers_now: dict[str, list[onnx.NodeProto]] = field(default_factory=dict)
+    stands_for: dict[str, str] = field(default_factory=dict)
+    anchors: dict[int, list[onnx.NodeProto]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.makers = {value: node for node in self.before.node for value in node.output if value}
+        self.makers_now = {value: node for node in self.after.node for value in node.output if value}
+        for node in self.after.node:
+            for value in node.input:
+                self.readers_now.setdefault(value, []).append(node)
+
+    def walk(self) -> Iterator[Origin]:
+        nodes = list(self.after.node)
+        for node in reversed(nodes):  # users first: they tell what a value without its old name stands for
+            self._anchor(node)
+        claimed = {made.name for anchors in self.anchors.values() for made in anchors}
+        kept = self.makers_now.keys() | {value.name for value in (*self.after.input, *self.after.initializer)}
+        order = {node.name: place for place, node in enumerate(node_provenance.nodes_of(self.before))}
+        inserted = []
+        known: dict[str, Origin] = {}
+        for node in nodes:
+            anchors = self.anchors.get(id(node))
+            origin = None
+            if anchors:
+                taken = sorted(self._taken(anchors, kept, claimed), key=lambda made: order.get(made.name, -1))
+                origin = self._origin(node, anchors, taken)
+            if origin is None:
+                inserted.append(node)
+            else:
+                known[node.name] = origin
+                yield origin
+            yield from self._bodies(node)
+        for node in inserted:
+            yield self._inserted(node, known)
+
+    def _anchor(self, node: onnx.NodeProto) -> None:
+        """Find what a node certainly computes, and what its inputs stand for."""
+        values = [self.stands_for.get(value, value) for value in node.output if value]
+        makers = _distinct(self.makers[value] for value in values if value in self.makers)
+        same = self.everywhere.get(node.name)
+        if self._is_inserted(node, makers, same):
+            source = node.input[0] if node.input else ""
+            if source and source not in self.makers and values[0] in self.makers:
+                self.stands_for.setdefault(source, values[0])
+            return
+        anchors = makers or ([same] if same is not None and same.op_type == node.op_type else self._told_by_name(node))
+        if anchors:
+            self.anchors[id(node)] = anchors
+            self._match_inputs(node, anchors)
+
+    def _is_inserted(self, node: onnx.NodeProto, makers: list[onnx.NodeProto], same: onnx.NodeProto | None) -> bool:
+        if node.op_type in _ALWAYS_INSERTED:
+            return True
+        if node.op_type not in _HANDS_ON or (same is not None and same.op_type == node.op_type):
+            return False
+        # One that reads what the maker of its value read does the maker's work, under another operator: Cast for CastLike.
+        return not any(maker.op_type == node.op_type or set(node.input) & set(maker.input) for maker in makers)
+
+    def _told_by_name(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        name = node.name
+        for end in _NAME_ENDS:
+            stem = name.split(end)[0] if end in name else name
+            if stem != name and stem in self.makers:
+                return [self.makers[stem]]
+        known = _known_name(name, self.everywhere)
+        return [] if known is None or node.op_type in _HANDS_ON else [self.everywhere[known]]
+
+    def _match_inputs(self, node: onnx.NodeProto, anchors: list[onnx.NodeProto]) -> None:
+        """The inputs of a node that is still what it was stand for those it had, place by place."""
+        if len(anchors) == 1 and anchors[0].op_type == node.op_type:
+            for now, then in zip(node.input, anchors[0].input, strict=False):
+                if now and now not in self.makers and then in self.makers:
+                    self.stands_for.setdefault(now, then)
+
+    def _taken(self, anchors: list[onnx.NodeProto], kept: Collection[str], claimed: Collection[str]) -> list[onnx.NodeProto]:
+        """The anchors and every node before them whose values exist no longer and that nobody else computes."""
+        found = {node.name: node for node in anchors}
+        waiting = list(anchors)
+        while waiting:
+            for value in _read_by(waiting.pop()):
+                maker = self.makers.get(value)
+                if maker is not None and value not in kept and maker.name not in claimed and maker.name not in found:
+                    found[maker.name] = maker
+                    waiting.append(maker)
+        return list(found.values())
+
+    def _origin(self, node: onnx.NodeProto, anchors: list[onnx.NodeProto], taken: list[onnx.NodeProto]) -> Origin | None:
+        known = [label for made in taken if (label := node_provenance.label_of(made)).node in self.compute]
+        nodes = tuple(sorted({name for label in known for name in label.nodes}, key=lambda name: self.compute.get(name, -1)))
+        last = [label for made in anchors if (label := node_provenance.label_of(made)).node in self.compute] or known[-1:]
+        if not last:
+            return None  # it turns an input, which no FX node makes
+        alone = len(taken) == 1 and taken[0].op_type == node.op_type
+        sure: Confidence = last[-1].confidence if alone or last[-1].inferred else "fused"
+        return Origin(
+            kernel=node.name,
+            op_type=node.op_type,
+            onnx_nodes=tuple(made.name for made in taken),
+            onnx_ops=tuple(made.op_type for made in taken),
+            node=last[-1].node,
+            nodes=nodes,
+            confidence=sure,
+        )
+
+    def _inserted(self, node: onnx.NodeProto, known: Mapping[str, Origin]) -> Origin:
+        """What ONNX Runtime put in hands on a value: that of who makes it, else what the first reader needs."""
+        neighbours = (*self._along(node, known, backwards=True), *self._along(node, known, backwards=False))
+        served = next((origin for origin in neighbours if origin.node), None)
+        if served is None:
+            return Origin(kernel=node.name, op_type=node.op_type)
+        return Origin(kernel=node.name, op_type=node.op_type, node=served.node, nodes=(str(served.node),), confidence="inferred")
+
+    def _along(self, node: onnx.NodeProto, known: Mapping[str, Origin], *, backwards: bool) -> Iterator[Origin]:
+        """The nearest origins before or after a node, past others that were put in as well."""
+        waiting, seen = [node], {node.name}
+        while waiting:
+            for other in self._next_to(waiting.pop(0), backwards=backwards):
+                if other.name in known:
+                    yield known[other.name]
+                elif other.name not in seen:
+                    seen.add(other.name)
+                    waiting.append(other)
+
+    def _next_to(self, node: onnx.NodeProto, *, backwards: bool) -> list[onnx.NodeProto]:
+        if backwards:
+            return [self.makers_now[value] for value in node.input if value in self.makers_now]
+        return [reader for value in node.output for reader in self.readers_now.get(value, ())]
+
+    def _bodies(self, node: onnx.NodeProto) -> Iterator[Origin]:
+        same = self.everywhere.get(node.name)
+        bodies = dict(node_provenance.bodies_of(same)) if same is not None else {}
+        for name, body in node_provenance.bodies_of(node):
+            if name in bodies:
+                yield from _Graphs(bodies[name], body, self.compute, self.everywhere).walk()
+            else:
+                yield from (Origin(kernel=inner.name, op_type=inner.op_type) for inner in node_provenance.nodes_of(body))
+
+
+def _read_by(node: onnx.NodeProto) -> Iterator[str]:
+    """Values that a node reads, also from within its bodies."""
+    yield from node.input
+    for _, body in node_provenance.bodies_of(node):
+        for inner in body.node:
+            yield from _read_by(inner)
+
+
+def _distinct(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    return list({node.name: node for node in nodes}.values())

@@ -1,0 +1,339 @@
+"""Where the time inside ONNX Runtime goes: each partition profiled in a session of its own, next to the one that runs.
+
+ONNX Runtime's profiler makes a run longer, so its totals are never told. Profiled runs alternate with plain ones of the same
+inputs, in the session that really runs; the plain ones say how long a run takes, the profiled ones how it is divided.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import tempfile
+import threading
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortlens.analysis.kernel_time import divided
+from ortlens.backend.conversion import node_provenance
+from ortlens.backend.runtime import _ort
+from ortlens.backend.runtime.session_config import ModelRefused
+from ortlens.errors import UsageError
+from ortlens.lens.profiling import kernel_origins, profiler_overhead, profiles
+from ortlens.progress import progress
+from ortlens.trace import records as r
+from ortlens.trace.runlog import RunLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import onnx
+
+    from ortlens.backend.graph import CompiledGraph
+    from ortlens.backend.runtime.session import PartitionRunner, Twin
+    from ortlens.lens.lens import Lens
+    from ortlens.trace.recorder import Recorder
+
+_MAX_CALLS = 3
+"""How often the target is called at most: a call may compile graphs anew, which are profiled in the next one."""
+
+
+_MAX_EVENTS = 100_000
+"""Kernels that are written down for one session; each takes some 700 bytes in the file, and more when it is read."""
+
+_LARGE = 1024
+"""Bytes; larger constants are left out of the optimised model that is kept."""
+
+
+class _RunTimes(RunLog):
+    """The time inside ONNX Runtime of each run, one after the other."""
+
+    __slots__ = ("runs_ns",)
+
+    def __init__(self) -> None:
+        super().__init__(None, None)
+        self.runs_ns: list[int] = []
+
+    def record(self, start: int, bound: int, ran: int, done: int, thread: int) -> None:
+        del start, done, thread
+        self.runs_ns.append(ran - bound)
+
+
+@dataclass(slots=True)
+class _Sitting:
+    """One session that is being profiled, and its twin with the profiler."""
+
+    twin: Twin
+    runner: PartitionRunner
+    folder: Path
+    groups: list[int | None] = field(default_factory=list)
+    plain: _RunTimes = field(default_factory=_RunTimes)
+    profiled: _RunTimes = field(default_factory=_RunTimes)
+    counter: Iterator[int] = field(default_factory=itertools.count)
+
+    def measure(self, args: tuple[Any, ...], repeat: int, step: Callable[[int], None]) -> None:
+        """Run the same inputs with and without the profiler, in turn and after one run each that does not count."""
+        plain = self.runner.uncounted(self.twin.info.session, self.plain)
+        profiled = self.runner.uncounted(self.twin.session, self.profiled)
+        group = next(self.counter)
+        affordable = self._affordable(repeat)
+        for number in range(affordable + 1):
+            for run in (plain, profiled) if number % 2 else (profiled, plain):
+                run(*args)
+            self.groups.append(group if number else None)
+            step(1)
+        step(repeat - affordable)
+
+    def _affordable(self, repeat: int) -> int:
+        """Fewer repeats where the profile would grow too large; one at least."""
+        affordable = _MAX_EVENTS // max(len(self.twin.model.graph.node), 1) - len(self.groups) - 1
+        return max(min(repeat, affordable), 1)
+
+
+@dataclass(slots=True)
+class _Profiler:
+    """Goes around every run of a partition while the target is called."""
+
+    repeat: int
+    folder: Path
+    cost: profiler_overhead.Cost
+    step: Callable[[int], None]
+    thread: int = field(default_factory=threading.get_ident)
+    sittings: dict[tuple[PartitionRunner, int], _Sitting] = field(default_factory=dict)
+    failures: dict[PartitionRunner, Exception] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    seen: set[PartitionRunner] = field(default_factory=set)
+
+    def around(
+        self, runner: PartitionRunner, graph: CompiledGraph, inner: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        """Run as ever, then profile; what goes wrong in that is the lens's affair alone."""
+        outputs = inner(*args)
+        # PyTorch may run a backward graph in a thread of its own.
+        if runner in self.failures or (threading.get_ident() != self.thread and graph.job.phase != "backward"):
+            return outputs
+        with self.lock:
+            self.seen.add(runner)
+            try:
+                sitting = self._sitting(runner, args, ours=graph.job.options.ort_session_options is None)
+                if sitting is not None:
+                    sitting.measure(args, self.repeat, self.step)
+            except Exception as error:  # noqa: BLE001 - observing must not break what is observed
+                self.failures[runner] = error
+        return outputs
+
+    def _sitting(self, runner: PartitionRunner, args: tuple[Any, ...], *, ours: bool) -> _Sitting | None:
+        current = runner.session_for(args)
+        if current is None:
+            return None
+        key = (runner, id(current.session))
+        if key not in self.sittings:
+            folder = Path(tempfile.mkdtemp(dir=self.folder))
+            twin = _watched_twin(runner, args, folder, ours=ours)
+            if twin is None:
+                return None
+            self.sittings[key] = _Sitting(twin=twin, runner=runner, folder=folder)
+        return self.sittings[key]
+
+
+def _watched_twin(runner: PartitionRunner, args: tuple[Any, ...], folder: Path, *, ours: bool) -> Twin | None:
+    watched = functools.partial(_ort.watched, folder=folder, ours=ours)
+    try:
+        return runner.twin(args, functools.partial(watched, with_model=True))
+    except ModelRefused:  # a provider compiled parts of the graph, which cannot be written as a model
+        return runner.twin(args, functools.partial(watched, with_model=False))
+
+
+def profile(lens: Lens, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], repeat: int) -> None:
+    """Fill the table of kernels.
+
+    Args:
+        lens: Whose target is called.
+        recorder: The lens's.
+        args: Arguments of the target.
+        kwargs: Likewise.
+        repeat: How often each run of a session is repeated with the profiler, and as often without.
+
+    Raises:
+        UsageError: `repeat` is not a positive number, or there is nothing to profile.
+    """
+    if not isinstance(repeat, int) or isinstance(repeat, bool) or repeat < 1:
+        raise UsageError(f"repeat must be a whole number from 1, not {repeat!r}")
+    partitions = sum(len(graph.runners) for graph in lens.live_graphs())
+    with tempfile.TemporaryDirectory(prefix="ortlens-profile-") as folder:
+        with progress("profiling", partitions * (repeat + 1), "run") as step:
+            profiler = _Profiler(repeat=repeat, folder=Path(folder), cost=profiler_overhead.measure_cost(), step=step)
+            for _ in range(_MAX_CALLS):
+                waiting = _call_watched(lens, profiler, args, kwargs)
+                if not waiting:
+                    break
+        graphs = {runner: graph for graph in lens.live_graphs() for runner in graph.runners}
+        for sitting in profiler.sittings.values():
+            _told(sitting, graphs.get(sitting.runner), profiler, recorder)
+        for runner, error in profiler.failures.items():
+            _failed(recorder, graphs.get(runner), runner, error)
+    if not profiler.sittings and not profiler.failures:
+        raise UsageError(
+            "there is nothing to profile: no partition ran in ONNX Runtime during the call; see lens.fallbacks for the reasons"
+        )
+
+
+def _call_watched(lens: Lens, profiler: _Profiler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Call the target once; whether sessions were made meanwhile that were not profiled yet."""
+    with contextlib.ExitStack() as stack:
+        for graph in lens.live_graphs():
+            for runner in graph.runners:
+                if runner.sessions and runner not in profiler.seen:
+                    around = functools.partial(profiler.around, runner, graph)
+                    stack.enter_context(runner.intercepted(around))
+        before = {runner for graph in lens.live_graphs() for runner in graph.runners if runner.sessions}
+        lens.call_target(args, kwargs)
+    after = {runner for graph in lens.live_graphs() for runner in graph.runners if runner.sessions}
+    return bool(after - before)
+
+
+def _told(sitting: _Sitting, graph: CompiledGraph | None, profiler: _Profiler, recorder: Recorder) -> None:
+    """Turn the profile of one session into records; a failure becomes a finding."""
+    session_id = sitting.twin.session_id
+    written = Path(sitting.twin.session.end_profiling())
+    if graph is None or session_id is None or sitting.runner in profiler.failures:
+        return
+    try:
+        _record(sitting, written, graph, session_id, profiler.cost, recorder)
+    except Exception as error:  # noqa: BLE001 - as in `around`
+        profiler.failures[sitting.runner] = error
+
+
+def _record(  # noqa: PLR0913, PLR0917 - one call site
+    sitting: _Sitting, written: Path, graph: CompiledGraph, session_id: str, cost: profiler_overhead.Cost, recorder: Recorder
+) -> None:
+    model, optimized = sitting.twin.model, _optimized(sitting)
+    read = profiles.read_profile(written, sitting.groups, _bodies(optimized or model), cost.untold)
+    known = _origins(sitting, optimized, {kernel.name: kernel.op_type for kernel in read.kernels})
+    plain, profiled = (_settled(times.runs_ns, sitting.groups) for times in (sitting.plain, sitting.profiled))
+    total_ns = round(plain)
+    times = divided([kernel.total_ns for kernel in read.kernels], [kernel.calls for kernel in read.kernels], total_ns, cost.told)
+    nodes = {node.node: node for node in recorder.records(r.Node) if graph.job.reporter and node.graph_id == graph.job.reporter.graph_id}
+    assigned = _ort.assigned_providers(sitting.twin.session)
+    rows = [
+        _row(session_id, kernel, known.get(kernel.name), nodes, assigned, own_ns, total_ns)
+        for kernel, own_ns in zip(read.kernels, times, strict=True)
+    ]
+    others = [kernel for kernel in recorder.records(r.Kernel) if kernel.session_id != session_id]
+    order = {session.session_id: place for place, session in enumerate(recorder.records(r.Session))}
+    recorder.replace_all(r.Kernel, sorted([*others, *rows], key=lambda row: order.get(row.session_id, -1)))
+    recorder.amend(
+        r.Session,
+        session_id,
+        distortion=profiled / plain if plain else None,
+        arena_bytes=read.arena_bytes,
+        arena_held_bytes=read.arena_held_bytes,
+    )
+    if optimized is not None and graph.job.reporter is not None:
+        model_id = graph.job.reporter.identity(sitting.runner).model_id
+        recorder.attach(f"models/{model_id}.optimized.onnx", optimized.SerializeToString())
+        recorder.amend(r.Model, model_id, optimized_node_count=len(optimized.graph.node))
+
+
+def _settled(runs_ns: list[int], groups: list[int | None]) -> float:
+    """Time of all runs that count, the faster half of each repeated call standing for all of it."""
+    by_group: dict[int, list[int]] = {}
+    for group, time in zip(groups, runs_ns, strict=True):
+        if group is not None:
+            by_group.setdefault(group, []).append(time)
+    return sum(profiles.quiet_mean(times) * len(times) for times in by_group.values())
+
+
+def _optimized(sitting: _Sitting) -> onnx.ModelProto | None:
+    """The model as ONNX Runtime rewrote it, without its weights; None when its provider has none to write."""
+    import onnx
+
+    path = sitting.folder / "optimized.onnx"
+    if not path.is_file():
+        return None
+    model = onnx.load(path, load_external_data=False)
+    for graph in (model.graph, *(body for node in node_provenance.nodes_of(model.graph) for _, body in node_provenance.bodies_of(node))):
+        for tensor in graph.initializer:
+            if len(tensor.raw_data) > _LARGE:  # the user's session options leave weights inside
+                tensor.ClearField("raw_data")
+                tensor.data_location = onnx.TensorProto.EXTERNAL
+                tensor.external_data.add(key="location", value="weights.bin")
+    return model
+
+
+def _bodies(model: onnx.ModelProto) -> dict[str, str]:
+    """Kernel in a body of control flow -> kernel that runs the body."""
+    return {
+        inner.name: outer.name
+        for outer in node_provenance.nodes_of(model.graph)
+        for _, body in node_provenance.bodies_of(outer)
+        for inner in body.node
+    }
+
+
+def _origins(sitting: _Sitting, optimized: onnx.ModelProto | None, kernels: Mapping[str, str]) -> dict[str, kernel_origins.Origin]:
+    compute = [node.name for node in sitting.runner.part.nodes]
+    if optimized is None:
+        return kernel_origins.origins_by_name(sitting.twin.model, kernels, compute)
+    return kernel_origins.origins(sitting.twin.model, optimized, kernels, compute)
+
+
+def _row(  # noqa: PLR0913, PLR0917 - one call site
+    session_id: str,
+    kernel: profiles.KernelTime,
+    origin: kernel_origins.Origin | None,
+    nodes: Mapping[str, r.Node],
+    assigned: Mapping[str, str],
+    own_ns: int,
+    total_ns: int,
+) -> r.Kernel:
+    found = origin or kernel_origins.Origin(kernel=kernel.name, op_type=kernel.op_type)
+    place = _place(found, nodes)
+    return r.Kernel(
+        session_id=session_id,
+        kernel=kernel.name,
+        op_type=kernel.op_type,
+        provider=kernel.provider or assigned.get(kernel.name, ""),
+        calls=kernel.calls,
+        total_ns=own_ns,
+        mean_ns=round(own_ns / kernel.calls),
+        share=own_ns / total_ns if total_ns else None,
+        bytes=kernel.bytes,
+        node=found.node,
+        nodes=found.nodes,
+        onnx_nodes=found.onnx_nodes,
+        onnx_ops=found.onnx_ops,
+        module=None if place is None else place.module,
+        file=None if place is None else place.file,
+        line=None if place is None else place.line,
+        confidence="inferred" if found.candidates and place is not None else found.confidence,
+    )
+
+
+def _place(origin: kernel_origins.Origin, nodes: Mapping[str, r.Node]) -> r.Node | None:
+    """The node that says where a kernel comes from: the one that makes its output, else another that it computes and that knows.
+
+    Of nodes that it may come from, what they agree on.
+    """
+    names = (origin.node or "", *reversed(origin.nodes))
+    known = [nodes[name] for name in names if name in nodes]
+    maybe = [nodes[name] for name in origin.candidates if name in nodes]
+    if maybe and len({(node.file, node.line) for node in maybe}) == 1:
+        return replace(maybe[0], module=maybe[0].module if len({node.module for node in maybe}) == 1 else None)
+    return next((node for node in known if node.line is not None), known[0] if known else None)
+
+
+def _failed(recorder: Recorder, graph: CompiledGraph | None, runner: PartitionRunner, error: Exception) -> None:
+    subject = graph.job.reporter.identity(runner).partition_id if graph is not None and graph.job.reporter is not None else None
+    recorder.add(
+        r.Finding(
+            rule="profile_failed",
+            subject=subject,
+            severity="warning",
+            title=f"{subject or 'a partition'} could not be profiled; it has no kernels",
+            evidence=f"{type(error).__name__}: {error}"[:2000],
+            hazard="Its time is known as a whole only. The model's answer is right.",
+            mitigation="Call profile() again, with a smaller repeat where the evidence speaks of runs that are missing.",
+        )
+    )

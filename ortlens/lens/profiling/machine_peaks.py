@@ -1,0 +1,142 @@
+"""What the machine can do at most, measured: floating-point operations and bytes per second through ONNX Runtime.
+
+A kernel is judged by what the same library reaches on the same cores with the same number of threads, not by a data sheet.
+Measured on demand, once per process, element type and number of threads; the figures go into every capture made after.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnxruntime
+import torch
+
+from ortlens.analysis.findings.kernels import is_worth_judging
+from ortlens.backend.runtime.session_config import default_session_options
+from ortlens.backend.runtime.threads import ThreadChoice, usable_cores
+from ortlens.lens.dynamo.listener import lens_failure
+from ortlens.trace import records as r
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ortlens.trace.recorder import Recorder
+
+_SIZE = 512
+"""Rows and columns of the product: 0.27 GFLOP on 3 MB; of 384 to 1536 the best or close to it where it was tried."""
+
+_LENGTH = 16 << 20
+"""Elements that are read and written: 64 MiB each way, beyond any cache."""
+
+_REPEATS = 12
+_BUDGET_NS = 400_000_000
+
+_MEASURED: dict[str, str] = {}
+_LOCK = threading.Lock()
+
+
+def measured() -> Mapping[str, str]:
+    """The peaks measured so far in this process.
+
+    Returns:
+        Entries for the environment of a capture: `peak_flops_float32_threads_2` in operations, `peak_bytes_threads_2` in bytes
+        per second; empty before the first measurement.
+    """
+    return dict(_MEASURED)
+
+
+def measure(dtypes: set[str], threads: int) -> None:
+    """Measure the peaks of the CPU that are not known yet: half a second for each.
+
+    Args:
+        dtypes: Element types; all but `float32` and `float64` are passed over, since ONNX Runtime computes them in those.
+        threads: Threads that work on one operator.
+    """
+    with _LOCK:
+        for dtype in sorted(dtypes & {"float32", "float64"}):
+            name = f"peak_flops_{dtype}_threads_{threads}"
+            if name not in _MEASURED:
+                _MEASURED[name] = f"{_flops(dtype, threads):.4g}"
+        name = f"peak_bytes_threads_{threads}"
+        if name not in _MEASURED:
+            _MEASURED[name] = f"{_bytes(threads):.4g}"
+
+
+def measure_peaks(recorder: Recorder) -> None:
+    """Measure the peaks that the kernels of a profile are held against; nothing where all kernels are short.
+
+    The figures go into the environment of every capture made after. What fails becomes a finding.
+
+    Args:
+        recorder: Holds the kernels, and their sessions and nodes.
+    """
+    judged = {kernel.session_id for kernel in recorder.records(r.Kernel) if is_worth_judging(kernel)}
+    sessions = [session for session in recorder.records(r.Session) if session.session_id in judged]
+    parts = {session.partition_id for session in sessions}
+    dtypes = {node.dtype for node in recorder.records(r.Node) if node.partition_id in parts and node.flops and node.dtype}
+    try:
+        for threads in {session.threads or usable_cores() for session in sessions}:
+            measure(dtypes, threads)
+    except Exception as error:  # noqa: BLE001 - a guard of the lens: a profile is a profile without it too
+        lens_failure(recorder, "measuring what the machine reaches", error)
+
+
+def _flops(dtype: str, threads: int) -> float:
+    """Operations per second of a square product whose right side is a constant, as a layer's weights are."""
+    import onnx
+
+    rng = np.random.default_rng(0)
+    left, right = (rng.standard_normal((_SIZE, _SIZE)).astype(dtype) for _ in range(2))
+    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+    session = _session(node, left, {"w": right}, threads)
+    return 2.0 * _SIZE**3 * 1e9 / _fastest(session, left)
+
+
+def _bytes(threads: int) -> float:
+    """Bytes per second, the better of ONNX Runtime (reading and writing every element once) and a plain copy by torch."""
+    import onnx
+
+    values = np.ones(_LENGTH, np.float32)
+    session = _session(onnx.helper.make_node("Neg", ["x"], ["y"]), values, {}, threads)
+    source, target = torch.from_numpy(values), torch.empty(_LENGTH)
+    fastest = min(_fastest(session, values), _best(lambda: target.copy_(source)))
+    return 2.0 * values.nbytes * 1e9 / fastest
+
+
+def _session(node: Any, example: np.ndarray[Any, Any], constants: Mapping[str, np.ndarray[Any, Any]], threads: int) -> Any:
+    import onnx
+
+    element = onnx.helper.np_dtype_to_tensor_dtype(example.dtype)
+    ends = [onnx.helper.make_tensor_value_info(name, element, list(example.shape)) for name in ("x", "y")]
+    held = [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = onnx.helper.make_graph([node], "peak", ends[:1], ends[1:], held)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
+    choice = ThreadChoice(count=threads, spinning=True, reason="the best that is possible")
+    return onnxruntime.InferenceSession(model.SerializeToString(), default_session_options(choice), providers=["CPUExecutionProvider"])
+
+
+def _fastest(session: Any, example: np.ndarray[Any, Any]) -> int:
+    """The shortest run, with input and output in memory of their own, so that nothing is allocated or copied in it."""
+    binding = session.io_binding()
+    output = onnxruntime.OrtValue.ortvalue_from_numpy(np.empty_like(example))
+    binding.bind_ortvalue_input("x", onnxruntime.OrtValue.ortvalue_from_numpy(example))
+    binding.bind_ortvalue_output("y", output)
+    try:
+        return _best(partial(session.run_with_iobinding, binding))
+    finally:
+        del binding  # before its session: the other order crashes the process
+
+
+def _best(run: Callable[[], object]) -> int:
+    run()
+    times: list[int] = []
+    deadline = time.perf_counter_ns() + _BUDGET_NS
+    while len(times) < _REPEATS and (len(times) < 3 or time.perf_counter_ns() < deadline):  # noqa: PLR2004 - one may be disturbed
+        started = time.perf_counter_ns()
+        run()
+        times.append(time.perf_counter_ns() - started)
+    return max(min(times), 1)

@@ -1,0 +1,184 @@
+"""Partition -> ONNX: the numbers, the names, and the way back from every ONNX node."""
+
+# ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+import torch.fx
+import torch.nn.functional as F  # noqa: N812 - the name everybody knows
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ortlens import _torch
+from ortlens.backend.conversion import converter
+from ortlens.backend.conversion.node_provenance import FX_NODE_KEY
+from ortlens.backend.conversion.optimize import simplify
+from ortlens.backend.lowering import type_promotion
+from tests.unit.backend.graphs import aten, traced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def as_partition(function: Callable[..., Any], *args: Any, symbolic: bool = False) -> torch.fx.GraphModule:
+    """A graph as `split` leaves it: decomposed, types promoted, a tuple of nodes as output."""
+    table = _torch.decomposition_table(_torch.shared_registry())
+    module = traced(function, *args, symbolic=symbolic, decomposition_table=table)
+    type_promotion.promote(module)
+    (output,) = (node for node in module.graph.nodes if node.op == "output")
+    if not isinstance(output.args[0], (tuple, list)):
+        output.args = ((output.args[0],),)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    return module
+
+
+def converted(module: torch.fx.GraphModule, *, optimize: bool = True) -> tuple[onnx.ModelProto, converter.Converted]:
+    made = converter.onnx_from_partition(module, _torch.shared_registry(), "part")
+    if optimize:
+        simplify(made.model)
+    proto = converter.proto_from_model(made.model, made.output_types)
+    onnx.checker.check_model(proto, full_check=True)
+    return proto, made
+
+
+def run(proto: onnx.ModelProto, *args: torch.Tensor) -> list[np.ndarray[Any, Any]]:
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    results: list[np.ndarray[Any, Any]] = session.run(
+        None, dict(zip([i.name for i in session.get_inputs()], [a.numpy() for a in args], strict=True))
+    )
+    return results
+
+
+def twice(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = x + 1
+    return y, y
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "elementwise": (lambda x: (x.sin() + 1) * 2, (torch.rand(3, 4),)),
+    "layer_norm": (lambda x: F.layer_norm(x, (4,)), (torch.rand(3, 4),)),
+    "attention": (lambda q: F.softmax(q @ q.transpose(-1, -2), -1) @ q, (torch.rand(2, 3, 4),)),
+    "several_outputs": (lambda x: torch.topk(x, 2), (torch.rand(3, 4),)),
+    "split": (lambda x: x.split([1, 3], 1), (torch.rand(3, 4),)),
+    "promotion": (lambda x, i: x + i, (torch.rand(3), torch.arange(3))),
+    "input_handed_through": (lambda x: (x, x + 1), (torch.rand(3),)),
+    "same_value_twice": (twice, (torch.rand(3),)),
+    "constant": (lambda x: x + torch.arange(3), (torch.rand(3),)),
+    "comparison": (lambda x: (x > 0.5) & (x < 0.8), (torch.rand(3, 4),)),
+    "gelu": (F.gelu, (torch.rand(3, 4),)),
+}
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_node_has_a_name_of_its_own_and_a_way_back(name: str, optimize: bool) -> None:  # noqa: FBT001 - a parameter
+    function, args = FUNCTIONS[name]
+    module = as_partition(function, *args)
+    proto, _ = converted(module, optimize=optimize)
+    names = [node.name for node in proto.graph.node]
+    assert len(set(names)) == len(names)
+    assert all(names)
+    known = {node.name for node in module.graph.nodes}
+    for node in proto.graph.node:
+        origins = [prop.value for prop in node.metadata_props if prop.key == FX_NODE_KEY]
+        assert len(origins) == 1, f"{node.name} ({node.op_type}) has no way back"
+        assert origins[0] in known
+    values = [output for node in proto.graph.node for output in node.output]
+    assert len(set(values)) == len(values)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_same_numbers_as_pytorch(name: str) -> None:
+    function, args = FUNCTIONS[name]
+    proto, made = converted(as_partition(function, *args))
+    expected = function(*args)
+    expected = list(expected) if isinstance(expected, (tuple, list)) else [expected]
+    assert made.output_permutations == (None,) * len(expected)
+    for actual, want in zip(run(proto, *args), expected, strict=True):
+        torch.testing.assert_close(torch.from_numpy(actual), want, atol=1e-5, rtol=1e-4)
+
+
+def test_inputs_are_named_after_placeholders_and_outputs_after_nodes() -> None:
+    module = as_partition(lambda x, y: (x.sin() @ y, x.cos()), torch.rand(2, 3), torch.rand(3, 4))
+    proto, _ = converted(module)
+    placeholders = [node.name for node in module.graph.nodes if node.op == "placeholder"]
+    assert [value.name for value in proto.graph.input] == placeholders
+    (output,) = (node for node in module.graph.nodes if node.op == "output")
+    assert [value.name for value in proto.graph.output] == [node.name for node in output.args[0]]
+    assert [[dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in proto.graph.output] == [[2, 4], [2, 3]]
+
+
+def test_symbolic_sizes_become_named_dimensions() -> None:
+    proto, _ = converted(as_partition(lambda x: torch.cat([x, x]), torch.rand(5, 3), symbolic=True))
+    (rows, columns) = proto.graph.input[0].type.tensor_type.shape.dim
+    assert rows.dim_param
+    assert columns.dim_param
+    assert proto.graph.output[0].type.tensor_type.shape.dim[0].dim_param == f"2*{rows.dim_param}"
+    for size in (1, 4, 9):
+        x = torch.rand(size, 2)
+        np.testing.assert_allclose(run(proto, x)[0], torch.cat([x, x]).numpy())
+
+
+def test_permuted_results_are_written_in_pytorchs_order() -> None:
+    proto, made = converted(as_partition(lambda x: (x * 2).permute(2, 0, 1), torch.rand(2, 3, 4)))
+    assert made.output_permutations == ((1, 2, 0),)
+    x = torch.rand(2, 3, 4)
+    np.testing.assert_allclose(run(proto, x)[0], (x * 2).numpy(), rtol=1e-6)
+
+
+def test_all_failures_of_a_partition_are_found_at_once() -> None:
+    def fail(*_: Any) -> Any:
+        raise ValueError("planted")
+
+    registry = _torch.registry_with({aten.sin.default: fail, aten.cos.default: fail})
+    module = as_partition(lambda x: x.sin() + x.cos() + x.tan(), torch.rand(3))
+    with pytest.raises(converter.NodeFailures) as raised:
+        converter.onnx_from_partition(module, registry, "part")
+    assert set(raised.value.failures) == {"sin", "cos"}
+    assert {str(error) for error in raised.value.failures.values()} == {"planted"}
+    assert _torch.dispatch(next(n for n in module.graph.nodes if n.name == "sin"), _torch.shared_registry()) is not fail
+
+
+def test_an_operator_without_a_function_is_a_failure_too() -> None:
+    module = as_partition(torch.special.bessel_j0, torch.rand(3))
+    with pytest.raises(converter.NodeFailures) as raised:
+        converter.onnx_from_partition(module, _torch.shared_registry(), "part")
+    ((_, error),) = raised.value.failures.items()
+    assert "no ONNX function" in str(error)
+
+
+@given(st.permutations(range(4)), st.lists(st.integers(1, 3), min_size=4, max_size=4))
+def test_memory_order_makes_any_permuted_tensor_contiguous(order: list[int], sizes: list[int]) -> None:
+    tensor = torch.empty(sizes).permute(order)
+    permutation = converter.memory_order(tensor)
+    if permutation is None:
+        assert tensor.is_contiguous()
+    else:
+        assert tensor.permute(permutation).is_contiguous()
+        assert sorted(permutation) == [0, 1, 2, 3]
+
+
+def test_what_is_not_dense_or_no_tensor_has_no_memory_order() -> None:
+    for tensor in (torch.empty(3, 1).expand(3, 4), torch.empty(4, 6)[:, ::2], torch.empty(5, 5).diagonal(), torch.empty(0, 3).t()):
+        assert converter.memory_order(tensor) is None
+    for value in (3, True, None, torch.empty(2, 2).to_sparse()):
+        assert converter.memory_order(value) is None
+
+
+def test_a_newer_operator_set_or_a_clear_refusal() -> None:
+    made = converter.onnx_from_partition(as_partition(lambda x: x.sin() + 1, torch.rand(3)), _torch.shared_registry(), "part")
+    simplify(made.model)
+    model = converter.to_opset(made.model, 21)
+    proto = converter.proto_from_model(model, made.output_types)
+    assert {entry.version for entry in proto.opset_import if entry.domain == ""} == {21}
+    onnx.checker.check_model(proto)
+    with pytest.raises(ValueError, match="999"):
+        converter.to_opset(made.model, 999)

@@ -1,0 +1,223 @@
+"""Checkpoints: every form is read, one tensor at a time; a damaged or hostile one is a UsageError and no code of it runs."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from ortlens import OptionalDependencyError, UsageError
+from ortlens.backend.deploy import checkpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STATE = {
+    "up.weight": torch.arange(6.0).reshape(2, 3),
+    "up.bias": torch.tensor([True, False]),
+    "half": torch.randn(3).half(),
+    "brain": torch.randn(2, 2).bfloat16(),
+    "scalar": torch.tensor(7),
+    "empty": torch.empty(0, 4),
+}
+
+
+def safetensors(folder: Path) -> Path:
+    save_file(STATE, folder / "model.safetensors")
+    return folder / "model.safetensors"
+
+
+def sharded(folder: Path) -> Path:
+    names = sorted(STATE)
+    shards = {"model-1.safetensors": names[:3], "model-2.safetensors": names[3:]}
+    for shard, held in shards.items():
+        save_file({name: STATE[name] for name in held}, folder / shard)
+    return index(folder / "model.safetensors.index.json", {name: shard for shard, held in shards.items() for name in held})
+
+
+def index(path: Path, weight_map: object) -> Path:
+    path.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}), encoding="utf-8")
+    return path
+
+
+def sharded_torch(folder: Path) -> Path:
+    names = sorted(STATE)
+    for shard, held in (("a.bin", names[:2]), ("b.bin", names[2:])):
+        torch.save({name: STATE[name] for name in held}, folder / shard)
+    return index(folder / "pytorch_model.bin.index.json", {name: "a.bin" if name in names[:2] else "b.bin" for name in names})
+
+
+def plain_torch(folder: Path) -> Path:
+    torch.save(STATE, folder / "model.pt")
+    return folder / "model.pt"
+
+
+def torch_of_a_trainer(folder: Path) -> Path:
+    torch.save({"epoch": 3, "state_dict": STATE, "optimizer": {"lr": 0.1}}, folder / "model.pth")
+    return folder / "model.pth"
+
+
+def torch_of_long_ago(folder: Path) -> Path:
+    torch.save(STATE, folder / "model.bin", _use_new_zipfile_serialization=False)
+    return folder / "model.bin"
+
+
+FORMS: tuple[Callable[[Path], Any], ...] = (safetensors, sharded, sharded_torch, plain_torch, torch_of_a_trainer, torch_of_long_ago)
+
+
+@pytest.mark.parametrize("as_folder", [False, True])
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+def test_every_form_gives_the_same_weights(form: Callable[[Path], Path], as_folder: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a parameter
+    path = form(tmp_path)
+    for source in (tmp_path,) if as_folder else (path, str(path)):
+        opened = checkpoints.open_weights(source)
+        assert set(opened) == set(STATE)
+        for name, weight in opened.items():
+            assert (weight.shape, weight.dtype) == (tuple(STATE[name].shape), STATE[name].dtype)
+            assert (tmp_path / weight.origin).is_file()
+            torch.testing.assert_close(weight.load(), STATE[name], atol=0, rtol=0)
+
+
+def test_mappings_and_sequences_of_which_later_ones_win(tmp_path: Path) -> None:
+    replaced = {"scalar": torch.tensor(8)}
+    opened = checkpoints.open_weights([safetensors(tmp_path), replaced])
+    assert set(opened) == set(STATE)
+    assert int(opened["scalar"].load()) == 8
+    assert int(checkpoints.open_weights((replaced, safetensors(tmp_path)))["scalar"].load()) == 7
+    assert checkpoints.open_weights([]) == checkpoints.open_weights({}) == {}
+
+
+def test_of_a_mapping_only_tensors_are_taken() -> None:
+    with pytest.raises(UsageError, match=r"up\.weight is a list"):
+        checkpoints.open_weights({"up.weight": [1.0, 2.0]})
+
+
+@pytest.mark.parametrize("source", ["nowhere.safetensors", "", 3, None])
+def test_what_is_not_there_is_named(source: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="checkpoint"):
+        checkpoints.open_weights(source)
+
+
+def test_a_folder_without_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "readme.txt").write_text("nothing")
+    with pytest.raises(UsageError, match="holds no checkpoint"):
+        checkpoints.open_weights(tmp_path)
+
+
+class Hostile:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, proof: Path) -> None:
+        self._proof = proof
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self._proof,)
+
+
+def hostile_zip(path: Path, proof: Path) -> None:
+    torch.save({"w": Hostile(proof)}, path)
+
+
+def hostile_pickle(path: Path, proof: Path) -> None:
+    path.write_bytes(pickle.dumps({"w": Hostile(proof)}))
+
+
+def hostile_legacy(path: Path, proof: Path) -> None:
+    torch.save({"w": Hostile(proof)}, path, _use_new_zipfile_serialization=False)
+
+
+@pytest.mark.parametrize("made", [hostile_zip, hostile_pickle, hostile_legacy], ids=lambda made: made.__name__)
+def test_code_in_a_checkpoint_does_not_run(made: Callable[[Path, Path], None], tmp_path: Path) -> None:
+    proof, path = tmp_path / "ran", tmp_path / "model.pt"
+    made(path, proof)
+    proof.unlink(missing_ok=True)
+    with pytest.raises(UsageError, match=r"model\.pt"):
+        checkpoints.open_weights(path)
+    assert not proof.exists()
+
+
+def zip_of(content: bytes) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("model/data.pkl", content)
+
+    return write
+
+
+def bytes_of(content: bytes) -> Callable[[Path], None]:
+    return lambda path: (path.write_bytes(content), None)[1]
+
+
+def saved(content: Any) -> Callable[[Path], None]:  # noqa: ANN401 - anything that can be saved
+    return lambda path: torch.save(content, path)
+
+
+DAMAGED: dict[str, tuple[str, Callable[[Path], None]]] = {
+    "empty safetensors": ("model.safetensors", bytes_of(b"")),
+    "noise": ("model.safetensors", bytes_of(b"\xff" * 100)),
+    "huge header": ("model.safetensors", bytes_of(struct.pack("<Q", 1 << 60) + b"{}")),
+    "header of another kind": ("model.safetensors", bytes_of(struct.pack("<Q", 2) + b"[]")),
+    "offsets beyond the end": (
+        "model.safetensors",
+        bytes_of(struct.pack("<Q", 58) + b'{"w":{"dtype":"F32","shape":[9],"data_offsets":[0,36]}}'.ljust(58)),
+    ),
+    "empty torch": ("model.pt", bytes_of(b"")),
+    "torch noise": ("model.pt", bytes_of(b"PK\x03\x04" + b"\x00" * 60)),
+    "torch text": ("model.pt", bytes_of(b"hello")),
+    "zip of nothing": ("model.pt", zip_of(b"")),
+    "zip of noise": ("model.pt", zip_of(b"\x80\x02garbage")),
+    "a tensor alone": ("model.pt", saved(torch.ones(2))),
+    "a list": ("model.pt", saved([torch.ones(2)])),
+    "a number": ("model.pt", saved(3)),
+    "no json": ("model.safetensors.index.json", bytes_of(b"{")),
+    "no utf-8": ("model.safetensors.index.json", bytes_of(b"\xff\xfe")),
+    "json of a list": ("model.safetensors.index.json", bytes_of(b"[]")),
+    "no weight map": ("model.safetensors.index.json", bytes_of(b"{}")),
+    "weight map of a list": ("model.safetensors.index.json", bytes_of(b'{"weight_map": ["a"]}')),
+    "shards that are numbers": ("model.safetensors.index.json", bytes_of(b'{"weight_map": {"w": 3}}')),
+    "shards that are lists": ("model.safetensors.index.json", bytes_of(b'{"weight_map": {"w": ["a"]}}')),
+    "a shard without a name": ("model.safetensors.index.json", bytes_of(b'{"weight_map": {"w": ""}}')),
+    "a shard that is missing": ("model.safetensors.index.json", bytes_of(b'{"weight_map": {"w": "model-1.safetensors"}}')),
+    "itself as its shard": ("model.safetensors.index.json", bytes_of(b'{"weight_map": {"w": "model.safetensors.index.json"}}')),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_damaged_files_are_a_usage_error_that_names_the_file(case: str, tmp_path: Path) -> None:
+    name, write = DAMAGED[case]
+    write(tmp_path / name)
+    with pytest.raises(UsageError, match="model") as caught:
+        checkpoints.open_weights(tmp_path / name)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_a_truncated_file(tmp_path: Path) -> None:
+    for path in (safetensors(tmp_path), plain_torch(tmp_path)):
+        path.write_bytes(path.read_bytes()[:-40])
+        with pytest.raises(UsageError, match=path.name):
+            checkpoints.open_weights(path)
+
+
+@pytest.mark.parametrize("shard", ["../secret.safetensors", "/{folder}/secret.safetensors", "sub/../../secret.safetensors", "..\\secret"])
+def test_an_index_leads_to_no_file_outside_its_folder(shard: str, tmp_path: Path) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    save_file({"w": torch.ones(3)}, tmp_path / "secret.safetensors")
+    path = index(inside / "model.safetensors.index.json", {"w": shard.format(folder=tmp_path)})
+    with pytest.raises(UsageError, match=r"secret|outside|index"):
+        checkpoints.open_weights(path)
+
+
+def test_without_safetensors_the_message_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = safetensors(tmp_path)
+    monkeypatch.setitem(__import__("sys").modules, "safetensors", None)
+    with pytest.raises(OptionalDependencyError, match="weights"):
+        checkpoints.open_weights(path)

@@ -1,0 +1,81 @@
+"""Decompositions of our own: what they leave alone, and the checks that must outlive tracing."""
+
+# ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+import ortlens
+from ortlens.backend.lowering import decompositions
+from tests.unit.backend.graphs import aten, traced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def targets(function: Callable[..., Any], *args: Any, symbolic: bool = False) -> list[str]:
+    module = traced(function, *args, symbolic=symbolic, decomposition_table=decompositions.own())
+    return [str(node.target) for node in module.graph.nodes if node.op == "call_function"]
+
+
+class Solved(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        solved: torch.Tensor = torch.linalg.solve(x, y)
+        return solved
+
+
+SINGULAR = (torch.zeros(3, 3), torch.ones(3))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_singular_matrix_raises_and_gives_no_nan(*, dynamic: bool) -> None:
+    """The check has no output: up to torch 2.9 AOTAutograd throws it away and answers with NaN."""
+    compiled = torch.compile(lambda x: torch.linalg.inv(x).sum(), backend="ortlens", dynamic=dynamic)
+    assert compiled(torch.eye(3) * 2) == 1.5
+    with pytest.raises(RuntimeError, match="could not be completed"):
+        compiled(SINGULAR[0])
+
+
+def test_a_singular_matrix_raises_in_an_exported_program() -> None:
+    program = torch.export.export(Solved(), (torch.eye(3), torch.ones(3)))
+    with pytest.raises(RuntimeError, match="singular"):
+        ortlens.explain(program, calls=1)(*SINGULAR)
+
+
+def test_a_split_of_known_sizes_stays_and_one_of_symbolic_sizes_has_its_sizes_written_out() -> None:
+    assert "aten.split.Tensor" in targets(lambda x: aten.split.Tensor(x, 2), torch.ones(5))
+    symbolic = targets(lambda x: aten.split.Tensor(x, 2), torch.ones(5), symbolic=True)
+    assert "aten.split_with_sizes.default" in symbolic
+    assert "aten.split.Tensor" not in symbolic
+
+
+@pytest.mark.parametrize(("x", "y", "converted"), [
+    (torch.arange(3), torch.arange(3), 2),
+    (torch.arange(3), 2, 1),
+    (torch.arange(3) > 1, torch.arange(3), 2),
+    (torch.arange(3), 2.5, 0),
+    (torch.arange(3), torch.ones(3), 0),
+    (torch.ones(3, dtype=torch.complex64), torch.arange(3), 0),
+])  # fmt: skip
+def test_only_a_division_of_whole_numbers_is_converted(x: torch.Tensor, y: Any, converted: int) -> None:
+    divided = targets(aten.div.Tensor, x, y) if isinstance(y, torch.Tensor) else targets(lambda a: aten.div.Tensor(a, y), x)
+    assert sum("_to_copy" in target for target in divided) == converted
+
+
+@pytest.mark.parametrize(("wanted", "stays"), [((2, 4), False), ((1, 1), False), ((3, 4), True), ((0, 4), True)])
+def test_an_adaptive_pool_with_uneven_windows_stays(wanted: tuple[int, int], *, stays: bool) -> None:
+    made = targets(lambda x: aten.adaptive_max_pool2d(x, wanted), torch.ones(1, 2, 8, 8))
+    assert ("aten.adaptive_max_pool2d.default" in made) is stays
+
+
+def test_attention_lies_in_memory_as_the_fused_operator_leaves_it() -> None:
+    query = torch.randn(5, 2, 2, 4).permute(1, 2, 0, 3)
+    with torch.no_grad():
+        expected = torch.nn.functional.scaled_dot_product_attention(query, query, query)
+        made = decompositions.own()[aten.scaled_dot_product_attention.default](query, query, query)
+    torch.testing.assert_close(made, expected, check_stride=True)

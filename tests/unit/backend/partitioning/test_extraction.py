@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import operator
+
+import torch
+from hypothesis import given, settings
+
+from ortlens.backend.partitioning.extraction import Part, split
+from ortlens.backend.partitioning.plan import Plan, plan_partitions
+from ortlens.backend.partitioning.support import NodeKind, kind_of
+from tests.unit.backend.graphs import NO, YES, Dag, aten, dags, graph_of, module_of, node_named, traced, verdicts_of
+
+
+def parts_of(module: torch.fx.GraphModule, *stays: object) -> tuple[Plan, list[Part]]:
+    def refused(node: torch.fx.Node) -> bool:
+        producer = node.all_input_nodes[0] if node.target is operator.getitem else node
+        return producer.target in stays
+
+    plan = plan_partitions(module.graph, lambda node: NO if refused(node) else YES)
+    return plan, split(plan, module)
+
+
+@settings(max_examples=150)
+@given(dags())
+def test_parts_hold_each_supported_node_once_and_take_and_give_what_they_must(dag: Dag) -> None:
+    graph, nodes = graph_of(dag)
+    before = str(graph)
+    flags = dict(zip(nodes, dag.supported, strict=True))
+    plan = plan_partitions(graph, verdicts_of(flags))
+    parts = split(plan, module_of(graph))
+    assert str(graph) == before, "the graph itself is what PyTorch falls back to"
+    assert [part.index for part in parts] == list(range(plan.partition_count))
+    assert sorted(node.name for part in parts for node in part.nodes) == sorted(node.name for node in nodes if flags[node])
+    for part in parts:
+        inside = set(part.nodes)
+        needed = {source for node in part.nodes for source in node.all_input_nodes} - inside
+        assert set(part.inputs) == needed
+        assert len(part.inputs) == len(needed)
+        assert set(part.outputs) == {node for node in part.nodes if any(user not in inside for user in node.users)}
+        placeholders = [node for node in part.module.graph.nodes if node.op == "placeholder"]
+        assert [node.name for node in placeholders] == [node.name for node in part.inputs]
+        assert all("val" in node.meta for node in part.module.graph.nodes if node.op != "output")
+        part.module.graph.lint()
+
+
+def test_a_tuple_never_crosses_but_its_items_do() -> None:
+    module = traced(lambda x: (torch.topk(x.sin(), 2)[0].cumsum(0), torch.topk(x, 1)[1]), torch.rand(5))
+    _, parts = parts_of(module, aten.cumsum.default)
+    assert parts
+    for part in parts:
+        assert all(isinstance(node.meta["val"], torch.Tensor) for node in (*part.inputs, *part.outputs))
+
+
+def test_sizes_of_inputs_are_carried_by_every_part_that_needs_them() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        n = x.shape[0] * 2
+        return (x.new_zeros(n).sin() + n).cumsum(0).cos() * n
+
+    module = traced(function, torch.rand(4), symbolic=True)
+    _, parts = parts_of(module, aten.cumsum.default)
+    assert len(parts) == 2
+    for part in parts:
+        carried = [node for node in part.module.graph.nodes if kind_of(node) is NodeKind.SIZE]
+        assert carried
+        assert not {node.name for node in carried} & {node.name for node in part.outputs}
+
+
+def test_a_graph_that_only_hands_inputs_through_has_no_parts() -> None:
+    module = traced(lambda x, y: (y, x), torch.rand(2), torch.rand(3))
+    assert parts_of(module)[1] == []
+
+
+def test_order_of_inputs_follows_their_first_use() -> None:
+    module = traced(lambda a, b, c: (c.sin() + a) * b, torch.rand(2), torch.rand(2), torch.rand(2))
+    ((part,),) = (parts_of(module)[1],)
+    assert [node.name for node in part.inputs] == ["c_1", "a_1", "b_1"]
+    assert node_named(part.module.graph, aten.sin.default).args[0].name == "c_1"  # type: ignore[union-attr]  # a node

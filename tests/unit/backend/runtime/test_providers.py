@@ -1,0 +1,69 @@
+# ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from ortlens import OrtBackendOptions, UsageError
+from ortlens.backend.runtime import providers
+
+CPU, CUDA, MAIA, OTHER = "CPUExecutionProvider", "CUDAExecutionProvider", "MAIAExecutionProvider", "OpenVINOExecutionProvider"
+
+
+@pytest.fixture(autouse=True)
+def _everything_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(providers, "available", lambda: (MAIA, CUDA, OTHER, CPU))
+
+
+def chosen(*devices: str, **options: Any) -> list[tuple[str, dict[str, Any]]]:
+    return providers.providers_for([torch.device(name) for name in devices], OrtBackendOptions(**options))
+
+
+def names(*devices: str, **options: Any) -> list[str]:
+    return [name for name, _ in chosen(*devices, **options)]
+
+
+def test_inferred_from_devices_others_before_cuda_before_the_cpu() -> None:
+    assert names("cpu") == [CPU]
+    assert names("cpu", "cuda:0", "cpu") == [CUDA, CPU]
+    assert names("cuda:0", "cpu", "maia") == [MAIA, CUDA, CPU]
+    assert names() == [CPU]
+
+
+def test_preferred_before_inferred_before_default() -> None:
+    assert names("cuda:0", preferred_execution_providers=[OTHER], default_execution_providers=[MAIA]) == [OTHER, CUDA, MAIA, CPU]
+    assert names("cuda:0", preferred_execution_providers=[CPU]) == [CPU, CUDA], "what is preferred stays first, the CPU too"
+    assert names("cuda:0", preferred_execution_providers=[CUDA, OTHER, CUDA]) == [CUDA, OTHER, CPU]
+
+
+def test_nothing_inferred_when_told_not_to() -> None:
+    assert names("cuda:0", infer_execution_providers=False) == [CPU]
+    assert names("cuda:0", infer_execution_providers=False, default_execution_providers=[OTHER]) == [OTHER, CPU]
+
+
+def test_options_of_providers_are_kept_and_the_users_win() -> None:
+    assert chosen("cuda:1") == [(CUDA, {"device_id": "1"}), (CPU, {})]
+    own = {"device_id": "3", "arena_extend_strategy": "kSameAsRequested"}
+    assert chosen("cuda:1", preferred_execution_providers=[(CUDA, own)]) == [(CUDA, own), (CPU, {})]
+    assert chosen("cpu", default_execution_providers=[(OTHER, {"threads": 2})]) == [(CPU, {}), (OTHER, {"threads": 2})]
+
+
+@pytest.mark.parametrize("option", ["preferred_execution_providers", "default_execution_providers"])
+def test_a_provider_that_is_not_there_is_refused_with_those_that_are(option: str) -> None:
+    with pytest.raises(UsageError, match=f"{option} names 'Nope'.*{MAIA}, {CUDA}, {OTHER}, {CPU}"):
+        chosen("cpu", **{option: ["Nope"]})
+
+
+def test_reasons_against_a_device() -> None:
+    assert [providers.reason_against(name) for name in ("cpu", "cuda", "maia")] == [None] * 3
+    assert "device 'xpu' has no ONNX Runtime counterpart" in (providers.reason_against("xpu") or "")
+    assert "meta" in (providers.reason_against("meta") or "")
+
+
+def test_a_device_whose_provider_is_missing_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(providers, "available", lambda: (CPU,))
+    assert providers.reason_against("cuda") == f"{CUDA} is not in the installed ONNX Runtime (it has {CPU})"
+    assert names("cuda:0") == [CPU]

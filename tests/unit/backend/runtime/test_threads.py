@@ -1,0 +1,121 @@
+"""The choice of threads: by the work, and by who else computes."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import TYPE_CHECKING
+
+import onnxruntime
+import pytest
+import torch
+
+import ortlens
+from ortlens import _torch
+from ortlens.backend.runtime import session_config, threads
+from tests.unit.backend.graphs import traced
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def work(size: int, *, symbolic: bool = False) -> int | None:
+    module = traced(lambda x: (x @ x + 1,), torch.rand(size, size), symbolic=symbolic)
+    return threads.work_of(node for node in module.graph.nodes if node.op == "call_function")
+
+
+def test_work_is_flops_and_elements() -> None:
+    assert work(8) == 2 * 8**3 + 2 * 8**2
+
+
+@pytest.mark.parametrize(("alternates", "spinning", "said"), [(False, True, "all of the graph"), (True, False, "PyTorch computes too")])
+def test_who_else_computes_decides_on_spinning(alternates: bool, spinning: bool, said: str) -> None:  # noqa: FBT001
+    choice = threads.choose(work(256), alternates=alternates)
+    assert (choice.count, choice.spinning) == (2, spinning)
+    assert said in choice.reason
+
+
+def test_little_work_gets_one_thread() -> None:
+    assert threads.choose(work(8), alternates=False).count == 1
+
+
+def test_sizes_that_may_grow_are_not_taken_for_little_work() -> None:
+    assert threads.choose(work(8, symbolic=True), alternates=False).count == 2
+
+
+def test_never_more_than_pytorch() -> None:
+    torch.set_num_threads(1)
+    assert threads.choose(work(256), alternates=False) == threads.ThreadChoice(count=1, spinning=False, reason="one, as PyTorch has")
+
+
+@pytest.mark.parametrize("spinning", [True, False])
+def test_the_choice_reaches_the_session(spinning: bool) -> None:  # noqa: FBT001
+    options = session_config.default_session_options(threads.ThreadChoice(count=2, spinning=spinning, reason=""))
+    assert options.intra_op_num_threads == 2
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == str(int(spinning))
+    if spinning:
+        assert options.get_session_config_entry("session.force_spinning_stop") == "1"
+
+
+def test_of_the_user() -> None:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 3
+    assert threads.of_the_user(options).spinning
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    choice = threads.of_the_user(options)
+    assert (choice.count, choice.spinning) == (3, False)
+    assert "ort_session_options" in choice.reason
+
+
+def test_recorded_with_the_session() -> None:
+    def alternating(x: torch.Tensor) -> torch.Tensor:
+        return torch.complex(x @ x, x).real @ x
+
+    lens = ortlens.Lens()
+    torch.compile(alternating, backend=lens)(torch.rand(256, 256))
+    assert set(lens.sessions.threads) == {2}
+    assert not lens.sessions.spinning.any()
+    assert all("PyTorch computes too" in reason for reason in lens.sessions.threads_reason)
+
+
+def tasks() -> int:
+    return len(list(pathlib.Path("/proc/self/task").iterdir()))
+
+
+@pytest.mark.skipif(_torch.thread_rester() is None, reason="torch does not use GNU's OpenMP here")
+def test_torchs_threads_end_before_a_large_run_and_come_back() -> None:
+    rest = threads.choose(work(1024), alternates=True).rest()
+    assert rest is not None
+    x = torch.rand(1024, 1024)
+    expected = x + 1
+    rest()
+    alone = tasks()
+    assert torch.equal(x + 1, expected)
+    assert tasks() == alone + 1
+    rest()
+    assert tasks() == alone
+    assert torch.equal(x + 1, expected)
+
+
+@pytest.mark.parametrize(("size", "alternates"), [(256, True), (1024, False)])
+def test_torchs_threads_are_left_alone_where_little_is_to_be_gained(size: int, alternates: bool) -> None:  # noqa: FBT001
+    assert threads.choose(work(size), alternates=alternates).rest() is None
+
+
+def test_a_graph_that_alternates_gives_the_same_with_threads_put_to_rest() -> None:
+    def alternating(x: torch.Tensor) -> torch.Tensor:
+        return torch.complex(x @ x, x).real @ x
+
+    lens, x = ortlens.Lens(), torch.rand(1024, 1024)
+    fast = torch.compile(alternating, backend=lens)
+    for _ in range(3):
+        torch.testing.assert_close(fast(x), alternating(x))
+    resting = ["are ended before each run" in reason for reason in lens.sessions.threads_reason]
+    assert any(resting) == (_torch.thread_rester() is not None)

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+from ortlens.backend.runtime import weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def scaling_model(kind: int = TensorProto.FLOAT, size: int = 3) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        [helper.make_node("Where", ["mask", "x", "w"], ["y"])],
+        "g",
+        [
+            helper.make_tensor_value_info("mask", TensorProto.BOOL, [size]),
+            helper.make_tensor_value_info("x", kind, [size]),
+            helper.make_tensor_value_info("w", kind, [size]),
+        ],
+        [helper.make_tensor_value_info("y", kind, [size])],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+def frozen(name: str, tensor: torch.Tensor) -> weights.FrozenWeight:
+    note = weights.freeze(name, tensor)
+    assert note is not None
+    return note
+
+
+@pytest.mark.parametrize("inline", [True, False])
+@pytest.mark.parametrize("transposed", [True, False])
+def test_frozen_inputs_become_constants_with_their_values(inline: bool, transposed: bool) -> None:  # noqa: FBT001 - parameters
+    weight = torch.rand(3, 2).t()[1] if transposed else torch.rand(3)
+    mask = torch.tensor([True, False, False])
+    notes = [frozen("w", weight), frozen("mask", mask)]
+    model = scaling_model()
+    before = model.SerializeToString()
+    made = weights.with_frozen(model, notes, inline=inline)
+    assert model.SerializeToString() == before
+    assert [value.name for value in made.graph.input] == ["x"]
+    options = onnxruntime.SessionOptions()
+    if not inline:
+        options.add_external_initializers(*weights.ort_values(notes))
+    session = onnxruntime.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    (result,) = session.run(None, {"x": np.ones(3, dtype=np.float32)})
+    torch.testing.assert_close(torch.from_numpy(result), torch.where(mask, torch.ones(3), weight))
+
+
+def test_the_bytes_stay_outside_the_model_unless_asked_for() -> None:
+    note = frozen("w", torch.rand(5000))
+    outside, inside = (weights.with_frozen(scaling_model(size=5000), [note], inline=inline) for inline in (False, True))
+    assert len(outside.SerializeToString()) < 1000
+    assert len(inside.SerializeToString()) > 20_000
+
+
+def test_no_elements() -> None:
+    for inline in (True, False):
+        made = weights.with_frozen(scaling_model(size=0), [frozen("w", torch.empty(0))], inline=inline)
+        assert list(made.graph.initializer[0].dims) == [0]
+
+
+def test_a_note_holds_identity_version_and_address() -> None:
+    weight = torch.nn.Parameter(torch.rand(3, 4))
+    note = frozen("w", weight)
+    assert note.tensor is weight
+    assert note.contiguous.data_ptr() == note.pointer == weight.data_ptr()
+    with torch.no_grad():
+        weight.add_(1)
+    assert weight._version == note.version + 1
+
+
+def test_what_cannot_be_watched_is_not_frozen() -> None:
+    with torch.inference_mode():
+        unversioned = torch.rand(3)
+    assert [
+        weights.freeze("w", value) for value in (unversioned, 3, None, torch.rand(2, 2).to_sparse(), torch.empty(2, device="meta"))
+    ] == [None] * 5
+
+
+PAST_THE_COUNTER: dict[str, Callable[[torch.Tensor], object]] = {
+    "added": lambda data: data.add_(1),
+    "scaled": lambda data: data.mul_(1.01),
+    "pruned": lambda data: data.mul_(data.abs() > data.abs().median()),
+    "clamped_below": lambda data: data.clamp_(min=0),
+    "clamped_above": lambda data: data.clamp_(max=0),
+    "even_rows": lambda data: data[::2].zero_(),
+    "odd_rows": lambda data: data[1::2].zero_(),
+    "some_columns": lambda data: data[:, ::4].zero_(),
+    "half": lambda data: data[: data.shape[0] // 2].mul_(2),
+    "numpy": lambda data: np.multiply(data.numpy(), 2, out=data.numpy()),
+}
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+@pytest.mark.parametrize("name", PAST_THE_COUNTER)
+def test_writes_past_the_counter_show_in_the_sample(name: str, layout: str) -> None:
+    for seed in range(10):
+        torch.manual_seed(seed)
+        made = torch.randn(64, 48) if layout == "rows" else torch.randn(48, 64).t()
+        parameter = torch.nn.Parameter(made)
+        note = weights.freeze("w", parameter)
+        assert note is not None
+        assert note.is_still(parameter)
+        PAST_THE_COUNTER[name](parameter.data)
+        assert not note.is_still(parameter)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int8, torch.bool, torch.int64])
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5), (0, 4), (7, 1, 2)])
+def test_every_size_of_element_and_tensor(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    tensor = torch.zeros(shape, dtype=dtype)
+    note = weights.freeze("w", tensor)
+    assert note is not None
+    assert note.is_still(tensor)
+    tensor.data.fill_(1)
+    assert note.is_still(tensor) == (tensor.numel() == 0)

@@ -1,0 +1,200 @@
+"""Dynamo's texts taken apart: real ones, recorded, and what is left of them when they are damaged."""
+
+# ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, plain_function, recompile_from_text
+
+FOLDER = Path(__file__).parents[3] / "data" / "dynamo_texts"
+BREAKS: dict[str, list[str]] = json.loads((FOLDER / "breaks.json").read_text(encoding="utf-8"))
+RECOMPILES: dict[str, list[str]] = json.loads((FOLDER / "recompiles.json").read_text(encoding="utf-8"))
+SOURCE = (FOLDER / "record.py").read_text(encoding="utf-8").splitlines()
+ALL = [(name, number) for name, texts in BREAKS.items() for number in range(len(texts))]
+
+
+def parsed(name: str, number: int = 0) -> BreakText:
+    return break_from_text(BREAKS[name][number])
+
+
+def line_of(said: BreakText) -> str:
+    assert said.file == "/home/ada/model.py"
+    assert said.line is not None
+    return SOURCE[said.line - 1].split("#", maxsplit=1)[0].strip()
+
+
+@pytest.mark.parametrize(
+    ("name", "gb_id", "reason", "line", "function"),
+    [
+        ("explicit_in_a_call", "GB0025", "Call to `torch._dynamo.graph_break()`", 'torch._dynamo.graph_break(msg="on purpose")', "inner"),
+        ("printing", "GB0059", "Failed to trace builtin operator", 'print(end="")', "printing"),
+        ("branching", "GB0170", "Data-dependent branching", "if x.sum() > 0:", "branching"),
+        ("looping", "GB0025", "Call to `torch._dynamo.graph_break()`", "torch._dynamo.graph_break()", "looping"),
+        ("item", "GB0124", "Unsupported Tensor.item() call with capture_scalar_outputs=False", "return x * x.sum().item()", "item"),
+        ("nonzero", "GB0036", "Dynamic shape operator", "return x.nonzero() + 1", "nonzero"),
+    ],
+)
+def test_reason_id_and_place(name: str, gb_id: str, reason: str, line: str, function: str) -> None:
+    said = parsed(name)
+    assert (said.gb_id, said.reason, said.function) == (gb_id, reason, function)
+    assert line_of(said) == line
+    assert said.user_stack[-1] == f"/home/ada/model.py:{said.line} {function}"
+    assert said.user_stack[0].endswith(" <module>")
+
+
+@pytest.mark.parametrize(
+    ("name", "explanation", "hints", "first_hint"),
+    [
+        ("explicit_in_a_call", "User-inserted graph break. Message: on purpose", 1, "Remove the `torch._dynamo.graph_break()` call."),
+        ("printing", "Dynamo does not know how to trace builtin operator `print`", 3, "Avoid calling builtin `print`"),
+        ("branching", "Detected data-dependent branching", 3, "For the common pattern"),
+        ("looping", "User-inserted graph break. Message: None", 2, "Remove the `torch._dynamo.graph_break()` call."),
+        ("item", "Dynamo does not support tracing `Tensor.item()`", 1, "Set `torch._dynamo.config.capture_scalar_outputs = True`"),
+        ("nonzero", "Operator `aten.nonzero.default`'s output shape depends on input", 1, "Enable tracing of dynamic shape operators"),
+    ],
+)
+def test_explanation_and_hints(name: str, explanation: str, hints: int, first_hint: str) -> None:
+    said = parsed(name)
+    assert (said.explanation or "").startswith(explanation)
+    assert len(said.hints) == hints
+    assert said.hints[0].startswith(first_hint)
+
+
+@pytest.mark.parametrize(("name", "number"), ALL)
+def test_every_text_is_plain_lines_without_debug_notes(name: str, number: int) -> None:
+    said = parsed(name, number)
+    for text in (said.reason, said.explanation or "", *said.hints, *said.user_stack):
+        assert "\n" not in text
+        assert "Developer debug context" not in text
+        assert "meta-pytorch.github.io" not in text
+        assert "site-packages/torch" not in text
+
+
+def test_a_function_that_dynamo_resumed_has_the_users_name() -> None:
+    said = parsed("resumed", 1)
+    assert said.function == "resumed"
+    assert line_of(said) == 'print(end="")'
+    assert plain_function("torch_dynamo_resume_in_forward_at_16") == "forward"
+    assert plain_function("torch_dynamo_resume_in_a_at_b_at_3") == "a_at_b"
+    assert plain_function("forward") == "forward"
+
+
+def test_the_source_line_is_read_when_there_is_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text("\n".join(SOURCE), encoding="utf-8")
+    said = break_from_text(BREAKS["item"][0].replace("/home/ada/model.py", str(file)))
+    assert said.source() == "return x * x.sum().item()"
+    assert parsed("item").source() is None
+
+
+def test_a_text_of_another_shape_keeps_its_first_line() -> None:
+    said = break_from_text("\n\nGraph Break Reason: something new\nand more")
+    assert said == BreakText(
+        reason="something new", gb_id=None, explanation=None, hints=(), file=None, line=None, function=None, user_stack=()
+    )
+
+
+@pytest.mark.parametrize("empty", ["", "\n \n", "Traceback (most recent call last):", "\nTraceback (most recent call last):\n  File"])
+def test_a_text_that_says_nothing_still_has_a_reason(empty: str) -> None:
+    assert break_from_text(empty).reason
+
+
+def test_a_name_that_no_file_can_have_has_no_source() -> None:
+    assert break_from_text("Graph break in user code at a\x00b.py:3\nGraph Break Reason: broken").source() is None
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_damaged_texts_never_raise(data: st.DataObject) -> None:
+    name, number = data.draw(st.sampled_from(ALL))
+    text = BREAKS[name][number]
+    start, stop = sorted(data.draw(st.tuples(st.integers(0, len(text)), st.integers(0, len(text)))))
+    noise = data.draw(st.text(max_size=20))
+    for damaged in (text[:start], text[start:stop], text[:start] + noise + text[stop:], text.replace("\n", "\r\n")[start:]):
+        said = break_from_text(damaged)
+        assert said.reason
+        assert "\n" not in said.reason
+        assert said.line is None or said.line >= 0
+        said.source()
+
+
+@given(st.text(alphabet=st.sampled_from('Hint: Explanation\n\t File"line 1,ing/b0'), max_size=400))
+def test_any_text_at_all(text: str) -> None:
+    assert break_from_text(text).reason
+
+
+def test_a_long_text_is_read_in_a_moment() -> None:
+    """The patterns look ahead; they must not be quadratic in what users put into messages."""
+    import time
+
+    long = "  Explanation: " + "Hint: a\n" * 20_000 + "\n" + BREAKS["branching"][0]
+    started = time.perf_counter()
+    break_from_text(long)
+    assert time.perf_counter() - started < 5
+
+
+def test_recorded_recompiles() -> None:
+    size, dtype, rank, *more = (recompile_from_text(text) for text in RECOMPILES["scaled"])
+    assert not more
+    for said in (size, dtype, rank):
+        assert said is not None
+        assert said.of_compile_id
+        assert said.of_compile_id.count("/") == 1
+        assert said.guard
+        assert "\n" not in said.guard
+    assert size
+    assert dtype
+    assert rank
+    assert "size mismatch at index 0" in (size.guard or "")
+    assert "dtype mismatch" in (dtype.guard or "")
+    assert "expected" in size.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "of", "guard"),
+    [
+        ("0/0: tensor 'x' size mismatch at index 0. expected 3, actual 4", "0/0", "tensor 'x' size mismatch at index 0"),
+        ('["1/1: n == 3  # return x * n", "1/0: n == 2"]', "1/1", "n == 3"),
+        ("no id at all", None, "no id at all"),
+        ("", None, ""),
+        ("[]", None, None),
+        ("[1, 2", None, "[1, 2"),
+        ("guard on x: it failed", None, "guard on x: it failed"),
+        ("0/0: ", "0/0", ""),
+        ("3", None, "3"),
+    ],
+)
+def test_texts_of_recompiles(text: str, of: str | None, guard: str | None) -> None:
+    said = recompile_from_text(text)
+    if guard is None:
+        assert said is None or said.of_compile_id is None
+    else:
+        assert said is not None
+        assert (said.of_compile_id, said.guard) == (of, guard)
+
+
+@pytest.mark.parametrize("text", ["0/0: BACKEND_MATCH", '["0/1: x BACKEND_MATCH", "0/0: y BACKEND_MATCH z"]'])
+def test_another_backend_is_no_recompile(text: str) -> None:
+    assert recompile_from_text(text) is None
+
+
+def test_reasons_of_other_backends_are_left_out_of_a_recompile() -> None:
+    said = recompile_from_text('["0/1: BACKEND_MATCH", "0/0: n == 2"]')
+    assert said is not None
+    assert (said.of_compile_id, said.reason) == ("0/0", "0/0: n == 2")
+
+
+@given(
+    st.one_of(st.text(max_size=200), st.recursive(st.none() | st.text(max_size=9) | st.integers(), st.lists, max_leaves=6).map(json.dumps))
+)
+def test_any_reason_at_all(text: Any) -> None:
+    said = recompile_from_text(text)
+    assert said is None or isinstance(said.reason, str)

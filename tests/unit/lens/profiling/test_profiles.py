@@ -1,0 +1,92 @@
+"""Reading a profile: own times, runs that count, and what is not there."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ortlens.lens.profiling.profiler_overhead import measure_cost
+from ortlens.lens.profiling.profiles import ProfileIncomplete, quiet_mean, read_profile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def run(ts: int, dur: int = 90) -> dict[str, Any]:
+    return {"cat": "Session", "name": "model_run", "ts": ts, "dur": dur}
+
+
+def kernel(name: str, ts: int, dur: int, **args: object) -> dict[str, Any]:
+    facts = {"op_name": name.title(), "provider": "CPUExecutionProvider", "activation_size": "8", "parameter_size": "4", "output_size": "4"}
+    return {"cat": "Node", "name": f"{name}_kernel_time", "ts": ts, "dur": dur, "args": {**facts, **args}}
+
+
+def written(folder: Path, *events: dict[str, Any]) -> Path:
+    path = folder / "profile.json"
+    path.write_text("[\n" + ",\n".join(map(json.dumps, events)) + "\n]\n", encoding="utf-8")  # as ONNX Runtime does
+    return path
+
+
+def test_runs_that_do_not_count_are_left_out(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, kernel("a", 1, 500), run(0), kernel("a", 101, 10), run(100), kernel("a", 201, 12), kernel("b", 220, 3), run(200)
+    )
+    profile = read_profile(path, [None, 0, 0], {})
+    first, second = profile.kernels
+    assert (first.name, first.op_type, first.provider, first.calls, first.bytes) == ("a", "A", "CPUExecutionProvider", 2, 16)
+    assert first.total_ns == 20_000, "the faster half of two runs stands for both"
+    assert second.total_ns == 0, "a kernel that only the slower half ran"
+
+
+def test_control_flow_has_its_own_time_alone(tmp_path: Path) -> None:
+    events = [kernel("inner", 10, 20), kernel("deep", 40, 5), kernel("branch", 35, 15), kernel("loop", 5, 80), run(0)]
+    bodies = {"inner": "loop", "branch": "loop", "deep": "branch"}
+    times = {one.name: one.total_ns for one in read_profile(written(tmp_path, *events), [0], bodies).kernels}
+    assert times == {"inner": 20_000, "deep": 5_000, "branch": 10_000, "loop": 45_000}
+    times = {one.name: one.total_ns for one in read_profile(written(tmp_path, *events), [0], bodies, 2_000).kernels}
+    assert (times["loop"], times["branch"]) == (41_000, 8_000), "the profiler's work on kernels of the body is no work of the loop"
+
+
+def test_an_interrupted_run_does_not_count_as_slow(tmp_path: Path) -> None:
+    events = [event for at in range(8) for event in (kernel("a", 1000 * at + 1, 900 if at == 3 else 10), run(1000 * at))]
+    (only,) = read_profile(written(tmp_path, *events), [0] * 8, {}).kernels
+    assert only.total_ns == 80_000
+
+
+def test_calls_of_different_inputs_add_up(tmp_path: Path) -> None:
+    events = [event for at, dur in enumerate((10, 10, 50, 50)) for event in (kernel("a", 100 * at + 1, dur), run(100 * at))]
+    (only,) = read_profile(written(tmp_path, *events), [0, 0, 1, 1], {}).kernels
+    assert only.total_ns == 120_000
+
+
+def test_a_profile_that_ends_early_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ProfileIncomplete, match="1 of 2 runs"):
+        read_profile(written(tmp_path, kernel("a", 1, 5), run(0)), [0, 0], {})
+
+
+def test_memory_is_what_was_held_beyond_packed_weights(tmp_path: Path) -> None:
+    def held(name: str, ts: int, now: int, delta: int, peak: int) -> dict[str, Any]:
+        facts = {"mem_bytes_in_use": now, "mem_in_use_delta": delta, "mem_in_use_peak": peak, "mem_arena_held": 5000}
+        return kernel(name, ts, 1, **{key: str(value) for key, value in facts.items()})
+
+    profile = read_profile(written(tmp_path, held("a", 1, 1100, 100, 1100), held("b", 2, 1300, 200, 1400), run(0)), [0], {})
+    assert (profile.arena_bytes, profile.arena_held_bytes) == (400, 5000)
+
+
+def test_without_an_arena_nothing_is_known_of_memory(tmp_path: Path) -> None:
+    profile = read_profile(written(tmp_path, kernel("a", 1, 1, activation_size=None), run(0)), [0], {})
+    assert (profile.arena_bytes, profile.arena_held_bytes, profile.kernels[0].bytes) == (None, None, None)
+
+
+def test_the_faster_half() -> None:
+    assert quiet_mean([3]) == 3
+    assert quiet_mean([3, 1, 100, 2]) == 1.5
+    assert quiet_mean([1, 2, 900]) == 1.5
+
+
+def test_the_profiler_costs_something() -> None:
+    cost = measure_cost()
+    assert 100 < cost.told < 1_000_000
+    assert cost.untold >= 0
