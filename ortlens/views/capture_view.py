@@ -11,13 +11,13 @@ from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.fusions import Fusion, fusions
 from ortlens.analysis.identity import Link, links
 from ortlens.analysis.memory import MemoryRow, memory
-from ortlens.analysis.overview import compilation_count, overview_of
+from ortlens.analysis.overview import compilation_count
 from ortlens.analysis.whatif import Candidate, PlannedPartition, partitions_if, ranking
 from ortlens.trace import store
 from ortlens.trace.frames import frame_from_capture, frame_from_records
 from ortlens.trace.schema import table_from_record
 from ortlens.units import counted, percent
-from ortlens.views.html import failure_html, summary_html
+from ortlens.views.mimebundle import mimebundle
 from ortlens.views.netron.display import netron_view
 from ortlens.views.report.page import report_page
 from ortlens.views.report.write import checked_target, write_report
@@ -204,7 +204,7 @@ class CaptureView(ABC):
         Raises:
             UsageError: Something is to be selected or shown that the capture does not have; the message says what there is.
         """
-        return shown(self, selected=selected, tab=tab, graph=graph)
+        return shown(self.captured(), selected=selected, tab=tab, graph=graph)
 
     def netron(self, partition_id: str, *, optimized: bool = False) -> NetronView:
         """Show the ONNX model of a partition in Netron, inside the notebook: no server, no network, no dialog.
@@ -274,29 +274,20 @@ class CaptureView(ABC):
 
     def _repr_html_(self) -> str:
         """The summary for a notebook; never raises."""
-        try:
-            return summary_html(self.captured())
-        except Exception as err:  # noqa: BLE001 - as above
-            return failure_html(_apology(err))
+        return mimebundle(self.captured)["text/html"]
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """The summary as text and HTML; never raises.
 
         Args:
-            include: MIME types that IPython asks for; it filters by itself.
-            exclude: MIME types that IPython does not want; likewise.
+            include: MIME types that IPython wants; ignored, IPython filters the result.
+            exclude: MIME types that IPython does not want; ignored as well.
 
         Returns:
             `text/plain` and `text/html`.
         """
         del include, exclude
-        try:
-            capture = self.captured()
-            overview = overview_of(capture)  # once for both
-            return {"text/plain": summary(capture, overview=overview), "text/html": summary_html(capture, overview=overview)}
-        except Exception as err:  # noqa: BLE001 - as above
-            apology = _apology(err)
-            return {"text/plain": "\n".join(apology), "text/html": failure_html(apology)}
+        return mimebundle(self.captured)
 
 
 class SavedCapture(CaptureView):
@@ -343,10 +334,3 @@ def _essentials(capture: Capture) -> str:
         f"backend {clipped(capture.backend, 40)}" if share is None else f"{percent(share)} in ONNX Runtime",
     ]
     return (f"{clipped(capture.name, 40)!r}: " if capture.name else "") + ", ".join(facts)
-
-
-def _apology(err: Exception) -> tuple[str, str]:
-    return (
-        f"ortlens could not draw this capture: {type(err).__name__}: {clipped(str(err), 200)}",
-        "This is a defect of ortlens. The frames, such as .graphs and .fallbacks, and .save(path) do not depend on it.",
-    )

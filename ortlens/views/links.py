@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     Test = Callable[[Link], bool]
 
 
-def chain(capture: Capture, selected: str | None) -> tuple[Link, ...]:
-    """Walk the identity chain from what is selected.
+def linked(capture: Capture, selected: str | None) -> tuple[Link, ...]:
+    """Find every link that leads through the selection.
 
     Args:
         capture: The capture.

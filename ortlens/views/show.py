@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from ortlens._optional import require
 from ortlens._shell import in_notebook
 from ortlens.errors import OptionalDependencyError
+from ortlens.views.mimebundle import mimebundle
 from ortlens.views.selection import Selectable
 
 if TYPE_CHECKING:
-    from ortlens.views.capture_view import CaptureView
+    from ortlens.trace.records import Capture
     from ortlens.views.widget import Explorer
 
 _ELSEWHERE = (
@@ -25,15 +26,15 @@ _HINT_STYLE = "margin:4px 0;opacity:.8"
 class StaticSummary:
     """What `show()` returns in a notebook without widgets: the summary as HTML, and what is missing."""
 
-    def __init__(self, view: CaptureView, hint: str) -> None:
+    def __init__(self, capture: Capture, hint: str) -> None:
         """Keep what is shown.
 
         Args:
-            view: The lens, or the loaded capture.
+            capture: The capture.
             hint: One line that says what is missing.
         """
         self.hint = hint
-        self._bundle = view._repr_mimebundle_()
+        self._bundle = mimebundle(lambda: capture)
 
     def __repr__(self) -> str:
         """The hint."""
@@ -54,11 +55,11 @@ class StaticSummary:
         return {"text/plain": f"{self._bundle['text/plain']}\n\n{self.hint}", "text/html": html}
 
 
-def shown(view: CaptureView, *, selected: str | None, tab: str | None, graph: str | None) -> Explorer | StaticSummary | None:
+def shown(capture: Capture, *, selected: str | None, tab: str | None, graph: str | None) -> Explorer | StaticSummary | None:
     """Open the explorer, or what comes nearest here.
 
     Args:
-        view: The lens, or the loaded capture.
+        capture: The capture.
         selected: What to select at first.
         tab: The panel to show at first.
         graph: The graph to show at first.
@@ -69,7 +70,6 @@ def shown(view: CaptureView, *, selected: str | None, tab: str | None, graph: st
     Raises:
         UsageError: Something is to be selected or shown that there is not.
     """
-    capture = view.captured()
     if not _shows_widgets():
         Selectable(capture).checked(selected=selected, tab=tab, graph=graph)
         print(_ELSEWHERE)  # noqa: T201 - what the user asked to see
@@ -79,7 +79,7 @@ def shown(view: CaptureView, *, selected: str | None, tab: str | None, graph: st
             require(package, "notebook", "The interactive explorer")
     except OptionalDependencyError as err:
         Selectable(capture).checked(selected=selected, tab=tab, graph=graph)
-        return StaticSummary(view, str(err))
+        return StaticSummary(capture, str(err))
     from ortlens.views.widget import Explorer
 
     return Explorer(capture, selected=selected, tab=tab, graph=graph)

@@ -19,8 +19,8 @@ from ortlens.errors import UsageError
 from ortlens.trace.frames import frame_from_records
 from ortlens.trace.schema import table_from_record
 from ortlens.views import cells, held
-from ortlens.views.capture_view import SavedCapture
-from ortlens.views.links import chain
+from ortlens.views.links import linked
+from ortlens.views.mimebundle import mimebundle
 from ortlens.views.netron.embedding import embedding
 from ortlens.views.selection import Selectable, panel
 from ortlens.views.wording import clipped
@@ -76,7 +76,7 @@ class Explorer(anywidget.AnyWidget):
     @property
     def chain(self) -> pd.DataFrame:
         """What the selection is linked to, as `lens.links()`: a row per way from a user line to a kernel; empty without one."""
-        return frame_from_records(table_from_record("links", Link), chain(self._capture, self.selected))
+        return frame_from_records(table_from_record("links", Link), linked(self._capture, self.selected))
 
     def close(self) -> None:
         """Leave the browser. Python keeps what was selected; displayed again, it opens again."""
@@ -160,4 +160,4 @@ class Explorer(anywidget.AnyWidget):
         return super()._repr_mimebundle_()
 
     def _static(self) -> dict[str, str]:
-        return SavedCapture(self._capture)._repr_mimebundle_()
+        return mimebundle(lambda: self._capture)

@@ -136,7 +136,7 @@ def test_the_output_holds_what_other_viewers_show(shell: Shell) -> None:
 def test_a_summary_that_cannot_be_drawn_does_not_keep_the_widget(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     assert shell.kernel
     view = shown()
-    monkeypatch.setattr("ortlens.views.capture_view.overview_of", lambda _: 1 / 0)
+    monkeypatch.setattr("ortlens.views.mimebundle.overview_of", lambda _: 1 / 0)
     bundle = view._repr_mimebundle_()
     assert bundle is not None
     assert "ZeroDivisionError" in bundle[0]["text/plain"]
