@@ -66,7 +66,7 @@ def progress(what: str, total: int, unit: str, *, at_once: bool = False) -> Iter
     """
     bar = _begun(what, total, unit) if _is_wanted() else None
     if bar is None:
-        yield untold
+        yield no_progress
         return
     try:
         if at_once:
@@ -77,7 +77,7 @@ def progress(what: str, total: int, unit: str, *, at_once: bool = False) -> Iter
         _bars.remove(bar)
 
 
-def untold(_count: int) -> None:
+def no_progress(_count: int) -> None:
     """Take the steps of a piece of work that nobody looks at.
 
     Args:

@@ -19,7 +19,7 @@ import torch.fx
 from ortlens import _torch
 from ortlens.backend.cache.store import Entry, ModelCache, key_of
 from ortlens.backend.conversion import converter
-from ortlens.backend.conversion.optimize import simplify
+from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.gc_paused import undisturbed
 from ortlens.backend.lowering import type_promotion
 from ortlens.backend.partitioning import extraction
@@ -201,7 +201,7 @@ class CompiledGraph:
         if self.job.dry_run:
             return model, False
         try:
-            simplify(model)
+            optimize_model(model)
         except Exception as error:  # noqa: BLE001 - the optimiser is an extra; the model before it is complete
             name = f"partition_{part.index}"
             if self.job.reporter is not None:

@@ -89,7 +89,7 @@ def test_an_optimiser_that_raises_costs_the_optimisation(monkeypatch: pytest.Mon
         del model.graph.inputs[:]  # leaves the model in pieces, as a crash half way would
         raise RuntimeError("the optimiser tripped")
 
-    monkeypatch.setattr("ortlens.backend.graph.simplify", broken)
+    monkeypatch.setattr("ortlens.backend.graph.optimize_model", broken)
     lens = Lens()
     assert calls_of(torch.compile(function, backend=lens)) == []  # the model runs in ONNX Runtime all the same
     (finding,) = lens.captured().findings

@@ -11,7 +11,7 @@ import torch
 
 import ortlens
 from ortlens.analysis.memory import memory
-from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, label_of, nodes_of
+from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, iter_nodes, provenance_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,7 +98,7 @@ def test_a_saved_capture_tells_the_same(lens: ortlens.Lens, tmp_path: Path) -> N
 
 def test_onnx_names_in_the_chain_are_those_of_the_model(lens: ortlens.Lens) -> None:
     model = onnx.load_from_string(lens.captured().attachments["models/m0.onnx"])
-    labels = {node.name: label_of(node) for node in nodes_of(model.graph)}
+    labels = {node.name: provenance_of(node) for node in iter_nodes(model.graph)}
     found = lens.links()
     for row in found[found.onnx_node.notna()].itertuples():
         assert row.node in labels[row.onnx_node].nodes
@@ -171,7 +171,7 @@ def test_rewrites_name_all_that_they_took() -> None:
     model = onnx.load_from_string(lens.captured().attachments["models/m0.onnx"])
     (reshape,) = [node for node in model.graph.node if node.op_type == "Reshape"]
     names = dict(zip(lens.nodes.node, lens.nodes.line, strict=True))
-    label = label_of(reshape)
+    label = provenance_of(reshape)
     assert {names[name] for name in label.nodes} == {line_of("first"), line_of("second")}
     assert names[label.node] == line_of("second"), "the one that makes its output"
     assert [entry.value for entry in reshape.metadata_props if entry.key == FX_NODE_KEY] == [label.node]

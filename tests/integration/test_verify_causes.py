@@ -10,7 +10,7 @@ import torch
 
 import ortlens
 from ortlens.backend import graph
-from ortlens.backend.conversion.optimize import simplify
+from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.runtime import session_config
 from ortlens.lens.verify import inner_values
 from ortlens.lens.verify.bisect import OPTIMIZERS
@@ -102,12 +102,12 @@ def test_a_transform_of_the_user_is_named() -> None:
 def test_a_rewrite_of_the_model_before_onnx_runtime_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def wrongly(model: ir.Model) -> None:
-        simplify(model)
+        optimize_model(model)
         for node in model.graph:
             if node.op_type == "Add":
                 node.op_type = "Sub"
 
-    monkeypatch.setattr(graph, "simplify", wrongly)
+    monkeypatch.setattr(graph, "optimize_model", wrongly)
     args = torch.rand(3, 4), torch.rand(3, 4)
     lens = ortlens.explain(doubled, calls=1)(*args)
     numerics = lens.verify(*args)

@@ -19,8 +19,8 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.conversion import dtypes
-from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, label_graph
-from ortlens.progress import untold
+from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, assign_provenance
+from ortlens.progress import no_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,7 @@ class Converted:
     output_types: tuple[Any, ...]
 
 
-def onnx_from_partition(module: torch.fx.GraphModule, registry: Any, name: str, step: Callable[[int], None] = untold) -> Converted:
+def onnx_from_partition(module: torch.fx.GraphModule, registry: Any, name: str, step: Callable[[int], None] = no_progress) -> Converted:
     """Convert a partition.
 
     Args:
@@ -328,7 +328,7 @@ def proto_from_model(model: ir.Model, output_types: Sequence[Any]) -> Any:
     """
     # An input that nothing reads makes some execution providers mix up the others (OpenVINO: wrong answers).
     model.graph.inputs[:] = [value for value in model.graph.inputs if value.uses() or value.is_graph_output()]
-    label_graph(model.graph)
+    assign_provenance(model.graph)
     for output, meta in zip(model.graph.outputs, output_types, strict=True):
         set_type(output, meta)
     return ir.to_proto(model)

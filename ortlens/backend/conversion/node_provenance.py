@@ -1,7 +1,8 @@
-"""The way back from an ONNX node: which FX nodes it was made from, written into its metadata.
+"""Node provenance: the FX nodes that an ONNX node was made from, kept in the node's metadata.
 
-Conversion labels each node that it makes. Inlining hands labels on, and so do rewrites (see `keep_labels`): a node that
-stands for several then names them all. What is still without a label afterwards takes its neighbour's, and says so.
+The converter writes the FX node's name into each ONNX node that it makes. Inlining copies the entry, and rewrites merge the entries
+of the nodes that they replace (see `_onnxscript.merge_metadata_in_rewrites`). A node that is left without an entry takes its
+neighbour's and is marked as inferred.
 """
 
 from __future__ import annotations
@@ -18,24 +19,24 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Confidence
 
 FX_NODE_KEY = "ortlens.node"
-"""Key in an ONNX node's metadata: the FX node it was made from; of several, the one that makes its output."""
+"""Metadata key of an ONNX node: the FX node it was made from; if there are several, the one that computes its output."""
 
 FX_NODES_KEY = "ortlens.nodes"
-"""Key in an ONNX node's metadata: all FX nodes that it computes, where a rewrite put several together."""
+"""Metadata key of an ONNX node: all FX nodes that it computes, when a rewrite merged several."""
 
 INFERRED_KEY = "ortlens.inferred"
-"""Key in an ONNX node's metadata: there when its FX node was taken from a neighbour, since a rewrite had made it without any."""
+"""Metadata key of an ONNX node: present when a rewrite left the node without provenance and it was inferred from a neighbour."""
 
 _SEPARATOR = ","
 
 
-class Label(NamedTuple):
-    """What an ONNX node's metadata says of where it comes from.
+class NodeProvenance(NamedTuple):
+    """Where an ONNX node comes from, according to its metadata.
 
     Attributes:
-        node: FX node that makes its output; empty when it is not known.
-        nodes: Every FX node that it computes, that one included.
-        inferred: Whether this was taken from a neighbour.
+        node: FX node that computes its output; empty when unknown.
+        nodes: Every FX node that it computes, including `node`.
+        inferred: Whether `node` was inferred from a neighbour.
     """
 
     node: str
@@ -44,84 +45,84 @@ class Label(NamedTuple):
 
     @property
     def confidence(self) -> Confidence:
-        """How sure it is that the FX nodes made this ONNX node."""
+        """How certain it is that the ONNX node was made from these FX nodes."""
         if not self.node:
             return "none"
         return "inferred" if self.inferred else "fused" if len(self.nodes) > 1 else "exact"
 
 
-def label_of(node: onnx.NodeProto) -> Label:
-    """The way back from a node.
+def provenance_of(node: onnx.NodeProto) -> NodeProvenance:
+    """Read the provenance of a node.
 
     Args:
-        node: Of a model that went through `label_graph`.
+        node: A node of a model that went through `assign_provenance`.
 
     Returns:
-        Its label; one with an empty name for a node that was put in later.
+        Its provenance; the FX node's name is empty for a node that was inserted later.
     """
     found = {entry.key: entry.value for entry in node.metadata_props}
     name = found.get(FX_NODE_KEY, "")
     several = found.get(FX_NODES_KEY)
     nodes = tuple(several.split(_SEPARATOR)) if several else (name,) if name else ()
-    return Label(node=name, nodes=nodes, inferred=INFERRED_KEY in found)
+    return NodeProvenance(node=name, nodes=nodes, inferred=INFERRED_KEY in found)
 
 
-def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """All nodes of a graph.
+def iter_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Iterate over all nodes of a graph, including those in subgraphs of control flow.
 
     Args:
-        graph: Of a model.
+        graph: The graph of a model.
 
     Yields:
-        Its nodes in order, each followed by those in the bodies of its control flow.
+        The nodes in order; a control flow node is followed by the nodes of its subgraphs.
     """
     for node in graph.node:
         yield node
-        for _, body in bodies_of(node):
-            yield from nodes_of(body)
+        for _, subgraph in subgraphs_of(node):
+            yield from iter_nodes(subgraph)
 
 
-def bodies_of(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
-    """The graphs that a control flow node runs.
+def subgraphs_of(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
+    """Iterate over the subgraphs of a control flow node.
 
     Args:
         node: Any node.
 
     Yields:
-        The name of the attribute, numbered where it holds several, and the graph.
+        The attribute's name, numbered if the attribute holds several graphs, and the graph.
     """
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.name, attribute.g
-        for number, body in enumerate(attribute.graphs):
-            yield f"{attribute.name}.{number}", body
+        for number, subgraph in enumerate(attribute.graphs):
+            yield f"{attribute.name}.{number}", subgraph
 
 
-def merged(first: str, second: str) -> str:
-    """The label of a node that a rewrite put in the place of several.
+def merge_provenance(first: str, second: str) -> str:
+    """Combine the metadata entries of two nodes that a rewrite merges into one.
 
     Args:
-        first: Label of one of them, or of several already.
-        second: The same of the next.
+        first: `FX_NODE_KEY` entry of the first node; may already name several FX nodes.
+        second: `FX_NODE_KEY` entry of the second node.
 
     Returns:
-        All names, each once; `label_graph` tells them apart again.
+        All names, each once, separated by commas; `assign_provenance` splits them again.
     """
     return _SEPARATOR.join(dict.fromkeys((*first.split(_SEPARATOR), *second.split(_SEPARATOR))))
 
 
-def label_graph(graph: ir.Graph) -> None:
-    """Give every node, those in the bodies of control flow included, a name of its own and a way back.
+def assign_provenance(graph: ir.Graph) -> None:
+    """Give every node, including those in subgraphs, a unique name and a provenance.
 
-    The optimiser and the inliner make nodes without either; such a node takes the FX node of the value it feeds, or of the
-    one it reads. A node in a body takes that of the node which the body belongs to.
+    The optimizer and the inliner can make nodes that have neither. Such a node takes the FX node of the value that it feeds, else of
+    a value that it reads. A node in a subgraph takes that of its control flow node.
 
     Args:
-        graph: Of the model as the optimiser left it; changed in place.
+        graph: Graph of an optimized model; changed in place.
     """
-    _label(graph, None)
+    _assign(graph, None)
     taken: set[str] = set()
-    for node in _everywhere(graph):
+    for node in _all_nodes(graph):
         base = node.name or f"{node.metadata_props.get(FX_NODE_KEY, 'node')}/{node.op_type}"
         name, number = base, 1
         while name in taken:
@@ -130,44 +131,44 @@ def label_graph(graph: ir.Graph) -> None:
         taken.add(name)
 
 
-def _everywhere(graph: ir.Graph) -> Iterator[ir.Node]:
-    """Nodes of a graph first, then those of bodies, so that the names on top stay as they are."""
+def _all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
+    """Nodes of a graph before those of its subgraphs, so that top-level nodes keep their names."""
     nodes = list(graph)
     yield from nodes
     for node in nodes:
-        for body in _bodies(node):
-            yield from _everywhere(body)
+        for subgraph in _subgraphs(node):
+            yield from _all_nodes(subgraph)
 
 
-def _bodies(node: ir.Node) -> list[ir.Graph]:
-    bodies: list[ir.Graph] = []
+def _subgraphs(node: ir.Node) -> list[ir.Graph]:
+    subgraphs: list[ir.Graph] = []
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH:
-            bodies.append(attribute.value)
+            subgraphs.append(attribute.value)
         elif attribute.type == ir.AttributeType.GRAPHS:
-            bodies.extend(attribute.value)
-    return bodies
+            subgraphs.extend(attribute.value)
+    return subgraphs
 
 
-def _label(graph: ir.Graph, outer: str | None) -> None:
+def _assign(graph: ir.Graph, outer: str | None) -> None:
     nodes = list(graph)
     for node in nodes:
-        _choose(node)
+        _split_merged(node)
         if outer is not None:
             node.metadata_props.setdefault(FX_NODE_KEY, outer)
-    for node in reversed(nodes):  # users first, so that a chain of unlabelled nodes takes the label at its end
-        _take(node, [user for output in node.outputs for user, _ in output.uses()])
+    for node in reversed(nodes):  # consumers first: in a chain of nodes without provenance, all take that of the last
+        _infer(node, [user for output in node.outputs for user, _ in output.uses()])
     for node in nodes:
-        _take(node, [source for value in node.inputs if value is not None and (source := value.producer()) is not None])
-        if FX_NODE_KEY not in node.metadata_props:  # it reads inputs and makes outputs only: those have FX names
+        _infer(node, [source for value in node.inputs if value is not None and (source := value.producer()) is not None])
+        if FX_NODE_KEY not in node.metadata_props:  # it connects graph inputs to graph outputs, which are named after FX nodes
             node.metadata_props[FX_NODE_KEY] = str(node.outputs[0].name).removesuffix(".out")
             node.metadata_props[INFERRED_KEY] = "outputs"
-        for body in _bodies(node):
-            _label(body, node.metadata_props[FX_NODE_KEY])
+        for subgraph in _subgraphs(node):
+            _assign(subgraph, node.metadata_props[FX_NODE_KEY])
 
 
-def _choose(node: ir.Node) -> None:
-    """Of several names, the one that its output is called after; else the first, which the rewrite's pattern ends in."""
+def _split_merged(node: ir.Node) -> None:
+    """Choose the FX node among several: the one that the output is named after, else the first, where the rewrite's pattern ends."""
     names = node.metadata_props.get(FX_NODE_KEY, "").split(_SEPARATOR)
     if len(names) < 2:  # noqa: PLR2004 - several
         return
@@ -177,7 +178,8 @@ def _choose(node: ir.Node) -> None:
     node.metadata_props[FX_NODE_KEY] = next((name for name in names if name in called), names[0])
 
 
-def _take(node: ir.Node, neighbours: Sequence[ir.Node]) -> None:
+def _infer(node: ir.Node, neighbours: Sequence[ir.Node]) -> None:
+    """Copy a neighbour's provenance, unless the node has its own."""
     if FX_NODE_KEY not in node.metadata_props:
         origin = next((other.metadata_props[FX_NODE_KEY] for other in neighbours if FX_NODE_KEY in other.metadata_props), None)
         if origin is not None:

@@ -18,16 +18,16 @@ import onnxscript.rewriter
 import onnxscript.rewriter.pattern
 
 from ortlens import _torch
-from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, merged
+from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, merge_provenance
 
 
-def simplify(model: ir.Model) -> None:
+def optimize_model(model: ir.Model) -> None:
     """Inline local functions, fold constants, rewrite what can be said shorter, drop what is not used; in place.
 
     Args:
         model: As made by `convert.onnx_from_partition`; an exception leaves it in an undefined state.
     """
-    keep_labels()
+    merge_metadata_in_rewrites()
     with _torch.quiet():
         rules = rooted_rules()
         if rules is None:
@@ -53,7 +53,7 @@ def simplify(model: ir.Model) -> None:
 
 
 @functools.cache
-def keep_labels() -> None:
+def merge_metadata_in_rewrites() -> None:
     """Have a rewrite label what it makes with every FX node that it takes away; onnxscript keeps the first label alone.
 
     How labels are merged is not public: `_default_metadata_merger` in `onnxscript/rewriter/_rewrite_rule.py`, version 0.7. Where
@@ -62,7 +62,7 @@ def keep_labels() -> None:
     rule = getattr(onnxscript.rewriter, "_rewrite_rule", None)
     mergers = getattr(getattr(rule, "_default_metadata_merger", None), "mergers", None)
     if isinstance(mergers, dict):
-        mergers.setdefault(FX_NODE_KEY, merged)
+        mergers.setdefault(FX_NODE_KEY, merge_provenance)
 
 
 def _divided(op: Any, x: Any, v: Any) -> Any:

@@ -16,7 +16,7 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.conversion import converter, dtypes
-from ortlens.backend.conversion.optimize import simplify
+from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.deploy.checkpoints import StoredWeight, open_weights, stored_tensor
 from ortlens.errors import ConversionError, UsageError
 from ortlens.progress import progress
@@ -61,7 +61,7 @@ def export_graph(
     model = ir.from_proto(graph.runners[0].model)
     _derive_sizes(graph, model)
     with _torch.quiet():
-        simplify(model)  # before the weights are in: it would read and rewrite every one of them
+        optimize_model(model)  # before the weights are in: it would read and rewrite every one of them
     _place_weights(graph, model, stored, aliases)
     _name_boundary(graph, model, arguments)
     _keep_pads(model)

@@ -488,8 +488,8 @@ def _onnx_names(runners: list[PartitionRunner]) -> dict[str, dict[str, r.Confide
     """FX node -> the ONNX nodes made from it, those in the bodies of control flow included, and how sure that is."""
     names: dict[str, dict[str, r.Confidence]] = {}
     for runner in runners:
-        for node in node_provenance.nodes_of(runner.model.graph):
-            label = node_provenance.label_of(node)
+        for node in node_provenance.iter_nodes(runner.model.graph):
+            label = node_provenance.provenance_of(node)
             for fx_name in label.nodes:
                 names.setdefault(fx_name, {})[node.name] = label.confidence
     return names

@@ -15,7 +15,7 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.conversion import converter, dtypes
-from ortlens.backend.conversion.node_provenance import label_of
+from ortlens.backend.conversion.node_provenance import provenance_of
 from ortlens.backend.runtime import call, layout, providers, threads, weights
 from ortlens.backend.runtime.heap import heap_bytes
 from ortlens.backend.runtime.session_config import ModelRefused, Recipe, default_session_options
@@ -397,7 +397,7 @@ class PartitionRunner:
         Returns:
             ONNX node name -> FX node name, in the order of the model.
         """
-        return {node.name: label_of(node).node for node in self.model.graph.node}
+        return {node.name: provenance_of(node).node for node in self.model.graph.node}
 
     def _names(self) -> list[str]:
         return [node.name for node in self.part.module.graph.nodes if node.op == "placeholder"]

@@ -62,7 +62,7 @@ def origins(before: onnx.ModelProto, after: onnx.ModelProto, kernels: Mapping[st
     """Walk back from kernels by the optimised model.
 
     Args:
-        before: The model that the session was made from, labelled by `node_provenance.label_graph`.
+        before: The model that the session was made from, labelled by `node_provenance.assign_provenance`.
         after: What ONNX Runtime made of it, with `optimized_model_filepath`.
         kernels: Kernel name -> operator, as in a profile, in the order in which they ran first.
         compute: Names of the FX nodes of the partition, in order; a label that names none of them, as an input does, is no origin.
@@ -132,7 +132,7 @@ def origins_by_name(before: onnx.ModelProto, kernels: Mapping[str, str], compute
 
 def _origin_by_name(name: str, op_type: str, named: Mapping[str, onnx.NodeProto], compute: Mapping[str, int]) -> Origin:
     node = named.get(_known_name(name, named) or "")
-    label = None if node is None else node_provenance.label_of(node)
+    label = None if node is None else node_provenance.provenance_of(node)
     if node is None or label is None or label.node not in compute:
         return Origin(kernel=name, op_type=op_type)
     same = node.name == name and node.op_type == op_type
@@ -149,7 +149,7 @@ def _origin_by_name(name: str, op_type: str, named: Mapping[str, onnx.NodeProto]
 
 
 def _named(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
-    return {node.name: node for node in node_provenance.nodes_of(graph)}
+    return {node.name: node for node in node_provenance.iter_nodes(graph)}
 
 
 def _known_name(name: str, known: Collection[str]) -> str | None:
@@ -191,7 +191,7 @@ class _Graphs:
             self._anchor(node)
         claimed = {made.name for anchors in self.anchors.values() for made in anchors}
         kept = self.makers_now.keys() | {value.name for value in (*self.after.input, *self.after.initializer)}
-        order = {node.name: place for place, node in enumerate(node_provenance.nodes_of(self.before))}
+        order = {node.name: place for place, node in enumerate(node_provenance.iter_nodes(self.before))}
         inserted = []
         known: dict[str, Origin] = {}
         for node in nodes:
@@ -261,9 +261,9 @@ class _Graphs:
         return list(found.values())
 
     def _origin(self, node: onnx.NodeProto, anchors: list[onnx.NodeProto], taken: list[onnx.NodeProto]) -> Origin | None:
-        known = [label for made in taken if (label := node_provenance.label_of(made)).node in self.compute]
+        known = [label for made in taken if (label := node_provenance.provenance_of(made)).node in self.compute]
         nodes = tuple(sorted({name for label in known for name in label.nodes}, key=lambda name: self.compute.get(name, -1)))
-        last = [label for made in anchors if (label := node_provenance.label_of(made)).node in self.compute] or known[-1:]
+        last = [label for made in anchors if (label := node_provenance.provenance_of(made)).node in self.compute] or known[-1:]
         if not last:
             return None  # it turns an input, which no FX node makes
         alone = len(taken) == 1 and taken[0].op_type == node.op_type
@@ -304,18 +304,18 @@ class _Graphs:
 
     def _bodies(self, node: onnx.NodeProto) -> Iterator[Origin]:
         same = self.everywhere.get(node.name)
-        bodies = dict(node_provenance.bodies_of(same)) if same is not None else {}
-        for name, body in node_provenance.bodies_of(node):
+        bodies = dict(node_provenance.subgraphs_of(same)) if same is not None else {}
+        for name, body in node_provenance.subgraphs_of(node):
             if name in bodies:
                 yield from _Graphs(bodies[name], body, self.compute, self.everywhere).walk()
             else:
-                yield from (Origin(kernel=inner.name, op_type=inner.op_type) for inner in node_provenance.nodes_of(body))
+                yield from (Origin(kernel=inner.name, op_type=inner.op_type) for inner in node_provenance.iter_nodes(body))
 
 
 def _read_by(node: onnx.NodeProto) -> Iterator[str]:
     """Values that a node reads, also from within its bodies."""
     yield from node.input
-    for _, body in node_provenance.bodies_of(node):
+    for _, body in node_provenance.subgraphs_of(node):
         for inner in body.node:
             yield from _read_by(inner)
 

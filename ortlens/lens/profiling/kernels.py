@@ -253,7 +253,10 @@ def _optimized(sitting: _Sitting) -> onnx.ModelProto | None:
     if not path.is_file():
         return None
     model = onnx.load(path, load_external_data=False)
-    for graph in (model.graph, *(body for node in node_provenance.nodes_of(model.graph) for _, body in node_provenance.bodies_of(node))):
+    for graph in (
+        model.graph,
+        *(body for node in node_provenance.iter_nodes(model.graph) for _, body in node_provenance.subgraphs_of(node)),
+    ):
         for tensor in graph.initializer:
             if len(tensor.raw_data) > _LARGE:  # the user's session options leave weights inside
                 tensor.ClearField("raw_data")
@@ -266,8 +269,8 @@ def _bodies(model: onnx.ModelProto) -> dict[str, str]:
     """Kernel in a body of control flow -> kernel that runs the body."""
     return {
         inner.name: outer.name
-        for outer in node_provenance.nodes_of(model.graph)
-        for _, body in node_provenance.bodies_of(outer)
+        for outer in node_provenance.iter_nodes(model.graph)
+        for _, body in node_provenance.subgraphs_of(outer)
         for inner in body.node
     }
 

@@ -11,7 +11,7 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.conversion import converter
-from ortlens.backend.conversion.optimize import simplify
+from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.lowering import provenance
 from ortlens.backend.partitioning.support import NodeKind, kind_of
 from ortlens.backend.runtime import providers
@@ -206,7 +206,7 @@ class _Model:
         elif subject.reason is None or subject.reason[0] in ("session_refused", "too_small"):
             source = subject.part.module if not hidden else _with_inputs_for(module, hidden)
             converted = converter.onnx_from_partition(source, subject.graph.job.registry, "repro")
-            simplify(converted.model)
+            optimize_model(converted.model)
             self._take(subject, converter.proto_from_model(converted.model, converted.output_types), converted.output_permutations)
         if runner is not None and runner.sessions:
             info = runner.sessions[-1]

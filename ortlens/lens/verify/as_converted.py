@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ortlens.backend.conversion import converter
-from ortlens.backend.conversion.optimize import simplify
+from ortlens.backend.conversion.optimize import optimize_model
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from ortlens.backend.runtime.session import PartitionRunner
 
 
-def as_converted(runner: PartitionRunner, job: Job, args: Sequence[Any], *, simplified: bool = False) -> PartitionRunner:
+def as_converted(runner: PartitionRunner, job: Job, args: Sequence[Any], *, optimized: bool = False) -> PartitionRunner:
     """Convert a partition anew.
 
     Args:
         runner: The partition's.
         job: What its graph was compiled from.
         args: The partition's inputs.
-        simplified: Apply our own rewrites, and only the user's transforms not.
+        optimized: Apply our own rewrites, and only the user's transforms not.
 
     Returns:
         A runner of that model, with a session; it tells nobody.
@@ -31,8 +31,8 @@ def as_converted(runner: PartitionRunner, job: Job, args: Sequence[Any], *, simp
         ModelRefused: ONNX Runtime does not take the model; whatever conversion raises.
     """
     converted = converter.onnx_from_partition(runner.part.module, job.registry, f"partition_{runner.part.index}")
-    if simplified:
-        simplify(converted.model)
+    if optimized:
+        optimize_model(converted.model)
     made = runner.variant(model=converter.proto_from_model(converted.model, converted.output_types))
     made.prepare(args)
     return made

@@ -57,7 +57,7 @@ class Cause:
     """Where a wrong number comes from.
 
     Attributes:
-        kind: `converter`, `ort`, `transform`, `simplify` or `unknown`.
+        kind: `converter`, `ort`, `transform`, `optimizer` or `unknown`.
         node: FX node that is wrong.
         optimizers: Names of ONNX Runtime's rewrites, for `ort`: one, or several that only together make the difference.
         text: What was found out, and how.
@@ -187,16 +187,16 @@ class Bisection:
 
     def _earlier(self, node: str, is_right: Callable[..., bool]) -> Cause:
         """Suspects before ONNX Runtime: the user's transforms, then onnxscript's rewrites."""
-        if self._job.options.pre_ort_model_transforms and self._is_right_anew(is_right, simplified=True):
+        if self._job.options.pre_ort_model_transforms and self._is_right_anew(is_right, optimized=True):
             return Cause(kind="transform", node=node, text="pre_ort_model_transforms makes it: the model is right without them")
-        if self._is_right_anew(is_right, simplified=False):
+        if self._is_right_anew(is_right, optimized=False):
             text = "a rewrite of the model before ONNX Runtime (onnxscript's, or ours) makes it: the model as converted is right"
-            return Cause(kind="simplify", node=node, text=text)
+            return Cause(kind="optimizer", node=node, text=text)
         return Cause(kind="unknown", node=node, text="not one operator or rewrite alone makes it")
 
-    def _is_right_anew(self, is_right: Callable[..., bool], *, simplified: bool) -> bool:
+    def _is_right_anew(self, is_right: Callable[..., bool], *, optimized: bool) -> bool:
         try:
-            return is_right(as_converted(self._check.runner, self._job, self._check.args, simplified=simplified))
+            return is_right(as_converted(self._check.runner, self._job, self._check.args, optimized=optimized))
         except Exception:  # noqa: BLE001 - a model that does not run explains nothing
             return False
 

@@ -180,7 +180,7 @@ class Verification:
         suspect.add(cause.text)
         row = suspect.row(self._partition_id(runner))
         node = next(node for node in runner.part.nodes if node.name == cause.node)
-        fused = cause.kind in ("ort", "simplify", "transform")
+        fused = cause.kind in ("ort", "optimizer", "transform")
         rule = "fusion_changes_numbers" if fused else "numbers_differ"
         by = f": {' and '.join(cause.optimizers)}" if cause.optimizers else ""
         what = f"a rewrite of the model changes the numbers of {cause.node}{by}" if fused else f"{cause.node} ({node.target}) is wrong"
@@ -275,6 +275,6 @@ def _mitigation(cause: Cause) -> str:
     return {
         "converter": "Give another function through custom_translation_table, or mend the one given there; if it is not yours, report it.",
         "transform": "Mend the transform, or leave it out.",
-        "simplify": "Report it with the model; it is right as converted.",
+        "optimizer": "Report it with the model; it is right as converted.",
         "ort": "Lower the level: ort_session_options with graph_optimization_level = ORT_DISABLE_ALL. Report it to ONNX Runtime.",
     }.get(cause.kind, "Compare the operators one by one: verify(..., per_op=True).")

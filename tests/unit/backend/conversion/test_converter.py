@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from ortlens import _torch
 from ortlens.backend.conversion import converter
 from ortlens.backend.conversion.node_provenance import FX_NODE_KEY
-from ortlens.backend.conversion.optimize import simplify
+from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.lowering import type_promotion
 from tests.unit.backend.graphs import aten, traced
 
@@ -43,7 +43,7 @@ def as_partition(function: Callable[..., Any], *args: Any, symbolic: bool = Fals
 def converted(module: torch.fx.GraphModule, *, optimize: bool = True) -> tuple[onnx.ModelProto, converter.Converted]:
     made = converter.onnx_from_partition(module, _torch.shared_registry(), "part")
     if optimize:
-        simplify(made.model)
+        optimize_model(made.model)
     proto = converter.proto_from_model(made.model, made.output_types)
     onnx.checker.check_model(proto, full_check=True)
     return proto, made
@@ -175,7 +175,7 @@ def test_what_is_not_dense_or_no_tensor_has_no_memory_order() -> None:
 
 def test_a_newer_operator_set_or_a_clear_refusal() -> None:
     made = converter.onnx_from_partition(as_partition(lambda x: x.sin() + 1, torch.rand(3)), _torch.shared_registry(), "part")
-    simplify(made.model)
+    optimize_model(made.model)
     model = converter.to_opset(made.model, 21)
     proto = converter.proto_from_model(model, made.output_types)
     assert {entry.version for entry in proto.opset_import if entry.domain == ""} == {21}

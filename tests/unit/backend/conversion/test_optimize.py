@@ -52,7 +52,7 @@ def answers(model: ir.Model) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("name", CASES)
 def test_as_small_as_the_long_way_and_the_same_numbers(name: str) -> None:
     short, long = converted(CASES[name]), converted(CASES[name])
-    optimize.simplify(short)
+    optimize.optimize_model(short)
     with _torch.quiet():
         onnxscript.optimizer.optimize_ir(long, onnx_shape_inference=False)
     assert sum(1 for _ in short.graph) <= sum(1 for _ in long.graph)
@@ -84,7 +84,7 @@ def test_an_onnxscript_of_another_make_takes_the_long_way(monkeypatch: pytest.Mo
     try:
         assert optimize.rooted_rules() is None
         model = converted(attention)
-        optimize.simplify(model)
+        optimize.optimize_model(model)
         np.testing.assert_allclose(answers(model), attention(*INPUTS)[0].numpy(), rtol=1e-5)
     finally:
         optimize.rooted_rules.cache_clear()
@@ -104,7 +104,7 @@ def test_weights_are_read_as_they_lie(function: Callable[..., Any], dtype: torch
     inputs = (torch.rand(2, 4, 16, dtype=dtype), torch.rand(24, 16, dtype=dtype))
     module = traced(function, *inputs)
     model = converter.onnx_from_partition(module, _torch.shared_registry(), "model").model
-    optimize.simplify(model)
+    optimize.optimize_model(model)
     ops = [node.op_type for node in model.graph]
     assert ("Transpose" in ops) == (function is linear and dtype is torch.float16)  # not every provider has that Gemm
     session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])

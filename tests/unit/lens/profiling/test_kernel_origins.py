@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, FX_NODES_KEY, INFERRED_KEY, label_of, nodes_of
+from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, FX_NODES_KEY, INFERRED_KEY, iter_nodes, provenance_of
 from ortlens.lens.profiling import kernel_origins
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def optimized(before: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
 
 
 def walked(before: onnx.ModelProto, after: onnx.ModelProto) -> dict[str, kernel_origins.Origin]:
-    compute = list(dict.fromkeys(label_of(node).node for node in nodes_of(before.graph)))
-    kernels = {node.name or f"{node.op_type}_7": node.op_type for node in nodes_of(after.graph)}
+    compute = list(dict.fromkeys(provenance_of(node).node for node in iter_nodes(before.graph)))
+    kernels = {node.name or f"{node.op_type}_7": node.op_type for node in iter_nodes(after.graph)}
     return kernel_origins.origins(before, after, kernels, compute)
 
 
