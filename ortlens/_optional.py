@@ -1,4 +1,4 @@
-"""Packages that only some features need: import them, or say which extra brings them."""
+"""Packages that only some features need: import them when asked, or name the line that installs them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-def require(module: str, extra: str, feature: str) -> ModuleType:
-    """Import a module that an extra brings.
+def require(module: str, feature: str) -> ModuleType:
+    """Import a module that one feature needs.
+
+    `pip install ortlens` installs all of them. A package can still be missing or broken, for example after
+    `pip install --no-deps ortlens`.
 
     Args:
         module: Name as in an import statement; dots are allowed.
-        extra: The extra of ortlens that installs it: `notebook`, `report`, `weights` or `all`.
         feature: What the user asked for, as the subject of a sentence: `"lens.netron()"`.
 
     Returns:
@@ -24,22 +26,21 @@ def require(module: str, extra: str, feature: str) -> ModuleType:
 
     Raises:
         OptionalDependencyError: The package is not installed, or is installed and fails to import. The message names
-            the feature, the package, the extra and the line that installs it.
+            the feature, the package and the line that installs it.
 
     Example:
-        >>> require("json", extra="all", feature="This example").__name__
+        >>> require("json", feature="This example").__name__
         'json'
     """
     try:
         return import_module(module)
     except ImportError as err:
-        raise OptionalDependencyError(_advice(module, extra, feature, err), name=err.name, path=err.path) from err
+        raise OptionalDependencyError(_advice(module, feature, err), name=err.name, path=err.path) from err
 
 
-def _advice(module: str, extra: str, feature: str, err: ImportError) -> str:
+def _advice(module: str, feature: str, err: ImportError) -> str:
     package = module.partition(".")[0]
-    requirement = f"'ortlens[{extra}]'"
     if isinstance(err, ModuleNotFoundError) and err.name in {package, module}:
-        return f"{feature} needs {package}, which is not installed. The extra {extra!r} brings it: pip install {requirement}"
+        return f"{feature} needs {package}, which is not installed: pip install {package}"
     # An installed package that does not import is usually half upgraded; a plain install would change nothing.
-    return f"{feature} needs {package}, which does not import here: {err}. To repair it: pip install --force-reinstall {requirement}"
+    return f"{feature} needs {package}, which does not import here: {err}. To repair it: pip install --force-reinstall {package}"

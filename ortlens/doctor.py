@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import sys
 from dataclasses import dataclass
 from importlib import metadata
@@ -22,7 +21,14 @@ BACKENDS = ("ortlens", "onnxrt")
 """Names under which `torch.compile` finds the backend once ortlens is installed."""
 
 _GROUP = "torch_dynamo_backends"
-_REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)[^;]*;.*extra == ['\"](?P<extra>[A-Za-z0-9._-]+)['\"]")
+FEATURES = {
+    "notebook packages": ("anywidget", "ipython", "ipywidgets", "traitlets"),
+    "ONNX drawings": ("netron",),
+    "report figures": ("matplotlib",),
+    "safetensors files": ("safetensors",),
+}
+"""Features that need packages of their own. All of them are dependencies; `pip install --no-deps` leaves them out."""
+
 _MIN_PYTHON = (3, 10)
 
 
@@ -48,9 +54,9 @@ def examine() -> tuple[Check, ...]:
     """Look at this Python and everything that ortlens stands on.
 
     Returns:
-        The checks, in reading order: Python and machine, packages, backends, ONNX Runtime's providers, extras.
+        The checks, in reading order: Python and machine, packages, backends, ONNX Runtime's providers, features.
     """
-    return (_python(), _machine(), *_packages(), _distributions(), _backends(), _providers(), _threads(), *_extras())
+    return (_python(), _machine(), *_packages(), _distributions(), _backends(), _providers(), _threads(), *_features())
 
 
 def is_ready(checks: tuple[Check, ...]) -> bool:
@@ -139,25 +145,14 @@ def _usable_processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _extras() -> Iterator[Check]:
-    try:
-        requirements = metadata.requires("ortlens") or []
-    except metadata.PackageNotFoundError:
-        yield Check(name="extras", status="warning", found="ortlens itself is not installed here", advice="pip install ortlens")
-        return
-    needs: dict[str, list[str]] = {}
-    for match in filter(None, map(_REQUIREMENT.match, requirements)):
-        if match["name"].lower() != "ortlens":  # how the extra `all` names the others
-            needs.setdefault(match["extra"], []).append(match["name"])
-    for extra, names in needs.items():
-        yield _extra(extra, names)
-
-
-def _extra(extra: str, names: list[str]) -> Check:
-    missing = [name for name in names if not _is_installed(name)]
-    if not missing:
-        return Check(name=f"extra {extra}", status="ok", found=", ".join(names))
-    return Check(name=f"extra {extra}", status="warning", found=f"missing: {', '.join(missing)}", advice=f"pip install 'ortlens[{extra}]'")
+def _features() -> Iterator[Check]:
+    for feature, packages in FEATURES.items():
+        missing = [name for name in packages if not _is_installed(name)]
+        if missing:
+            advice = f"pip install {' '.join(missing)}"
+            yield Check(name=feature, status="warning", found=f"missing: {', '.join(missing)}", advice=advice)
+        else:
+            yield Check(name=feature, status="ok", found=", ".join(packages))
 
 
 def _is_installed(name: str) -> bool:

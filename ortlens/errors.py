@@ -2,7 +2,7 @@
 
 A message says what happened (with the actual values), where (graph, node, user file and line) and what to do
 about it. The classes that double as built-in ones do so because callers already catch those: a wrong option is a
-`ValueError` to the rest of Python, a missing extra an `ImportError`, a broken limit an `AssertionError`.
+`ValueError` to the rest of Python, a missing package an `ImportError`, a broken limit an `AssertionError`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class UsageError(OrtLensError, ValueError):
 
 
 class OptionalDependencyError(OrtLensError, ImportError):
-    """A package that this feature needs is not installed; the message names the extra and the install line."""
+    """A package that this feature needs is not installed; the message names it and the install line."""
 
 
 class UnsupportedVersionError(OrtLensError):

@@ -227,7 +227,7 @@ class CaptureView(ABC):
     def report(self, path: str | os.PathLike[str], title: str | None = None, *, redact: bool = False, models: bool = True) -> Path:
         """Write one self-contained HTML file: the explorer, and the same as text, tables and figures, which needs no JavaScript.
 
-        It loads nothing, so that it can be mailed, kept, and opened offline. Figures need matplotlib: `pip install 'ortlens[report]'`.
+        It loads nothing, so that it can be mailed, kept, and opened offline. Figures are drawn with matplotlib.
 
         Args:
             path: The file; a report that is there is replaced.

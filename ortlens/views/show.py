@@ -76,7 +76,7 @@ def shown(capture: Capture, *, selected: str | None, tab: str | None, graph: str
         return None
     try:
         for package in ("ipywidgets", "anywidget"):
-            require(package, "notebook", "The interactive explorer")
+            require(package, "The interactive explorer")
     except OptionalDependencyError as err:
         Selectable(capture).checked(selected=selected, tab=tab, graph=graph)
         return StaticSummary(capture, str(err))

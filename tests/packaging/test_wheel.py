@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
 import zipfile
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,6 +60,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+def installed_alone(wheel: Path, folder: Path) -> Path:
+    """A fresh virtual environment with the wheel in it and nothing else; the path of its site-packages."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    python = folder / "bin" / "python"
+    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (site_packages,) = folder.glob("lib/python*/site-packages")
+    return site_packages
+
+
 @pytest.fixture(scope="module")
 def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A fresh virtual environment with the wheel in it, that borrows every other package from the running one.
@@ -66,13 +79,26 @@ def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     in it for development cannot be seen from here.
     """
     folder = tmp_path_factory.mktemp("clean")
-    venv.create(folder, with_pip=False, symlinks=True)
-    python = folder / "bin" / "python"
-    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (site_packages,) = folder.glob("lib/python*/site-packages")
+    site_packages = installed_alone(wheel, folder)
     (site_packages / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    return folder
+
+
+def needed_by(name: str) -> set[str]:
+    """A distribution and everything that it requires here, extras and other platforms apart."""
+    required = [item for item in metadata.requires(name) or () if not re.search(r";.*(extra|sys_platform) ==", item)]
+    names = {re.split(r"[<>=!~;\[ ]", item, maxsplit=1)[0] for item in required}
+    return {name}.union(*map(needed_by, names))
+
+
+@pytest.fixture(scope="module")
+def reader(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh virtual environment as `pip install numpy pandas` and `pip install --no-deps ortlens` leave it."""
+    folder = tmp_path_factory.mktemp("reader")
+    site_packages = installed_alone(wheel, folder)
+    for name in needed_by("pandas"):
+        for entry in {file.parts[0] for file in metadata.files(name) or ()} - {"..", "__pycache__"}:
+            (site_packages / entry).symlink_to(Path(sysconfig.get_path("purelib")) / entry)
     return folder
 
 
@@ -144,3 +170,27 @@ def test_a_saved_capture_opens_without_torch_and_onnxruntime(tmp_path: Path, run
     assert int(graphs) == 1
     assert int(nodes) >= 2
     assert has_summary == "True"
+
+
+def test_a_capture_is_read_where_nothing_but_pandas_is_installed(reader: Path, run_python: Callable[..., str]) -> None:
+    capture = next((ROOT / "tests").rglob("bert.ortlens"))
+    program = """
+import importlib.util, sys
+import ortlens
+print([name for name in ("torch", "onnx", "onnxruntime", "IPython", "ipywidgets", "matplotlib", "tqdm") if importlib.util.find_spec(name)])
+lens = ortlens.load(sys.argv[1])
+print(len(lens.graphs), len(lens.nodes) > 100)
+print(lens.summary())
+"""
+    others, counts, summary = run_python(program, str(capture), executable=str(reader / "bin" / "python")).split("\n", 2)
+    assert (others, counts) == ("[]", "1 True")
+    assert "In ONNX Runtime" in summary
+
+
+def test_the_command_shows_and_reports_a_capture_where_nothing_but_pandas_is_installed(reader: Path, tmp_path: Path) -> None:
+    capture = next((ROOT / "tests").rglob("bert.ortlens"))
+    for arguments in (("show", str(capture)), ("report", str(capture), "-o", "run.html")):
+        command = [str(reader / "bin" / "ortlens"), *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "pip install matplotlib" in (tmp_path / "run.html").read_text(encoding="utf-8")

@@ -94,24 +94,9 @@ def test_processors_where_the_system_cannot_tell_the_usable_ones(monkeypatch: py
     assert doctor._usable_processors() == 1
 
 
-def test_extras_say_what_is_missing_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    needs = ["numpy>=1", "no-such-package>=3; extra == 'notebook'", 'numpy; extra == "report"', 'ortlens[report]; extra == "all"']
-    monkeypatch.setattr(metadata, "requires", lambda _: needs)
-    notebook, report = doctor._extras()
-    assert (notebook.name, notebook.status, notebook.found) == ("extra notebook", "warning", "missing: no-such-package")
-    assert notebook.advice == "pip install 'ortlens[notebook]'"
-    assert (report.name, report.status) == ("extra report", "ok")
-
-
-def test_extras_of_a_source_folder_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    def requires(name: str) -> list[str]:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "requires", requires)
-    (check,) = doctor._extras()
-    assert (check.status, check.advice) == ("warning", "pip install ortlens")
-
-
-def test_extras_without_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "requires", lambda _: None)
-    assert list(doctor._extras()) == []
+def test_features_say_what_is_missing_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "FEATURES", {"drawings": ("numpy", "no-such-package", "nor-this-one"), "figures": ("numpy",)})
+    drawings, figures = doctor._features()
+    assert (drawings.name, drawings.status, drawings.found) == ("drawings", "warning", "missing: no-such-package, nor-this-one")
+    assert drawings.advice == "pip install no-such-package nor-this-one"
+    assert (figures.name, figures.status, figures.found) == ("figures", "ok", "numpy")

@@ -102,7 +102,7 @@ def _read(path: pathlib.Path) -> Iterator[tuple[str, StoredWeight]]:
 
 
 def _read_safetensors(path: pathlib.Path) -> Iterator[tuple[str, StoredWeight]]:
-    safetensors = require("safetensors", "weights", "Reading a .safetensors file")
+    safetensors = require("safetensors", "Reading a .safetensors file")
 
     def loader(name: str) -> Callable[[], torch.Tensor]:
         def load() -> torch.Tensor:

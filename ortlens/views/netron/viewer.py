@@ -95,7 +95,7 @@ def installed_viewer(feature: str) -> Viewer:
     """
     folder = _folder()
     if folder is None:
-        require("netron", extra="notebook", feature=feature)  # raises, and says what to install
+        require("netron", feature=feature)  # raises, and says what to install
         raise UnexpectedFilesError("the package 'netron' has no folder")
     return _viewer(folder, _version())
 

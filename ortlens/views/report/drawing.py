@@ -74,7 +74,7 @@ def svg_from_figure(figure: Figure) -> str:
     Raises:
         OptionalDependencyError: matplotlib is not installed.
     """
-    matplotlib = require("matplotlib", extra="report", feature="Figures in a report")
+    matplotlib = require("matplotlib", feature="Figures in a report")
     stream = io.StringIO()
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()  # not the user's own style

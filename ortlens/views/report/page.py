@@ -87,7 +87,7 @@ def _figures(capture: Capture, overview: Overview) -> tuple[tuple[tuple[Figure, 
     try:
         return tuple((figure, svg_from_figure(figure)) for figure in found), []
     except OptionalDependencyError:
-        return (), ["figures need matplotlib, which was not installed: pip install 'ortlens[report]'"]
+        return (), ["figures need matplotlib, which was not installed: pip install matplotlib"]
 
 
 def _embedded(capture: Capture, room: int) -> _Models:

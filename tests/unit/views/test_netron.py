@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 RECORDED = Path(__file__).parents[2] / "browser" / "captures" / "models.ortlens"
 NETRON = importlib.util.find_spec("netron")
-needs_netron = pytest.mark.skipif(NETRON is None, reason="needs the extra 'notebook'")
+needs_netron = pytest.mark.skipif(NETRON is None, reason="needs netron")
 
 
 def capture_of(data: bytes | None, *, model_id: str = "m0", optimized: bytes | None = None, nodes: int = 1) -> Capture:
@@ -242,7 +242,7 @@ def test_the_rules_of_a_page_name_the_script_of_the_frame() -> None:
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of the installed Netron, to be spoilt."""
     if NETRON is None or NETRON.origin is None:
-        pytest.skip("needs the extra 'notebook'")
+        pytest.skip("needs netron")
     copy = tmp_path / "netron"
     copy.mkdir()
     for name in (*(f"{module}.js" for module in viewer._MODULES), "index.html", "grapher.css", "onnx-metadata.json"):
@@ -256,11 +256,11 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 def test_without_netron_there_is_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(viewer, "_folder", lambda: None)
     monkeypatch.setitem(sys.modules, "netron", None)
-    with pytest.raises(OptionalDependencyError, match=r"pip install.*ortlens\[notebook\]"):
+    with pytest.raises(OptionalDependencyError, match="pip install netron"):
         ortlens.load(RECORDED).netron("p0")
     packed = embedding(ortlens.load(RECORDED).captured())
     assert (packed.frame, len(packed.models)) == (b"", 4)
-    assert "ortlens[notebook]" in packed.notes[0]
+    assert "pip install netron" in packed.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -234,7 +234,7 @@ def test_without_matplotlib_the_page_is_there_and_says_what_figures_need(monkeyp
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     page = report_page(CAPTURES["pieces"])
-    assert "Figures need matplotlib, which was not installed: pip install &#x27;ortlens[report]&#x27;." in page
+    assert "Figures need matplotlib, which was not installed: pip install matplotlib." in page
     assert "<figure>" not in page
     assert "<strong>Kernels</strong>" in page
 
