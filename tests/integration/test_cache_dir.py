@@ -125,7 +125,7 @@ def test_constants_inside_the_graph_are_told_apart(tmp_path: pathlib.Path) -> No
 
 
 @pytest.mark.parametrize(
-    "room", ["backend/conversion/converter.py", "backend/lowering/decompositions.py", "_torch/exporter.py", "analysis/cut.py"]
+    "source", ["backend/conversion/converter.py", "backend/lowering/decompositions.py", "_torch/exporter.py", "analysis/cut.py"]
 )
 def test_an_edited_source_makes_new_entries(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     package = tmp_path / "ortlens"

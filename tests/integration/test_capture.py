@@ -29,7 +29,7 @@ def other(x: torch.Tensor) -> torch.Tensor:
     return x.tan() + 1
 
 
-@pytest.mark.parametrize("backend", [ortlens_backend, "ortlens", "onnxrt", OrtBackend()], ids=str)
+@pytest.mark.parametrize("backend", [ortlens_backend, "ortlens", "onnxrt", OrtBackend()], ids=["function", "ortlens", "onnxrt", "object"])
 def test_capture_records_every_compile_by_our_backend_inside(backend: Any) -> None:
     with torch.no_grad():
         torch.compile(torch.cos, backend=backend)(X)

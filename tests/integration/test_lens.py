@@ -111,7 +111,7 @@ def test_a_foreign_backend_in_training_is_told_as_forward() -> None:
     assert lens.graphs.phase.tolist() == ["forward"]
 
 
-@pytest.mark.parametrize("backend", ["ortlens", "onnxrt", ortlens_backend, OrtBackend()], ids=str)
+@pytest.mark.parametrize("backend", ["ortlens", "onnxrt", ortlens_backend, OrtBackend()], ids=["ortlens", "onnxrt", "function", "object"])
 def test_our_backend_under_every_name(backend: Any) -> None:
     lens = Lens(backend)
     with torch.no_grad():
