@@ -82,12 +82,12 @@ def registry_with(custom: Mapping[Any, Callable[..., Any]] | None) -> Any:
     return registry
 
 
-def decomposition_table(registry: Any, distrusted: frozenset[Any] = frozenset()) -> dict[Any, Callable[..., Any]]:
+def decomposition_table(registry: Any, always_decompose: frozenset[Any] = frozenset()) -> dict[Any, Callable[..., Any]]:
     """Decompositions of every op that ONNX cannot express directly.
 
     Args:
         registry: As returned by `registry_with`.
-        distrusted: Op overloads to decompose although the registry has functions for them.
+        always_decompose: Op overloads to decompose although the registry has functions for them.
 
     Returns:
         A table for AOTAutograd that stops at the ops the registry has functions for.
@@ -99,7 +99,7 @@ def decomposition_table(registry: Any, distrusted: frozenset[Any] = frozenset())
     # `linalg.inv` and others raise for a singular matrix, in a node without outputs. torch 2.9 takes it for dead code and
     # answers with NaN instead; later versions know its effect (`torch/_higher_order_ops/effects.py`).
     has_side_effect(torch.ops.aten._linalg_check_errors.default)
-    implemented = set(_decomp.get_onnx_implemented_overloads(registry)) - distrusted
+    implemented = set(_decomp.get_onnx_implemented_overloads(registry)) - always_decompose
     table = dict(_decomp.create_onnx_friendly_decomposition_table(implemented))
     for overload in (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default):
         # AOTAutograd lifts tensor constants of the graph itself; decomposed, the constant would meet fake tensors raw.

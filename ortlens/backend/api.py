@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch.fx
 
     from ortlens.backend.cache.store import ModelCache
-    from ortlens.backend.cache.whole_graph import ReadyGraph
+    from ortlens.backend.cache.whole_graph import CachedGraph
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.runtime.session import SessionInfo
     from ortlens.trace.recorder import Recorder
@@ -61,7 +61,7 @@ class OrtBackend:
         """
         check_supported("torch", "onnxruntime", "onnx", "onnxscript")
         self.options = OrtBackendOptions.from_any(options)
-        self._graphs: weakref.WeakSet[CompiledGraph | ReadyGraph] = weakref.WeakSet()
+        self._graphs: weakref.WeakSet[CompiledGraph | CachedGraph] = weakref.WeakSet()
         self._custom: dict[Any, Callable[..., Any]] = {}
         self._tables: tuple[Any, dict[Any, Callable[..., Any]]] | None = None
 
@@ -77,7 +77,7 @@ class OrtBackend:
             A callable of the same inputs.
         """
         from ortlens import _torch
-        from ortlens.backend.gc_paused import undisturbed
+        from ortlens.backend.gc_paused import gc_paused
         from ortlens.backend.lowering.entry import Entry, left_alone, needs_gradient
 
         if not self.options.use_aot_autograd and needs_gradient(example_inputs):
@@ -95,7 +95,7 @@ class OrtBackend:
         )
         many = entry.op_count > _MANY_OPERATIONS
         with entry.recorded(), progress(f"lowering {entry.op_count:,} operations", 0, "", at_once=many):
-            compiled: Callable[..., Any] = undisturbed(backend, graph_module, example_inputs)
+            compiled: Callable[..., Any] = gc_paused(backend, graph_module, example_inputs)
         return entry.direct or compiled
 
     def tables(self) -> tuple[Any, dict[Any, Callable[..., Any]]]:
@@ -109,7 +109,7 @@ class OrtBackend:
             from ortlens.backend.lowering import decompositions
 
             registry = _torch.registry_with(custom)
-            table = _torch.decomposition_table(registry, decompositions.distrusted() - custom.keys())  # the user's word goes
+            table = _torch.decomposition_table(registry, decompositions.always_decompose() - custom.keys())  # the user's word goes
             own = {target: function for target, function in decompositions.own().items() if target not in custom}
             self._custom, self._tables = custom, (registry, {**table, **own})
         return self._tables
@@ -122,17 +122,17 @@ class OrtBackend:
 
         return whole_graph.key_of(graph_module, example_inputs, self.options)
 
-    def _of_earlier_process(self, key: str, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> ReadyGraph | None:
+    def _of_earlier_process(self, key: str, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CachedGraph | None:
         """A graph that needs no AOTAutograd; under a lens there is none, since the nodes that a lens shows are AOTAutograd's."""
         from ortlens import _torch
         from ortlens.backend.cache import whole_graph
-        from ortlens.backend.gc_paused import undisturbed
+        from ortlens.backend.gc_paused import gc_paused
 
         cache = self._cache()
         if cache is None:
             return None
         with _torch.real_tensors():
-            found: ReadyGraph | None = undisturbed(
+            found: CachedGraph | None = gc_paused(
                 whole_graph.load,
                 cache,
                 key,

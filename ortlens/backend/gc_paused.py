@@ -31,7 +31,7 @@ _at_work = 0
 _was_enabled = False
 
 
-def undisturbed(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+def gc_paused(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Call a function that compiles, on a roomy stack and without garbage collection.
 
     Args:

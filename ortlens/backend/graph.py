@@ -20,7 +20,7 @@ from ortlens import _torch
 from ortlens.backend.cache.store import Entry, ModelCache, key_of
 from ortlens.backend.conversion import converter
 from ortlens.backend.conversion.optimize import optimize_model
-from ortlens.backend.gc_paused import undisturbed
+from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.lowering import type_promotion
 from ortlens.backend.partitioning import extraction
 from ortlens.backend.partitioning.plan import Plan, plan_partitions, writes
@@ -141,7 +141,7 @@ class CompiledGraph:
                 return
         raise ConversionError(f"the graph could not be planned in {_MAX_PLANS} attempts")
 
-    def _convert(self, part: extraction.Part, step: Callable[[int], None], *, whole: bool) -> PartitionRunner | None:
+    def _convert(self, part: extraction.Partition, step: Callable[[int], None], *, whole: bool) -> PartitionRunner | None:
         """A runner for a partition, or None when nodes had to be excluded."""
         cache = self.job.cache
         key = cache and self.model_key(part)
@@ -167,11 +167,11 @@ class CompiledGraph:
             cached=entry is not None,
         )
 
-    def model_key(self, part: extraction.Part) -> str | None:
+    def model_key(self, part: extraction.Partition) -> str | None:
         """The name of a partition's model in the cache; None for one that has no lasting name."""
         return key_of(part.module, part.index, self.job.options.export_options)
 
-    def _made(self, part: extraction.Part, step: Callable[[int], None], *, whole: bool) -> Entry | None:
+    def _made(self, part: extraction.Partition, step: Callable[[int], None], *, whole: bool) -> Entry | None:
         """The ONNX model of a partition and what else is known of it, or None when nodes had to be excluded."""
         started = time.perf_counter_ns()
         try:
@@ -196,7 +196,7 @@ class CompiledGraph:
         except OSError as error:
             self._tell("cache_failed", "a converted model could not be kept in cache_dir; it runs all the same", error)
 
-    def _optimized(self, part: extraction.Part, model: ir.Model) -> tuple[ir.Model, bool]:
+    def _optimized(self, part: extraction.Partition, model: ir.Model) -> tuple[ir.Model, bool]:
         """The model made smaller, and whether that worked."""
         if self.job.dry_run:
             return model, False
@@ -213,11 +213,11 @@ class CompiledGraph:
         placeholders = self.placeholders()
         return frozenset(placeholders[i] for i in self.job.static_inputs if i < len(placeholders))
 
-    def _weight_inputs(self, part: extraction.Part) -> frozenset[int]:
+    def _weight_inputs(self, part: extraction.Partition) -> frozenset[int]:
         static = self._static_inputs()
         return frozenset(i for i, node in enumerate(part.inputs) if node in static)
 
-    def _exclude_failures(self, part: extraction.Part, failures: converter.NodeFailures, *, whole: bool) -> None:
+    def _exclude_failures(self, part: extraction.Partition, failures: converter.NodeFailures, *, whole: bool) -> None:
         for name, error in failures.failures.items():
             reason = f"its ONNX function raised {short_text(error)}"
             if self.job.options.on_error == "raise":
@@ -226,7 +226,7 @@ class CompiledGraph:
         if whole:
             self._exclude_part(part, "converter_raised", "its partition could not be converted")
 
-    def _exclude_part(self, part: extraction.Part, code: Any, reason: str, exception: str | None = None) -> None:
+    def _exclude_part(self, part: extraction.Partition, code: Any, reason: str, exception: str | None = None) -> None:
         for node in part.nodes:
             self._excluded.setdefault(node.name, Verdict(supported=False, code=code, reason=reason, exception=exception))
 
@@ -234,7 +234,7 @@ class CompiledGraph:
         with self._lock:
             if self.run == self._first_run:
                 try:
-                    undisturbed(self._prepare, args)
+                    gc_paused(self._prepare, args)
                 except Exception as error:  # noqa: BLE001 - whatever went wrong, PyTorch has the right answer
                     self._give_up(error)
         return self.run(args)
@@ -350,7 +350,7 @@ class CompiledGraph:
         """
         return {node.name: self._plan.verdicts[node].reason or "" for node in program.eager_nodes(self._plan)}
 
-    def alone(self, name: str) -> extraction.Part | None:
+    def alone(self, name: str) -> extraction.Partition | None:
         """One node cut out by itself, with the items that are taken of what it makes.
 
         Args:
@@ -360,12 +360,12 @@ class CompiledGraph:
             A partition of that node; None when there is no such node, or it computes nothing.
         """
         node = next((node for node in self._plan.verdicts if node.name == name), None)
-        if node is None or node in self._plan.roaming:
+        if node is None or node in self._plan.hoisted_sizes:
             return None
         members = [node, *(user for user in node.users if kind_of(user) is NodeKind.TUPLE)]
         verdicts = dict.fromkeys(members, Verdict(supported=True))
         level = dict.fromkeys(members, 0)
-        only = Plan(graph=self._plan.graph, verdicts=verdicts, level=level, partition_count=1, roaming=self._plan.roaming)
+        only = Plan(graph=self._plan.graph, verdicts=verdicts, level=level, partition_count=1, hoisted_sizes=self._plan.hoisted_sizes)
         return extraction.split(only, self._promoted)[0]
 
     def verdict_of(self, name: str) -> Verdict:
@@ -379,7 +379,7 @@ class CompiledGraph:
         """
         return next(verdict for node, verdict in self._plan.verdicts.items() if node.name == name)
 
-    def values_for(self, part: extraction.Part, args: list[Any]) -> list[Any]:
+    def values_for(self, part: extraction.Partition, args: list[Any]) -> list[Any]:
         """What PyTorch makes of the graph's inputs, as far as a partition takes it.
 
         Args:

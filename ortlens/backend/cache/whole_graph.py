@@ -17,8 +17,8 @@ import torch.fx
 from ortlens import _torch
 from ortlens.backend.cache import fingerprint
 from ortlens.backend.cache.store import Entry, ModelCache, digest_of
-from ortlens.backend.gc_paused import undisturbed
-from ortlens.backend.partitioning.extraction import Part
+from ortlens.backend.gc_paused import gc_paused
+from ortlens.backend.partitioning.extraction import Partition
 from ortlens.backend.runtime.session import PartitionRunner, RunnerHooks
 from ortlens.backend.runtime.threads import work_of
 from ortlens.errors import SessionError, UsageError
@@ -93,7 +93,7 @@ def _described(value: Any) -> list[Any] | None:
     return [str(value.dtype).removeprefix("torch."), list(value.shape), list(value.stride())]
 
 
-class ReadyGraph:
+class CachedGraph:
     """A graph of an earlier process, with a session of this one.
 
     Attributes:
@@ -135,7 +135,7 @@ class ReadyGraph:
             if self._ready:
                 return
             try:
-                undisturbed(self.runners[0].prepare, args)
+                gc_paused(self.runners[0].prepare, args)
             except UsageError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever the reason, PyTorch has the right answer
@@ -151,7 +151,7 @@ def load(  # noqa: PLR0913 - one call site; each by name
     inputs: Sequence[Any],
     options: OrtBackendOptions,
     transforms: Callable[[onnx.ModelProto], onnx.ModelProto],
-) -> ReadyGraph | None:
+) -> CachedGraph | None:
     """Find a graph of an earlier process.
 
     Args:
@@ -182,7 +182,7 @@ def load(  # noqa: PLR0913 - one call site; each by name
         work=facts["work"],
         cached=True,
     )
-    return ReadyGraph(runner, facts["outputs"])
+    return CachedGraph(runner, facts["outputs"])
 
 
 def _run_failed(_runner: PartitionRunner, error: Exception) -> None:
@@ -191,7 +191,7 @@ def _run_failed(_runner: PartitionRunner, error: Exception) -> None:
     )
 
 
-def _part(module: torch.fx.GraphModule, inputs: Sequence[Any], facts: dict[str, Any]) -> Part:
+def _part(module: torch.fx.GraphModule, inputs: Sequence[Any], facts: dict[str, Any]) -> Partition:
     """A partition that PyTorch would run as Dynamo's graph; it takes all inputs of that, also those that the model does without."""
     graph = torch.fx.Graph()
     sources = []
@@ -205,7 +205,7 @@ def _part(module: torch.fx.GraphModule, inputs: Sequence[Any], facts: dict[str, 
         outputs[-1].meta["val"] = _torch.fake_tensor(*_layout(value))
     graph.output(tuple(outputs))
     made = torch.fx.GraphModule({"whole": module}, graph, class_name="Ready")
-    return Part(index=0, module=made, inputs=tuple(sources), outputs=tuple(outputs), nodes=tuple(outputs))
+    return Partition(index=0, module=made, inputs=tuple(sources), outputs=tuple(outputs), nodes=tuple(outputs))
 
 
 def _taken(values: Sequence[Any], place: int) -> Any:

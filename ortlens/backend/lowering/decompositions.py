@@ -1,4 +1,4 @@
-"""Decompositions of our own, where torch has none or one that ONNX cannot use, and functions that are not to be trusted."""
+"""Our own decompositions, for operators where torch has none that ONNX can use, and the operators whose ONNX functions are wrong."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _aten = torch.ops.aten
-_STAYS: Any = NotImplemented  # what a decomposition answers to leave the operator as it is
+_STAYS: Any = NotImplemented  # a decomposition returns it to leave the operator as it is
 
 
 @functools.cache
 def own() -> dict[Any, Callable[..., Any]]:
-    """Decompositions of our own, among them attention, as exported programs hold it and in the CPU's fused form.
+    """Our own decompositions, including attention, both as exported programs contain it and in the CPU's fused form.
 
     Returns:
         Op overload -> function, for AOTAutograd's table.
@@ -39,49 +39,49 @@ def own() -> dict[Any, Callable[..., Any]]:
 
 
 @functools.cache
-def distrusted() -> frozenset[Any]:
-    """Ops that torch's own decompositions are used for, because their ONNX functions give other numbers.
+def always_decompose() -> frozenset[Any]:
+    """Operators that torch decomposes although they have ONNX functions, because the functions give different results.
 
     Returns:
-        Op overloads. `nll_loss_forward` makes up its second output, by which the backward divides; the training form of
-        batch normalisation gives a biased running variance.
+        Op overloads. The function of `nll_loss_forward` does not compute its second output, by which the backward divides. The
+        function of the training form of batch normalisation gives a biased running variance.
     """
     return frozenset({_aten.nll_loss_forward.default, _aten._native_batch_norm_legit_functional.default})  # noqa: SLF001 - a name
 
 
 def wrong_for(node: torch.fx.Node) -> str | None:
-    """Whether an op's ONNX function gives other numbers for these arguments.
+    """Whether the ONNX function of an operator gives different results for these arguments.
 
     Args:
         node: A `call_function` node.
 
     Returns:
-        What is wrong, or None. Source: onnxscript 0.7, `onnxscript/function_libs/torch_lib/ops/nn.py` and `core.py`.
+        What the function does wrong, or None. Source: onnxscript 0.7, `onnxscript/function_libs/torch_lib/ops/nn.py` and `core.py`.
     """
     if node.target in (_aten.avg_pool2d.default, _aten.avg_pool3d.default):
         given = node.args[_DIVISOR] if len(node.args) > _DIVISOR else node.kwargs.get("divisor_override")
         return None if given is None else "ignores divisor_override"
     if node.target is _aten.scatter_reduce.two:
-        return "adds up where it should average" if "mean" in (*node.args, *node.kwargs.values()) else None
+        return "adds values instead of averaging them" if "mean" in (*node.args, *node.kwargs.values()) else None
     return None
 
 
-_DIVISOR = 6  # place of divisor_override in the schema of avg_pool2d and avg_pool3d
+_DIVISOR = 6  # position of divisor_override in the schema of avg_pool2d and avg_pool3d
 
 
 @functools.cache
-def made_up_outputs() -> dict[Any, frozenset[int]]:
-    """Outputs that an op's ONNX function fills with something else, because inference never reads them.
+def invented_outputs() -> dict[Any, frozenset[int]]:
+    """Outputs that the ONNX function of an operator fills with constants, because inference never reads them.
 
     Returns:
-        Op overload -> positions; a graph that reads one of them keeps the op in PyTorch. Source: onnxscript 0.7,
+        Op overload -> positions. In a graph that reads one of them, the operator stays in PyTorch. Source: onnxscript 0.7,
         `onnxscript/function_libs/torch_lib/ops/`, where each is marked as faked.
     """
     bag, attention_extras = frozenset({1, 2, 3}), frozenset(range(1, 9))
     return {
         _aten.embedding_bag.default: bag,
         _aten.embedding_bag.padding_idx: bag,
-        _aten._embedding_bag.default: bag,  # noqa: SLF001 - operators' names, here and below
+        _aten._embedding_bag.default: bag,  # noqa: SLF001 - an operator's name, here and below
         _aten._embedding_bag_forward_only.default: bag,  # noqa: SLF001 - same
         _aten._linalg_det.default: frozenset({1, 2}),  # noqa: SLF001 - same
         _aten._native_batch_norm_legit_no_training.default: frozenset({1, 2}),  # noqa: SLF001 - same
@@ -92,7 +92,7 @@ def made_up_outputs() -> dict[Any, frozenset[int]]:
 
 
 def _squeeze_dim(tensor: torch.Tensor, dim: int) -> torch.Tensor:
-    """Squeezing a dimension that has more than one index does nothing; ONNX refuses it."""
+    """PyTorch ignores a squeeze of a dimension whose size is not 1, ONNX refuses it."""
     return _squeeze_dims(tensor, [dim])
 
 
@@ -106,10 +106,10 @@ def _squeeze_dims(tensor: torch.Tensor, dim: Sequence[int]) -> torch.Tensor:
 
 
 def _as_strided(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> torch.Tensor:
-    """A window on storage, as a gather from the values: an ONNX tensor has values and no storage.
+    """A view of the storage as a gather of values, because an ONNX tensor has no storage.
 
-    Works where the values are the whole storage in some order of dimensions, from the tensor's own offset on. Elsewhere
-    the operator stays, and PyTorch runs it (see `support.storage_readers`).
+    It requires that the tensor's values fill the storage in some order of dimensions, from the tensor's own offset on. Otherwise
+    the operator stays in PyTorch (see `support.storage_readers`).
     """
     start: Any = 0 if storage_offset is None else storage_offset - tensor.storage_offset()
     strides: Sequence[Any] = tensor.stride()
@@ -126,9 +126,9 @@ def _as_strided(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int]
 
 
 def _split(tensor: torch.Tensor, split_size: int, dim: int = 0) -> Sequence[torch.Tensor]:
-    """Parts of a size that is only known while running: ONNX would make a sequence of unknown length of it.
+    """A split whose size is known only at run time, as a split with one size per chunk.
 
-    How many parts there are is known all the same, since the graph has a node for each.
+    ONNX would make a sequence of unknown length. The number of chunks is known, because the graph has a node for each.
     """
     whole: Any = tensor.shape[dim]
     stays: Sequence[torch.Tensor] = _STAYS
@@ -136,15 +136,15 @@ def _split(tensor: torch.Tensor, split_size: int, dim: int = 0) -> Sequence[torc
         return stays
     count = int((whole + split_size - 1) // split_size)  # fixes the count; the size stays symbolic
     sizes = [split_size] * (count - 1) + [whole - split_size * (count - 1)]
-    parts: Sequence[torch.Tensor] = _aten.split_with_sizes.default(tensor, sizes, dim)
-    return parts
+    chunks: Sequence[torch.Tensor] = _aten.split_with_sizes.default(tensor, sizes, dim)
+    return chunks
 
 
 def _div(tensor: torch.Tensor, other: Any) -> torch.Tensor:
-    """True division of whole numbers, which gives floats: converted here, where torch still knows that.
+    """True division of integers, whose result is a float, with an explicit conversion.
 
-    torch 2.9 says of the result that it holds whole numbers when the sizes are symbolic, and what is traced after it
-    believes that. Source: `make_fast_binary_impl` in `torch/_subclasses/fake_impls.py`.
+    torch 2.9 infers an integer result when the sizes are symbolic, and the nodes traced after it rely on that.
+    Source: `make_fast_binary_impl` in `torch/_subclasses/fake_impls.py`.
     """
     if not (_is_whole(tensor) and _is_whole(other)):
         stays: torch.Tensor = _STAYS
@@ -161,7 +161,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _adaptive_max_pool(tensor: torch.Tensor, output_size: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Windows that are all of one size, as an ordinary pool; others stay. torch has this itself from 2.10 or later on."""
+    """Adaptive pooling whose windows all have the same size, as ordinary pooling. torch decomposes it itself from 2.10 or later on."""
     sizes: Sequence[Any] = tensor.shape[-len(output_size) :]
     stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
     if any(wanted == 0 or size == 0 or size % wanted for size, wanted in zip(sizes, output_size, strict=True)):

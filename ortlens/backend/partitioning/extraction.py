@@ -1,4 +1,4 @@
-"""A plan -> one GraphModule per partition, ready to be converted and, if need be, run by PyTorch instead."""
+"""From a plan to one GraphModule per partition, which can be converted to ONNX or, if that fails, run by PyTorch."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One partition, cut out of its graph.
+class Partition:
+    """One partition, extracted from its graph.
 
     Attributes:
-        index: Its place in the order of execution.
+        index: Its position in the order of execution.
         module: The nodes of the partition; takes `inputs`, returns a tuple of `outputs`.
         inputs: Nodes of the outer graph whose values it takes, in order.
-        outputs: Nodes of the outer graph whose values it makes, in order.
-        nodes: Nodes of the outer graph that it holds.
-        carried: Numbers and constants of the outer graph that it computes or holds for itself, beside others that do.
+        outputs: Nodes of the outer graph whose values it returns, in order.
+        nodes: Nodes of the outer graph that it runs.
+        carried: Hoisted size computations and constants of the outer graph of which it has its own copy.
     """
 
     index: int
@@ -35,15 +35,15 @@ class Part:
     carried: tuple[torch.fx.Node, ...] = ()
 
 
-def split(plan: Plan, owner: torch.nn.Module) -> list[Part]:
-    """Cut the partitions of a plan out of their graph.
+def split(plan: Plan, owner: torch.nn.Module) -> list[Partition]:
+    """Extract the partitions of a plan from their graph.
 
     Args:
-        plan: As made by `plan_partitions`.
-        owner: Module that holds the attributes the graph refers to (constants).
+        plan: The plan, see `plan_partitions`.
+        owner: The module that holds the constants the graph refers to.
 
     Returns:
-        The partitions in the order of execution; the plan's graph is left as it is.
+        The partitions in the order of execution. The plan's graph is not changed.
     """
     members: list[list[torch.fx.Node]] = [[] for _ in range(plan.partition_count)]
     for node in plan.verdicts:
@@ -52,7 +52,7 @@ def split(plan: Plan, owner: torch.nn.Module) -> list[Part]:
     return [_cut(plan, owner, index, nodes) for index, nodes in enumerate(members)]
 
 
-def _cut(plan: Plan, owner: torch.nn.Module, index: int, nodes: list[torch.fx.Node]) -> Part:
+def _cut(plan: Plan, owner: torch.nn.Module, index: int, nodes: list[torch.fx.Node]) -> Partition:
     inside = set(nodes)
     inputs, carried = _sources(plan, nodes, inside)
     graph = torch.fx.Graph()
@@ -65,18 +65,18 @@ def _cut(plan: Plan, owner: torch.nn.Module, index: int, nodes: list[torch.fx.No
     outputs = [node for node in nodes if _leaves(node, inside, plan)]
     graph.output(tuple(copies[node] for node in outputs))
     module = torch.fx.GraphModule(owner, graph, class_name=f"Partition{index}")
-    return Part(index=index, module=module, inputs=tuple(inputs), outputs=tuple(outputs), nodes=tuple(nodes), carried=tuple(carried))
+    return Partition(index=index, module=module, inputs=tuple(inputs), outputs=tuple(outputs), nodes=tuple(nodes), carried=tuple(carried))
 
 
 def _sources(plan: Plan, nodes: list[torch.fx.Node], inside: set[torch.fx.Node]) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
-    """What a partition takes from outside, and what it carries a copy of: roaming numbers and constants."""
+    """The inputs of a partition, and the size computations and constants that it gets a copy of."""
     inputs: dict[torch.fx.Node, None] = {}
     carried: dict[torch.fx.Node, None] = {}
 
     def visit(source: torch.fx.Node) -> None:
         if source in inside or source in inputs or source in carried:
             return
-        if source in plan.roaming or source.op == "get_attr":
+        if source in plan.hoisted_sizes or source.op == "get_attr":
             for deeper in source.all_input_nodes:
                 visit(deeper)
             carried[source] = None
@@ -90,7 +90,7 @@ def _sources(plan: Plan, nodes: list[torch.fx.Node], inside: set[torch.fx.Node])
 
 
 def _leaves(node: torch.fx.Node, inside: set[torch.fx.Node], plan: Plan) -> bool:
-    """Whether a value is needed outside. A tuple never leaves as such: its items do."""
+    """Whether a value is read outside the partition. A tuple is never an output itself; its items are."""
     if any(kind_of(user) is NodeKind.TUPLE and user in inside for user in node.users) and isinstance(node.meta.get("val"), (tuple, list)):
         return False
-    return any(user not in inside and user not in plan.roaming for user in node.users)
+    return any(user not in inside and user not in plan.hoisted_sizes for user in node.users)

@@ -1,4 +1,4 @@
-"""FX graph -> partitions: what `ortlens.analysis.cut` has to know of a graph, and its answer as a plan."""
+"""From an FX graph to a plan: describes the graph to `ortlens.analysis.cut` and reads its answer."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ class Plan:
 
     Attributes:
         graph: The graph.
-        verdicts: Node -> whether ONNX Runtime takes it, for every node but placeholders, attributes and the output.
-        level: Node -> wave; supported nodes of wave k form partition k, the others run before it.
-        partition_count: Number of waves that have a partition.
-        roaming: Numbers computed from sizes of the graph's inputs alone; they are computed wherever they are needed.
+        verdicts: Node -> whether ONNX Runtime supports it, for every node except placeholders, attributes and the output.
+        level: Node -> level; the supported nodes of level k form partition k, the others run before it.
+        partition_count: Number of levels that have a partition.
+        hoisted_sizes: Size computations that depend on the sizes of the graph's inputs alone. They belong to no partition: each
+            partition that needs one computes it itself.
     """
 
     graph: torch.fx.Graph
     verdicts: dict[torch.fx.Node, Verdict]
     level: dict[torch.fx.Node, int] = field(default_factory=dict)
     partition_count: int = 0
-    roaming: frozenset[torch.fx.Node] = frozenset()
+    hoisted_sizes: frozenset[torch.fx.Node] = frozenset()
 
     def in_partition(self, node: torch.fx.Node) -> bool:
         """Whether ONNX Runtime runs the node.
@@ -40,34 +41,34 @@ class Plan:
             node: Any node of the graph.
 
         Returns:
-            True for nodes of a partition; roaming numbers belong to none.
+            True for the nodes of a partition; False for hoisted size computations, which belong to none.
         """
         verdict = self.verdicts.get(node)
-        return verdict is not None and verdict.supported and node not in self.roaming
+        return verdict is not None and verdict.supported and node not in self.hoisted_sizes
 
 
 def plan_partitions(graph: torch.fx.Graph, verdict_of: Callable[[torch.fx.Node], Verdict], *, min_nodes: int = 1) -> Plan:
-    """Cut a graph.
+    """Divide a graph between ONNX Runtime and PyTorch.
 
     Args:
         graph: An ATen graph whose nodes carry `meta["val"]`.
         verdict_of: Decides one node.
-        min_nodes: Partitions with fewer compute nodes are given back to PyTorch.
+        min_nodes: Partitions with fewer compute nodes stay in PyTorch.
 
     Returns:
-        The plan; `partition_count` is 0 when ONNX Runtime takes nothing.
+        The plan; `partition_count` is 0 when ONNX Runtime runs nothing.
     """
     verdicts = {node: verdict_of(node) for node in graph.nodes if kind_of(node) is not NodeKind.OTHER}
-    nodes, roaming = list(verdicts), _roaming_numbers(graph)
+    nodes, hoisted = list(verdicts), _hoisted_sizes(graph)
     supported = [verdict.supported for verdict in verdicts.values()]
     ordered = [verdict.code == "side_effect" for verdict in verdicts.values()]
-    made = cut(_dag_of(nodes, roaming), supported, ordered, min_nodes=min_nodes)
+    made = cut(_dag_of(nodes, hoisted), supported, ordered, min_nodes=min_nodes)
     verdicts.update({nodes[place]: _too_small(count, min_nodes) for place, count in made.too_small.items()})
     level = dict(zip(nodes, made.level, strict=True))
-    return Plan(graph=graph, verdicts=verdicts, level=level, partition_count=made.count, roaming=roaming)
+    return Plan(graph=graph, verdicts=verdicts, level=level, partition_count=made.count, hoisted_sizes=hoisted)
 
 
-def _dag_of(nodes: list[torch.fx.Node], roaming: frozenset[torch.fx.Node]) -> Dag:
+def _dag_of(nodes: list[torch.fx.Node], hoisted: frozenset[torch.fx.Node]) -> Dag:
     place = {node: number for number, node in enumerate(nodes)}
     kinds = [kind_of(node) for node in nodes]
     values = [node.meta.get("val") for node in nodes]
@@ -77,33 +78,33 @@ def _dag_of(nodes: list[torch.fx.Node], roaming: frozenset[torch.fx.Node]) -> Da
         returned=[any(user not in place for user in node.users) for node in nodes],
         counted=[kind is NodeKind.COMPUTE for kind in kinds],
         anchored=[kind is NodeKind.TUPLE or isinstance(value, (tuple, list)) for kind, value in zip(kinds, values, strict=True)],
-        roaming=[node in roaming for node in nodes],
+        roaming=[node in hoisted for node in nodes],
         writes=[writes(node) for node in nodes],
         size_of=lambda number: provenance.tensor_bytes(values[number]),
     )
 
 
 def _too_small(count: int, min_nodes: int) -> Verdict:
-    reason = f"its partition would have {count} compute node{'' if count == 1 else 's'}, under min_partition_nodes={min_nodes}"
+    reason = f"its partition would have {count} compute node{'' if count == 1 else 's'}, fewer than min_partition_nodes={min_nodes}"
     return Verdict(supported=False, code="too_small", reason=reason)
 
 
-def _roaming_numbers(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
-    roaming: set[torch.fx.Node] = set()
+def _hoisted_sizes(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
+    hoisted: set[torch.fx.Node] = set()
     for node in graph.nodes:
-        if kind_of(node) is NodeKind.SIZE and all(s.op == "placeholder" or s in roaming for s in node.all_input_nodes):
-            roaming.add(node)
-    return frozenset(roaming)
+        if kind_of(node) is NodeKind.SIZE and all(s.op == "placeholder" or s in hoisted for s in node.all_input_nodes):
+            hoisted.add(node)
+    return frozenset(hoisted)
 
 
 def writes(node: torch.fx.Node) -> bool:
-    """Whether a node changes one of its arguments; rare, since AOTAutograd makes graphs functional.
+    """Whether a node changes one of its arguments; rare, because AOTAutograd makes graphs functional.
 
     Args:
         node: Any node of an ATen graph.
 
     Returns:
-        True for operators whose schema says so.
+        True if the operator's schema declares it mutable.
     """
     schema = getattr(node.target, "_schema", None)
     return schema is not None and bool(schema.is_mutable)

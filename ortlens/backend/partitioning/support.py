@@ -1,8 +1,8 @@
-"""May this node go to ONNX Runtime? If not, for which reason?
+"""Decides for each node whether ONNX Runtime supports it, and if not, why.
 
-The answer is given node by node and before anything is converted, from facts alone: what kind of node it is, whether
-the registry has a function for it, and whether both sides hold its tensors in the same bytes. What only conversion or
-session creation can find out comes back later as an exclusion (see `compiler.py`).
+The decision is made before anything is converted. It depends on the kind of the node, on whether the registry has a function
+for it, and on whether PyTorch and ONNX Runtime represent its tensors by the same bytes. Failures of conversion and of session
+creation exclude more nodes later (see `backend/graph.py`).
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 
 class NodeKind(Enum):
-    """What a node is to the partitioner."""
+    """The kinds of nodes that the partitioner tells apart."""
 
-    COMPUTE = "compute"  # makes tensors
-    TUPLE = "tuple"  # picks from a tuple; goes where its producer goes
-    SIZE = "size"  # makes a number
-    EFFECT = "effect"  # makes nothing: a check
+    COMPUTE = "compute"  # computes tensors
+    TUPLE = "tuple"  # takes an item of a tuple; runs where its producer runs
+    SIZE = "size"  # computes a number
+    EFFECT = "effect"  # computes nothing, such as an assertion
     OTHER = "other"  # placeholder, get_attr, output
 
 
 class Verdict(NamedTuple):
-    """Whether ONNX Runtime can take a node, and if not why."""
+    """Whether ONNX Runtime supports a node, and if not, why."""
 
     supported: bool
     code: ReasonCode | None = None
     reason: str | None = None
-    exception: str | None = None  # what was raised, for what was found out by trying
+    exception: str | None = None  # its text, if conversion or session creation raised one
 
 
 YES = Verdict(supported=True)
@@ -65,15 +65,15 @@ def kind_of(node: torch.fx.Node) -> NodeKind:
 
 
 class Support:
-    """Decides node by node, for one graph."""
+    """Decides which nodes of one graph ONNX Runtime supports."""
 
     def __init__(self, registry: Any, can_run_on: Callable[[str], str | None], excluded: Mapping[str, Verdict] | None = None) -> None:
-        """Prepare for one graph.
+        """Configure the decision for one graph.
 
         Args:
-            registry: As returned by `_torch.registry_with`.
-            can_run_on: Device type -> None when a provider serves it, else the reason in words.
-            excluded: Names of nodes that failed later, with their verdicts.
+            registry: The ONNX functions, see `_torch.registry_with`.
+            can_run_on: Device type -> None if a provider supports it, else the reason.
+            excluded: Node name -> verdict, for nodes that failed in an earlier attempt.
         """
         self._registry = registry
         self._can_run_on = can_run_on
@@ -86,13 +86,13 @@ class Support:
             node: A `call_function` node with `meta["val"]`.
 
         Returns:
-            Whether it is supported, and if not a code and a reason in words.
+            Whether it is supported, and if not, a code and a reason.
         """
         if node.name in self._excluded:
             return self._excluded[node.name]
         if node.target is operator.getitem:
             return self.verdict(node.all_input_nodes[0]) if node.all_input_nodes else YES
-        for rule in (self._effect, self._registered, self._made_up, self._elements, self._device, self._layout):
+        for rule in (self._effect, self._registered, self._wrong_function, self._elements, self._device, self._layout):
             verdict = rule(node)
             if verdict is not None:
                 return verdict
@@ -103,23 +103,23 @@ class Support:
 
         name = provenance.target_name(node)
         if kind_of(node) is NodeKind.EFFECT:
-            return Verdict(supported=False, code="side_effect", reason=f"{name} is a check that PyTorch makes while running")
+            return Verdict(supported=False, code="side_effect", reason=f"{name} is a check that PyTorch makes at run time")
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _without_dropout(node):
-            reason = f"{name} draws random numbers; only PyTorch's generator gives the numbers the seed promises"
+            reason = f"{name} draws random numbers; only PyTorch's generator reproduces them from the seed"
             return Verdict(supported=False, code="side_effect", reason=reason)
         schema = getattr(node.target, "_schema", None)
         if schema is not None and schema.is_mutable:
-            return Verdict(supported=False, code="side_effect", reason=f"{name} writes into its arguments; ONNX operators never do")
+            return Verdict(supported=False, code="side_effect", reason=f"{name} writes into its arguments, which ONNX operators cannot do")
         return None
 
     def _registered(self, node: torch.fx.Node) -> Verdict | None:
         import torch
 
         if isinstance(node.meta.get("val"), float) or _is_float_number(node):
-            return Verdict(supported=False, code="dtype", reason="a Python float keeps 64 bits, ONNX would keep 32")
+            return Verdict(supported=False, code="dtype", reason="a Python float has 64 bits, the ONNX model would use 32")
         name = provenance.target_name(node)
         if any(isinstance(_attribute_of(source), torch.nn.Module) for source in node.all_input_nodes):
-            return Verdict(supported=False, code="no_converter", reason=f"{name} runs graphs of its own, which stay in PyTorch with it")
+            return Verdict(supported=False, code="no_converter", reason=f"{name} runs graphs of its own, which stay in PyTorch")
         if _torch.dispatch(node, self._registry) is not None:
             return None
         if any(t.is_complex() for t in _tensors_of(node)):
@@ -130,8 +130,8 @@ class Support:
         known = dtypes.element_types()
         for tensor in _tensors_of(node):
             if tensor.dtype not in known:
-                held = str(tensor.dtype).removeprefix("torch.")
-                return Verdict(supported=False, code="dtype", reason=f"{held} tensors cannot be handed to ONNX Runtime")
+                name = str(tensor.dtype).removeprefix("torch.")
+                return Verdict(supported=False, code="dtype", reason=f"{name} tensors cannot be passed to ONNX Runtime")
         return None
 
     def _device(self, node: torch.fx.Node) -> Verdict | None:
@@ -146,24 +146,24 @@ class Support:
 
         for tensor in _tensors_of(node):
             if tensor.layout is not torch.strided:
-                return Verdict(supported=False, code="layout", reason=f"{tensor.layout} tensors have no ONNX form")
+                return Verdict(supported=False, code="layout", reason=f"{tensor.layout} tensors have no equivalent in ONNX")
         return None
 
-    def _made_up(self, node: torch.fx.Node) -> Verdict | None:
+    def _wrong_function(self, node: torch.fx.Node) -> Verdict | None:
         wrong = decompositions.wrong_for(node)
         if wrong is not None and not _torch.is_custom(node.target, self._registry):
             reason = f"the ONNX function of {provenance.target_name(node)} {wrong}"
             return Verdict(supported=False, code="no_converter", reason=reason)
-        made_up = decompositions.made_up_outputs().get(node.target, frozenset())
-        read = sorted(made_up & {user.args[1] for user in node.users if user.target is operator.getitem})
+        invented = decompositions.invented_outputs().get(node.target, frozenset())
+        read = sorted(invented & {user.args[1] for user in node.users if user.target is operator.getitem})
         if not read or _torch.is_custom(node.target, self._registry):
             return None
-        reason = f"the ONNX function of {provenance.target_name(node)} makes up output {read[0]}, which this graph reads"
+        reason = f"the ONNX function of {provenance.target_name(node)} does not compute output {read[0]}, which this graph reads"
         return Verdict(supported=False, code="no_converter", reason=reason)
 
 
 def _without_dropout(node: torch.fx.Node) -> bool:
-    """Whether an operator that would draw for its dropout has none to do: attention in inference."""
+    """Whether an operator with a dropout argument has a dropout of 0 and draws no random numbers: attention in inference."""
     arguments = getattr(getattr(node.target, "_schema", None), "arguments", ())
     for place, argument in enumerate(arguments):
         if argument.name == "dropout_p":
@@ -173,7 +173,7 @@ def _without_dropout(node: torch.fx.Node) -> bool:
 
 
 def _attribute_of(node: torch.fx.Node) -> object:
-    """What a `get_attr` node stands for; None for every other node."""
+    """The attribute that a `get_attr` node reads; None for every other node."""
     owner = node.graph.owning_module
     if node.op != "get_attr" or owner is None:
         return None
@@ -183,10 +183,10 @@ def _attribute_of(node: torch.fx.Node) -> object:
 
 
 def storage_readers(graph: torch.fx.Graph) -> dict[str, Verdict]:
-    """Nodes that must stay in PyTorch because a window on storage is taken of what they make.
+    """Nodes that must stay in PyTorch because `as_strided` reads the storage behind their results.
 
-    `as_strided` reads the storage behind a view. ONNX Runtime hands over values, so the operator and the chain of views
-    under it belong together, on PyTorch's side, down to the tensor that owns the storage.
+    ONNX Runtime returns values without their storage. So the operator and the chain of views that it reads stay in PyTorch, down
+    to the tensor that owns the storage.
 
     Args:
         graph: An ATen graph.
@@ -216,7 +216,7 @@ def _is_float_number(node: torch.fx.Node) -> bool:
 
 
 def _tensors_of(node: torch.fx.Node) -> list[Any]:
-    """Tensors a node reads and makes."""
+    """The tensors that a node reads and computes."""
     found = list(provenance.tensors_in(node.meta.get("val")))
     for source in node.all_input_nodes:
         found.extend(provenance.tensors_in(source.meta.get("val")))

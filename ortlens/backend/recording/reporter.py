@@ -233,7 +233,7 @@ class GraphReporter:
                 item_sizes=tuple(provenance.tensor_bytes(item.meta.get("val")) for item in items),
                 item_outputs=tuple(item.name for item in items if any(user.op == "output" for user in item.users)),
                 item_inputs=tuple(source.name for source in node.all_input_nodes if kind_of(source) is NodeKind.TUPLE),
-                roaming=node in plan.roaming,
+                roaming=node in plan.hoisted_sizes,
             )
         )
         if _is_fallback(plan, node):

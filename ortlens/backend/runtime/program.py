@@ -114,7 +114,7 @@ class _Writer:
         wanted = set(output.all_input_nodes)
         kept = []
         for step in reversed(steps):
-            droppable = step.node is not None and step.node in self._plan.roaming
+            droppable = step.node is not None and step.node in self._plan.hoisted_sizes
             if not droppable or wanted.intersection(step.writes):
                 wanted.update(step.reads)
                 kept.append(step)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from ortlens.backend.options import OrtBackendOptions
-    from ortlens.backend.partitioning.extraction import Part
+    from ortlens.backend.partitioning.extraction import Partition
     from ortlens.trace.records import SessionCause
 
 Around: TypeAlias = Callable[[Callable[..., tuple[Any, ...]], tuple[Any, ...]], tuple[Any, ...]]
@@ -111,7 +111,7 @@ class PartitionRunner:
 
     def __init__(  # noqa: PLR0913 - one call site
         self,
-        part: Part,
+        part: Partition,
         model: onnx.ModelProto,
         permutations: Sequence[tuple[int, ...] | None],
         *,
@@ -550,7 +550,7 @@ class RunnerHooks:
     run_failed: Callable[[PartitionRunner, Exception], None]
 
 
-def signature_text(info: SessionInfo, part: Part) -> str:
+def signature_text(info: SessionInfo, part: Partition) -> str:
     """The dtypes and shapes that a session accepts.
 
     Args:

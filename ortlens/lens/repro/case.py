@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import onnx
 
     from ortlens.backend.graph import CompiledGraph
-    from ortlens.backend.partitioning.extraction import Part
+    from ortlens.backend.partitioning.extraction import Partition
     from ortlens.backend.runtime.session import PartitionRunner
 
 _PLAIN_GLOBALS = ("inf", "nan", "NoneType", "torch", "device", "fx_pytree", "pytree")
@@ -55,7 +55,7 @@ class Subject:
 
     name: str
     graph: CompiledGraph
-    part: Part
+    part: Partition
     runner: PartitionRunner | None = None
     reason: tuple[str, str] | None = None
 
@@ -135,7 +135,7 @@ def _title(subject: Subject, targets: Sequence[str]) -> str:
 # ---------------------------------------------------------------------------------------------------------- the inputs
 
 
-def _with_open_constants(part: Part, *, keep: bool) -> tuple[torch.fx.GraphModule, dict[str, torch.Tensor]]:
+def _with_open_constants(part: Partition, *, keep: bool) -> tuple[torch.fx.GraphModule, dict[str, torch.Tensor]]:
     """The program with its constants as arguments, and those of them that may not be told.
 
     A constant of more than one floating-point number may be something learned; the model is then made anew without it.

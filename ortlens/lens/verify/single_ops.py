@@ -14,7 +14,7 @@ import torch
 import torch.fx
 
 from ortlens.backend.conversion import converter
-from ortlens.backend.partitioning.extraction import Part
+from ortlens.backend.partitioning.extraction import Partition
 from ortlens.backend.runtime.session import PartitionRunner, RunnerHooks
 from ortlens.lens.verify.lockstep import Missing, Step, call_in_double, widened
 from ortlens.lens.verify.open_results import differ_by_ties, is_uninitialised
@@ -127,7 +127,7 @@ def _item(value: Any, item: int | None) -> Any:
     return value if item is None or isinstance(value, Missing) else value[item]
 
 
-def _part_of(node: torch.fx.Node, items: Sequence[int | None]) -> Part:
+def _part_of(node: torch.fx.Node, items: Sequence[int | None]) -> Partition:
     """A partition of one operator."""
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -140,7 +140,7 @@ def _part_of(node: torch.fx.Node, items: Sequence[int | None]) -> Part:
     owner = node.graph.owning_module
     module = torch.fx.GraphModule(torch.nn.Module() if owner is None else owner, graph)
     inputs = tuple(copies[source] for source in _sources(node))
-    return Part(index=0, module=module, inputs=inputs, outputs=tuple(outputs), nodes=(made,))
+    return Partition(index=0, module=module, inputs=inputs, outputs=tuple(outputs), nodes=(made,))
 
 
 def _chosen(graph: torch.fx.Graph, made: torch.fx.Node, item: int) -> torch.fx.Node:

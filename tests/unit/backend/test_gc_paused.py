@@ -7,25 +7,25 @@ import threading
 
 import pytest
 
-from ortlens.backend.gc_paused import roomy, undisturbed
+from ortlens.backend.gc_paused import gc_paused, roomy
 
 
 def test_the_collector_rests_meanwhile_and_comes_back() -> None:
     assert gc.isenabled()
-    assert undisturbed(lambda first, *, second: (first, second, gc.isenabled()), 1, second=2) == (1, 2, False)
+    assert gc_paused(lambda first, *, second: (first, second, gc.isenabled()), 1, second=2) == (1, 2, False)
     assert gc.isenabled()
 
 
 def test_it_comes_back_after_an_error() -> None:
     with pytest.raises(ZeroDivisionError):
-        undisturbed(lambda: 1 // 0)
+        gc_paused(lambda: 1 // 0)
     assert gc.isenabled()
 
 
 def test_it_stays_off_for_who_had_it_off() -> None:
     gc.disable()
     try:
-        undisturbed(lambda: None)
+        gc_paused(lambda: None)
         assert not gc.isenabled()
     finally:
         gc.enable()
@@ -38,10 +38,10 @@ def test_the_last_of_several_threads_switches_it_on() -> None:
         inside.set()
         leave.wait()
 
-    thread = threading.Thread(target=lambda: undisturbed(slow))
+    thread = threading.Thread(target=lambda: gc_paused(slow))
     thread.start()
     inside.wait()
-    undisturbed(lambda: None)
+    gc_paused(lambda: None)
     assert not gc.isenabled()
     leave.set()
     thread.join()
@@ -49,7 +49,7 @@ def test_the_last_of_several_threads_switches_it_on() -> None:
 
 
 def test_nested() -> None:
-    assert undisturbed(lambda: undisturbed(lambda: 5)) == 5
+    assert gc_paused(lambda: gc_paused(lambda: 5)) == 5
     assert gc.isenabled()
 
 

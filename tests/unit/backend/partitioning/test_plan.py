@@ -119,8 +119,8 @@ def test_no_partition_is_under_the_limit(dag: Dag) -> None:
 def test_the_reason_counts_in_good_english() -> None:
     plan, nodes = planned(chain("+-++"), min_nodes=3)
     assert [plan.verdicts[node].reason for node in (nodes[0], nodes[2])] == [
-        "its partition would have 1 compute node, under min_partition_nodes=3",
-        "its partition would have 2 compute nodes, under min_partition_nodes=3",
+        "its partition would have 1 compute node, fewer than min_partition_nodes=3",
+        "its partition would have 2 compute nodes, fewer than min_partition_nodes=3",
     ]
 
 
@@ -181,6 +181,6 @@ def test_numbers_of_input_sizes_belong_nowhere_and_are_no_partition() -> None:
     plan = plan_partitions(graph, lambda _: YES)
     numbers = {node for node in graph.nodes if kind_of(node) is NodeKind.SIZE}
     assert numbers
-    assert numbers == plan.roaming
+    assert numbers == plan.hoisted_sizes
     assert not any(plan.in_partition(node) for node in numbers)
     assert plan.partition_count == 1
