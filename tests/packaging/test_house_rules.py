@@ -8,8 +8,6 @@ from importlib.metadata import requires, version
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from ortlens import _versions, doctor
 
 if sys.version_info >= (3, 11):
@@ -97,33 +95,32 @@ def test_the_coverage_gates_are_the_agreed_ones() -> None:
     assert "--omit='ortlens/trace/*,ortlens/analysis/*' --fail-under=85" in makefile
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_exception_in_the_source_has_a_code_and_a_reason(path: Path) -> None:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert [f"{number}: {line.strip()}" for number, line in enumerate(lines, 1) if BARE_EXCEPTION.search(line)] == []
+def test_every_exception_in_the_source_has_a_code_and_a_reason() -> None:
+    numbered = ((path, number, line) for path in SOURCES for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1))
+    bare = [f"{path.relative_to(ROOT)}:{number}: {line.strip()}" for path, number, line in numbered if BARE_EXCEPTION.search(line)]
+    assert bare == []
 
 
-@pytest.mark.parametrize(
-    ("line", "bare"),
-    [
-        ("x = 1  # noqa", True),
-        ("x = 1  # noqa: E501", True),
-        ("x = 1  # noqa: E501 - a table reads best in one line", False),
-        ("x = 1  # noqa: E501, ANN401 - two of them", False),
-        ("x = 1  # type: ignore", True),
-        ("x = 1  # type: ignore[union-attr]", True),
-        ("x = 1  # type: ignore[union-attr]  # the line above rules None out", False),
-        ("x = 1  # pragma: no cover", True),
-        ("x = 1  # pragma: no cover - needs a GPU", False),
-    ],
-)
-def test_an_exception_without_a_reason_is_seen(line: str, *, bare: bool) -> None:
-    assert bool(BARE_EXCEPTION.search(line)) is bare
+def test_an_exception_without_a_reason_is_seen() -> None:
+    bare = [
+        "x = 1  # noqa",
+        "x = 1  # noqa: E501",
+        "x = 1  # type: ignore",
+        "x = 1  # type: ignore[union-attr]",
+        "x = 1  # pragma: no cover",
+    ]
+    explained = [
+        "x = 1  # noqa: E501 - a table reads best in one line",
+        "x = 1  # noqa: E501, ANN401 - two of them",
+        "x = 1  # type: ignore[union-attr]  # the line above rules None out",
+        "x = 1  # pragma: no cover - needs a GPU",
+    ]
+    assert [line for line in [*bare, *explained] if BARE_EXCEPTION.search(line)] == bare
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_file_is_named_for_want_of_a_name(path: Path) -> None:
-    assert path.stem not in {"utils", "util", "helpers", "helper", "manager", "handler", "common", "misc"}
+def test_no_file_is_named_for_want_of_a_name() -> None:
+    vague = {"utils", "util", "helpers", "helper", "manager", "handler", "common", "misc"}
+    assert [path for path in SOURCES if path.stem in vague] == []
 
 
 def test_one_install_brings_every_feature() -> None:
