@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ortlens.backend.cache.store import ModelCache
     from ortlens.backend.cache.whole_graph import CachedGraph
     from ortlens.backend.graph import CompiledGraph
-    from ortlens.backend.runtime.session import SessionInfo
+    from ortlens.backend.runtime.session_info import SessionInfo
     from ortlens.trace.recorder import Recorder
     from ortlens.trace.records import Phase
 

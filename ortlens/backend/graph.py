@@ -7,7 +7,6 @@ is planned anew; whatever happens, PyTorch can always run what is left.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 import warnings
@@ -23,22 +22,23 @@ from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.lowering import type_promotion
 from ortlens.backend.partitioning import extraction
-from ortlens.backend.partitioning.plan import Plan, plan_partitions, writes
-from ortlens.backend.partitioning.support import NodeKind, Support, Verdict, kind_of, storage_readers
+from ortlens.backend.partitioning.plan import Plan, plan_partitions
+from ortlens.backend.partitioning.support import Support, Verdict, storage_readers
 from ortlens.backend.recording.reporter import GraphReporter, Phases
 from ortlens.backend.runtime import program, threads
-from ortlens.backend.runtime.session import PartitionRunner, RunnerHooks, SessionInfo
+from ortlens.backend.runtime.runner import PartitionRunner, runner_for
 from ortlens.backend.runtime.session_config import ModelRefused
 from ortlens.errors import ConversionError, OrtLensError, SessionError, UsageError
 from ortlens.progress import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     import onnx
     import onnx_ir as ir
 
     from ortlens.backend.options import OrtBackendOptions
+    from ortlens.backend.runtime.session_info import SessionInfo
     from ortlens.trace.records import Phase
     from ortlens.trace.runlog import RunLog
 
@@ -95,8 +95,8 @@ class CompiledGraph:
     runners: list[PartitionRunner] = field(default_factory=list)
     phases: Phases = field(default_factory=Phases)
     run: Callable[[list[Any]], list[Any]] = field(init=False)
-    _plan: Plan = field(init=False)
-    _promoted: torch.fx.GraphModule = field(init=False)
+    plan: Plan = field(init=False)
+    promoted: torch.fx.GraphModule = field(init=False)
     _excluded: dict[str, Verdict] = field(default_factory=dict)
     _weights: dict[str, Any] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -121,7 +121,7 @@ class CompiledGraph:
             copied.graph.erase_node(node)  # what it says of dtype and device was settled while tracing
         copied.graph.eliminate_dead_code()
         self._excluded.update(storage_readers(copied.graph))
-        self._promoted = copied
+        self.promoted = copied
         self.phases.partition_ns += time.perf_counter_ns() - started
 
     def _build(self) -> None:
@@ -129,9 +129,9 @@ class CompiledGraph:
         for attempt in range(_MAX_PLANS):
             started = time.perf_counter_ns()
             support = Support(self.job.registry, self.job.can_run_on, self._excluded)
-            graph = self._promoted.graph
-            self._plan = plan_partitions(graph, support.verdict, min_nodes=self.job.options.min_partition_nodes)
-            parts = extraction.split(self._plan, self._promoted)
+            graph = self.promoted.graph
+            self.plan = plan_partitions(graph, support.verdict, min_nodes=self.job.options.min_partition_nodes)
+            parts = extraction.split(self.plan, self.promoted)
             self.phases.partition_ns += time.perf_counter_ns() - started
             with progress("converting to ONNX", sum(len(part.module.graph.nodes) for part in parts), "node") as step:
                 converted = [self._convert(part, step, whole=attempt == _MAX_PLANS - 2) for part in parts]
@@ -154,15 +154,14 @@ class CompiledGraph:
         started = time.perf_counter_ns()
         proto = self.job.transforms(made.model)
         self.phases.optimize_ns += time.perf_counter_ns() - started
-        return PartitionRunner(
+        return runner_for(
             part,
             proto,
-            [None if order is None else tuple(order) for order in made.facts["permutations"]],
-            options=self.job.options,
+            made.facts,
+            self,
             weight_inputs=self._weight_inputs(part),
-            freeze=self.job.phase == "inference" and self.job.options.freeze_weights is not False,
-            alternates=self.job.phase != "inference" or self._plan.partition_count > 1 or bool(program.eager_nodes(self._plan)),
-            hooks=RunnerHooks(session_made=self._session_made, run_failed=self._run_failed),
+            inference=self.job.phase == "inference",
+            alternates=self.job.phase != "inference" or self.plan.partition_count > 1 or bool(program.eager_nodes(self.plan)),
             work=threads.work_of(part.nodes),
             cached=entry is not None,
         )
@@ -260,10 +259,10 @@ class CompiledGraph:
             self._build()
         log = None
         if self.job.reporter is not None:
-            log = self.job.reporter.eager_log(program.eager_nodes(self._plan))
+            log = self.job.reporter.eager_log(program.eager_nodes(self.plan))
             self.job.reporter.amend_phases(self.phases)
         self._weights = {node.name: args[place] for place, node in enumerate(self.placeholders()) if place in self.job.static_inputs}
-        self.run = program.make_program(self._plan, self._promoted, self.runners, log)
+        self.run = program.make_program(self.plan, self.promoted, self.runners, log)
         if self.job.prepared is not None:
             self.job.prepared(self)
 
@@ -314,7 +313,7 @@ class CompiledGraph:
 
     def output_nodes(self) -> list[Any]:
         """What the graph returns: nodes, and constants as they are."""
-        output = next(node for node in self._promoted.graph.nodes if node.op == "output")
+        output = next(node for node in self.promoted.graph.nodes if node.op == "output")
         returned: Any = output.args[0]
         return list(returned) if isinstance(returned, (list, tuple)) else [returned]
 
@@ -323,89 +322,17 @@ class CompiledGraph:
         """Whether it ran already; until then there is nothing to intercept, since the first call makes what runs."""
         return self.run != self._first_run
 
-    @contextlib.contextmanager
-    def intercepted(self, around: Callable[[Callable[[list[Any]], list[Any]], list[Any]], list[Any]]) -> Iterator[None]:
-        """Have every call of this graph go through a function; it must be prepared.
-
-        Args:
-            around: Called with what runs the graph now, and with the list of its inputs, which is emptied; returns its outputs.
-        """
-        inner = self.run
-
-        def through(args: list[Any]) -> list[Any]:
-            return around(inner, args)
-
-        self.run = through
-        try:
-            yield
-        finally:
-            if self.run is through:
-                self.run = inner
-
     def left_in_torch(self) -> dict[str, str]:
         """The nodes that PyTorch runs.
 
         Returns:
             FX name -> the reason in words.
         """
-        return {node.name: self._plan.verdicts[node].reason or "" for node in program.eager_nodes(self._plan)}
-
-    def alone(self, name: str) -> extraction.Partition | None:
-        """One node cut out by itself, with the items that are taken of what it makes.
-
-        Args:
-            name: Of a node of the graph.
-
-        Returns:
-            A partition of that node; None when there is no such node, or it computes nothing.
-        """
-        node = next((node for node in self._plan.verdicts if node.name == name), None)
-        if node is None or node in self._plan.hoisted_sizes:
-            return None
-        members = [node, *(user for user in node.users if kind_of(user) is NodeKind.TUPLE)]
-        verdicts = dict.fromkeys(members, Verdict(supported=True))
-        level = dict.fromkeys(members, 0)
-        only = Plan(graph=self._plan.graph, verdicts=verdicts, level=level, partition_count=1, hoisted_sizes=self._plan.hoisted_sizes)
-        return extraction.split(only, self._promoted)[0]
-
-    def verdict_of(self, name: str) -> Verdict:
-        """Whether ONNX Runtime takes a node.
-
-        Args:
-            name: Of a node of the graph.
-
-        Returns:
-            The verdict of the latest plan.
-        """
-        return next(verdict for node, verdict in self._plan.verdicts.items() if node.name == name)
-
-    def values_for(self, part: extraction.Partition, args: list[Any]) -> list[Any]:
-        """What PyTorch makes of the graph's inputs, as far as a partition takes it.
-
-        Args:
-            part: Of this graph.
-            args: The inputs of the graph; nothing is written to them, operators that would are left out.
-
-        Returns:
-            A value per input of the partition.
-        """
-        wanted = set(part.inputs)
-        env: dict[torch.fx.Node, Any] = dict(zip(self.placeholders(), args, strict=True))
-        for node in self._promoted.graph.nodes:
-            if wanted <= env.keys():
-                break
-            if node.op == "get_attr":
-                env[node] = getattr(self._promoted, str(node.target))
-            elif node.op == "call_function" and writes(node):
-                env[node] = env[node.all_input_nodes[0]]  # what it would have written to
-            elif node.op == "call_function":
-                values = torch.fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
-                env[node] = node.target(*values[0], **values[1])
-        return [env[node] for node in part.inputs]
+        return {node.name: self.plan.verdicts[node].reason or "" for node in program.eager_nodes(self.plan)}
 
     def whole(self) -> PartitionRunner | None:
         """The partition that makes every output of the graph from its inputs, if there is one; then nothing is left to PyTorch."""
-        if len(self.runners) != 1 or program.eager_nodes(self._plan):
+        if len(self.runners) != 1 or program.eager_nodes(self.plan):
             return None
         (runner,) = self.runners
         made = set(runner.part.outputs)
@@ -413,7 +340,7 @@ class CompiledGraph:
 
     def placeholders(self) -> list[torch.fx.Node]:
         """The inputs of the graph, in order."""
-        return [node for node in self._promoted.graph.nodes if node.op == "placeholder"]
+        return [node for node in self.promoted.graph.nodes if node.op == "placeholder"]
 
     def _exclude_refused(self, runner: PartitionRunner, error: Exception) -> None:
         """Exclude the nodes that ONNX Runtime's message names, else the whole partition."""
@@ -431,7 +358,13 @@ class CompiledGraph:
         if not found:
             self._exclude_part(runner.part, "session_refused", reason, _whole_text(error))
 
-    def _session_made(self, runner: PartitionRunner, info: SessionInfo) -> RunLog | None:
+    @property
+    def options(self) -> OrtBackendOptions:
+        """The user's options, for the runners."""
+        return self.job.options
+
+    def session_made(self, runner: PartitionRunner, info: SessionInfo) -> RunLog | None:
+        """Dump and record a new session; see `RunnerContext`."""
         path = None if runner.ran_before else self._dumped(runner)
         if self.job.reporter is None:
             return None
@@ -447,7 +380,8 @@ class CompiledGraph:
             self._tell("dump_failed", "a model could not be dumped; it runs all the same", error)
             return None
 
-    def _run_failed(self, runner: PartitionRunner, error: Exception) -> None:
+    def run_failed(self, runner: PartitionRunner, error: Exception) -> None:
+        """Record a partition that went back to PyTorch; see `RunnerContext`."""
         reason = f"ONNX Runtime failed while running it: {short_text(error)}"
         self._tell("run_failed", f"a partition of {len(runner.part.nodes)} nodes went back to PyTorch", error)
         if self.job.reporter is not None:
@@ -456,7 +390,7 @@ class CompiledGraph:
     def _report_plan(self) -> None:
         if self.job.reporter is not None:
             least = self.job.options.min_partition_nodes
-            self.job.reporter.planned(self._plan, self.runners, self.phases, weights=self._static_inputs(), min_nodes=least)
+            self.job.reporter.planned(self.plan, self.runners, self.phases, weights=self._static_inputs(), min_nodes=least)
 
     def _tell(self, rule: str, title: str, error: Exception) -> None:
         if self.job.reporter is not None:

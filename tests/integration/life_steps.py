@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
 from ortlens import OrtBackend
-from ortlens.backend.runtime import session
+from ortlens.backend.runtime import runner
 from tests.integration.lives import FLOATS, TOLERANCES, Draw, Life, Pair, recompiling_at_will
 
 if TYPE_CHECKING:
@@ -345,7 +345,7 @@ def compile_anew(life: Life, draw: Draw) -> None:
 def freeze_less(life: Life, draw: Draw) -> None:
     """From here on weights that change become inputs, as they do outside of these tests after a few changes."""
     del life
-    session._MAX_REFREEZES = draw.below(3)
+    runner._MAX_REFREEZES = draw.below(3)
 
 
 def collect_garbage(life: Life, draw: Draw) -> None:

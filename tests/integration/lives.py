@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ortlens.backend.runtime import session
+from ortlens.backend.runtime import runner
 
 if TYPE_CHECKING:
     import contextlib
@@ -255,7 +255,7 @@ def failure_of(kind: str, steps: Sequence[Step], known: Steps, compile_module: C
     torch.compiler.reset()
     life = Life(kind, compile_module)
     # Weights that change often are frozen no more, after which no change is of interest: here they stay frozen until a step ends that.
-    with recompiling_at_will(), mock.patch.object(session, "_MAX_REFREEZES", sys.maxsize):
+    with recompiling_at_will(), mock.patch.object(runner, "_MAX_REFREEZES", sys.maxsize):
         for step in steps:
             try:
                 known[step.name](life, Draw(step.number))

@@ -12,7 +12,6 @@ from torch import nn
 import ortlens
 from ortlens.analysis.findings import compiling
 from ortlens.analysis.findings.registry import findings_of
-from ortlens.backend.runtime.session import PartitionRunner
 from ortlens.lens.measuring import probes
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ortlens import Lens
+    from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.trace.records import Finding
 
 
@@ -166,12 +166,12 @@ def test_outputs_of_symbolic_size_are_measured_preallocated(monkeypatch: pytest.
 
 
 def test_a_trial_that_fails_is_told_and_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(self: PartitionRunner, **_settings: object) -> PartitionRunner:
-        raise RuntimeError(f"no variant of {len(self.part.nodes)} nodes")
+    def refused(runner: PartitionRunner, **_settings: object) -> PartitionRunner:
+        raise RuntimeError(f"no variant of {len(runner.part.nodes)} nodes")
 
     model, x = nn.Linear(256, 256), torch.ones(1, 256)
     lens = explained(model, x, options={"freeze_weights": False})
-    monkeypatch.setattr(PartitionRunner, "variant", refused)
+    monkeypatch.setattr(probes, "variant_of", refused)
     with pytest.warns(RuntimeWarning, match="failed while probing"):
         found = probed(lens, x)
     assert found["lens_failed"].evidence.startswith("RuntimeError: no variant of")

@@ -10,7 +10,7 @@ import torch
 
 import ortlens
 from ortlens import _torch
-from ortlens.backend.runtime import session
+from ortlens.backend.runtime import runner
 from tests.integration.against_eager import assert_same
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def test_a_session_that_cannot_be_made_leaves_it_to_pytorch(tmp_path: pathlib.Pa
     def refuse(*_: object) -> None:
         raise RuntimeError("no session today")
 
-    monkeypatch.setattr(session.PartitionRunner, "prepare", refuse)
+    monkeypatch.setattr(runner.PartitionRunner, "prepare", refuse)
     fast = compiled(layers, tmp_path)
     with pytest.warns(RuntimeWarning, match="no session today"):
         assert_same(fast(x), layers(x))
@@ -249,6 +249,6 @@ def test_inputs_that_nothing_reads(tmp_path: pathlib.Path, asked: Watched, monke
     def fail(*_: object) -> None:
         raise RuntimeError("no session today")
 
-    monkeypatch.setattr(session.PartitionRunner, "prepare", fail)
+    monkeypatch.setattr(runner.PartitionRunner, "prepare", fail)
     with pytest.warns(RuntimeWarning, match="no session today"):
         assert_same(compiled(layers, tmp_path)(x, y), layers(x, y))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +20,7 @@ from ortlens.backend.cache import fingerprint
 from ortlens.backend.cache.store import Entry, ModelCache, digest_of
 from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.partitioning.extraction import Partition
-from ortlens.backend.runtime.session import PartitionRunner, RunnerHooks
+from ortlens.backend.runtime.runner import PartitionRunner, runner_for
 from ortlens.backend.runtime.threads import work_of
 from ortlens.errors import SessionError, UsageError
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.options import OrtBackendOptions
+    from ortlens.backend.runtime.session_info import SessionInfo
 
 
 def key_of(module: torch.fx.GraphModule, inputs: Sequence[Any], options: OrtBackendOptions) -> str | None:
@@ -170,25 +172,34 @@ def load(  # noqa: PLR0913 - one call site; each by name
     if found is None or entry is None:
         return None
     facts = found.facts
-    runner = PartitionRunner(
+    runner = runner_for(
         _part(module, inputs, facts),
         transforms(entry.model),
-        [None if order is None else tuple(order) for order in entry.facts["permutations"]],
-        options=options,
+        entry.facts,
+        _Context(options),
         weight_inputs=frozenset(facts["weights"]),
-        freeze=options.freeze_weights is not False,
+        inference=True,
         alternates=False,
-        hooks=RunnerHooks(session_made=lambda _runner, _info: None, run_failed=_run_failed),
         work=facts["work"],
         cached=True,
     )
     return CachedGraph(runner, facts["outputs"])
 
 
-def _run_failed(_runner: PartitionRunner, error: Exception) -> None:
-    warnings.warn(
-        f"ortlens: a graph went back to PyTorch, since ONNX Runtime failed while running it: {error}", RuntimeWarning, stacklevel=2
-    )
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What the runner of a cached graph needs; see `RunnerContext`. Nothing is recorded."""
+
+    options: OrtBackendOptions
+
+    def session_made(self, runner: PartitionRunner, info: SessionInfo) -> None:
+        """No log: nothing is recorded."""
+
+    def run_failed(self, runner: PartitionRunner, error: Exception) -> None:
+        del runner
+        warnings.warn(
+            f"ortlens: a graph went back to PyTorch, since ONNX Runtime failed while running it: {error}", RuntimeWarning, stacklevel=2
+        )
 
 
 def _part(module: torch.fx.GraphModule, inputs: Sequence[Any], facts: dict[str, Any]) -> Partition:

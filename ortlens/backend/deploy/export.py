@@ -189,7 +189,7 @@ def _name_boundary(graph: CompiledGraph, model: ir.Model, arguments: Sequence[st
     outer = {node.name: name for node, name in zip(graph.placeholders(), graph.outer_input_names(), strict=True)}
     part = graph.runners[0].part
     made = dict(
-        zip((node.name for node in part.outputs), zip(model.graph.outputs, graph.runners[0].permutations, strict=True), strict=True)
+        zip((node.name for node in part.outputs), zip(model.graph.outputs, graph.runners[0].factory.permutations, strict=True), strict=True)
     )
     inputs = {str(value.name): value for value in model.graph.inputs}
     order = graph.output_nodes()

@@ -13,14 +13,15 @@ from ortlens.backend.conversion.converter import memory_order
 from ortlens.backend.lowering import provenance
 from ortlens.backend.partitioning.plan import writes
 from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
-from ortlens.backend.runtime.session import signature_text
+from ortlens.backend.runtime.session_info import signature_text
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
     import torch.fx
 
     from ortlens.backend.partitioning.plan import Plan
-    from ortlens.backend.runtime.session import PartitionRunner, SessionInfo
+    from ortlens.backend.runtime.runner import PartitionRunner
+    from ortlens.backend.runtime.session_info import SessionInfo
     from ortlens.trace.recorder import Recorder
     from ortlens.trace.runlog import EagerLog, RunLog
 

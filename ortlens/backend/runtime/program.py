@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ortlens.backend.partitioning.plan import Plan
-    from ortlens.backend.runtime.session import PartitionRunner
+    from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.trace.runlog import EagerLog
 
 _numbers = itertools.count()

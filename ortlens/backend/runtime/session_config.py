@@ -34,8 +34,8 @@ class ModelRefused(Exception):  # noqa: N818 - said of a model, caught where it 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """What a session is made of.
+class SessionConfig:
+    """Everything that ONNX Runtime needs to create a session.
 
     Attributes:
         model: The model, with frozen weights as initializers.

@@ -1,6 +1,6 @@
 """The ledger pass: call the target some times, with a clock at the door of every graph.
 
-Nothing in the compiled code changes: the door is `CompiledGraph.intercepted`, what happens inside is in the logs that sessions
+Nothing in the compiled code changes: the door is `watching.around_calls`, what happens inside is in the logs that sessions
 and nodes keep anyway, and these carry readings of the same clock. Graphs of another backend keep whole calls in their logs, so
 that they need no door. Rejected: `sys.setprofile` and torch's profiler around the whole call, which cost more than what they
 would measure; the profiler is asked for one thing alone, what Dynamo's look-ups take, in calls of their own.
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ortlens import _torch
 from ortlens.analysis.ledger import CallTrace, Entry, SessionTime, Surroundings, ledger_from_calls, lookups_ahead
 from ortlens.lens.dynamo.listener import lens_failure
+from ortlens.lens.watching import around_calls
 from ortlens.trace import records as r
 from ortlens.trace.runlog import CAPACITY
 
@@ -87,7 +88,7 @@ class LedgerPass:
             with contextlib.ExitStack() as doors:
                 for graph in self._graphs():
                     if graph.job.reporter is not None and graph.is_prepared:
-                        doors.enter_context(graph.intercepted(self._door(graph.job.reporter.graph_id)))
+                        doors.enter_context(around_calls(graph, self._door(graph.job.reporter.graph_id)))
                 while made < max_calls and self._graph_count() == known:
                     result = self._make_call(call, known, listen=parted and made % _EVERY == _FIRST)
                     made += 1

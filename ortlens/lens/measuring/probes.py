@@ -26,16 +26,17 @@ from ortlens.backend.runtime.threads import ThreadChoice, usable_cores
 from ortlens.lens.dynamo.listener import lens_failure
 from ortlens.lens.measuring.turns import Comparison, clocked, compare
 from ortlens.lens.profiling import machine_peaks
+from ortlens.lens.twins import uncounted, variant_of
+from ortlens.lens.watching import around_runs
 from ortlens.progress import progress
 from ortlens.trace import records as r
-from ortlens.trace.runlog import RunLog
 from ortlens.units import time_from_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ortlens.backend.recording.reporter import Identity
-    from ortlens.backend.runtime.session import PartitionRunner
+    from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.trace.recorder import Recorder
 
 _TRIAL_NS = 700_000_000
@@ -158,7 +159,7 @@ class Probe:
                 for runner in graph.runners if reporter is not None else ():
                     if reporter is not None and len(runner.sessions) == 1:  # with one per size it is not said which one runs
                         found[runner] = Seen(runner, graph, reporter.identity(runner))
-                        stack.enter_context(runner.intercepted(_noting(found[runner], here)))
+                        stack.enter_context(around_runs(runner, _noting(found[runner], here)))
             self.call()
         ran = [seen for seen in found.values() if seen.runs]
         cost = {session.session_id: session.p50_ns or 0 for session in self.capture().sessions}
@@ -215,7 +216,7 @@ class Probe:
             chosen = list(choices)[:_MAX_RUNNERS]
             if sum(seen.runner.sessions[-1].create_ns for seen in chosen) > _MAKING_NS:
                 return None
-            made = {seen: _prepared(seen.runner.variant(choice=choices[seen]), seen) for seen in chosen}
+            made = {seen: _prepared(variant_of(seen.runner, choice=choices[seen]), seen) for seen in chosen}
             return self._whole({}), self._whole(made)
 
         return Trial(rule=rule, subject=SESSIONS, change=change, mitigation=mitigation, pair=pair)
@@ -271,7 +272,7 @@ class Probe:
         def once() -> int:
             with contextlib.ExitStack() as stack:
                 for seen, way in ways.items():
-                    stack.enter_context(seen.runner.intercepted(_instead(way)))
+                    stack.enter_context(around_runs(seen.runner, _instead(way)))
                 return timed()
 
         return once
@@ -286,7 +287,7 @@ class Probe:
             return
 
         def pair() -> tuple[Callable[[], int], Callable[[], int]] | None:
-            variant = seen.runner.variant(freeze=True)
+            variant = variant_of(seen.runner, freezes=True)
             run = _prepared(variant, seen)
             return (_running(_plain(seen), seen.values), _running(run, seen.values)) if variant.sessions[-1].frozen else None
 
@@ -325,7 +326,7 @@ class Probe:
                 mitigation="preallocate_output=True.",
                 pair=lambda: (
                     _running(_plain(seen), seen.values),
-                    _running(_prepared(seen.runner.variant(preallocate=True), seen), seen.values),
+                    _running(_prepared(variant_of(seen.runner, preallocate=True), seen), seen.values),
                 ),
                 per_call=seen.runs,
             )
@@ -365,7 +366,7 @@ def _instead(way: Callable[..., tuple[Any, ...]]) -> Callable[[Callable[..., tup
 
 def _plain(seen: Seen) -> Callable[..., tuple[Any, ...]]:
     """The session in use, uncounted."""
-    return seen.runner.uncounted(seen.runner.sessions[-1].session, RunLog(None, None))
+    return uncounted(seen.runner, seen.runner.sessions[-1].session)
 
 
 def _prepared(variant: PartitionRunner, seen: Seen) -> Callable[..., tuple[Any, ...]]:

@@ -21,6 +21,8 @@ from ortlens.backend.runtime import _ort
 from ortlens.backend.runtime.session_config import ModelRefused
 from ortlens.errors import UsageError
 from ortlens.lens.profiling import kernel_origins, profiler_overhead, profiles
+from ortlens.lens.twins import twin_of, uncounted
+from ortlens.lens.watching import around_runs
 from ortlens.progress import progress
 from ortlens.trace import records as r
 from ortlens.trace.runlog import RunLog
@@ -31,8 +33,9 @@ if TYPE_CHECKING:
     import onnx
 
     from ortlens.backend.graph import CompiledGraph
-    from ortlens.backend.runtime.session import PartitionRunner, Twin
+    from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.lens.lens import Lens
+    from ortlens.lens.twins import Twin
     from ortlens.trace.recorder import Recorder
 
 _MAX_CALLS = 3
@@ -74,8 +77,8 @@ class _Sitting:
 
     def measure(self, args: tuple[Any, ...], repeat: int, step: Callable[[int], None]) -> None:
         """Run the same inputs with and without the profiler, in turn and after one run each that does not count."""
-        plain = self.runner.uncounted(self.twin.info.session, self.plain)
-        profiled = self.runner.uncounted(self.twin.session, self.profiled)
+        plain = uncounted(self.runner, self.twin.info.session, log=self.plain)
+        profiled = uncounted(self.runner, self.twin.session, log=self.profiled)
         group = next(self.counter)
         affordable = self._affordable(repeat)
         for number in range(affordable + 1):
@@ -140,9 +143,9 @@ class _Profiler:
 def _watched_twin(runner: PartitionRunner, args: tuple[Any, ...], folder: Path, *, ours: bool) -> Twin | None:
     watched = functools.partial(_ort.watched, folder=folder, ours=ours)
     try:
-        return runner.twin(args, functools.partial(watched, with_model=True))
+        return twin_of(runner, args, functools.partial(watched, with_model=True))
     except ModelRefused:  # a provider compiled parts of the graph, which cannot be written as a model
-        return runner.twin(args, functools.partial(watched, with_model=False))
+        return twin_of(runner, args, functools.partial(watched, with_model=False))
 
 
 def profile(lens: Lens, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], repeat: int) -> None:
@@ -186,7 +189,7 @@ def _call_watched(lens: Lens, profiler: _Profiler, args: tuple[Any, ...], kwargs
             for runner in graph.runners:
                 if runner.sessions and runner not in profiler.seen:
                     around = functools.partial(profiler.around, runner, graph)
-                    stack.enter_context(runner.intercepted(around))
+                    stack.enter_context(around_runs(runner, around))
         before = {runner for graph in lens.live_graphs() for runner in graph.runners if runner.sessions}
         lens.call_target(args, kwargs)
     after = {runner for graph in lens.live_graphs() for runner in graph.runners if runner.sessions}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.partitioning.extraction import Partition
-    from ortlens.backend.runtime.session import PartitionRunner
+    from ortlens.backend.runtime.runner import PartitionRunner
 
 _PLAIN_GLOBALS = ("inf", "nan", "NoneType", "torch", "device", "fx_pytree", "pytree")
 _HEAD = """\
@@ -202,7 +202,7 @@ class _Model:
         self.providers: tuple[str, ...] = (providers.CPU,)
         self.threads, self.disabled = 0, list[str]()
         if runner is not None and not hidden:
-            self._take(subject, runner.model, runner.permutations)
+            self._take(subject, runner.model, runner.factory.permutations)
         elif subject.reason is None or subject.reason[0] in ("session_refused", "too_small"):
             source = subject.part.module if not hidden else _with_inputs_for(module, hidden)
             converted = converter.onnx_from_partition(source, subject.graph.job.registry, "repro")

@@ -23,6 +23,8 @@ from ortlens import _torch
 from ortlens.errors import UsageError
 from ortlens.lens.repro.case import Case, Subject, case_of
 from ortlens.lens.repro.issue import Outcome, issue_of, versions, without_paths
+from ortlens.lens.repro.single_node import input_values, partition_of_node
+from ortlens.lens.watching import around_calls, around_runs
 
 if TYPE_CHECKING:
     import os
@@ -168,10 +170,10 @@ def _node_meant(subject_id: object, whole: Mapping[str, Subject], reported: Mapp
 
 
 def _node_subject(graph: CompiledGraph, node: str) -> Subject | None:
-    part = graph.alone(node)
-    if part is None:
+    found = partition_of_node(graph, node)
+    if found is None:
         return None
-    verdict = graph.verdict_of(node)
+    part, verdict = found
     stays = None if verdict.code is None else (verdict.code, verdict.reason or "")
     return Subject(name=node, graph=graph, part=part, reason=stays)
 
@@ -186,9 +188,9 @@ def _values_seen(lens: Lens, subjects: list[Subject], args: tuple[Any, ...], kwa
     with contextlib.ExitStack() as stack:
         for subject in subjects:
             if subject.runner is not None:
-                stack.enter_context(subject.runner.intercepted(_noting(subject.name, seen, thread)))
+                stack.enter_context(around_runs(subject.runner, _noting(subject.name, seen, thread)))
         if subjects[0].runner is None:
-            stack.enter_context(graph.intercepted(_noting_node(subjects[0], seen, thread)))
+            stack.enter_context(around_calls(graph, _noting_node(subjects[0], seen, thread)))
         stack.enter_context(_gradients_for(lens, graph))
         result = lens.call_target(args, dict(kwargs))
         if graph.job.phase == "backward" and not seen:
@@ -215,7 +217,7 @@ def _noting_node(subject: Subject, seen: dict[str, list[Any]], thread: int) -> C
     def around(inner: Callable[..., Any], args: list[Any]) -> Any:
         if threading.get_ident() == thread and subject.name not in seen:
             with torch.random.fork_rng(devices=[]), torch.no_grad():
-                values = subject.graph.values_for(subject.part, list(args))
+                values = input_values(subject.graph, subject.part, list(args))
                 seen[subject.name] = [_kept(value) for value in values]
         return inner(args)
 

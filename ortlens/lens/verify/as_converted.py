@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from ortlens.backend.conversion import converter
 from ortlens.backend.conversion.optimize import optimize_model
+from ortlens.lens.twins import variant_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
     from ortlens.backend.graph import Job
-    from ortlens.backend.runtime.session import PartitionRunner
+    from ortlens.backend.runtime.runner import PartitionRunner
 
 
 def as_converted(runner: PartitionRunner, job: Job, args: Sequence[Any], *, optimized: bool = False) -> PartitionRunner:
@@ -33,6 +34,6 @@ def as_converted(runner: PartitionRunner, job: Job, args: Sequence[Any], *, opti
     converted = converter.onnx_from_partition(runner.part.module, job.registry, f"partition_{runner.part.index}")
     if optimized:
         optimize_model(converted.model)
-    made = runner.variant(model=converter.proto_from_model(converted.model, converted.output_types))
+    made = variant_of(runner, model=converter.proto_from_model(converted.model, converted.output_types))
     made.prepare(args)
     return made

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
+from ortlens.lens.twins import uncounted
 from ortlens.lens.verify.as_converted import as_converted
 from ortlens.lens.verify.inner_values import InnerValues, session_with
 from ortlens.lens.verify.lockstep import steps
 from ortlens.lens.verify.verdicts import Verdict, judge
-from ortlens.trace.runlog import RunLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ortlens.backend.graph import Job
-    from ortlens.backend.runtime.session import PartitionRunner
+    from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.lens.verify.partition_check import PartitionCheck, Reference
     from ortlens.lens.verify.single_ops import SingleOps
 
@@ -121,7 +121,7 @@ class Bisection:
             inner = InnerValues(runner, args)
             return inner.take(next(node for node, name in inner.names.items() if name == suspect.onnx_value))
         session = session_with(runner, args, **settings)
-        outputs = runner.uncounted(session, RunLog(None, None))(*args)
+        outputs = uncounted(runner, session)(*args)
         return outputs[self._output_place(suspect)]
 
     def _output_place(self, suspect: Verdict) -> int:

@@ -20,12 +20,12 @@ import torch.fx
 
 from ortlens.backend.lowering import provenance
 from ortlens.backend.runtime.call import Output
-from ortlens.trace.runlog import RunLog
+from ortlens.lens.twins import twin_of, uncounted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
 
-    from ortlens.backend.runtime.session import PartitionRunner
+    from ortlens.backend.runtime.runner import PartitionRunner
 
 Level: TypeAlias = onnxruntime.GraphOptimizationLevel
 
@@ -116,7 +116,7 @@ class InnerValues:
         model = _with_outputs(self._runner.model, [self.names[node] for node in wanted])
         session = session_with(self._runner, self._args, level=level, model=model)
         outputs = [Output(name=self.names[node], meta=node.meta["val"]) for node in wanted]
-        return dict(zip(wanted, self._runner.uncounted(session, RunLog(None, None), outputs)(*self._args), strict=True))
+        return dict(zip(wanted, uncounted(self._runner, session, outputs=outputs)(*self._args), strict=True))
 
     def _tried_otherwise(self, error: Exception, wanted: list[torch.fx.Node], level: Level | None) -> Level | None:
         """What to try next: with the rewrites, without which a model may not run; then without the value that the error names."""
@@ -153,7 +153,7 @@ def session_with(
     Raises:
         LookupError: PyTorch runs the partition.
     """
-    twin = runner.twin(args, _at_level(level), model=model, without=without)
+    twin = twin_of(runner, args, _at_level(level), model=model, without=without)
     if twin is None:
         raise LookupError("no session runs this partition")
     return twin.session

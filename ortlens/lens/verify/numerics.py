@@ -15,21 +15,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens.lens.dynamo.listener import lens_failure
+from ortlens.lens.twins import uncounted
 from ortlens.lens.verify.as_converted import as_converted
 from ortlens.lens.verify.bisect import Bisection, Cause
 from ortlens.lens.verify.lockstep import steps
 from ortlens.lens.verify.partition_check import PartitionCheck
 from ortlens.lens.verify.single_ops import SingleOps
 from ortlens.lens.verify.verdicts import Verdict
+from ortlens.lens.watching import around_runs
 from ortlens.progress import progress
 from ortlens.trace import records as r
-from ortlens.trace.runlog import RunLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ortlens.backend.graph import CompiledGraph, Job
-    from ortlens.backend.runtime.session import PartitionRunner
+    from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.lens.verify.compare_values import Tolerances
     from ortlens.lens.verify.nonfinite import Origin
     from ortlens.trace.recorder import Recorder
@@ -109,7 +110,7 @@ class Verification:
             for graph in self._graphs():
                 for runner in graph.runners if graph.is_prepared else ():
                     self._jobs[runner] = graph.job
-                    stack.enter_context(runner.intercepted(self._around(runner)))
+                    stack.enter_context(around_runs(runner, self._around(runner)))
             yield
 
     def _around(self, runner: PartitionRunner) -> Callable[[Callable[..., tuple[Any, ...]], tuple[Any, ...]], tuple[Any, ...]]:
@@ -135,7 +136,7 @@ class Verification:
         info = runner.session_for(args)
         if info is not None:
             with contextlib.suppress(Exception):
-                return runner.uncounted(info.session, RunLog(None, None))(*args)
+                return uncounted(runner, info.session)(*args)
         return inner(*args)
 
     def _check(self, runner: PartitionRunner, args: tuple[Any, ...], outputs: Sequence[Any], known: _Checked) -> None:

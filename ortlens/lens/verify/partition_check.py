@@ -23,7 +23,7 @@ from ortlens.lens.verify.verdicts import Verdict, has_infinite, has_nan, is_fini
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ortlens.backend.runtime.session import PartitionRunner
+    from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.lens.verify.compare_values import Tolerances
 
 _REWRITTEN = "no value of its own in the model, which was rewritten while converting"

@@ -15,11 +15,11 @@ import torch.fx
 
 from ortlens.backend.conversion import converter
 from ortlens.backend.partitioning.extraction import Partition
-from ortlens.backend.runtime.session import PartitionRunner, RunnerHooks
+from ortlens.backend.runtime.runner import PartitionRunner, runner_for
+from ortlens.lens.twins import Unrecorded
 from ortlens.lens.verify.lockstep import Missing, Step, call_in_double, widened
 from ortlens.lens.verify.open_results import differ_by_ties, is_uninitialised
 from ortlens.lens.verify.verdicts import Verdict, judge
-from ortlens.trace.runlog import RunLog
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
@@ -93,15 +93,14 @@ class SingleOps:
     def _make(self, node: torch.fx.Node, items: Sequence[int | None]) -> PartitionRunner:
         part = _part_of(node, items)
         converted = converter.onnx_from_partition(part.module, self._registry, node.name)
-        runner = PartitionRunner(
+        runner = runner_for(
             part,
             converter.proto_from_model(converted.model, converted.output_types),
-            converted.output_permutations,
-            options=self._options,
+            {"permutations": converted.output_permutations},
+            Unrecorded(self._options),
             weight_inputs=frozenset(),
-            freeze=False,
+            inference=False,
             alternates=True,
-            hooks=RunnerHooks(session_made=lambda _runner, _info: RunLog(None, None), run_failed=lambda _runner, _error: None),
             work=0,
         )
         runner.prepare([None] * len(part.inputs))

@@ -15,7 +15,7 @@ import torch
 
 from ortlens import OrtBackendOptions, SessionError, _torch
 from ortlens.backend import graph
-from ortlens.backend.runtime import session
+from ortlens.backend.runtime import session_info
 from ortlens.backend.runtime.providers import reason_against
 from tests.unit.backend.graphs import traced
 
@@ -156,7 +156,7 @@ def test_signatures() -> None:
     compiled = graph.CompiledGraph(job(function, *args, symbolic=True, static=frozenset({3})))
     compiled.run(list(args))
     (runner,) = compiled.runners
-    text = session.signature_text(runner.sessions[0], runner.part)
+    text = session_info.signature_text(runner.sessions[0], runner.part)
     kinds = sorted(part.partition("[")[0] for part in text.split())
     assert kinds.count("f32") == 1
     assert kinds.count("bool") == 1

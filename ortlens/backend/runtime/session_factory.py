@@ -1,0 +1,205 @@
+"""Creates the sessions of one partition, from its ONNX model and the weights to freeze."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens.backend.conversion import converter
+from ortlens.backend.runtime import layout, providers, threads, weights
+from ortlens.backend.runtime.call import Input, Output
+from ortlens.backend.runtime.heap import heap_bytes
+from ortlens.backend.runtime.session_config import ModelRefused, SessionConfig, default_session_options
+from ortlens.backend.runtime.session_info import SessionInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import onnx
+    import onnxruntime
+
+    from ortlens.backend.options import OrtBackendOptions
+    from ortlens.backend.partitioning.extraction import Partition
+    from ortlens.backend.runtime.threads import ThreadChoice
+    from ortlens.backend.runtime.weights import FrozenWeight
+    from ortlens.trace.records import SessionCause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SessionFactory:
+    """Everything that the sessions of a partition have in common.
+
+    Attributes:
+        part: The partition.
+        model: Its ONNX model, with weights as inputs.
+        permutations: Memory order of each output; None where an output is contiguous.
+        options: The user's options.
+        alternates: Whether PyTorch computes something before or after the partition in every call.
+        work: Amount of computation, as counted by `threads.work_of`.
+        threads: Threads for every session; None: chosen anew for each one.
+    """
+
+    part: Partition
+    model: onnx.ModelProto
+    permutations: Sequence[tuple[int, ...] | None]
+    options: OrtBackendOptions
+    alternates: bool
+    work: int | None
+    threads: ThreadChoice | None = None
+
+    def input_names(self) -> list[str]:
+        """Names of all inputs of the partition, in the order of its arguments."""
+        return [node.name for node in self.part.module.graph.nodes if node.op == "placeholder"]
+
+    def bound_names(self) -> set[str]:
+        """Names of the inputs that the model takes: the optimizer may have removed others."""
+        return {value.name for value in self.model.graph.input}
+
+    def check_boundary(self) -> None:
+        """Check that the model still has the inputs and outputs of the partition: a user's transform may have changed them.
+
+        Raises:
+            ModelRefused: It has others, so that no call can be generated for it.
+        """
+        unknown = self.bound_names() - set(self.input_names())
+        if unknown:
+            raise ModelRefused(f"the model has inputs {sorted(unknown)} that the partition has not")
+        outputs, wanted = len(self.model.graph.output), len(self.part.outputs)
+        if outputs != wanted:
+            raise ModelRefused(f"the model has {outputs} outputs, the partition {wanted}; see pre_ort_model_transforms")
+
+    def dimensions(self, args: Sequence[Any]) -> dict[str, int]:
+        """Sizes of the symbolic dimensions in some arguments.
+
+        Args:
+            args: Values of the partition's inputs.
+
+        Returns:
+            Name of the dimension in the model -> size.
+        """
+        sizes: dict[str, int] = {}
+        for node, arg in zip(self.part.inputs, args, strict=True):
+            if isinstance(arg, torch.Tensor):
+                for meta, size in zip(node.meta["val"].shape, arg.shape, strict=True):
+                    if not isinstance(meta, int):
+                        sizes[str(meta.node.expr)] = size
+        return sizes
+
+    def config(self, frozen: Sequence[FrozenWeight], dimensions: Mapping[str, int], model: onnx.ModelProto | None = None) -> SessionConfig:
+        """The configuration of a session.
+
+        Args:
+            frozen: Weights that become constants.
+            dimensions: Sizes to fix symbolic dimensions to; ignored with the user's own `SessionOptions`, which serve many sessions.
+            model: Another model of the partition, with weights as inputs; None: the partition's own.
+
+        Returns:
+            Model, options, execution providers and threads.
+        """
+        # The user's SessionOptions serve many sessions and must not collect their weights: then the bytes go into the model.
+        given = self.options.ort_session_options
+        plain = model or layout.without_last_reshapes(self.model)
+        made = weights.with_frozen(plain, list(frozen), inline=given is not None) if frozen else plain
+        made = layout.with_permuted_inputs(made, self._orders(frozen))
+        chosen = self._threads()
+        options = given or default_session_options(chosen)
+        for name, size in dimensions.items() if given is None else ():
+            options.add_free_dimension_override_by_name(name, size)
+        if frozen and given is None:
+            options.add_external_initializers(*weights.ort_values(list(frozen)))
+        return SessionConfig(model=made, options=options, providers=providers.providers_for(self._devices(), self.options), threads=chosen)
+
+    def session(self, frozen: Sequence[FrozenWeight], dimensions: Mapping[str, int], *, cause: SessionCause) -> SessionInfo:
+        """Create a session and measure the time and memory that this takes.
+
+        Args:
+            frozen: Weights that become constants.
+            dimensions: Sizes to fix symbolic dimensions to.
+            cause: Why the session is created.
+
+        Returns:
+            The session and what is known about it.
+
+        Raises:
+            ModelRefused: ONNX Runtime rejects the model.
+        """
+        config = self.config(frozen, dimensions)
+        serialized = config.model.SerializeToString()
+        before, started = heap_bytes(), time.perf_counter_ns()
+        session = config.session(serialized)
+        elapsed, after = time.perf_counter_ns() - started, heap_bytes()
+        return SessionInfo(
+            input_names=tuple(value.name for value in config.model.graph.input),
+            output_names=tuple(value.name for value in config.model.graph.output),
+            input_value_infos=tuple(config.model.graph.input),
+            output_value_infos=tuple(config.model.graph.output),
+            input_devices=tuple(_device(node.meta["val"]) for node in self.part.inputs),
+            output_devices=tuple(_device(node.meta["val"]) for node in self.part.outputs),
+            providers=tuple(session.get_providers()),
+            session=session,
+            wanted_providers=tuple(name for name, _ in config.providers),
+            create_ns=elapsed,
+            frozen=tuple(frozen),
+            dimensions=dimensions,
+            threads=config.threads,
+            held_bytes=None if before is None or after is None else max(after - before, 0),
+            copied_bytes=weights.copied_bytes(list(frozen), inline=self.options.ort_session_options is not None),
+            cause=cause,
+        )
+
+    def inputs(self, frozen: Sequence[FrozenWeight]) -> list[Input]:
+        """The inputs of a call of a session.
+
+        Args:
+            frozen: Weights that are constants of the session.
+
+        Returns:
+            One per input of the partition, in the order of its arguments.
+        """
+        bound, orders, by_name = self.bound_names(), self._orders(frozen), {weight.name: weight for weight in frozen}
+        return [
+            Input(name=name, meta=node.meta["val"], frozen=by_name.get(name), bound=name in bound, permutation=orders.get(name))
+            for name, node in zip(self.input_names(), self.part.inputs, strict=True)
+        ]
+
+    def outputs(self, session: onnxruntime.InferenceSession) -> list[Output]:
+        """The outputs of a call of a session.
+
+        Args:
+            session: A session of this partition.
+
+        Returns:
+            One per output of the partition, in order.
+        """
+        shapes = {value.name: value.shape for value in session.get_outputs()}
+        names = [value.name for value in self.model.graph.output]
+        made = []
+        for name, node, order in zip(names, self.part.outputs, self.permutations, strict=True):
+            meta = node.meta["val"]
+            sizes = list(meta.shape) if isinstance(meta, torch.Tensor) else []
+            shape = layout.given_shape(shapes[name], sizes if order is None else [sizes[dim] for dim in order])
+            made.append(Output(name=name, meta=meta, permutation=order, shape=shape))
+        return made
+
+    def _orders(self, frozen: Sequence[FrozenWeight]) -> dict[str, tuple[int, ...]]:
+        """Memory order of the inputs that are not contiguous. Of frozen weights the session has contiguous copies."""
+        bound = self.bound_names() - {weight.name for weight in frozen}
+        orders = {name: converter.memory_order(node.meta["val"]) for name, node in zip(self.input_names(), self.part.inputs, strict=True)}
+        return {name: order for name, order in orders.items() if order is not None and name in bound}
+
+    def _threads(self) -> ThreadChoice:
+        given = self.options.ort_session_options
+        if self.threads is not None:
+            return self.threads
+        return threads.choose(self.work, alternates=self.alternates) if given is None else threads.of_the_user(given)
+
+    def _devices(self) -> list[torch.device]:
+        devices = [node.meta["val"].device for node in self.part.inputs if isinstance(node.meta["val"], torch.Tensor)]
+        return devices or [_device(node.meta["val"]) for node in self.part.outputs]
+
+
+def _device(meta: Any) -> torch.device:
+    return meta.device if isinstance(meta, torch.Tensor) else torch.device("cpu")

@@ -1,0 +1,181 @@
+"""Sessions beside the one that runs a partition: the same model watched more closely, or run with another setting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ortlens.backend.runtime.call import make_call
+from ortlens.backend.runtime.runner import PartitionRunner
+from ortlens.trace.runlog import RunLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    import onnx
+    import onnxruntime
+
+    from ortlens.backend.options import OrtBackendOptions
+    from ortlens.backend.runtime.call import Output
+    from ortlens.backend.runtime.session_info import SessionInfo
+    from ortlens.backend.runtime.threads import ThreadChoice
+
+
+class WeightChanged(Exception):  # noqa: N818 - reports a state, not a mistake
+    """A frozen weight is no longer what it was when the session was created."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Twin:
+    """A second session of a partition.
+
+    Attributes:
+        session: Made from the same model, with the same weights (shared, not copied), providers, threads and rewrites.
+        model: Its model.
+        session_id: Recorded id of the session that runs the partition; None when it is not recorded.
+        info: The session that runs the partition.
+    """
+
+    session: onnxruntime.InferenceSession
+    model: onnx.ModelProto
+    session_id: str | None
+    info: SessionInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Unrecorded:
+    """A `RunnerContext` that records nothing.
+
+    Attributes:
+        options: Options of the runner.
+    """
+
+    options: OrtBackendOptions
+
+    def session_made(self, runner: PartitionRunner, info: SessionInfo) -> RunLog:
+        """Give a log that belongs to no capture.
+
+        Args:
+            runner: The partition's.
+            info: The session.
+
+        Returns:
+            The log: calls of a variant cost as much as calls that are recorded.
+        """
+        del runner, info
+        return RunLog(None, None)
+
+    def run_failed(self, runner: PartitionRunner, error: Exception) -> None:
+        """Ignore a failure, which `on_error="raise"` raises anyway.
+
+        Args:
+            runner: The partition's.
+            error: The exception that ONNX Runtime raised.
+        """
+
+
+def twin_of(
+    runner: PartitionRunner,
+    args: Sequence[Any],
+    arranged: Callable[[onnxruntime.SessionOptions], AbstractContextManager[object]],
+    *,
+    model: onnx.ModelProto | None = None,
+    without: Sequence[str] = (),
+) -> Twin | None:
+    """Create a second session like the one that runs some arguments.
+
+    Args:
+        runner: The partition's.
+        args: Values of the partition's inputs.
+        arranged: Takes the options of the session and returns a context manager, inside which they are changed as wanted.
+        model: Another model of the partition, with weights as inputs; None: the one that runs.
+        without: Rewrites of ONNX Runtime to disable, besides those that the session in use disables.
+
+    Returns:
+        The session; None while PyTorch runs the partition.
+
+    Raises:
+        ModelRefused: ONNX Runtime rejects the model.
+    """
+    info = runner.session_for(args)
+    if info is None:
+        return None
+    config = runner.factory.config(info.frozen, info.dimensions, model)
+    with arranged(config.options):
+        session = config.session(config.model.SerializeToString(), without=without)
+    return Twin(session=session, model=config.model, session_id=runner.session_id_for(args), info=info)
+
+
+def uncounted(
+    runner: PartitionRunner,
+    session: onnxruntime.InferenceSession,
+    *,
+    log: RunLog | None = None,
+    outputs: Sequence[Output] | None = None,
+) -> Callable[..., tuple[Any, ...]]:
+    """A function that runs a partition without counting among its calls.
+
+    Args:
+        runner: The partition's.
+        session: A session that runs the partition, or its twin.
+        log: Where the calls are recorded; None: in a log that belongs to no capture.
+        outputs: What the session returns; None: the partition's outputs.
+
+    Returns:
+        A function of the partition's inputs that returns the outputs. It raises `WeightChanged` when a frozen weight has changed, and
+        whatever ONNX Runtime raises.
+    """
+    return make_call(
+        session,
+        runner.factory.inputs(runner.frozen),
+        runner.factory.outputs(session) if outputs is None else outputs,
+        on_stale=_changed,
+        on_failure=_raised,
+        count=lambda: None,
+        log=log or RunLog(None, None),
+        preallocate=runner.factory.options.preallocate_output,
+    )
+
+
+def variant_of(
+    runner: PartitionRunner,
+    *,
+    choice: ThreadChoice | None = None,
+    freezes: bool | None = None,
+    preallocate: bool | None = None,
+    model: onnx.ModelProto | None = None,
+) -> PartitionRunner:
+    """A runner of the same partition with another setting, to measure what that would bring. It records nothing and raises on failure.
+
+    Args:
+        runner: The partition's.
+        choice: Threads; None: those of the runner.
+        freezes: Whether weights are constants; None: as in the runner.
+        preallocate: Whether PyTorch allocates outputs of symbolic size; None: as in the runner.
+        model: The ONNX model; None: the runner's.
+
+    Returns:
+        A runner without a session; call `prepare` first.
+    """
+    given = runner.factory.options
+    options = replace(
+        given,
+        on_error="raise",
+        ort_session_options=None if choice is not None else given.ort_session_options,
+        preallocate_output=given.preallocate_output if preallocate is None else preallocate,
+    )
+    return PartitionRunner(
+        replace(runner.factory, options=options, model=model or runner.model, threads=choice),
+        Unrecorded(options),
+        weight_inputs=runner.weight_inputs,
+        freezes=runner.freezes if freezes is None else freezes,
+    )
+
+
+def _changed(_args: tuple[Any, ...]) -> tuple[Any, ...]:
+    raise WeightChanged
+
+
+def _raised(_args: tuple[Any, ...], error: Exception) -> tuple[Any, ...]:
+    raise error
