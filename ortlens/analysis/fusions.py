@@ -22,19 +22,19 @@ class Fusion:
     partition_id: str = column("Partition of the model.")
     session_id: str = column("Session that was profiled.")
     change: Change = column(  # noqa: RUF009 - field() in disguise
-        "`fused` several nodes into one, `changed` one into one of another operator, `inserted` a node between others, `unknown` for a "
-        "node whose origin is not known, `gone` for a node of the model that no kernel computes: folded into a constant, found equal to "
-        "another, dropped as doing nothing, or in a branch that was not taken."
+        "`fused`: several nodes became one. `changed`: one became another operator. `inserted`: a new node between others. "
+        "`unknown`: a node of unknown origin. `gone`: a node that no kernel computes, because it was folded into a constant, merged with "
+        "an equal one, removed as a no-op, or is in a branch that was not taken."
     )
     kernel: str | None = column("Name of the node that ran; empty for `gone`.", default=None)
     op_type: str | None = column("Its operator.", default=None)
     provider: str | None = column("Execution provider that ran it.", default=None)
-    onnx_nodes: tuple[str, ...] = column("Nodes of the model as it was.", default=())
+    onnx_nodes: tuple[str, ...] = column("Nodes of the model before.", default=())
     onnx_ops: tuple[str, ...] = column("Their operators; empty for `gone`.", default=())
     nodes: tuple[str, ...] = column("FX nodes that it computes.", default=())
     file: str | None = column("File of the user line.", default=None)
     line: int | None = column("Number of the user line.", default=None)
-    confidence: Confidence = column("How sure the way back is.", default="none")  # noqa: RUF009 - likewise
+    confidence: Confidence = column("Confidence of the origin.", default="none")  # noqa: RUF009 - likewise
 
 
 def fusions(capture: Capture) -> tuple[Fusion, ...]:

@@ -27,7 +27,7 @@ class Link:
     source: str | None = column("Text of the user line.", default=None)
     module: str | None = column("nn.Module path.", default=None)
     line_confidence: Confidence = column(  # noqa: RUF009 - field() in disguise
-        "How sure the user line is: `exact` where PyTorch noted it with the node, `none` where it noted none."
+        "Confidence of the user line: `exact` if PyTorch recorded it with the node, else `none`."
     )
     graph_id: str = column("Graph of the FX node.")
     phase: Phase | None = column("Its phase: `inference`, `forward` or `backward`.", default=None)  # noqa: RUF009 - likewise
@@ -36,17 +36,19 @@ class Link:
     partition_id: str | None = column("Partition that runs it; empty where PyTorch runs it.", default=None)
     onnx_node: str | None = column("ONNX node made from it; empty where there is none.", default=None)
     onnx_confidence: Confidence = column(  # noqa: RUF009 - likewise
-        "How sure that is: `exact`, `fused` where a rewrite made it from several nodes, `inferred` from a neighbour, `none` without one.",
+        "Confidence of that link: `exact`, `fused` if a rewrite made it from several nodes, `inferred` from a neighbour, else `none`.",
         default="none",
     )
-    session_id: str | None = column("Session that was profiled; empty where none was, or none of its kernels is this node's.", default=None)
-    kernel: str | None = column("Kernel that computes it; empty likewise.", default=None)
+    session_id: str | None = column(
+        "Session that was profiled; empty if none was, or if none of its kernels belongs to this node.", default=None
+    )
+    kernel: str | None = column("Kernel that computes it; empty in the same cases.", default=None)
     op_type: str | None = column("The kernel's operator.", default=None)
     provider: str | None = column("Execution provider that ran the kernel.", default=None)
-    total_ns: int | None = column("Time of the kernel, with all else that it computes.", unit="ns", default=None)
+    total_ns: int | None = column("Time of the kernel, including the other nodes that it computes.", unit="ns", default=None)
     share: float | None = column("Its share of the session's kernel time, 0 to 1.", default=None)
     kernel_confidence: Confidence = column(  # noqa: RUF009 - likewise
-        "How sure the kernel is: `exact`, `fused` where it computes several nodes, `inferred`, `none` without one.", default="none"
+        "Confidence of the kernel: `exact`, `fused` if it computes several nodes, `inferred`, `none` without one.", default="none"
     )
 
 

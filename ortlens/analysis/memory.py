@@ -35,31 +35,31 @@ class MemoryRow:
 
     graph_id: str = column("The graph.")
     partition_id: str | None = column("The partition; empty in the row of a whole graph.", default=None)
-    session_id: str | None = column("The session; empty in the row of a whole graph and of a partition that has none yet.", default=None)
-    weight_bytes: int | None = column("Parameters and buffers that it reads; PyTorch holds them once for all.", unit="bytes")
-    shared_bytes: int | None = column("Of these, what ONNX Runtime reads as constants in PyTorch's memory, without a copy.", unit="bytes")
+    session_id: str | None = column("The session; empty in the row of a whole graph, and of a partition without a session.", default=None)
+    weight_bytes: int | None = column("Parameters and buffers that it reads; PyTorch holds one copy for all sessions.", unit="bytes")
+    shared_bytes: int | None = column("The share that ONNX Runtime reads as constants in PyTorch's memory, without a copy.", unit="bytes")
     copied_bytes: int | None = column(
-        "Of these, what was copied to become a constant: weights that are not contiguous, or all with `ort_session_options`.", unit="bytes"
+        "The share that was copied to become constants: weights that are not contiguous, or all with `ort_session_options`.", unit="bytes"
     )
     held_bytes: int | None = column(
-        "Heap that making the session took: weights that ONNX Runtime packed or folded into copies of its own, and its own structures. "
-        "Empty where the C library does not tell.",
+        "Heap memory that creating the session took: weights that ONNX Runtime packed or folded into its own copies, and its structures. "
+        "Empty where the C library does not report it.",
         unit="bytes",
     )
-    input_bytes: int | None = column("What enters per call, weights apart.", unit="bytes")
-    output_bytes: int | None = column("What leaves per call; PyTorch's allocator holds it.", unit="bytes")
+    input_bytes: int | None = column("Bytes that enter per call, without weights.", unit="bytes")
+    output_bytes: int | None = column("Bytes that leave per call, held by PyTorch's allocator.", unit="bytes")
     live_bytes: int | None = column(
-        "Peak of what its nodes hold at a time, outputs included and weights and inputs apart: counted over the FX nodes in their order, "
-        "each value from its maker to its last reader, before any fusion.",
+        "Peak of the values alive at the same time, with outputs, without weights and inputs. Counted over the FX nodes in order, each "
+        "value from its producer to its last reader, before any fusion.",
         unit="bytes",
     )
     live_at: str | None = column("FX node at which that peak is reached.")
     arena_bytes: int | None = column(
-        "Peak of what ONNX Runtime's allocator really held for activations, fusions and reuse included; empty where not profiled.",
+        "Peak of what ONNX Runtime's allocator held for activations, after fusion and reuse. Empty without a profile.",
         unit="bytes",
     )
     arena_held_bytes: int | None = column(
-        "What that allocator had taken from the system, packed weights and unused space included; likewise.", unit="bytes"
+        "Bytes that this allocator took from the system, including packed weights and unused space. Empty without a profile.", unit="bytes"
     )
 
 

@@ -42,11 +42,11 @@ class PlannedPartition:
     output_count: int = column("Tensors and numbers that would leave it.")
     input_bytes: int = column("Bytes entering per call, weights apart; hints for symbolic sizes.", unit="bytes")
     output_bytes: int = column("Bytes leaving per call.", unit="bytes")
-    partition_ids: tuple[str, ...] = column("The partitions of now whose nodes it would hold; several are joined.")
-    gained_nodes: tuple[str, ...] = column("Nodes in it that PyTorch runs now.")
+    partition_ids: tuple[str, ...] = column("The present partitions whose nodes it would hold; several are merged.")
+    gained_nodes: tuple[str, ...] = column("Its nodes that PyTorch runs now.")
     partitions_now: int = column("Partitions that the graph has now.")
     partitions_then: int = column("Partitions that it would have.")
-    note: str = column("What else would have to be done, and where the present cut is not the recorded one.", default="")
+    note: str = column("Further requirements, and a note if the present partitioning differs from the recorded one.", default="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,22 +54,22 @@ class Candidate:
     """One or two operators that stay in PyTorch, and what supporting them would save; all over the newest version of each graph."""
 
     ops: tuple[str, ...] = column("The operators; `what_if(*ops)` shows the partitions.")
-    node_count: int = column("Nodes of theirs that PyTorch runs now.")
+    node_count: int = column("Their nodes that PyTorch runs now.")
     partitions: int = column("Partitions that there would be.")
     partitions_saved: int = column("Fewer partitions than now; negative where a graph would be cut in more places.")
-    beyond_each: int = column("Partitions that a pair saves beyond what its operators save one by one; 0 for a single one.", default=0)
-    bytes_saved: int = column("Fewer bytes over boundaries per call of each graph, weights apart.", unit="bytes")
+    beyond_each: int = column("Partitions that a pair saves beyond what its operators save separately; 0 for a single operator.", default=0)
+    bytes_saved: int = column("Fewer bytes over boundaries per call of each graph, without weights.", unit="bytes")
     coverage_gained: float = column("Gain in the share of compute nodes that ONNX Runtime runs, 0 to 1.")
     eager_ns: int | None = column(
         "Time that PyTorch spends in these nodes per call, as recorded; empty where nothing was run.", unit="ns", default=None
     )
     saved_ns: int | None = column(
-        "Estimated gain per call, if ONNX Runtime needed as long for these nodes as PyTorch does; empty where nothing was run.",
+        "Estimated gain per call, if ONNX Runtime took as long for these nodes as PyTorch; empty where nothing was run.",
         unit="ns",
         default=None,
     )
-    saved_at_most_ns: int | None = column("The same, if it needed no time at all for them.", unit="ns", default=None)
-    note: str = column("How the gain was estimated, and what else would have to be done.", default="")
+    saved_at_most_ns: int | None = column("The same, if it took no time for them.", unit="ns", default=None)
+    note: str = column("How the gain was estimated, and further requirements.", default="")
 
 
 class Cost(NamedTuple):
