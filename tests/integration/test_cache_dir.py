@@ -140,7 +140,7 @@ def test_an_edited_source_makes_new_entries(tmp_path: pathlib.Path, monkeypatch:
 
 def test_a_graph_that_calls_a_module_has_no_key() -> None:
     traced = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.Linear(2, 2)))
-    with pytest.raises(fingerprint.Nameless, match="module 0"):
+    with pytest.raises(fingerprint.NoFingerprint, match="module 0"):
         fingerprint.text_of(traced, [torch.rand(1, 2)])
 
 

@@ -1,1 +1,1 @@
-"""Converted models on disk, for the next process."""
+"""Converted models on disk, for later processes."""

@@ -1,7 +1,7 @@
-"""What a graph is, as text: equal for graphs that mean the same to the backend, in this process and in the next.
+"""The fingerprint of a graph: a text that is equal for graphs that the backend compiles alike, in this process and in later ones.
 
-A key that leaves something out gives wrong answers, one that holds too much gives none from the cache. So whatever is not known
-to be safe makes a graph nameless, and a nameless graph is compiled anew.
+A fingerprint that leaves something out leads to wrong results, one that includes too much leads to cache misses. A graph that
+contains anything not known to be safe has no fingerprint and is always compiled.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _MAKES_MODELS = ("_torch", "analysis", "backend")
 _KNOWN_NAMESPACES = frozenset({"aten", "prims", "prim"})
 
 
-class Nameless(Exception):  # noqa: N818 - said of a graph, caught where it is asked for
-    """A graph holds something that has no lasting name."""
+class NoFingerprint(Exception):  # noqa: N818 - not an error: such a graph is not cached
+    """A graph contains something whose text may change from one process to the next."""
 
 
 @functools.cache
 def surroundings() -> str:
-    """What an entry depends on beside the graph: the versions of everything that takes part, this code included, and the machine.
+    """What a cached model depends on beside the graph: the versions of all packages, this source code and the machine.
 
     Returns:
         One line.
@@ -44,11 +44,11 @@ def surroundings() -> str:
 
 
 def _own_code() -> str:
-    """A digest of the sources that make a model: a working copy changes without changing its version."""
+    """A digest of the sources that produce models, because a working copy changes without changing its version."""
     package = pathlib.Path(ortlens.__file__).parent
     digest = hashlib.sha256()
-    for room in _MAKES_MODELS:
-        for path in sorted((package / room).rglob("*.py")):
+    for folder in _MAKES_MODELS:
+        for path in sorted((package / folder).rglob("*.py")):
             digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -57,14 +57,14 @@ def text_of(module: torch.fx.GraphModule, inputs: Sequence[Any] | None = None) -
     """A graph as text: its operators, arguments, constants, and the dtype, shape and layout of every value.
 
     Args:
-        module: An ATen graph, its nodes with `meta["val"]`; or a graph of Dynamo's, whose values follow from its inputs.
-        inputs: The inputs of a graph of Dynamo's.
+        module: An ATen graph, its nodes with `meta["val"]`, or a graph of Dynamo, whose values follow from its inputs.
+        inputs: The example inputs of a graph of Dynamo.
 
     Returns:
         Lines, one per node.
 
     Raises:
-        Nameless: An operator, an argument or a constant has no lasting name.
+        NoFingerprint: An operator, an argument or a constant has no stable text.
     """
     given = iter(() if inputs is None else inputs)
     lines = []
@@ -75,7 +75,7 @@ def text_of(module: torch.fx.GraphModule, inputs: Sequence[Any] | None = None) -
 
 
 def state_text() -> str:
-    """What PyTorch does with a graph beside what the graph says: its process-wide switches."""
+    """The process-wide settings of PyTorch that change what a graph computes."""
     autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")]
     modes = (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.are_deterministic_algorithms_enabled())
     return f"{autocast} {modes} {torch.get_default_dtype()} {torch.get_float32_matmul_precision()}"
@@ -89,13 +89,13 @@ def _line(module: torch.fx.GraphModule, node: torch.fx.Node, seen: Any) -> str:
 
 def _target(node: torch.fx.Node) -> str:
     if node.op == "call_module":
-        raise Nameless(f"module {node.target} is more than its name says")
+        raise NoFingerprint(f"module {node.target} has code and state beside its name")
     if isinstance(node.target, str):
         return node.target
     name = _torch.qualified_name(node.target)
     known = name is not None and name.startswith(("_operator.", "math.", "builtins.", "torch."))
     if name is None or not known or (name.startswith("torch.ops.") and name.split(".")[2] not in _KNOWN_NAMESPACES):
-        raise Nameless(f"{node.target} is not PyTorch's own")  # what it does may change behind its name
+        raise NoFingerprint(f"{node.target} is not PyTorch's own")  # its code may change while its name stays
     return name
 
 
@@ -110,7 +110,7 @@ def _argument(item: Any) -> str:
         return _torch.expression_of(item)
     if type(item) in _PLAIN:
         return f"{type(item).__name__}:{item!r}"
-    raise Nameless(f"argument {type(item).__name__} has no lasting name")
+    raise NoFingerprint(f"an argument of type {type(item).__name__} has no stable text")
 
 
 def _value(value: Any) -> str:
@@ -124,11 +124,11 @@ def _value(value: Any) -> str:
         return f"{type(value).__name__}:{_size(value)}"
     if value is None or type(value) in (bool, int, float):
         return f"{type(value).__name__}:{value!r}"
-    raise Nameless(f"a value of type {type(value).__name__} has no lasting name")
+    raise NoFingerprint(f"a value of type {type(value).__name__} has no stable text")
 
 
 def _size(size: Any) -> str:
-    """A size; of a symbolic one also what it was while tracing, which decides on layouts."""
+    """A size; for a symbolic one also its hint, on which layouts depend."""
     return str(size) if isinstance(size, int) else f"{_torch.expression_of(size)}~{_torch.size_hint(size)}"
 
 
@@ -137,7 +137,7 @@ def _constant(module: torch.fx.GraphModule, node: torch.fx.Node) -> str:
     for part in str(node.target).split("."):
         tensor = getattr(tensor, part)
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or _torch.is_fake(tensor):
-        raise Nameless(f"constant {node.target} has no lasting name")
+        raise NoFingerprint(f"constant {node.target} has no stable text")
     return f"{_value(tensor)}={hashlib.sha256(b''.join(_bytes_of(tensor))).hexdigest()}"
 
 

@@ -17,7 +17,8 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.cache import fingerprint
-from ortlens.backend.cache.store import Entry, ModelCache, digest_of
+from ortlens.backend.cache.keys import key_of
+from ortlens.backend.cache.store import CachedModel, ModelCache
 from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.partitioning.extraction import Partition
 from ortlens.backend.runtime.runner import PartitionRunner, runner_for
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from ortlens.backend.runtime.session_info import SessionInfo
 
 
-def key_of(module: torch.fx.GraphModule, inputs: Sequence[Any], options: OrtBackendOptions) -> str | None:
+def key_for(module: torch.fx.GraphModule, inputs: Sequence[Any], options: OrtBackendOptions) -> str | None:
     """The name of a whole graph in the cache.
 
     Args:
@@ -49,12 +50,8 @@ def key_of(module: torch.fx.GraphModule, inputs: Sequence[Any], options: OrtBack
     plain = all(isinstance(value, torch.Tensor) and not _torch.is_wrapper(value) and not _is_dynamic(value) for value in inputs)
     if not plain or not inputs or options.dump_path or options.on_error == "raise":
         return None
-    try:
-        text = fingerprint.text_of(module, inputs)
-    except fingerprint.Nameless:
-        return None
     settings = (options.export_options, options.min_partition_nodes, options.freeze_weights, fingerprint.state_text())
-    return digest_of("whole graph", settings, text)
+    return key_of("whole graph", module, *settings, inputs=inputs)
 
 
 def _is_dynamic(value: torch.Tensor) -> bool:
@@ -66,7 +63,7 @@ def keep(cache: ModelCache, key: str, compiled: CompiledGraph) -> None:
 
     Args:
         cache: Where.
-        key: As given by `key_of`.
+        key: See `key_for`.
         compiled: A graph with its sessions, whose outputs need nothing done to them.
     """
     import onnx
@@ -86,7 +83,7 @@ def keep(cache: ModelCache, key: str, compiled: CompiledGraph) -> None:
         "work": work_of(runner.part.nodes),
     }
     if model is not None and None not in values:
-        cache.store(key, Entry(model=onnx.ModelProto(), facts=facts))
+        cache.store(key, CachedModel(model=onnx.ModelProto(), facts=facts))
 
 
 def _described(value: Any) -> list[Any] | None:
@@ -158,7 +155,7 @@ def load(  # noqa: PLR0913 - one call site; each by name
 
     Args:
         cache: Where to look.
-        key: As given by `key_of`.
+        key: See `key_for`.
         module: As Dynamo hands it over.
         inputs: Its inputs.
         options: The user's.
