@@ -120,7 +120,7 @@ class OrtBackend:
             return None
         from ortlens.backend.cache import whole_graph
 
-        return whole_graph.key_of(graph_module, example_inputs, self.options)
+        return whole_graph.key_for(graph_module, example_inputs, self.options)
 
     def _of_earlier_process(self, key: str, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CachedGraph | None:
         """A graph that needs no AOTAutograd; under a lens there is none, since the nodes that a lens shows are AOTAutograd's."""

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch.fx
 
 from ortlens import _torch
-from ortlens.backend.cache.store import Entry, ModelCache, key_of
+from ortlens.backend.cache.keys import key_of
+from ortlens.backend.cache.store import CachedModel, ModelCache
 from ortlens.backend.conversion import converter
 from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.gc_paused import gc_paused
@@ -168,9 +169,9 @@ class CompiledGraph:
 
     def model_key(self, part: extraction.Partition) -> str | None:
         """The name of a partition's model in the cache; None for one that has no lasting name."""
-        return key_of(part.module, part.index, self.job.options.export_options)
+        return key_of("partition", part.module, part.index, self.job.options.export_options)
 
-    def _made(self, part: extraction.Partition, step: Callable[[int], None], *, whole: bool) -> Entry | None:
+    def _made(self, part: extraction.Partition, step: Callable[[int], None], *, whole: bool) -> CachedModel | None:
         """The ONNX model of a partition and what else is known of it, or None when nodes had to be excluded."""
         started = time.perf_counter_ns()
         try:
@@ -187,9 +188,9 @@ class CompiledGraph:
             model = converter.to_opset(model, wanted)
         proto = converter.proto_from_model(model, converted.output_types)
         self.phases.optimize_ns += time.perf_counter_ns() - started
-        return Entry(model=proto, facts={"permutations": converted.output_permutations, "optimized": optimized})
+        return CachedModel(model=proto, facts={"permutations": converted.output_permutations, "optimized": optimized})
 
-    def _keep(self, cache: ModelCache, key: str, made: Entry) -> None:
+    def _keep(self, cache: ModelCache, key: str, made: CachedModel) -> None:
         try:
             cache.store(key, made)
         except OSError as error:
@@ -204,7 +205,7 @@ class CompiledGraph:
         except Exception as error:  # noqa: BLE001 - the optimiser is an extra; the model before it is complete
             name = f"partition_{part.index}"
             if self.job.reporter is not None:
-                self.job.reporter.finding("optimiser_failed", f"the ONNX optimiser failed on {name}; the model runs unoptimised", error)
+                self.job.reporter.failure("optimiser_failed", f"the ONNX optimiser failed on {name}; the model runs unoptimised", error)
             return converter.onnx_from_partition(part.module, self.job.registry, name).model, False
         return model, True
 
@@ -244,7 +245,7 @@ class CompiledGraph:
             raise error from error.__cause__
         title = "a graph could not be prepared for ONNX Runtime and stays in PyTorch"
         if self.job.reporter is not None:
-            self.job.reporter.lost_whole(self.job.module, f"preparing the graph raised {short_text(error)}", _whole_text(error))
+            self.job.reporter.graph_lost(self.job.module, f"preparing the graph raised {short_text(error)}", _whole_text(error))
         self._tell("backend_failed", title, error)
         self.runners = []
         self.run = eager_graph(self.job.module)
@@ -280,7 +281,7 @@ class CompiledGraph:
                 runner.prepare(values)
         except UsageError as error:
             if self.job.reporter is not None:
-                self.job.reporter.finding("provider_unavailable", str(error), error)
+                self.job.reporter.failure("provider_unavailable", str(error), error)
             raise
         except ModelRefused as error:
             if self.job.options.on_error == "raise":
@@ -394,7 +395,7 @@ class CompiledGraph:
 
     def _tell(self, rule: str, title: str, error: Exception) -> None:
         if self.job.reporter is not None:
-            self.job.reporter.finding(rule, title, error)
+            self.job.reporter.failure(rule, title, error)
         warnings.warn(f"ortlens: {title}: {short_text(error)}", RuntimeWarning, stacklevel=2)
 
     def session_calls(self) -> int:

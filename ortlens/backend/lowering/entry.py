@@ -150,7 +150,7 @@ def left_alone(module: torch.fx.GraphModule) -> Callable[..., Any]:
     if recorder is not None:
         compile_id = _torch.current_compile_id()
         reporter = GraphReporter(recorder, phase="forward", compile_id=compile_id, op_count=count_ops(module), aot_ns=0)
-        reporter.left_alone(module, "use_aot_autograd=False leaves graphs that need gradients to PyTorch")
+        reporter.graph_skipped(module, "use_aot_autograd=False leaves graphs that need gradients to PyTorch")
     return module.forward
 
 

@@ -1,1 +1,1 @@
-"""What the backend does, reported to the recorder as records."""
+"""Reports what the backend does to the recorder, as records."""

@@ -1,0 +1,166 @@
+"""Records of FX nodes: what each node is, where it comes from and where it runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ortlens import _torch
+from ortlens.backend.conversion import node_provenance
+from ortlens.backend.lowering import provenance
+from ortlens.backend.partitioning.plan import writes
+from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
+from ortlens.trace import records as r
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import onnx
+    import torch.fx
+
+    from ortlens.backend.partitioning.plan import Plan
+
+Origins: TypeAlias = dict[str, dict[str, r.Confidence]]
+"""FX node name -> name of each ONNX node made from it -> how certain that is."""
+
+_KINDS: dict[NodeKind, r.NodeKind] = {NodeKind.COMPUTE: "compute", NodeKind.SIZE: "size", NodeKind.EFFECT: "effect"}
+
+
+def node_record(graph_id: str, plan: Plan, node: torch.fx.Node, *, partition_id: str | None, origins: Origins) -> r.Node:
+    """The record of one node.
+
+    Args:
+        graph_id: The id of its graph.
+        plan: Where each node of the graph runs.
+        node: A node with a verdict; items of tuples have no records.
+        partition_id: The partition that computes it, if any.
+        origins: See `onnx_origins`.
+
+    Returns:
+        The record.
+    """
+    line, module = provenance.user_line(node), provenance.module_path(node)
+    verdict, inside, value = plan.verdicts[node], plan.in_partition(node), node.meta.get("val")
+    items, onnx_nodes = _items_of(node), origins.get(node.name, {}) if inside else {}
+    counted = kind_of(node) is NodeKind.COMPUTE
+    return r.Node(
+        graph_id=graph_id,
+        node=node.name,
+        target=provenance.target_name(node),
+        kind=_KINDS[kind_of(node)],
+        inputs=_read_by(node),
+        module=module.path,
+        module_type=module.type,
+        file=line.file,
+        line=line.line,
+        source=line.source,
+        dtype=provenance.dtype_text(value),
+        shape=provenance.shape_text(value),
+        partition_id=partition_id,
+        supported=inside or verdict.supported,
+        reason_code=verdict.code,
+        reason=verdict.reason,
+        flops=provenance.node_flops(node) if counted else 0,
+        bytes=provenance.node_bytes(node) if counted else 0,
+        output_bytes=provenance.tensor_bytes(value) if counted else 0,
+        is_output=_is_returned(node),
+        mutates=writes(node),
+        onnx_nodes=tuple(onnx_nodes),
+        onnx_confidences=tuple(onnx_nodes.values()),
+        items=tuple(item.name for item in items),
+        item_sizes=tuple(provenance.tensor_bytes(item.meta.get("val")) for item in items),
+        item_outputs=tuple(item.name for item in items if any(user.op == "output" for user in item.users)),
+        item_inputs=tuple(source.name for source in node.all_input_nodes if kind_of(source) is NodeKind.TUPLE),
+        roaming=node in plan.hoisted_sizes,
+    )
+
+
+def fallback_record(graph_id: str, node: torch.fx.Node, verdict: Verdict) -> r.Fallback:
+    """The record of a node that stays in PyTorch.
+
+    Args:
+        graph_id: The id of its graph.
+        node: The node.
+        verdict: The reason.
+
+    Returns:
+        The record.
+    """
+    line = provenance.user_line(node)
+    return r.Fallback(
+        graph_id=graph_id,
+        node=node.name,
+        target=provenance.target_name(node),
+        reason_code=verdict.code or "policy",
+        reason=verdict.reason or "",
+        exception=verdict.exception,
+        file=line.file,
+        line=line.line,
+        source=line.source,
+    )
+
+
+def is_fallback(plan: Plan, node: torch.fx.Node) -> bool:
+    """Whether a node counts as a fallback.
+
+    Args:
+        plan: Where each node of the graph runs.
+        node: A node with a verdict.
+
+    Returns:
+        True for tensors and checks that PyTorch computes. Size computations between partitions do not count: they cost nothing.
+    """
+    return kind_of(node) in (NodeKind.COMPUTE, NodeKind.EFFECT) and not plan.in_partition(node)
+
+
+def is_dynamic(value: Any) -> bool:
+    """Whether a value of a graph has a symbolic size, or is a symbolic number itself.
+
+    Args:
+        value: As found in `meta["val"]`.
+
+    Returns:
+        True if it does.
+    """
+    if _torch.is_symbolic(value):
+        return True
+    return any(not isinstance(size, int) for tensor in provenance.tensors_in(value) for size in tensor.shape)
+
+
+def onnx_origins(models: Iterable[onnx.ModelProto]) -> Origins:
+    """The ONNX nodes made from each FX node, including those in the bodies of control flow.
+
+    Args:
+        models: The ONNX models of a graph.
+
+    Returns:
+        FX node name -> ONNX node name -> confidence.
+    """
+    names: Origins = {}
+    for model in models:
+        for node in node_provenance.iter_nodes(model.graph):
+            origin = node_provenance.provenance_of(node)
+            for fx_name in origin.nodes:
+                names.setdefault(fx_name, {})[node.name] = origin.confidence
+    return names
+
+
+def _read_by(node: torch.fx.Node) -> tuple[str, ...]:
+    """Names of the nodes that a node reads. An item of a tuple counts as the node that made the tuple; constants do not count."""
+    names: dict[str, None] = {}
+    for source in node.all_input_nodes:
+        maker = source
+        while kind_of(maker) is NodeKind.TUPLE and maker.all_input_nodes:
+            maker = maker.all_input_nodes[0]
+        if maker.op != "get_attr":
+            names[maker.name] = None
+    return tuple(names)
+
+
+def _items_of(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The items of the tuple that a node makes, and of tuples within it."""
+    items = [user for user in node.users if kind_of(user) is NodeKind.TUPLE]
+    return [found for item in items for found in (item, *_items_of(item))]
+
+
+def _is_returned(node: torch.fx.Node) -> bool:
+    return any(user.op == "output" or (kind_of(user) is NodeKind.TUPLE and _is_returned(user)) for user in node.users)

@@ -1,0 +1,174 @@
+"""Records of a partition, its ONNX model and its sessions."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from ortlens import _torch
+from ortlens.backend.conversion.converter import memory_order
+from ortlens.backend.lowering import provenance
+from ortlens.backend.partitioning.support import NodeKind, kind_of
+from ortlens.trace import records as r
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import onnx
+    import torch.fx
+
+    from ortlens.backend.runtime.runner import PartitionRunner
+    from ortlens.backend.runtime.session_info import SessionInfo
+
+_WORTH_REPORTING = 1 << 16
+"""Bytes; a smaller copy costs less than the call itself."""
+
+
+def partition_record(graph_id: str, partition_id: str, model_id: str, runner: PartitionRunner) -> r.Partition:
+    """The record of a partition.
+
+    Args:
+        graph_id: The id of its graph.
+        partition_id: Its own id.
+        model_id: The id of its ONNX model.
+        runner: Its runner.
+
+    Returns:
+        The record; weights count as `weight_bytes`, not as `input_bytes`.
+    """
+    part, weights = runner.part, runner.weight_nodes()
+    return r.Partition(
+        partition_id=partition_id,
+        graph_id=graph_id,
+        node_count=sum(1 for node in part.nodes if kind_of(node) is NodeKind.COMPUTE),
+        input_count=len(part.inputs),
+        output_count=len(part.outputs),
+        input_bytes=sum(_bytes_of(node) for node in part.inputs if node not in weights),
+        output_bytes=sum(_bytes_of(node) for node in part.outputs),
+        weight_bytes=sum(_bytes_of(node) for node in weights),
+        flops=sum(provenance.node_flops(node) for node in part.nodes),
+        model_id=model_id,
+    )
+
+
+def model_record(partition_id: str, model_id: str, path: str, runner: PartitionRunner, data: bytes) -> r.Model:
+    """The record of a partition's ONNX model.
+
+    Args:
+        partition_id: The id of the partition.
+        model_id: The id of the model.
+        path: Its place in a saved capture.
+        runner: The partition's runner.
+        data: The serialized model.
+
+    Returns:
+        The record.
+    """
+    graph = runner.model.graph
+    ops = Counter(node.op_type if not node.domain else f"{node.domain}::{node.op_type}" for node in graph.node)
+    return r.Model(
+        model_id=model_id,
+        partition_id=partition_id,
+        path=path,
+        opset=next((entry.version for entry in runner.model.opset_import if entry.domain == ""), None),
+        node_count=len(graph.node),
+        ops=tuple(f"{op}:{count}" for op, count in ops.most_common()),
+        initializer_bytes=embedded_bytes(runner.model),
+        size_bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        cached=runner.cached,
+    )
+
+
+def embedded_bytes(model: onnx.ModelProto) -> int:
+    """The bytes of a model's initializers.
+
+    Args:
+        model: An ONNX model.
+
+    Returns:
+        Bytes; frozen weights, which stay outside the model, do not count.
+    """
+    return sum(tensor.ByteSize() for tensor in model.graph.initializer)
+
+
+def frozen_bytes(info: SessionInfo) -> int:
+    """The bytes of the weights that a session holds as constants.
+
+    Args:
+        info: The session.
+
+    Returns:
+        Bytes.
+    """
+    return sum(weight.contiguous.nbytes for weight in info.frozen)
+
+
+def session_record(session_id: str, partition_id: str, model_id: str, info: SessionInfo, signature: str) -> r.Session:
+    """The record of a session.
+
+    Args:
+        session_id: Its id.
+        partition_id: The id of its partition.
+        model_id: The id of its model.
+        info: The session.
+        signature: The types and shapes that it accepts.
+
+    Returns:
+        The record.
+    """
+    return r.Session(
+        session_id=session_id,
+        partition_id=partition_id,
+        model_id=model_id,
+        providers=info.providers,
+        input_signature=signature,
+        create_ns=info.create_ns,
+        held_bytes=info.held_bytes,
+        cause=info.cause,
+        frozen_bytes=frozen_bytes(info),
+        copied_bytes=info.copied_bytes,
+        threads=info.threads.count,
+        spinning=info.threads.spinning,
+        threads_reason=info.threads.reason,
+    )
+
+
+def layout_copies(partition_id: str, runner: PartitionRunner) -> Iterator[r.Finding]:
+    """Findings for the inputs that every call copies because of their memory layout.
+
+    Args:
+        partition_id: The id of the partition.
+        runner: Its runner.
+
+    Yields:
+        One finding per input whose copy costs something.
+    """
+    for node in runner.part.inputs:
+        if node not in runner.weight_nodes() and _bytes_of(node) >= _WORTH_REPORTING and not _is_dense(node):
+            yield _layout_copy(partition_id, node)
+
+
+def _is_dense(node: torch.fx.Node) -> bool:
+    value = node.meta.get("val")
+    return _torch.is_contiguous(value) or memory_order(value) is not None
+
+
+def _layout_copy(partition_id: str, node: torch.fx.Node) -> r.Finding:
+    line, value = provenance.user_line(node), node.meta["val"]
+    return r.Finding(
+        rule="layout_copy",
+        subject=f"{partition_id}:{node.name}",
+        severity="info",
+        title=f"{partition_id} copies its input {node.name} in every call: {_bytes_of(node):,} bytes",
+        file=line.file,
+        line=line.line,
+        evidence=f"shape {provenance.shape_text(value)}, strides {tuple(value.stride())}; the copy is part of bind_ns",
+        hazard="ONNX Runtime accepts dense tensors only; the copy costs about as much as reading and writing the tensor.",
+        mitigation="Pass a contiguous tensor, or make it contiguous once where it is created.",
+    )
+
+
+def _bytes_of(node: torch.fx.Node) -> int:
+    return provenance.tensor_bytes(node.meta.get("val"))
