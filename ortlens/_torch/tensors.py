@@ -170,27 +170,6 @@ def fake_tensor(dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]
         return torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype)
 
 
-def is_contiguous(value: object) -> bool:
-    """Whether a value lies densely in memory, in the order of its dimensions; asked without making a guard.
-
-    Args:
-        value: A fake tensor, or anything else.
-
-    Returns:
-        True for what is no strided tensor, too.
-    """
-    import torch
-
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-        return True
-    expected = 1
-    for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
-        if size_hint(size) != 1 and size_hint(stride) != expected:
-            return False
-        expected *= max(size_hint(size), 1)
-    return True
-
-
 def fake_mode_of(values: Iterable[object]) -> Any:
     """A fake tensor mode to run under: that of the first fake tensor, else a new one that takes real tensors too.
 

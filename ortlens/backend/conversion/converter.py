@@ -20,6 +20,7 @@ import torch.fx
 from ortlens import _torch
 from ortlens.backend.conversion import dtypes
 from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, assign_provenance
+from ortlens.backend.memory_order import memory_order
 from ortlens.progress import no_progress
 
 if TYPE_CHECKING:
@@ -245,42 +246,6 @@ def set_type(value: ir.Value, meta: Any) -> None:
         value.dtype, value.shape = ir.DataType.BOOL, ir.Shape([])
     elif isinstance(meta, (int, torch.SymInt)):
         value.dtype, value.shape = ir.DataType.INT64, ir.Shape([])
-
-
-def memory_order(meta: Any) -> tuple[int, ...] | None:
-    """How the dimensions of a tensor lie in memory, when that is a plain permutation.
-
-    Args:
-        meta: A tensor or a number, as found in `meta["val"]`.
-
-    Returns:
-        The permutation that makes the tensor contiguous; None when it is contiguous already, when it is not dense (see
-        `call.restride`) or when its strides are symbolic in a way that cannot be ordered.
-    """
-    if not isinstance(meta, torch.Tensor) or meta.layout is not torch.strided or meta.is_contiguous():
-        return None
-    sizes, strides = [_torch.size_hint(d) for d in meta.shape], [_torch.size_hint(s) for s in meta.stride()]
-    if 0 in sizes or any(stride == 0 and size > 1 for size, stride in zip(sizes, strides, strict=True)):
-        return None
-    order = tuple(sorted(range(len(sizes)), key=lambda d: (-strides[d], sizes[d] == 1)))
-    expected = 1
-    for dim in reversed(order):
-        if sizes[dim] != 1 and strides[dim] != expected:
-            return None
-        expected *= sizes[dim]
-    return None if order == tuple(range(len(order))) else order
-
-
-def inverse_order(permutation: Sequence[int]) -> tuple[int, ...]:
-    """The permutation that undoes another.
-
-    Args:
-        permutation: An order of dimensions.
-
-    Returns:
-        The order that leads back.
-    """
-    return tuple(sorted(range(len(permutation)), key=permutation.__getitem__))
 
 
 def _returns_several(node: torch.fx.Node) -> bool:

@@ -18,6 +18,7 @@ from ortlens import _torch
 from ortlens.backend.conversion import converter, dtypes
 from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.deploy.checkpoints import StoredWeight, open_weights, stored_tensor
+from ortlens.backend.memory_order import inverse_order
 from ortlens.errors import ConversionError, UsageError
 from ortlens.progress import progress
 
@@ -223,7 +224,7 @@ def _unlike(names: Sequence[str], taken: Iterable[str]) -> list[str]:
 
 
 def _handed_out(model: ir.Model, value: ir.Value, name: str, permutation: tuple[int, ...] | None, meta: Any) -> ir.Value:
-    inverse = None if permutation is None else converter.inverse_order(permutation)
+    inverse = None if permutation is None else inverse_order(permutation)
     attributes = [] if inverse is None else [ir.AttrInt64s("perm", inverse)]
     node = ir.Node("", "Identity" if inverse is None else "Transpose", [value], attributes, num_outputs=1, name=f"{name}/out")
     node.outputs[0].name = name

@@ -13,6 +13,7 @@ from __future__ import annotations
 import torch
 
 from ortlens import _torch
+from ortlens.backend.memory_order import laid_out, order_from_strides
 
 
 def whole(  # noqa: PLR0913, PLR0917 - the operator's schema
@@ -107,10 +108,8 @@ def backward(  # noqa: PLR0913, PLR0917 - the operator's schema
 def _laid_out_like(output: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     """In the order in memory that the query has, as the fused operator gives it: code after it may view it without a copy."""
     strides = [_torch.size_hint(stride) for stride in query.stride()]
-    order = sorted(range(query.dim()), key=lambda dim: (-strides[dim], query.shape[dim] == 1))
-    if order == list(range(query.dim())):
-        return output.contiguous()
-    return output.permute(order).contiguous().permute([order.index(dim) for dim in range(query.dim())])
+    order = order_from_strides(query.shape, strides)
+    return output.contiguous() if order == list(range(query.dim())) else laid_out(output, order)
 
 
 def _like_operator(gradient: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

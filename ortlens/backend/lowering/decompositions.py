@@ -9,6 +9,7 @@ import torch
 import torch.fx
 
 from ortlens.backend.lowering import attention
+from ortlens.backend.memory_order import laid_out, order_from_strides
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -112,17 +113,15 @@ def _as_strided(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int]
     the operator stays in PyTorch (see `support.storage_readers`).
     """
     start: Any = 0 if storage_offset is None else storage_offset - tensor.storage_offset()
-    strides: Sequence[Any] = tensor.stride()
-    laid_out = tensor.permute(sorted(range(tensor.dim()), key=lambda dim: (-strides[dim], tensor.shape[dim] == 1)))
-    if not laid_out.is_contiguous() or start < 0:
+    stored = tensor.permute(order_from_strides(tensor.shape, tensor.stride()))
+    if not stored.is_contiguous() or start < 0:
         stays: torch.Tensor = _STAYS
         return stays
     index: torch.Tensor = torch.full((), start, dtype=torch.int64, device=tensor.device)
     for count, step in zip(size, stride, strict=True):
         index = index.unsqueeze(-1) + torch.arange(count, device=tensor.device) * step
-    windows: torch.Tensor = laid_out.reshape(-1)[index]
-    order = sorted(range(len(size)), key=lambda dim: (-stride[dim], size[dim] == 1))
-    return windows.permute(order).contiguous().permute([order.index(dim) for dim in range(len(size))])
+    windows: torch.Tensor = stored.reshape(-1)[index]
+    return laid_out(windows, order_from_strides(size, stride))
 
 
 def _split(tensor: torch.Tensor, split_size: int, dim: int = 0) -> Sequence[torch.Tensor]:

@@ -6,9 +6,8 @@ import hashlib
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ortlens import _torch
-from ortlens.backend.conversion.converter import memory_order
 from ortlens.backend.lowering import provenance
+from ortlens.backend.memory_order import is_contiguous, memory_order
 from ortlens.backend.partitioning.support import NodeKind, kind_of
 from ortlens.trace import records as r
 
@@ -152,7 +151,7 @@ def layout_copies(partition_id: str, runner: PartitionRunner) -> Iterator[r.Find
 
 def _is_dense(node: torch.fx.Node) -> bool:
     value = node.meta.get("val")
-    return _torch.is_contiguous(value) or memory_order(value) is not None
+    return is_contiguous(value) or memory_order(value) is not None
 
 
 def _layout_copy(partition_id: str, node: torch.fx.Node) -> r.Finding:

@@ -10,7 +10,6 @@ that threads never share one and no lock is taken.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import threading
@@ -22,8 +21,9 @@ import torch
 
 from ortlens import _torch
 from ortlens.backend.conversion import dtypes
-from ortlens.backend.conversion.converter import inverse_order, memory_order
+from ortlens.backend.memory_order import inverse_order, needs_restride, restride
 from ortlens.backend.runtime import _ort
+from ortlens.backend.runtime.generated import function_from_source
 from ortlens.backend.runtime.layout import permuted_name
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from ortlens.backend.runtime.weights import FrozenWeight
     from ortlens.trace.runlog import RunLog
-
-_numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +61,7 @@ class Output:
     Attributes:
         name: Name in the ONNX model.
         meta: A fake tensor or a number, as PyTorch expects it.
-        permutation: Order of dimensions in which the session writes it, see `convert.memory_order`.
+        permutation: Order of dimensions in which the session writes it, see `backend.memory_order`.
         shape: Shape in which the session writes it, where that is another one, see `layout.without_last_reshapes`.
     """
 
@@ -155,9 +153,7 @@ def make_call(  # noqa: PLR0913 - one call site; each says what one line of the 
         "restride": restride,
         "math": math,
     }
-    exec(compile(source, f"<ortlens call {next(_numbers)}>", "exec"), scope)  # noqa: S102 - our own text, no user input in it
-    function: Callable[..., tuple[Any, ...]] = scope.pop("call")  # its globals without itself: no cycle keeps a session that is done with
-    return function
+    return function_from_source("call", source, scope)
 
 
 class _Writer:
@@ -295,7 +291,7 @@ class _Writer:
                 lines.append(f"r{index} = tensor_over(values[{index}], {self._constant('y', index, output.meta.dtype)})")
             if output.permutation is not None:
                 lines.append(f"r{index} = r{index}.permute({inverse_order(output.permutation)!r})")
-            elif has_odd_strides(output.meta) and (strides := self._sizes_text(output.meta.stride())) is not None:
+            elif needs_restride(output.meta) and (strides := self._sizes_text(output.meta.stride())) is not None:
                 lines.append(f"r{index} = restride(r{index}, {strides})")
         return lines
 
@@ -317,41 +313,6 @@ def _symbol_sources(inputs: Sequence[Input]) -> dict[str, str]:
 
 def _substitute(expression: str, sources: dict[str, str]) -> str:
     return re.sub(r"[A-Za-z_]\w*", lambda match: sources.get(match[0], match[0]), expression)
-
-
-def has_odd_strides(meta: torch.Tensor) -> bool:
-    """Whether PyTorch expects strides that are neither contiguous nor a permutation: expanded or padded.
-
-    Args:
-        meta: A fake tensor; symbolic sizes and strides are judged by their hints.
-
-    Returns:
-        True when the output of a session has to be laid out anew.
-    """
-    sizes, strides = [_torch.size_hint(d) for d in meta.shape], [_torch.size_hint(s) for s in meta.stride()]
-    expected, plain = 1, True
-    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
-        plain = plain and (size == 1 or stride == expected)
-        expected *= max(size, 1)
-    return not plain and 0 not in sizes and memory_order(meta) is None
-
-
-def restride(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """Lay a tensor out with given strides.
-
-    Args:
-        tensor: Contiguous; where a stride is 0, equal along that dimension.
-        strides: As PyTorch's own operator would have given it.
-
-    Returns:
-        A tensor with the same values and these strides.
-    """
-    core = tensor
-    for dim, stride in enumerate(strides):
-        if stride == 0 and tensor.shape[dim] > 1:
-            core = core.narrow(dim, 0, 1)
-    made = torch.empty_strided(core.shape, strides, dtype=tensor.dtype, device=tensor.device)
-    return made.copy_(core).expand(tensor.shape)
 
 
 def _synchronize_cuda() -> None:

@@ -14,8 +14,8 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ortlens.backend.conversion.converter import inverse_order
 from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, INFERRED_KEY
+from ortlens.backend.memory_order import inverse_order
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ def with_permuted_inputs(model: onnx.ModelProto, orders: Mapping[str, tuple[int,
 
     Args:
         model: Left as it is.
-        orders: Input -> order of its dimensions in memory, see `convert.memory_order`.
+        orders: Input -> order of its dimensions in memory, see `backend.memory_order`.
 
     Returns:
         A copy with a Transpose per such input; the model itself when there are none.

@@ -6,7 +6,6 @@ AOTAutograd's graphs would, so that activations do not pile up.
 
 from __future__ import annotations
 
-import itertools
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch.fx
 
 from ortlens.backend.partitioning.support import NodeKind, kind_of
+from ortlens.backend.runtime.generated import function_from_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ortlens.backend.partitioning.plan import Plan
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.trace.runlog import EagerLog
-
-_numbers = itertools.count()
 
 
 def eager_nodes(plan: Plan) -> tuple[torch.fx.Node, ...]:
@@ -53,11 +51,7 @@ def make_program(
         A boxed function: it takes a list, empties it, and returns a list.
     """
     writer = _Writer(plan, owner, runners, log)
-    source = writer.source()
-    scope = writer.scope
-    exec(compile(source, f"<ortlens program {next(_numbers)}>", "exec"), scope)  # noqa: S102 - our own text
-    program: Callable[[list[Any]], list[Any]] = scope["program"]
-    return program
+    return function_from_source("program", writer.source(), writer.scope)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens.backend.conversion import converter
+from ortlens.backend.memory_order import memory_order
 from ortlens.backend.runtime import layout, providers, threads, weights
 from ortlens.backend.runtime.call import Input, Output
 from ortlens.backend.runtime.heap import heap_bytes
@@ -187,7 +187,7 @@ class SessionFactory:
     def _orders(self, frozen: Sequence[FrozenWeight]) -> dict[str, tuple[int, ...]]:
         """Memory order of the inputs that are not contiguous. Of frozen weights the session has contiguous copies."""
         bound = self.bound_names() - {weight.name for weight in frozen}
-        orders = {name: converter.memory_order(node.meta["val"]) for name, node in zip(self.input_names(), self.part.inputs, strict=True)}
+        orders = {name: memory_order(node.meta["val"]) for name, node in zip(self.input_names(), self.part.inputs, strict=True)}
         return {name: order for name, order in orders.items() if order is not None and name in bound}
 
     def _threads(self) -> ThreadChoice:

@@ -13,8 +13,6 @@ import pytest
 import torch
 import torch.fx
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ortlens import _torch
 from ortlens.backend.conversion import converter
@@ -153,24 +151,6 @@ def test_an_operator_without_a_function_is_a_failure_too() -> None:
         converter.onnx_from_partition(module, _torch.shared_registry(), "part")
     ((_, error),) = raised.value.failures.items()
     assert "no ONNX function" in str(error)
-
-
-@given(st.permutations(range(4)), st.lists(st.integers(1, 3), min_size=4, max_size=4))
-def test_memory_order_makes_any_permuted_tensor_contiguous(order: list[int], sizes: list[int]) -> None:
-    tensor = torch.empty(sizes).permute(order)
-    permutation = converter.memory_order(tensor)
-    if permutation is None:
-        assert tensor.is_contiguous()
-    else:
-        assert tensor.permute(permutation).is_contiguous()
-        assert sorted(permutation) == [0, 1, 2, 3]
-
-
-def test_what_is_not_dense_or_no_tensor_has_no_memory_order() -> None:
-    for tensor in (torch.empty(3, 1).expand(3, 4), torch.empty(4, 6)[:, ::2], torch.empty(5, 5).diagonal(), torch.empty(0, 3).t()):
-        assert converter.memory_order(tensor) is None
-    for value in (3, True, None, torch.empty(2, 2).to_sparse()):
-        assert converter.memory_order(value) is None
 
 
 def test_a_newer_operator_set_or_a_clear_refusal() -> None:

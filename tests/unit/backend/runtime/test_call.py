@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ortlens.backend.conversion import converter
 from ortlens.backend.runtime import call, weights
 from ortlens.trace.runlog import RunLog
 from tests.unit.backend.conversion.test_converter import as_partition, converted
@@ -205,23 +202,3 @@ def test_a_changed_weight_is_noticed_before_the_run() -> None:
     weight.add_(1)
     assert run(torch.rand(3), weight) == ("stale",)
     assert session.stale == 4
-
-
-@given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["keep", "expand", "step"])), min_size=1, max_size=4), st.randoms())
-def test_restride_keeps_values_and_gives_the_strides(dims: list[tuple[int, str]], random: Any) -> None:
-    base = torch.rand([1 if kind == "expand" else 2 * size if kind == "step" else size for size, kind in dims])
-    order = list(range(len(dims)))
-    random.shuffle(order)
-    view = base.permute(order).contiguous().permute([order.index(d) for d in range(len(order))])
-    view = view[tuple(slice(None, None, 2) if kind == "step" else slice(None) for _, kind in dims)].expand([size for size, _ in dims])
-    made = call.restride(view.contiguous(), view.stride())
-    torch.testing.assert_close(made, view)
-    assert made.stride() == tuple(view.stride())
-
-
-def test_strides_that_restride_is_for() -> None:
-    odd = [torch.empty(3, 1).expand(3, 4), torch.empty(4, 6)[:, ::2], torch.empty(5, 5).diagonal()]
-    plain = [torch.empty(3, 4), torch.empty(3, 4).t(), torch.empty(0, 4), torch.empty(())]
-    assert all(call.has_odd_strides(tensor) for tensor in odd)
-    assert not any(call.has_odd_strides(tensor) for tensor in plain)
-    assert all(converter.memory_order(tensor) is None for tensor in odd)

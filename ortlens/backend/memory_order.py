@@ -1,0 +1,131 @@
+"""In which order the dimensions of a tensor lie in memory, and how to lay values out in another order.
+
+ONNX Runtime takes and returns contiguous tensors only. A transposed or channels-last tensor is contiguous after a permutation of its
+dimensions; that permutation is its memory order. Expanded and padded tensors have none and are laid out anew by `restride`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens import _torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def order_from_strides(sizes: Sequence[Any], strides: Sequence[Any]) -> list[int]:
+    """Sort dimensions as they lie in memory.
+
+    Args:
+        sizes: Size of each dimension.
+        strides: Stride of each dimension, in elements.
+
+    Returns:
+        The dimensions, largest stride first; of two with the same stride, one of size 1 comes last.
+    """
+    return sorted(range(len(sizes)), key=lambda dim: (-strides[dim], sizes[dim] == 1))
+
+
+def inverse_order(order: Sequence[int]) -> tuple[int, ...]:
+    """The permutation that undoes another.
+
+    Args:
+        order: A permutation of dimensions.
+
+    Returns:
+        The permutation that leads back.
+    """
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
+
+
+def memory_order(meta: Any) -> tuple[int, ...] | None:
+    """The permutation that makes a tensor contiguous.
+
+    Args:
+        meta: A tensor or a number, as found in `meta["val"]`; symbolic sizes and strides are judged by their hints.
+
+    Returns:
+        The permutation. None for a number, and for a tensor that is already contiguous or that no permutation makes contiguous (see
+        `needs_restride`).
+    """
+    if not isinstance(meta, torch.Tensor) or meta.layout is not torch.strided or meta.is_contiguous():
+        return None
+    sizes, strides = _hints(meta)
+    if 0 in sizes or any(stride == 0 and size > 1 for size, stride in zip(sizes, strides, strict=True)):
+        return None
+    order = tuple(order_from_strides(sizes, strides))
+    dense = _is_dense([sizes[dim] for dim in order], [strides[dim] for dim in order])
+    return order if dense and order != tuple(range(len(order))) else None
+
+
+def is_contiguous(value: object) -> bool:
+    """Whether a value is contiguous in the order of its dimensions; unlike torch's own method, this adds no guard.
+
+    Args:
+        value: A fake tensor, or anything else.
+
+    Returns:
+        True for anything but a strided tensor, too.
+    """
+    return not isinstance(value, torch.Tensor) or value.layout is not torch.strided or _is_dense(*_hints(value))
+
+
+def laid_out(tensor: torch.Tensor, order: list[int]) -> torch.Tensor:
+    """Give a tensor a memory order.
+
+    Args:
+        tensor: Its values.
+        order: The wanted memory order, as a list of all dimensions.
+
+    Returns:
+        A tensor with the same values and shape.
+    """
+    return tensor.permute(order).contiguous().permute(inverse_order(order))
+
+
+def needs_restride(meta: torch.Tensor) -> bool:
+    """Whether PyTorch expects strides that no permutation of a contiguous tensor has: those of expanded or padded tensors.
+
+    Args:
+        meta: A fake tensor; symbolic sizes and strides are judged by their hints.
+
+    Returns:
+        True when the output of a session has to be copied by `restride`.
+    """
+    sizes, strides = _hints(meta)
+    return 0 not in sizes and not _is_dense(sizes, strides) and memory_order(meta) is None
+
+
+def restride(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """Copy a tensor into given strides.
+
+    Args:
+        tensor: Contiguous; along dimensions of stride 0, all its values are equal.
+        strides: As PyTorch's own operator would have returned them.
+
+    Returns:
+        A tensor with the same values and these strides.
+    """
+    core = tensor
+    for dim, stride in enumerate(strides):
+        if stride == 0 and tensor.shape[dim] > 1:
+            core = core.narrow(dim, 0, 1)
+    made = torch.empty_strided(core.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(core).expand(tensor.shape)
+
+
+def _hints(tensor: torch.Tensor) -> tuple[list[int], list[int]]:
+    return [_torch.size_hint(size) for size in tensor.shape], [_torch.size_hint(stride) for stride in tensor.stride()]
+
+
+def _is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether these are the strides of a contiguous tensor; those of dimensions of size 1 do not matter."""
+    expected = 1
+    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
+        if size != 1 and stride != expected:
+            return False
+        expected *= max(size, 1)
+    return True

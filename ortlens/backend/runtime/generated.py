@@ -1,0 +1,32 @@
+"""Compiles generated source code, and shows it to tracebacks and debuggers for as long as the function lives."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_numbers = itertools.count()
+
+
+def function_from_source(name: str, source: str, scope: dict[str, Any]) -> Callable[..., Any]:
+    """Compile the definition of one function.
+
+    Args:
+        name: Name of the function.
+        source: Its definition; every name in it is ours, so that no text of a user's is executed.
+        scope: What it refers to; becomes its globals. The function itself is not among them, so that it is freed without a cycle.
+
+    Returns:
+        The function. `linecache` holds its source under a file name such as `<ortlens call 3>` until the function is freed.
+    """
+    file = f"<ortlens {name} {next(_numbers)}>"
+    exec(compile(source, file, "exec"), scope)  # noqa: S102 - see `source`
+    function: Callable[..., Any] = scope.pop(name)
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # None: no file that could change
+    weakref.finalize(function, linecache.cache.pop, file, None).atexit = False
+    return function

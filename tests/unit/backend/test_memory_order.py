@@ -1,0 +1,51 @@
+"""The order of dimensions in memory: found from strides, and given to values that lie in another."""
+
+# ruff: noqa: ANN401 - hypothesis' random numbers have no type of their own
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ortlens.backend import memory_order
+
+
+@given(st.permutations(range(4)), st.lists(st.integers(1, 3), min_size=4, max_size=4))
+def test_memory_order_makes_any_permuted_tensor_contiguous(order: list[int], sizes: list[int]) -> None:
+    tensor = torch.empty(sizes).permute(order)
+    permutation = memory_order.memory_order(tensor)
+    if permutation is None:
+        assert tensor.is_contiguous()
+    else:
+        assert tensor.permute(permutation).is_contiguous()
+        assert sorted(permutation) == [0, 1, 2, 3]
+
+
+def test_what_is_not_dense_or_no_tensor_has_no_memory_order() -> None:
+    for tensor in (torch.empty(3, 1).expand(3, 4), torch.empty(4, 6)[:, ::2], torch.empty(5, 5).diagonal(), torch.empty(0, 3).t()):
+        assert memory_order.memory_order(tensor) is None
+    for value in (3, True, None, torch.empty(2, 2).to_sparse()):
+        assert memory_order.memory_order(value) is None
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["keep", "expand", "step"])), min_size=1, max_size=4), st.randoms())
+def test_restride_keeps_values_and_gives_the_strides(dims: list[tuple[int, str]], random: Any) -> None:
+    base = torch.rand([1 if kind == "expand" else 2 * size if kind == "step" else size for size, kind in dims])
+    order = list(range(len(dims)))
+    random.shuffle(order)
+    view = base.permute(order).contiguous().permute([order.index(d) for d in range(len(order))])
+    view = view[tuple(slice(None, None, 2) if kind == "step" else slice(None) for _, kind in dims)].expand([size for size, _ in dims])
+    made = memory_order.restride(view.contiguous(), view.stride())
+    torch.testing.assert_close(made, view)
+    assert made.stride() == tuple(view.stride())
+
+
+def test_strides_that_restride_is_for() -> None:
+    odd = [torch.empty(3, 1).expand(3, 4), torch.empty(4, 6)[:, ::2], torch.empty(5, 5).diagonal()]
+    plain = [torch.empty(3, 4), torch.empty(3, 4).t(), torch.empty(0, 4), torch.empty(())]
+    assert all(memory_order.needs_restride(tensor) for tensor in odd)
+    assert not any(memory_order.needs_restride(tensor) for tensor in plain)
+    assert all(memory_order.memory_order(tensor) is None for tensor in odd)
