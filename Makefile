@@ -1,4 +1,4 @@
-# Two targets matter to a newcomer: `make demo` shows what ortlens does, `make test` runs every gate.
+# Two targets matter to a newcomer: `make demo` shows what ortlens does, `make test` runs what every change must pass.
 # Both make .venv when it is missing. Debian 12 with python3 and make is enough to start.
 
 SHELL := /bin/bash
@@ -16,9 +16,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_ARGS)
 SAY := @printf '\n==> %s\n'
 
-export PYTHONDONTWRITEBYTECODE = 1
-
-.PHONY: help venv demo frontend notebooks browser test lint format-check ruff types contracts dead-code deps docs pytest coverage bench zoo conformance soak clean
+.PHONY: help venv demo frontend notebooks browser test test-slow lint format-check ruff types contracts dead-code deps docs tests slow-tests coverage bench zoo conformance soak clean
 
 help: ## Show this list
 	@printf 'ortlens: PyTorch through ONNX Runtime, recorded and shown\n\n'
@@ -79,7 +77,7 @@ zoo: $(VENV)/.dev ## Run every architecture of the model zoo and write docs/zoo.
 
 browser: $(VENV)/.dev ## Run what needs a browser: the report, JupyterLab, Notebook 7, light and dark; five minutes
 	$(SAY) 'Walking the explorer in chromium'
-	@$(BIN)/python -m pytest tests/browser --durations=15
+	@$(BIN)/python -m pytest tests/browser -m slow --durations=15
 
 conformance: $(VENV)/.dev ## Run every promise down every road and write docs/conformance.md: a few minutes
 	$(SAY) 'Running the conformance suite'
@@ -87,18 +85,34 @@ conformance: $(VENV)/.dev ## Run every promise down every road and write docs/co
 
 soak: $(VENV)/.dev ## Live long random lives of models and look for leaks: ten minutes
 	$(SAY) 'Soaking'
-	@$(BIN)/python -m pytest tests/soak -m soak -p no:logging --durations=15
+	@$(BIN)/python -m pytest tests/soak $(SOAK) -p no:logging --durations=15
 
 # ----------------------------------------------------------------------------------------------------------- the gates
 
-# In order, cheap ones first. pytest's closing line is repeated at the very end, where CI looks for it.
-test: $(VENV)/.dev ## Run every gate: lint, types, contracts, dead code, deps, docs, tests, coverage
-	@$(MAKE) lint
-	@$(MAKE) docs
-	@$(MAKE) pytest
-	@$(MAKE) coverage
+# Two workers with one thread each. What measures runs alone, after them. Each test is in one selection: a test looks after that.
+WORKERS ?= 2
+FAST := -m 'not slow and not serial and not soak'
+FAST_ALONE := -m 'serial and not slow and not soak'
+SLOW := -m 'slow and not serial and not soak'
+SLOW_ALONE := -m 'slow and serial and not soak'
+SOAK := -m 'soak'
+BESIDE := -n $(WORKERS) --dist worksteal
+LOGS := $(BUILD)/logs
+CLOSING_LINE = $(BIN)/python tests/closing_line.py
+
+test: $(VENV)/.dev ## Run what every change must pass, in less than ten minutes: lint, types, layers, docs, tests
+	@mkdir -p $(LOGS) && rm -f $(LOGS)/fast*.log
+	@$(MAKE) -j$(WORKERS) --output-sync=target lint docs
+	@$(MAKE) tests
 	$(SAY) 'All gates passed'
-	@tail -n 1 $(BUILD)/pytest.log
+	@$(CLOSING_LINE) $(LOGS)/fast*.log
+
+test-slow: $(VENV)/.dev ## Run the rest, as CI does: sweeps, browser, notebooks, benchmarks, coverage; twenty minutes
+	@mkdir -p $(LOGS) && rm -f $(LOGS)/slow*.log
+	@$(MAKE) slow-tests
+	@$(MAKE) coverage
+	$(SAY) 'All slow gates passed'
+	@$(CLOSING_LINE) $(LOGS)/slow*.log
 
 lint: ruff format-check types contracts dead-code deps ## Run the static gates only
 
@@ -131,13 +145,24 @@ docs: $(VENV)/.dev ## Build the documentation into build/site, warnings are erro
 	@$(BIN)/mkdocs build --strict --quiet
 	@echo 'built $(BUILD)/site'
 
-pytest: $(VENV)/.dev
-	$(SAY) 'Tests: unit, integration, packaging, examples of the docs'
-	@mkdir -p $(BUILD)
-	@$(BIN)/python -m pytest --cov --cov-report= --durations=15 2>&1 | tee $(BUILD)/pytest.log
+tests: $(VENV)/.dev ## Run the tests of `make test` only
+	@mkdir -p $(LOGS)
+	$(SAY) 'Tests, in random order, on $(WORKERS) workers'
+	@$(BIN)/python -m pytest $(FAST) $(BESIDE) --durations=15 2>&1 | tee $(LOGS)/fast.log
+	$(SAY) 'Tests that measure, one after another'
+	@$(BIN)/python -m pytest $(FAST_ALONE) --durations=5 2>&1 | tee $(LOGS)/fast-alone.log
 
-coverage: $(VENV)/.dev
+slow-tests: $(VENV)/.dev
+	@mkdir -p $(LOGS)
+	$(SAY) 'Slow tests: conformance and zoo in full, browser, notebooks, wheel'
+	@$(BIN)/python -m pytest $(SLOW) $(BESIDE) --durations=15 2>&1 | tee $(LOGS)/slow.log
+	$(SAY) 'Slow tests that measure: benchmarks, large models'
+	@$(BIN)/python -m pytest $(SLOW_ALONE) --durations=5 2>&1 | tee $(LOGS)/slow-alone.log
+
+# The tests of `make test` once more: to count branches slows each of them down.
+coverage: $(VENV)/.dev ## Check branch coverage: 95 % in trace and analysis, 85 % in the rest
 	$(SAY) 'Branch coverage: 95 % in trace and analysis, 85 % in the rest'
+	@$(BIN)/python -m pytest $(FAST) $(BESIDE) --cov --cov-report= --quiet --quiet
 	@$(BIN)/coverage report --include='ortlens/trace/*,ortlens/analysis/*' --fail-under=95
 	@$(BIN)/coverage report --omit='ortlens/trace/*,ortlens/analysis/*' --fail-under=85
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# One thread for each of several workers, before torch is imported anywhere: otherwise they fight for the cores.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+SLOW_FOLDERS = (ROOT / "tests" / "browser",)
+
 # No deadline: a shared, busy machine is slow without anything being wrong. The blob makes a failure in CI reproducible here.
 settings.register_profile("ortlens", deadline=None, print_blob=True)
 settings.load_profile("ortlens")
@@ -27,6 +34,14 @@ def missing_for_inductor() -> list[str]:
     compiler = any(shutil.which(name) for name in ("c++", "g++", "clang++"))
     headers = (Path(sysconfig.get_path("include")) / "Python.h").is_file()
     return [name for name, here in (("a C++ compiler", compiler), ("Python.h", headers)) if not here]
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is slow as a folder."""
+    for item in items:
+        if any(folder in item.path.parents for folder in SLOW_FOLDERS):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -61,8 +76,11 @@ def run_python(tmp_path: Path) -> Callable[..., str]:
 
 @pytest.fixture(autouse=True)
 def _no_leaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Forget what Dynamo compiled and prove that no recorder is left watching."""
+    """Begin with the same random numbers in any order, forget what Dynamo compiled, prove that no recorder is left watching."""
     monkeypatch.delenv("ONNXRT_DUMP_PATH", raising=False)
+    # A test that needs no torch must not pay for its import.
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
     yield
     # A test that never compiled must not pay for the import of Dynamo.
     if "torch._dynamo" in sys.modules:

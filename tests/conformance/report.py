@@ -62,7 +62,8 @@ def run_suite() -> Column:
     """
     with tempfile.TemporaryDirectory() as folder:
         xml = Path(folder) / "results.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "--tb=line", "--show-capture=no", f"--junit-xml={xml}", str(Path(__file__).parent)]
+        options = ["-q", "-m", "", "--tb=line", "--show-capture=no", f"--junit-xml={xml}"]
+        command = [sys.executable, "-m", "pytest", *options, str(Path(__file__).parent)]
         done = subprocess.run(command, cwd=ROOT, env={**os.environ, "ORTLENS_EVERY_ROAD": "1"}, check=False)
         if done.returncode not in (0, 1):
             raise RuntimeError(f"pytest ended with {done.returncode}")

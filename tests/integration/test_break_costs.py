@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Break
 
+# Measures what breaks cost.
+pytestmark = pytest.mark.serial
+
 X = torch.linspace(-1, 1, 64)
 
 

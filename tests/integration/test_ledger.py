@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from ortlens.analysis.ledger import LedgerTotals
 
+# Measures the parts of a call's time.
+pytestmark = pytest.mark.serial
+
 X = torch.linspace(-1, 1, 64)
 SLOW = 0.004
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.trace.records import Finding
 
+# Measures what a change would gain.
+pytestmark = pytest.mark.serial
+
 
 @pytest.fixture(autouse=True)
 def _short_trials(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,9 @@ from ortlens.backend.runtime import heap
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+# Measures the memory of the process.
+pytestmark = pytest.mark.serial
+
 WEIGHT = 2048 * 1024 * 4
 
 

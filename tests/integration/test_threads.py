@@ -8,6 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -15,6 +16,9 @@ from ortlens import Lens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+# Measures calls from threads that must interleave.
+pytestmark = pytest.mark.serial
 
 THREADS, CALLS = 4, 60
 

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from _pytest.mark.structures import ParameterSet
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -69,21 +71,34 @@ def test_the_readme_has_an_example_that_runs() -> None:
     assert [block for block in python_blocks((ROOT / "README.md").read_text(encoding="utf-8")) if block.reason is None]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+FIRST_READ = ("README.md", "docs/index.md")
+"""Pages that a newcomer types off; the others are left to the slow tests. Each takes a process of its own."""
+
+
+def pages_with_examples() -> Iterator[ParameterSet]:
+    for page in PAGES:
+        if any(block.reason is None for block in python_blocks(page.read_text(encoding="utf-8"))):
+            name = page.relative_to(ROOT).as_posix()
+            yield pytest.param(page, id=name, marks=() if name in FIRST_READ else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("page", pages_with_examples())
 def test_the_examples_of_a_page_run(page: Path, run_python: Callable[..., str]) -> None:
     blocks = python_blocks(page.read_text(encoding="utf-8"))
     runnable = [(block.line, block.body) for block in blocks if block.reason is None]
-    if runnable:
-        run_python(SESSION, json.dumps([page.name, runnable]))
+    run_python(SESSION, json.dumps([page.name, runnable]))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_a_block_that_is_not_run_says_why(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    left_out = [block for block in blocks_of(text) if block.reason is not None]
-    assert [block.line for block in left_out if len(block.reason or "") < 8] == []
-    # A marker that stands before no block, or is misspelt, would be silence.
-    assert len(re.findall(r"<!--\s*not[ -_]?run", text, flags=re.IGNORECASE)) == len(left_out) + text.count("`<!-- not run: ")
+def test_a_block_that_is_not_run_says_why() -> None:
+    wrong = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        left_out = [block for block in blocks_of(text) if block.reason is not None]
+        wrong += [f"{page.name}:{block.line}" for block in left_out if len(block.reason or "") < 8]
+        # A marker that no block follows, or that is misspelt, would be silence.
+        if len(re.findall(r"<!--\s*not[ -_]?run", text, flags=re.IGNORECASE)) != len(left_out) + text.count("`<!-- not run: "):
+            wrong.append(page.name)
+    assert wrong == []
 
 
 PAGE = """# Title

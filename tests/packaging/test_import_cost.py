@@ -1,11 +1,9 @@
-"""`import ortlens` loads the standard library only, and quickly; readers of captures load neither torch nor ONNX Runtime."""
+"""`import ortlens` loads the standard library only, and little of it; readers of captures load neither torch nor ONNX Runtime."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
-
-import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +24,10 @@ HEAVY = (
     "netron",
     "tqdm",
 )
-GOAL_MS = 60.0
-LIMIT_MS = 150.0
+OWN = 3
+"""Modules of ortlens that its import may load: the package, and what its facade is made of."""
+STANDARD = 60
+"""Modules of the standard library beyond those of a bare interpreter. A millisecond each would make the 60 ms that are aimed at."""
 
 THIRD_PARTY = """
 import json, sys, sysconfig
@@ -37,11 +37,11 @@ roots = {name.partition(".")[0] for name in set(sys.modules) - before} - {"ortle
 print(json.dumps(sorted(name for name in roots if name not in sys.stdlib_module_names)))
 """
 
-TIMED = """
-from time import perf_counter
-start = perf_counter()
+LOADED = """
+import json, sys
+before = set(sys.modules)
 import ortlens
-print((perf_counter() - start) * 1000)
+print(json.dumps(sorted(set(sys.modules) - before)))
 """
 
 # Readers are imported where these names cannot be: a finder in front of all others refuses them.
@@ -67,22 +67,22 @@ def test_importing_loads_the_standard_library_only(run_python: Callable[..., str
     assert json.loads(run_python(THIRD_PARTY)) == []
 
 
-@pytest.mark.parametrize("name", HEAVY)
-def test_a_planted_heavy_import_is_seen(name: str, root: Path, tmp_path: Path, run_python: Callable[..., str]) -> None:
+def test_planted_heavy_imports_are_seen(root: Path, tmp_path: Path, run_python: Callable[..., str]) -> None:
     # Stand-ins, so that the check is shown to work for packages that are not installed here as well.
-    (tmp_path / f"{name}.py").touch()
+    for name in HEAVY:
+        (tmp_path / f"{name}.py").touch()
     (tmp_path / "ortlens").mkdir()
-    planted = (root / "ortlens" / "__init__.py").read_text(encoding="utf-8") + f"\nimport {name}\n"
-    (tmp_path / "ortlens" / "__init__.py").write_text(planted, encoding="utf-8")
-    assert json.loads(run_python(THIRD_PARTY)) == [name]
+    planted = (root / "ortlens" / "__init__.py").read_text(encoding="utf-8") + "".join(f"\nimport {name}" for name in HEAVY)
+    (tmp_path / "ortlens" / "__init__.py").write_text(planted + "\n", encoding="utf-8")
+    assert json.loads(run_python(THIRD_PARTY)) == sorted(HEAVY)
 
 
-def test_importing_is_quick(run_python: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
-    best_ms = min(float(run_python(TIMED)) for _ in range(7))
-    verdict = "within" if best_ms <= GOAL_MS else "MISSES"
-    with capsys.disabled():
-        print(f"\nimport ortlens: {best_ms:.1f} ms, {verdict} the goal of {GOAL_MS:.0f} ms")  # noqa: T201 - a figure to watch
-    assert best_ms < LIMIT_MS
+def test_importing_loads_little(run_python: Callable[..., str]) -> None:
+    # Counted, not timed: a busy machine is slow without anything being wrong.
+    loaded = json.loads(run_python(LOADED))
+    own = [name for name in loaded if name.partition(".")[0] == "ortlens"]
+    assert len(own) <= OWN, own
+    assert len(loaded) - len(own) <= STANDARD, loaded
 
 
 def test_readers_import_without_torch_and_onnxruntime(root: Path, run_python: Callable[..., str]) -> None:

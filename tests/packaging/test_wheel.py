@@ -20,6 +20,9 @@ import ortlens
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+# Builds a wheel and fills a fresh environment.
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD_FILES = ("pyproject.toml", "README.md", "LICENSE", ".gitignore")
 DIST_INFO = f"ortlens-{ortlens.__version__}.dist-info"

@@ -19,14 +19,14 @@ op: Any = opset18
 # Models warn of themselves while they are traced: of caches that Dynamo goes past, of functions of their own for gradients.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
-# At least two of each family. The first ones run in every test run, the others carry the marker `zoo`.
+# At least two of each family. The first ones run in every test run, the others carry the marker `slow`.
 ALWAYS = ("BitModel", "GemmaForCausalLM", "LevitModel", "MixtralForCausalLM", "PatchTSTModel", "Wav2Vec2Model")
 OTHERS = (
     *("AlbertModel", "DebertaModel", "ModernBertModel", "GPT2LMHeadModel", "HeliumForCausalLM", "LlamaForCausalLM"),
     *("DeepseekV3ForCausalLM", "MambaForCausalLM", "RecurrentGemmaForCausalLM", "BartModel", "T5Model", "ConvNextModel"),
     *("SwinModel", "ViTForImageClassification", "WhisperModel", "CLIPModel", "BlipModel", "TimeSeriesTransformerModel"),
 )
-NAMES = [*ALWAYS, *(pytest.param(name, marks=pytest.mark.zoo) for name in OTHERS)]
+NAMES = [*ALWAYS, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
 
 
 def verified(name: str, **options: object) -> tuple[ortlens.Lens, pd.DataFrame]:
