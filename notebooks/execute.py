@@ -1,7 +1,7 @@
-"""Run the notebooks from clean kernels and keep their outputs: `python notebooks/execute.py [NAME ...]`, or `make notebooks`.
+"""Run the notebooks in fresh kernels and save their outputs: `python notebooks/execute.py [NAME ...]`, or `make notebooks`.
 
-What is kept is what a page without JavaScript can show: text, HTML, pictures. Widgets are left out, since their HTML stands beside
-them, and so is whatever would differ by machine: times of execution, process ids, paths.
+The kept outputs are what a page without JavaScript can show: text, HTML, pictures. Widgets are left out, because their HTML is kept beside
+them. So is everything that differs by machine: times of execution, process ids, paths.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _SETTINGS = {
     "HF_HUB_OFFLINE": "1",
     "MKL_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
-    "ORTLENS_PROGRESS": "0",  # a bar is gone by the time that somebody reads this
+    "ORTLENS_PROGRESS": "0",  # a finished bar says nothing to a reader
     "TRANSFORMERS_VERBOSITY": "error",
 }
 
 
 class _ThisInterpreter(AsyncKernelManager):
-    """Kernels of the Python that runs this, whatever kernels are installed."""
+    """Starts kernels with the running interpreter, regardless of the installed kernel specs."""
 
     @property
     def kernel_spec(self) -> KernelSpec:
@@ -54,14 +54,14 @@ class _ThisInterpreter(AsyncKernelManager):
 
 
 def executed(path: Path, folder: Path) -> NotebookNode:
-    """Run a notebook from a clean kernel.
+    """Run a notebook in a fresh kernel.
 
     Args:
         path: The notebook; it is not changed.
-        folder: Where its cells run, and write.
+        folder: Working directory of its cells.
 
     Returns:
-        The notebook with its outputs, fit to be kept.
+        The notebook with the outputs to commit.
 
     Raises:
         nbclient.exceptions.CellExecutionError: A cell raised.
@@ -74,11 +74,11 @@ def executed(path: Path, folder: Path) -> NotebookNode:
 
 
 def kept(notebook: NotebookNode, scrub: Callable[[str], str]) -> NotebookNode:
-    """Take out of a notebook what is not to be kept.
+    """Remove from a notebook what is not committed.
 
     Args:
         notebook: An executed notebook; changed in place.
-        scrub: Takes this machine's paths out of a text.
+        scrub: Removes this machine's paths from a text.
 
     Returns:
         The notebook.
@@ -98,7 +98,7 @@ def kept(notebook: NotebookNode, scrub: Callable[[str], str]) -> NotebookNode:
 
 
 def _is_widget_alone(output: NotebookNode) -> bool:
-    """Whether a page can show nothing of it: its HTML, if there is any, is an output of its own."""
+    """Whether an output is only a widget; its HTML, if any, is a separate output."""
     data = output.get("data", {})
     return _WIDGETS in data and "text/html" not in data
 
@@ -116,7 +116,7 @@ def _kept_output(output: NotebookNode, scrub: Callable[[str], str]) -> NotebookN
 
 
 def source_digest(notebook: NotebookNode) -> str:
-    """A digest of all cells, by which outputs are known to be those of these sources.
+    """A digest of the code cells, which shows whether the outputs are those of this code. Prose may change without a new run.
 
     Args:
         notebook: A notebook.
@@ -124,18 +124,18 @@ def source_digest(notebook: NotebookNode) -> str:
     Returns:
         Hexadecimal digits.
     """
-    text = "\0".join(f"{cell.cell_type}\0{cell.source}" for cell in notebook.cells)
+    text = "\0".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def scrubber(folder: Path) -> Callable[[str], str]:
-    """What takes this machine's paths out of a text.
+    """Make a function that removes this machine's paths from a text.
 
     Args:
-        folder: Where the notebook ran.
+        folder: Working directory of the notebook.
 
     Returns:
-        A function of a text: what is inside a folder of packages, this checkout or the folder is told from there on.
+        A function of a text. It makes paths inside site-packages, this checkout and the folder relative to them.
     """
     inside: Iterable[str] = (*site.getsitepackages(), site.getusersitepackages(), str(folder.resolve()), str(folder), str(FOLDER.parent))
     roots = sorted({root for root in inside if len(root) > 1}, key=len, reverse=True)
@@ -147,10 +147,10 @@ def main(names: list[str]) -> int:
     """Run notebooks and write them back.
 
     Args:
-        names: Beginnings of their names; empty for all.
+        names: Prefixes of their names; empty for all.
 
     Returns:
-        The exit status; a notebook that raises ends it all.
+        The exit status. A notebook that raises stops the run.
     """
     for path in NOTEBOOKS:
         if names and not path.name.startswith(tuple(names)):
