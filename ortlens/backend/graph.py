@@ -201,13 +201,12 @@ class CompiledGraph:
         if self.job.dry_run:
             return model, False
         try:
-            optimize_model(model)
-        except Exception as error:  # noqa: BLE001 - the optimiser is an extra; the model before it is complete
-            name = f"partition_{part.index}"
+            return optimize_model(model), True
+        except Exception as error:  # noqa: BLE001 - optimisation is optional, and a failed pass leaves the model unchanged
             if self.job.reporter is not None:
-                self.job.reporter.failure("optimiser_failed", f"the ONNX optimiser failed on {name}; the model runs unoptimised", error)
-            return converter.onnx_from_partition(part.module, self.job.registry, name).model, False
-        return model, True
+                title = f"the ONNX optimiser failed on partition_{part.index}; the model runs unoptimised"
+                self.job.reporter.failure("optimiser_failed", title, error)
+            return model, False
 
     def _static_inputs(self) -> frozenset[torch.fx.Node]:
         placeholders = self.placeholders()

@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from ortlens import ConversionError, Lens, SessionError, UsageError
+from ortlens.backend.conversion import optimize
+from ortlens.backend.conversion.passes import InPlace, OptimizationPass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -84,16 +86,18 @@ def test_two_converters_that_raise_are_found_in_one_pass() -> None:
     assert codes(lens) == {"aten.sin.default": "converter_raised", "aten.cos.default": "converter_raised"}
 
 
-def test_an_optimiser_that_raises_costs_the_optimisation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_optimisation_pass_that_raises_costs_the_optimisation(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(model: Any) -> None:
-        del model.graph.inputs[:]  # leaves the model in pieces, as a crash half way would
+        del model.graph.inputs[:]  # leaves the model half changed
         raise RuntimeError("the optimiser tripped")
 
-    monkeypatch.setattr("ortlens.backend.graph.optimize_model", broken)
+    planted = OptimizationPass(name="planted", make=lambda: InPlace(broken))
+    monkeypatch.setattr(optimize, "PASSES", (*optimize.PASSES, planted))
     lens = Lens()
     assert calls_of(torch.compile(function, backend=lens)) == []  # the model runs in ONNX Runtime all the same
     (finding,) = lens.captured().findings
     assert finding.rule == "optimiser_failed"
+    assert "the optimisation pass planted failed" in finding.evidence
     assert "the optimiser tripped" in finding.evidence
     assert lens.fallbacks.empty
     assert lens.graphs.coverage.tolist() == [1.0]

@@ -62,7 +62,7 @@ def export_graph(
     model = ir.from_proto(graph.runners[0].model)
     _derive_sizes(graph, model)
     with _torch.quiet():
-        optimize_model(model)  # before the weights are in: it would read and rewrite every one of them
+        model = optimize_model(model)  # before the weights are in: it would read and rewrite every one of them
     _place_weights(graph, model, stored, aliases)
     _name_boundary(graph, model, arguments)
     _keep_pads(model)

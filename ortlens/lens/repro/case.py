@@ -206,8 +206,8 @@ class _Model:
         elif subject.reason is None or subject.reason[0] in ("session_refused", "too_small"):
             source = subject.part.module if not hidden else _with_inputs_for(module, hidden)
             converted = converter.onnx_from_partition(source, subject.graph.job.registry, "repro")
-            optimize_model(converted.model)
-            self._take(subject, converter.proto_from_model(converted.model, converted.output_types), converted.output_permutations)
+            model = optimize_model(converted.model)
+            self._take(subject, converter.proto_from_model(model, converted.output_types), converted.output_permutations)
         if runner is not None and runner.sessions:
             info = runner.sessions[-1]
             self.providers, self.threads = info.providers, info.threads.count

@@ -32,8 +32,7 @@ def as_converted(runner: PartitionRunner, job: Job, args: Sequence[Any], *, opti
         ModelRefused: ONNX Runtime does not take the model; whatever conversion raises.
     """
     converted = converter.onnx_from_partition(runner.part.module, job.registry, f"partition_{runner.part.index}")
-    if optimized:
-        optimize_model(converted.model)
-    made = variant_of(runner, model=converter.proto_from_model(converted.model, converted.output_types))
+    model = optimize_model(converted.model) if optimized else converted.model
+    made = variant_of(runner, model=converter.proto_from_model(model, converted.output_types))
     made.prepare(args)
     return made

@@ -40,9 +40,7 @@ def as_partition(function: Callable[..., Any], *args: Any, symbolic: bool = Fals
 
 def converted(module: torch.fx.GraphModule, *, optimize: bool = True) -> tuple[onnx.ModelProto, converter.Converted]:
     made = converter.onnx_from_partition(module, _torch.shared_registry(), "part")
-    if optimize:
-        optimize_model(made.model)
-    proto = converter.proto_from_model(made.model, made.output_types)
+    proto = converter.proto_from_model(optimize_model(made.model) if optimize else made.model, made.output_types)
     onnx.checker.check_model(proto, full_check=True)
     return proto, made
 
@@ -155,10 +153,9 @@ def test_an_operator_without_a_function_is_a_failure_too() -> None:
 
 def test_a_newer_operator_set_or_a_clear_refusal() -> None:
     made = converter.onnx_from_partition(as_partition(lambda x: x.sin() + 1, torch.rand(3)), _torch.shared_registry(), "part")
-    optimize_model(made.model)
-    model = converter.to_opset(made.model, 21)
+    model = converter.to_opset(optimize_model(made.model), 21)
     proto = converter.proto_from_model(model, made.output_types)
     assert {entry.version for entry in proto.opset_import if entry.domain == ""} == {21}
     onnx.checker.check_model(proto)
     with pytest.raises(ValueError, match="999"):
-        converter.to_opset(made.model, 999)
+        converter.to_opset(model, 999)

@@ -14,6 +14,8 @@ import torch
 
 from ortlens import _torch
 from ortlens.backend.conversion import converter, optimize
+from ortlens.backend.conversion.passes import Condition, InPlace, OptimizationError, OptimizationPass, run_passes
+from ortlens.backend.conversion.rewrite_rules import rewrite_rules
 from ortlens.backend.lowering import type_promotion
 from tests.unit.backend.graphs import traced
 
@@ -29,7 +31,7 @@ def attention(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor]:
 
 def shapes(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor]:
     both = torch.cat([x[:, 1:3].unsqueeze(0).expand(3, -1, -1, -1), x[None, :, :2].repeat(3, 1, 1, 1)], dim=-1)
-    return (both.relu().clamp(0, 2) + w.sum(),)
+    return (both.clamp(0, 2) + w.sum(),)
 
 
 CASES = {"attention": attention, "shapes": shapes}
@@ -52,7 +54,7 @@ def answers(model: ir.Model) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("name", CASES)
 def test_as_small_as_the_long_way_and_the_same_numbers(name: str) -> None:
     short, long = converted(CASES[name]), converted(CASES[name])
-    optimize.optimize_model(short)
+    short = optimize.optimize_model(short)
     with _torch.quiet():
         onnxscript.optimizer.optimize_ir(long, onnx_shape_inference=False)
     assert sum(1 for _ in short.graph) <= sum(1 for _ in long.graph)
@@ -63,31 +65,66 @@ def test_as_small_as_the_long_way_and_the_same_numbers(name: str) -> None:
 
 def test_rules_are_tried_where_they_can_match_only(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
-    rules = optimize.rooted_rules()
-    assert rules is not None
-
-    for rooted in rules:
-        if rooted.name == "ReshapeReshape":
-            monkeypatch.setattr(rooted._rule, "try_rewrite", lambda _model, _graph, node, **_: tried.append(node.op_type))
-    model = converted(attention)
-    onnxscript.rewriter.RewritePass(rules)(model)
+    rules = rewrite_rules()
+    for guarded in rules:
+        if guarded.name == "ReshapeReshape":
+            monkeypatch.setattr(guarded._rule, "try_rewrite", lambda _model, _graph, node, **_: tried.append(node.op_type))
+    onnxscript.rewriter.RewritePass(rules)(converted(attention))
     assert set(tried) == {"Reshape"}
 
 
-@pytest.mark.parametrize("missing", ["onnxscript.optimizer.fold_constants_ir", "_target_pattern"])
-def test_an_onnxscript_of_another_make_takes_the_long_way(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    if missing.endswith("_target_pattern"):
-        monkeypatch.setattr(optimize, "_roots_of", lambda rule: rule.no_such_attribute)
-    else:
-        monkeypatch.delattr(missing)
-    optimize.rooted_rules.cache_clear()
+def test_an_onnxscript_that_lacks_a_rule_applies_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = rewrite_rules()
+    monkeypatch.delattr(onnxscript.rewriter.rules.common, "reshape_reshape_rule")
+    rewrite_rules.cache_clear()
     try:
-        assert optimize.rooted_rules() is None
-        model = converted(attention)
-        optimize.optimize_model(model)
-        np.testing.assert_allclose(answers(model), attention(*INPUTS)[0].numpy(), rtol=1e-5)
+        assert len(rewrite_rules()) == len(known) - 1
+        np.testing.assert_allclose(answers(optimize.optimize_model(converted(attention))), attention(*INPUTS)[0].numpy(), rtol=1e-5)
     finally:
-        optimize.rooted_rules.cache_clear()
+        rewrite_rules.cache_clear()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_pass_ensures_what_it_declares(name: str) -> None:
+    model = converted(CASES[name])
+    true: set[Condition] = set()
+    for entry in optimize.PASSES:
+        assert entry.requires <= true, entry.name
+        made = entry.make()
+        result = made(model).model
+        assert (result is model) == made.in_place
+        model = result
+        true = (true - entry.invalidates) | entry.ensures
+        assert {condition for condition in true if condition.holds(model)} == true, entry.name
+
+
+def test_a_pass_that_fails_leaves_the_model_as_it_was() -> None:
+    def breaks(model: ir.Model) -> None:
+        model.graph.remove(list(model.graph)[-1], safe=False)
+        del model.graph.outputs[:]
+        raise ValueError("half way")
+
+    model = converted(attention)
+    before = ir.to_proto(model).SerializeToString()
+    with pytest.raises(OptimizationError, match="pass breaks failed: ValueError: half way") as raised:
+        run_passes(model, (*optimize.PASSES[:4], OptimizationPass(name="breaks", make=lambda: InPlace(breaks))))
+    assert raised.value.pass_name == breaks.__name__
+    assert isinstance(raised.value.__cause__, ValueError)
+    assert ir.to_proto(model).SerializeToString() == before
+
+
+def test_optimising_leaves_the_model_as_it_was() -> None:
+    model = converted(attention)
+    before = ir.to_proto(model).SerializeToString()
+    optimized = optimize.optimize_model(model)
+    assert ir.to_proto(model).SerializeToString() == before
+    assert len(optimized.graph) < len(model.graph)
+
+
+def test_a_pass_does_not_run_when_no_earlier_pass_ensures_what_it_requires() -> None:
+    lonely = OptimizationPass(name="lonely", make=lambda: InPlace(lambda _: None), requires=frozenset({Condition.INLINED}))
+    with pytest.raises(OptimizationError, match="lonely failed: no earlier pass ensures that no node calls a local function"):
+        run_passes(converted(attention), (lonely,))
 
 
 def linear(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor]:
@@ -104,7 +141,7 @@ def test_weights_are_read_as_they_lie(function: Callable[..., Any], dtype: torch
     inputs = (torch.rand(2, 4, 16, dtype=dtype), torch.rand(24, 16, dtype=dtype))
     module = traced(function, *inputs)
     model = converter.onnx_from_partition(module, _torch.shared_registry(), "model").model
-    optimize.optimize_model(model)
+    model = optimize.optimize_model(model)
     ops = [node.op_type for node in model.graph]
     assert ("Transpose" in ops) == (function is linear and dtype is torch.float16)  # not every provider has that Gemm
     session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
