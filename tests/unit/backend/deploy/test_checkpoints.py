@@ -219,5 +219,5 @@ def test_an_index_leads_to_no_file_outside_its_folder(shard: str, tmp_path: Path
 def test_without_safetensors_the_message_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = safetensors(tmp_path)
     monkeypatch.setitem(__import__("sys").modules, "safetensors", None)
-    with pytest.raises(OptionalDependencyError, match="weights"):
+    with pytest.raises(OptionalDependencyError, match="pip install safetensors"):
         checkpoints.open_weights(path)
