@@ -114,7 +114,7 @@ def check_supported(*names: str) -> None:
 def _check_one(name: str) -> None:
     supported = SUPPORTED.get(name)
     if supported is None:
-        raise UsageError(f"ortlens has no version range for {name!r}; it has one for {', '.join(SUPPORTED)}.")
+        raise UsageError(f"ortlens has no version range for {name!r}, only for {', '.join(SUPPORTED)}.")
     here = _installed_version(name)
     if here is None:
         raise OptionalDependencyError(
@@ -123,8 +123,8 @@ def _check_one(name: str) -> None:
     if not supported.holds(here):
         distribution = next(iter(onnxruntime_distributions())) if name == "onnxruntime" else name
         raise UnsupportedVersionError(
-            f"{distribution} {here} is installed, and ortlens was written for {distribution}{supported}. "
-            f"To get one that works: pip install '{distribution}{supported}'"
+            f"{distribution} {here} is installed, but ortlens supports {distribution}{supported}. "
+            f"To install a supported version: pip install '{distribution}{supported}'"
         )
 
 

@@ -106,7 +106,7 @@ def _distributions() -> Check:
     names = tuple(_versions.onnxruntime_distributions())
     if len(names) <= 1:
         return Check(name="onnxruntime builds", status="ok", found=", ".join(names) or "none")
-    advice = f"they overwrite each other's files; keep one: pip uninstall {' '.join(names)}, then pip install {names[-1]}"
+    advice = f"they overwrite each other's files; keep only one: pip uninstall {' '.join(names)}, then pip install {names[-1]}"
     return Check(name="onnxruntime builds", status="warning", found=", ".join(names), advice=advice)
 
 
@@ -115,7 +115,7 @@ def _backends() -> Check:
     missing = [name for name in BACKENDS if name not in registered]
     if not missing:
         return Check(name="backends", status="ok", found=f"{', '.join(BACKENDS)}: known to torch.compile without an import")
-    advice = "pip install ortlens (running from a source folder is not enough); ortlens.Lens() works all the same"
+    advice = "pip install ortlens (running from a source folder is not enough); ortlens.Lens() works anyway"
     return Check(name="backends", status="warning", found=f"not registered: {', '.join(missing)}", advice=advice)
 
 

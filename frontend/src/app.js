@@ -34,7 +34,7 @@ function breakCounts(data) {
   return [breaks ? String(breaks) : null, recompiles ? `↻ ${recompiles}` : null].filter(Boolean).join("  ");
 }
 
-const THEMES = { auto: ["◐", "Follows the page; click for light"], light: ["☀", "Light; click for dark"], dark: ["☾", "Dark; click to follow the page"] };
+const THEMES = { auto: ["◐", "follows the page; click for light"], light: ["☀", "light; click for dark"], dark: ["☾", "dark; click to follow the page"] };
 
 let views = 0; // several views stand in one page, and labels refer to elements by id
 
@@ -139,7 +139,7 @@ function makePanel(main, { id, mount }, store, prefix) {
     return { root, cleanup: mount(root, store) };
   } catch (error) {
     // One panel that fails must not take the others with it.
-    root.replaceChildren(el("p.ol-empty", { role: "alert" }, `This panel could not be drawn: ${error.message}. The other panels do not depend on it.`));
+    root.replaceChildren(el("p.ol-empty", { role: "alert" }, `This panel could not be drawn: ${error.message}. The other panels still work.`));
     console.error(error);
     return { root, cleanup: () => {} };
   }

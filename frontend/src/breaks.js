@@ -37,7 +37,7 @@ export function cards(store, items, table, card) {
   const shown = items.slice(0, MOST).map(card);
   const left = items.length - shown.length;
   if (!left) return shown;
-  return [...shown, el("p", {}, button(`${count(left)} more, in the table of ${table}`, () => store.set({ tab: "tables", table }), { class: "ol-link" }))];
+  return [...shown, el("p", {}, button(`${count(left)} more, see the table ${table}`, () => store.set({ tab: "tables", table }), { class: "ol-link" }))];
 }
 
 /** Cards of what is selected are marked and brought into view, else those of what it is linked to. */
@@ -77,7 +77,7 @@ function breakCard(store, table, row) {
   const id = store.identity.idOf("breaks", row);
   const hints = get("hints") ?? [];
   const [advice, rest] = get("advice") ? [get("advice"), hints] : [hints[0] ?? null, hints.slice(1)];
-  const times = get("occurrences") > 1 ? `${counted(get("occurrences"), "boundary", "boundaries")} in all` : null;
+  const times = get("occurrences") > 1 ? `${count(get("occurrences"))} in total` : null;
   return el(
     "article.ol-event",
     { "data-ids": id, "aria-label": `Graph break at ${place(get("file"), get("line"))}` },
@@ -87,7 +87,7 @@ function breakCard(store, table, row) {
     inlineFacts([
       ["cost", get("cost_ns") ? `${time(get("cost_ns"))} per call` : null],
       ["function", get("function") ? functionName(get("function")) : null],
-      ["how often", times],
+      ["boundaries", times],
       ["ends", graphLinks(store, get("compile_ids") ?? [])],
       ["PyTorch's id", get("gb_id")],
     ]),
@@ -117,7 +117,7 @@ function explanation(text, hints) {
 
 function stack(frames) {
   if (!frames.length) return null;
-  return el("details", {}, el("summary", {}, `How it got there: ${counted(frames.length, "frame")}`), el("ol.ol-stack", {}, ...frames.map((frame) => el("li", {}, el("code", {}, clipped(frame, 400))))));
+  return el("details", {}, el("summary", {}, `Call stack: ${counted(frames.length, "frame")}`), el("ol.ol-stack", {}, ...frames.map((frame) => el("li", {}, el("code", {}, clipped(frame, 400))))));
 }
 
 /** Recompiles of one function belong together: the story is how its guards failed in turn. */
@@ -151,5 +151,5 @@ function guardItem(store, table, row) {
   const values = table.get(row, "values") ?? [];
   const id = store.identity.idOf("recompiles", row);
   const full = button("why", () => store.set({ selected: id, tab: "tables", table: "recompiles" }), { class: "ol-link", title: visible(table.get(row, "reason") ?? "") });
-  return el("li", {}, link(store, id, table.get(row, "compile_id")), " no longer true: ", el("code", {}, clipped(guard, 300)), values.length ? el("span.ol-soft", {}, ` seen: ${clipped(values.join(", "), 160)}`) : null, " ", full);
+  return el("li", {}, link(store, id, table.get(row, "compile_id")), " failed guard: ", el("code", {}, clipped(guard, 300)), values.length ? el("span.ol-soft", {}, ` seen: ${clipped(values.join(", "), 160)}`) : null, " ", full);
 }

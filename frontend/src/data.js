@@ -141,7 +141,7 @@ function tableFrom(name, packed, strings) {
  */
 export function createData(payload) {
   if (typeof payload?.version !== "number") throw new Error("this is not the data of a capture");
-  if (payload.version !== VERSION) throw new Error(`the data is of version ${payload.version}, this explorer reads version ${VERSION}: show the capture with one ortlens from beginning to end`);
+  if (payload.version !== VERSION) throw new Error(`the data is of version ${payload.version}, this explorer reads version ${VERSION}: save and show the capture with the same version of ortlens`);
   const tables = new Map(Object.entries(payload.tables).map(([name, packed]) => [name, tableFrom(name, packed, payload.texts)]));
   const table = (name) => tables.get(name) ?? tableFrom(name, { rows: 0, columns: {} }, []);
   const indexes = new Map();

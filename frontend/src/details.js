@@ -27,9 +27,9 @@ const KIND_NAMES = { graph: "graph", partition: "partition", node: "FX node", mo
 
 /** Sign and meaning of each confidence: told by shape and word, not by colour. */
 const CONFIDENCE = {
-  exact: ["●", "exact: made from it, by name"],
-  fused: ["◐", "fused: several were merged into one"],
-  inferred: ["○", "inferred: from its neighbours"],
+  exact: ["●", "exact: matched by name"],
+  fused: ["◐", "fused: several merged into one"],
+  inferred: ["○", "inferred from neighbours"],
   none: ["·", "unknown"],
 };
 
@@ -84,13 +84,13 @@ export function mountDetails(root, store, panels) {
 
 function nothing(store) {
   const id = store.get("selected");
-  const said = id ? `Nothing here is called ${clipped(id, 80)}.` : "Click a line, a module, a node, a call: what it is linked to stands here.";
+  const said = id ? `This capture has no ${clipped(id, 80)}.` : "Select anything to see what it is linked to.";
   return [el("h3", { tabindex: "-1" }, "Details"), el("p.ol-soft", {}, said)];
 }
 
 function selected(store, chain, panels) {
-  const close = button("×", () => store.set({ selected: null }), { class: "ol-icon", title: "Select nothing (Esc)", "aria-label": "Select nothing" });
-  const copy = button("Copy id", () => copyFrom(copy, chain.id, { done: "Copied", name: "Id" }), { class: "ol-copy-id", title: clipped(`${chain.id}: the name of this in Python too, as in the widget's .selected`, 300) });
+  const close = button("×", () => store.set({ selected: null }), { class: "ol-icon", title: "Clear the selection (Esc)", "aria-label": "Clear the selection" });
+  const copy = button("Copy id", () => copyFrom(copy, chain.id, { done: "Copied", name: "Id" }), { class: "ol-copy-id", title: clipped(`${chain.id}: also its name in Python, for example in the widget's .selected`, 300) });
   const head = el("div.ol-details-head", {}, el("span.ol-kind", {}, KIND_NAMES[chain.kind] ?? chain.kind), copy, close);
   const name = el("p.ol-details-name", { tabindex: "-1" }, clipped(nameOf(store, chain), 300));
   const body = el("div.ol-chain", {}, ...STEPS.filter((step) => chain[step].length && !isItself(chain, step)).map((step) => stepOf(store, chain, step)));
@@ -149,7 +149,7 @@ function together(store, chain) {
     ["in ONNX Runtime", count(inOrt)],
     ["FLOPs", total("flops") ? flops(total("flops")) : null],
     ["output", total("output_bytes") ? bytes(total("output_bytes")) : null],
-    ["kernels, per call", kernelTime(store, chain)],
+    ["kernel time per call", kernelTime(store, chain)],
     ...reasons(store, rows),
   ];
 }

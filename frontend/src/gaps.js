@@ -1,6 +1,6 @@
 // What lies between two calls: what PyTorch runs there, or the graph break that was crossed.
 import { clipped, counted, place } from "./format.js";
-import { stretches } from "./pieces.js";
+import { stretches } from "./partitions.js";
 
 /**
  * @typedef {object} Gap
@@ -18,9 +18,9 @@ const UNKNOWN = { words: "PyTorch and Python", short: "", id: null };
 export function createGaps({ data, identity }) {
   const all = stretches(data);
   const places = new Map(); // id of a partition or graph -> where it stands in the order of a call
-  all.forEach(({ graph, pieces }, stretch) => {
-    places.set(`graph:${graph}`, { stretch, piece: 0 });
-    pieces.forEach(({ id }, piece) => places.set(id, { stretch, piece }));
+  all.forEach(({ graph, segments }, stretch) => {
+    places.set(`graph:${graph}`, { stretch, segment: 0 });
+    segments.forEach(({ id }, segment) => places.set(id, { stretch, segment }));
   });
   const runs = data.table("runs");
 
@@ -34,27 +34,27 @@ export function createGaps({ data, identity }) {
   return (before, after) => {
     const [from, to] = [placeOf(before), placeOf(after)];
     if (!from || !to) return UNKNOWN;
-    const inTorch = (stretch, first, last) => all[stretch].pieces.slice(first, last).filter((piece) => !piece.ort);
-    if (to.stretch === from.stretch && to.piece > from.piece) return between(inTorch(from.stretch, from.piece + 1, to.piece));
-    const tail = inTorch(from.stretch, from.piece + 1);
-    if (to.stretch <= from.stretch) return { words: "the model was called again: Python in between", short: "next call", id: tail[0]?.id ?? null };
+    const inTorch = (stretch, first, last) => all[stretch].segments.slice(first, last).filter((segment) => !segment.ort);
+    if (to.stretch === from.stretch && to.segment > from.segment) return between(inTorch(from.stretch, from.segment + 1, to.segment));
+    const tail = inTorch(from.stretch, from.segment + 1);
+    if (to.stretch <= from.stretch) return { words: "Python between two calls of the model", short: "next call", id: tail[0]?.id ?? null };
     const [row] = all[from.stretch].breaks;
-    const further = [...tail, ...inTorch(to.stretch, 0, to.piece)];
+    const further = [...tail, ...inTorch(to.stretch, 0, to.segment)];
     if (row === undefined) return further.length ? between(further) : { ...UNKNOWN, words: "Python between two graphs", short: "Python" };
     return broken(row, further);
   };
 
-  function between(pieces) {
-    if (!pieces.length) return { words: "Python between two ONNX models of one graph", short: "Python", id: null };
-    const names = pieces.map((piece) => shortName(piece.label));
-    const words = `PyTorch runs ${clipped(names.slice(0, 3).join(", "), 90)}${names.length > 3 ? ` and ${counted(names.length - 3, "more piece")}` : ""}`;
-    return { words, short: names.length === 1 ? clipped(names[0], 18) : counted(names.length, "operator"), id: pieces[0].id };
+  function between(segments) {
+    if (!segments.length) return { words: "Python between two partitions of one graph", short: "Python", id: null };
+    const names = segments.map((segment) => shortName(segment.label));
+    const words = `PyTorch runs ${clipped(names.slice(0, 3).join(", "), 90)}${names.length > 3 ? ` and ${counted(names.length - 3, "more operator")}` : ""}`;
+    return { words, short: names.length === 1 ? clipped(names[0], 18) : counted(names.length, "operator"), id: segments[0].id };
   }
 
-  function broken(row, pieces) {
+  function broken(row, segments) {
     const breaks = data.table("breaks");
     const where = place(breaks.get(row, "file"), breaks.get(row, "line"));
-    const also = pieces.length ? `; ${between(pieces).words}` : "";
+    const also = segments.length ? `; ${between(segments).words}` : "";
     return { words: `graph break at ${where}: ${clipped(breaks.get(row, "reason") ?? "no reason was recorded", 90)}${also}`, short: `✂ ${clipped(where, 24)}`, id: identity.idOf("breaks", row) };
   }
 }

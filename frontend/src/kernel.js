@@ -13,7 +13,7 @@ const PATIENCE_MS = 60_000; // Python answers between cells, and a cell may take
 export function asker(model, alive, patience = PATIENCE_MS) {
   return (what, about = {}) =>
     new Promise((resolve, reject) => {
-      if (!alive()) return reject(new Error("This comes from Python: run the notebook's kernel and the cell again."));
+      if (!alive()) return reject(new Error("This needs Python: start the notebook's kernel and run the cell again."));
       const number = String(Math.random()); // several views of one model hear each other's answers
       const heard = (message, buffers) => {
         if (message.answer !== number) return;
@@ -23,7 +23,7 @@ export function asker(model, alive, patience = PATIENCE_MS) {
       };
       const timer = setTimeout(() => {
         done();
-        reject(new Error(`Python did not answer within ${patience / 1000} seconds: a cell is still running, or the kernel is gone.`));
+        reject(new Error(`Python did not answer within ${patience / 1000} seconds: a cell may still be running, or the kernel has stopped.`));
       }, patience);
       const done = () => {
         clearTimeout(timer);

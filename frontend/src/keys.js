@@ -3,15 +3,15 @@ import { el } from "./dom.js";
 
 /** @type {[string, string][]} */
 const KEYS = [
-  ["Tab", "goes from part to part"],
-  ["← →", "among tabs, boxes, calls"],
-  ["↑ ↓", "among rows, lines, cards; in the graph along the wires"],
-  ["Enter", "selects; opens a box of the graph"],
-  ["Esc", "selects nothing; then leaves the graph"],
-  ["/", "finds: in the graph, the tables, the source"],
-  ["n p", "in the graph the next and the last operation in PyTorch; in Numerics the next value out of tolerance"],
-  ["+ − 0", "in the graph and the timeline: larger, smaller, all of it"],
-  ["g t", "in the timeline: the next gap that is known, a typical call"],
+  ["Tab", "moves between sections"],
+  ["← →", "move between tabs, boxes, calls"],
+  ["↑ ↓", "move between rows, lines, cards; in the graph along the wires"],
+  ["Enter", "selects; expands a box of the graph"],
+  ["Esc", "clears the selection, then leaves the graph"],
+  ["/", "searches the graph, the tables, the source"],
+  ["n p", "graph: next and previous operation in PyTorch; numerics: next value out of tolerance"],
+  ["+ − 0", "graph and timeline: zoom in, zoom out, show all"],
+  ["g t", "timeline: next known gap, a typical call"],
 ];
 
 /**

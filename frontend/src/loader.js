@@ -22,7 +22,7 @@ async function render({ model, el }) {
       unmount();
     };
   } catch (error) {
-    el.textContent = `The explorer could not start: ${error.message} The frames, such as lens.graphs, do not depend on it.`;
+    el.textContent = `The explorer could not start: ${error.message} The frames, such as lens.graphs, still work.`;
     console.warn(error);
   }
 }

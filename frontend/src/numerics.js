@@ -36,7 +36,7 @@ class HeatMap {
     this.size = SIZES.find(([most]) => this.cells.length <= most)[1];
     this.places = []; // left and top of each cell
     this.draw = perFrame(() => this.paint());
-    this.canvas = el("canvas.ol-canvas", { tabindex: "0", role: "application", "aria-label": "Errors of the values in graph order. Arrows go from value to value, n to the next that is out of tolerance, Enter selects." });
+    this.canvas = el("canvas.ol-canvas", { tabindex: "0", role: "application", "aria-label": "Errors of the values in graph order. Arrows move between values, n goes to the next one out of tolerance, Enter selects." });
     this.holder = el("div.ol-scroll", {}, this.canvas);
     this.said = el("p.ol-status", { role: "status" });
     root.append(this.tools(), this.holder, this.said, this.worst());
@@ -60,14 +60,14 @@ class HeatMap {
         this.measure = measure;
         for (const other of measures) other.setAttribute("aria-pressed", String(other === choose));
         this.draw();
-      }, { "aria-pressed": String(measure === this.measure), title: `The largest ${words} difference` });
+      }, { "aria-pressed": String(measure === this.measure), title: `Largest ${words} difference` });
       return choose;
     });
     const key = [["ol-cross", "out of tolerance", "wrong"], ["ol-hatch", "not checked", "unchecked"]].filter(([, , state]) => this.cells.some((cell) => cell.state === state)).map(([kind, words]) => el("span", {}, el(`span.ol-swatch.${kind}`), words));
     this.legend = el("span.ol-ramp-key");
     const counts = (state) => this.cells.filter((cell) => cell.state === state).length;
     const said = `${counted(counts("ok") + counts("wrong"), "value")} checked, ${count(counts("wrong"))} out of tolerance, ${count(counts("unchecked"))} not checked`;
-    return el("div.ol-tools", {}, el("span", {}, "difference: "), ...measures, this.legend, ...key, this.cells.some((cell) => cell.first) ? el("span", {}, "▲ the first that differs") : null, el("span.ol-soft", {}, said), (this.own = el("span", { role: "status" })));
+    return el("div.ol-tools", {}, el("span", {}, "difference: "), ...measures, this.legend, ...key, this.cells.some((cell) => cell.first) ? el("span", {}, "▲ first difference") : null, el("span.ol-soft", {}, said), (this.own = el("span", { role: "status" })));
   }
 
   paint() {
@@ -82,7 +82,7 @@ class HeatMap {
     const chosen = new Set((this.store.get("chain")?.nodes ?? []).map((found) => found.id));
     this.showRamp(scale);
     const own = this.cells.filter((cell) => chosen.has(cell.id)).length;
-    this.own.textContent = own ? `${counted(own, "value")} of the selection, outlined` : "";
+    this.own.textContent = own ? `${counted(own, "selected value")}, outlined` : "";
     context.font = FONT;
     context.textBaseline = "middle";
     for (const { text, left, top } of this.heads) {
@@ -143,7 +143,7 @@ class HeatMap {
   }
 
   showRamp({ low, high }) {
-    this.legend.replaceChildren(el("span.ol-swatch"), "the same ", `1e${low}`, el("span.ol-ramp", { role: "img", "aria-label": "from light to strong" }), `1e${high}`);
+    this.legend.replaceChildren(el("span.ol-swatch"), "identical ", `1e${low}`, el("span.ol-ramp", { role: "img", "aria-label": "from light to strong" }), `1e${high}`);
   }
 
   listen() {
@@ -225,7 +225,7 @@ class HeatMap {
     const size = (cell) => (cell.abs === null ? -1 : Number.isNaN(cell.abs) ? Infinity : cell.abs);
     const wrong = this.cells.filter((cell) => cell.state === "wrong");
     const shown = (wrong.length ? wrong : this.cells.filter((cell) => cell.abs > 0).sort((a, b) => size(b) - size(a))).slice(0, WORST);
-    if (!shown.length) return el("p.ol-soft", {}, "Every value that was checked is the same as PyTorch's, to the last bit.");
+    if (!shown.length) return el("p.ol-soft", {}, "Every checked value is bit-identical to PyTorch's.");
     const items = shown.map((cell) => el("li", {}, cell.first ? "▲ " : "", link(this.store, cell.id, visible(cell.name)), " ", el("span.ol-soft", {}, visible(`in ${home.get(cell)}: ${this.words(cell)}`))));
     return el("div.ol-worst", {}, el("h4", {}, wrong.length ? "Out of tolerance, in graph order" : "The largest differences, all within tolerance"), el("ul", {}, ...items));
   }
@@ -243,13 +243,13 @@ class HeatMap {
 
 function rowWords(numerics, row) {
   const get = (name) => numerics.get(row, name);
-  const scope = { output: "as handed out: ", value: "", op: "the operator alone: " }[get("scope")] ?? "";
+  const scope = { output: "as returned: ", value: "", op: "operator alone: " }[get("scope")] ?? "";
   const parts = [
-    get("max_abs") === 0 ? "the same" : get("max_abs") === null ? null : `off by at most ${real(get("max_abs"))}`,
-    get("max_rel") ? `${real(get("max_rel"))} relative` : null,
+    get("max_abs") === 0 ? "identical" : get("max_abs") === null ? null : `differs by up to ${real(get("max_abs"))}`,
+    get("max_rel") ? `relative ${real(get("max_rel"))}` : null,
     get("ok") ? null : "out of tolerance",
     get("nonfinite") ? `NaN or Inf: ${get("nonfinite")}` : null,
-    get("closer_to_fp64") && get("max_abs") ? `closer to double precision: ${{ ort: "ONNX Runtime", eager: "PyTorch", equal: "both alike" }[get("closer_to_fp64")]}` : null,
+    get("closer_to_fp64") && get("max_abs") ? { ort: "ONNX Runtime is closer to float64", eager: "PyTorch is closer to float64", equal: "equally close to float64" }[get("closer_to_fp64")] : null,
     get("note") || null,
   ];
   return scope + parts.filter(Boolean).join(", ");

@@ -92,7 +92,7 @@ function show(view, model) {
   view.tools.replaceChildren(...(model === null ? [] : toolsOf(view)));
   if (model === null || !view.models.ids.includes(model)) {
     removeFrame(view);
-    say(view, model === null ? "None of the models is in this page." : `Model ${clipped(model, 40)} is not in this page.`);
+    say(view, model === null ? "None of the models is on this page." : `Model ${clipped(model, 40)} is not on this page.`);
   } else if (view.drawn !== drawingOf(view) && view.busy !== drawingOf(view)) draw(view);
 }
 
@@ -107,9 +107,9 @@ function toolsOf(view) {
   const variant = (value, label, title) =>
     button(label, () => change(view, value), { "aria-pressed": String(view.variant === value), title });
   const both = models.ids.includes(shown + OPTIMIZED)
-    ? [variant("", "As converted", "What ONNX Runtime was given"), variant(OPTIMIZED, "As it runs", "After ONNX Runtime's own rewrites: every box is a kernel")]
+    ? [variant("", "As converted", "The model before ONNX Runtime's rewrites"), variant(OPTIMIZED, "As it runs", "After ONNX Runtime's own rewrites: every box is a kernel")]
     : [];
-  return [...both, button("Save .onnx", () => save(view), { title: "The model without the values of its weights, for other viewers" })];
+  return [...both, button("Save .onnx", () => save(view), { title: "The model without weight values, for other viewers" })];
 }
 
 function change(view, variant) {
@@ -161,7 +161,7 @@ function hear(view, message) {
   if (message.type === "opened" && message.id === view.busy) {
     view.stopProgress();
     Object.assign(view, { drawn: message.id, busy: null });
-    say(view, `${sentence(view)}, drawn in ${(message.ms / 1000).toFixed(1)} s without the values of weights.`);
+    say(view, `${sentence(view)}, drawn in ${(message.ms / 1000).toFixed(1)} s, without weight values.`);
     highlight(view);
   } else if (message.type === "failed") failed(view, message.message);
   else if (message.type === "selected" && message.id === view.drawn) pick(view, message.name);
@@ -171,12 +171,12 @@ function hear(view, message) {
 function pick(view, name) {
   const id = idOfNode(view.store, view.drawn, String(name));
   const known = id ?? `model:${view.shown}`;
-  say(view, id ? `${clipped(String(name), 120)}: the details say which line it came from.` : `${clipped(String(name), 120)} was put in while converting: no line of yours is known for it.`);
+  say(view, id ? `${clipped(String(name), 120)}: see the details for its source line.` : `${clipped(String(name), 120)} was added by the conversion; it has no source line.`);
   view.clicked = known;
   view.store.set({ selected: known });
 }
 
-const sentence = (view) => `Model ${clipped(view.shown, 40)} ${view.variant ? "as ONNX Runtime runs it" : "as it was converted"}`;
+const sentence = (view) => `Model ${clipped(view.shown, 40)} ${view.variant ? "as ONNX Runtime runs it" : "as converted"}`;
 
 // ---- what is said ----
 
@@ -206,12 +206,12 @@ function askFirst(view, drawing, nodes) {
     view.agreed.add(drawing);
     draw(view);
   });
-  view.stage.replaceChildren(el("div.ol-empty", {}, el("p", {}, `This model has ${count(nodes)} nodes. Laying it out takes Netron up to ${time}; the Graph panel shows the same nodes at once.`), agree));
+  view.stage.replaceChildren(el("div.ol-empty", {}, el("p", {}, `This model has ${count(nodes)} nodes. Netron takes up to ${time} to lay it out; the Graph panel shows the same nodes at once.`), agree));
 }
 
 function noViewer(view) {
   removeFrame(view);
-  say(view, `${sentence(view)} can be saved and opened with any viewer of ONNX models: Netron is not in this page.`);
+  say(view, `${sentence(view)} can be saved and opened with any viewer of ONNX models: Netron is not on this page.`);
 }
 
 function failed(view, message) {

@@ -28,7 +28,7 @@ const token = () => Array.from(crypto.getRandomValues(new Uint32Array(4)), (part
  */
 export function createFrame(root, html, heard) {
   const channel = token();
-  const element = /** @type {HTMLIFrameElement} */ (el("iframe.ol-onnx-frame", { sandbox: "allow-scripts", name: channel, title: "The ONNX model, drawn by Netron; Escape leaves it", srcdoc: html }));
+  const element = /** @type {HTMLIFrameElement} */ (el("iframe.ol-onnx-frame", { sandbox: "allow-scripts", name: channel, title: "The ONNX model in Netron; Escape leaves it", srcdoc: html }));
   const waiting = []; // until its script runs, nobody listens there
   let ready = false;
 

@@ -1,11 +1,11 @@
-// The first screen: is it in ONNX Runtime, in how many pieces and why, where does the time go, is it right, what first?
+// The first screen: coverage, partitions and the reasons for them, time, correctness, and what to do first.
 import { shareBar, stackedBar } from "./bars.js";
 import { sectionsOf } from "./cells.js";
 import { button, el } from "./dom.js";
 import { clipped, count, counted, percent, place, real, time } from "./format.js";
 import { emptyState, HELP, helpLine } from "./help.js";
 import { STEPS } from "./identity.js";
-import { pieceStrip } from "./pieces.js";
+import { partitionStrip } from "./partitions.js";
 
 const MAX_STRETCHES = 7;
 const MAX_REASONS = 4;
@@ -13,11 +13,11 @@ const MAX_REASONS = 4;
 /** @type {[string, string, string, string][]} Part of the ledger, its name, its colour, what it is. */
 const LEDGER = [
   ["run", "ONNX Runtime", "run", "inside ONNX Runtime"],
-  ["bind", "bind", "bind", "handing the inputs to ONNX Runtime"],
-  ["output", "output", "output", "handing the outputs back to PyTorch"],
+  ["bind", "bind", "bind", "passing the inputs to ONNX Runtime"],
+  ["output", "output", "output", "returning the outputs to PyTorch"],
   ["eager", "PyTorch", "eager", "nodes that stay in PyTorch, and Python between graphs"],
   ["guards", "guards", "guards", "Dynamo's look-up, guards and wrappers"],
-  ["residual", "rest", "residual", "what is left of the measured call"],
+  ["residual", "rest", "residual", "the rest of the measured call"],
 ];
 
 /**
@@ -29,12 +29,12 @@ export function mountOverview(root, store) {
   const { overview } = store.data;
   root.append(helpLine("overview"));
   if (overview.coverage.verdict === "empty") root.append(emptyState("overview"));
-  else root.append(el("div.ol-cards", {}, el("div", {}, inOrt(store), pieces(store)), el("div", {}, first(store), times(store), right(store))));
+  else root.append(el("div.ol-cards", {}, el("div", {}, inOrt(store), partitioning(store)), el("div", {}, first(store), times(store), right(store))));
   root.append(recorded(store.data.meta));
   return followSelection(root, store);
 }
 
-/** What belongs to the selection is marked here too: its pieces, its breaks. */
+/** What belongs to the selection is marked here too: its partitions, its breaks. */
 function followSelection(root, store) {
   const follow = () => {
     const chain = store.get("chain");
@@ -50,14 +50,14 @@ function followSelection(root, store) {
 
 /** Where the figures come from. */
 function recorded({ created, environment }) {
-  const known = [["version_torch", "torch"], ["version_onnxruntime", "onnxruntime"], ["python", "Python"], ["platform", ""], ["cpu_count", "processors:"], ["torch_threads", "threads of torch:"]];
+  const known = [["version_torch", "torch"], ["version_onnxruntime", "onnxruntime"], ["python", "Python"], ["platform", ""], ["cpu_count", "processors:"], ["torch_threads", "torch threads:"]];
   const told = known.filter(([key]) => environment[key]).map(([key, words]) => `${words} ${environment[key]}`.trim());
   if (!created && !told.length) return el("span");
   return el("p.ol-soft.ol-recorded", {}, clipped(`Recorded ${String(created).replace("T", " ").slice(0, 16)} with ${told.join(", ")}`, 400));
 }
 
 const card = (name, question, ...children) => el(`section.ol-card.ol-card-${name}`, {}, el("h3", {}, question), ...children);
-const DRY = "Nothing ran: this is a dry run, under tensors without data. Call explain() without dry_run=True to measure.";
+const DRY = "Nothing ran: this is a dry run with fake tensors. Call explain() without dry_run=True to measure.";
 
 /** Models without a session and without a call: that is what a dry run leaves. */
 const isDryRun = ({ table }) => table("models").rows > 0 && !table("sessions").rows && !table("runs").rows;
@@ -73,9 +73,9 @@ function inOrt(store) {
 
 const answer = (verdict, share) => ({ whole: "Yes, all of it", none: "No, none of it" })[verdict] ?? `Yes, ${percent(share)} of it`;
 
-function pieces(store) {
+function partitioning(store) {
   const { overview } = store.data;
-  return card("pieces", "In how many pieces, and why?", el("p", {}, overview.pieces_sentence), reasons(store), pieceStrip(store, MAX_STRETCHES));
+  return card("partitions", "How is it partitioned, and why?", el("p", {}, `Partitions: ${overview.partitions_sentence}`), reasons(store), partitionStrip(store, MAX_STRETCHES));
 }
 
 function reasons(store) {
@@ -85,15 +85,15 @@ function reasons(store) {
   const items = overview.fallbacks.slice(0, MAX_REASONS).map((group) => fallbackReason(store, group));
   const more = overview.fallback_groups - items.length;
   if (more > 0) items.push(el("li", {}, go(store, counted(more, "more operator"), { tab: "tables", table: "fallbacks" }), " stay in PyTorch"));
-  if (breaks) items.unshift(el("li", {}, go(store, counted(breaks, "graph break"), { tab: "breaks" }), breaks === 1 ? " parts the model" : " part the model"));
-  if (recompiles) items.push(el("li", {}, go(store, counted(recompiles, "recompile"), { tab: "breaks" }), " made earlier versions"));
-  return items.length ? el("ul.ol-reasons", {}, ...items) : el("p.ol-soft", {}, "No graph break, and no operator that stays in PyTorch.");
+  if (breaks) items.unshift(el("li", {}, go(store, counted(breaks, "graph break"), { tab: "breaks" }), breaks === 1 ? " splits the model" : " split the model"));
+  if (recompiles) items.push(el("li", {}, go(store, counted(recompiles, "recompile"), { tab: "breaks" }), recompiles === 1 ? " replaced an earlier version" : " replaced earlier versions"));
+  return items.length ? el("ul.ol-reasons", {}, ...items) : el("p.ol-soft", {}, "No graph breaks, and no operators in PyTorch.");
 }
 
 function fallbackReason(store, group) {
   const id = group.file ? `line:${group.file}:${group.line}` : fallbackNode(store, group.target);
   const where = group.file ? place(group.file, group.line) : (group.module ?? "");
-  return el("li", {}, go(store, clipped(group.target, 48), { selected: id }), ` ×${count(group.node_count)} stays in PyTorch: ${clipped(group.reason, 140)} `, el("span.ol-soft", {}, where));
+  return el("li", {}, go(store, clipped(group.target, 48), { selected: id }), ` (${counted(group.node_count, "node")}) stays in PyTorch: ${clipped(group.reason, 140)} `, el("span.ol-soft", {}, where));
 }
 
 function fallbackNode(store, target) {
@@ -122,7 +122,7 @@ function ledgerParts(ledger) {
 function partsNote(parts, store) {
   const whole = parts.some((part) => part.kind === "guards" || part.kind === "residual");
   const kernels = store.data.table("kernels").rows;
-  if (!whole) return note("Guards and Python around the graphs are not in it.", HELP.ledger.call);
+  if (!whole) return note("Guards and Python around the graphs are not included.", HELP.ledger.call);
   return kernels ? el("p", {}, go(store, "Slowest kernels", { tab: "tables", table: "kernels" })) : note(HELP.kernels.missing, HELP.kernels.call);
 }
 
@@ -137,7 +137,7 @@ function callTime(store) {
     { name: `graphs of ${clipped(store.data.meta.backend, 20)}`, kind: "other", value: call.foreign_ns },
   ];
   const sum = el("p", {}, el("b.ol-big", {}, time(call.total_ns)), ` per call, mean of ${counted(call.calls, "call")}`);
-  return [sum, stackedBar(parts, time), note("Guards and Python around the graphs are not in it.", HELP.ledger.call)];
+  return [sum, stackedBar(parts, time), note("Guards and Python around the graphs are not included.", HELP.ledger.call)];
 }
 
 function compileTime(overview) {
@@ -149,20 +149,20 @@ function compileTime(overview) {
 function right(store) {
   const numerics = store.data.table("numerics");
   const found = judged(numerics);
-  const title = "Is it right?";
+  const title = "Are the results correct?";
   if (!found.checked && !store.data.overview.coverage.ort_node_count) return card("right", title, note("ONNX Runtime computed nothing that could be compared.", null));
   if (!found.checked) return card("right", title, isDryRun(store.data) ? note(DRY, null) : note("Not checked yet.", HELP.numerics.call));
   const words = `${counted(found.checked, "value")} compared with PyTorch`;
   if (!found.wrong) {
     const worst = found.worst === null ? "" : `; the largest difference is ${real(found.worst)}`;
     const left = unchecked(store);
-    const yes = left ? "Yes, as far as it was checked" : "Yes, within tolerance";
-    const missing = left ? ` ${counted(left, "value")} of ONNX Runtime's ${left === 1 ? "was" : "were"} not compared.` : "";
+    const yes = left ? "Yes, as far as checked" : "Yes, within tolerance";
+    const missing = left ? ` ${counted(left, "value")} ${left === 1 ? "was" : "were"} not compared.` : "";
     return card("right", title, el("p.ol-big", {}, yes), el("p", {}, `${words}${worst}.${missing} `, go(store, "See each", { tab: "numerics" })));
   }
   const at = found.first === null ? null : store.identity.idOf("numerics", found.first);
   const where = at ? go(store, store.identity.label(at), { selected: at, tab: "numerics" }) : null;
-  return card("right", title, el("p.ol-big", {}, `No: ${counted(found.wrong, "value")} out of tolerance`), el("p", {}, `${words}. `, where ? "The first that differs: " : null, where));
+  return card("right", title, el("p.ol-big", {}, `No: ${counted(found.wrong, "value")} out of tolerance`), el("p", {}, `${words}. `, where ? "First difference: " : null, where));
 }
 
 /** Partitions that no check touched: a backward, a graph that the checked call did not take. */

@@ -14,7 +14,7 @@ async function start(root) {
     followTheme(store);
     root.dataset.ortlensReady = "yes";
   } catch (error) {
-    mountFailure(root, error, "The summary and the tables on this page do not depend on it.");
+    mountFailure(root, error, "The summary and the tables on this page still work.");
     for (const part of sections()) part.open = true;
     throw error; // stays visible in the console
   }

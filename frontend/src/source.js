@@ -106,7 +106,7 @@ function listingOf(store, file) {
   return [el("p", {}, el("code", {}, visible(file.file))), note, head, ...rows].filter(Boolean);
 }
 
-const gap = (lines) => el("div.ol-line-gap", {}, `⋯ ${counted(lines, "line")} that made no node`);
+const gap = (lines) => el("div.ol-line-gap", {}, `⋯ ${counted(lines, "line")} without operations`);
 
 function lineRow(store, file, line, most) {
   const id = `line:${file.file}:${line.line}`;

@@ -30,8 +30,8 @@ const EMPTY = {
   kernels: ["ONNX Runtime's kernels were not measured.", "lens.profile(x)"],
   numerics: ["No value was compared with PyTorch.", "lens.verify(x)"],
   ledger: ["No call was measured as a whole.", "lens.measure(x)"],
-  runs: ["No call was recorded: a dry run never calls.", null],
-  sessions: ["No session was made: a dry run makes none.", null],
+  runs: ["No call was recorded. A dry run makes no calls.", null],
+  sessions: ["No session was created. A dry run creates none.", null],
   fallbacks: ["No operator stays in PyTorch.", null],
   breaks: ["No graph break.", null],
   recompiles: ["Nothing was compiled again.", null],
@@ -59,10 +59,10 @@ export function mountTables(root, store) {
   });
   const names = tableButtons(store);
   const onlyLinked = el("input", { type: "checkbox", on: { change: () => refresh() } });
-  const find = el("input", { type: "search", "data-find": true, placeholder: "Find in any column  /", "aria-label": "Find in any column", on: { input: () => refresh() } });
+  const find = el("input", { type: "search", "data-find": true, placeholder: "Search all columns  /", "aria-label": "Search all columns", on: { input: () => refresh() } });
   const columns = el("details.ol-chooser", {}, el("summary", {}, "Columns"), el("div"));
   const empty = el("div.ol-empty", { hidden: true });
-  const tools = el("div.ol-tools", {}, find, summary, el("label", {}, onlyLinked, " only what is linked to the selection"), columns, copyButton(store, grid, () => shownColumns(store, hidden)));
+  const tools = el("div.ol-tools", {}, find, summary, el("label", {}, onlyLinked, " linked to the selection only"), columns, copyButton(store, grid, () => shownColumns(store, hidden)));
   root.append(helpLine("tables"), names, tools, grid.element, empty);
 
   function refresh() {
@@ -115,7 +115,7 @@ export function anywhere(text, columns) {
 
 function told(store, shown, linked) {
   const { rows, total, unread } = store.data.table(store.get("table"));
-  const newer = unread.length ? `; ${unread.map(visible).join(", ")} not shown: written by a newer ortlens` : "";
+  const newer = unread.length ? `; ${unread.map(visible).join(", ")} not shown (written by a newer ortlens)` : "";
   const own = linked ? `, ${count(linked)} linked to the selection` : "";
   const left = `${own}${total > rows ? `, ${count(total - rows)} left out` : ""}${newer}`;
   return shown === rows ? `${counted(rows, "row")}${left}` : `${count(shown)} of ${count(rows)} rows${left}`;
@@ -135,7 +135,7 @@ function tableButtons(store) {
 
 function emptyWords(name) {
   const [said, call] = EMPTY[name] ?? ["There are no rows.", null];
-  return [el("p", {}, said), call ? el("p", {}, "This fills it: ", el("code", {}, call)) : null].filter(Boolean);
+  return [el("p", {}, said), call ? el("p", {}, "To fill it: ", el("code", {}, call)) : null].filter(Boolean);
 }
 
 /** Columns that hold nothing are hidden at first. */
@@ -186,7 +186,7 @@ function copyButton(store, grid, columns) {
     const names = columns().map((column) => column.name);
     const text = csv(names, Array.from(grid.order(), (row) => names.map((name) => table.get(row, name))));
     copyFrom(copy, text, { done: `Copied ${counted(grid.order().length, "row")}`, name: "CSV" });
-  }, { title: "The rows that are shown, in their order, with the columns that are shown" });
+  }, { title: "The visible rows and columns, in their order" });
   return copy;
 }
 

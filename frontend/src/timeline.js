@@ -32,7 +32,7 @@ class Timeline {
     this.calls = callsOf(store.data, true);
     this.view = { from: 0, to: this.calls.end, lane: 0, row: -1, between: null, dim: null, focused: false };
     this.draw = perFrame(() => this.paint());
-    this.canvas = el("canvas.ol-canvas", { tabindex: "0", role: "application", "aria-label": "Timeline of calls. Left and right go from call to call, up and down from lane to lane, g to the gap that follows, plus and minus zoom, 0 shows everything, t to a typical call of the model, Enter selects." });
+    this.canvas = el("canvas.ol-canvas", { tabindex: "0", role: "application", "aria-label": "Timeline of calls. Left and right move between calls, up and down between lanes, g to the next gap, plus and minus zoom, 0 shows everything, t shows a typical call, Enter selects." });
     this.holder = el("div.ol-scroll", {}, this.canvas);
     this.said = el("p.ol-status", { role: "status" });
     root.append(this.tools(), this.holder, this.said);
@@ -66,8 +66,8 @@ class Timeline {
       zoom("+", "Zoom in (+)", () => this.zoom(0.5)),
       zoom("−", "Zoom out (-)", () => this.zoom(2)),
       zoom("All", "Show all calls (0)", () => this.fit()),
-      typicalCalls(this.calls) ? zoom("Typical", "Show a call of the model that took as long as it usually does (t)", () => this.typical()) : null,
-      el("label", {}, pauses, " shorten pauses"),
+      typicalCalls(this.calls) ? zoom("Typical", "Show a call of typical duration (t)", () => this.typical()) : null,
+      el("label", {}, pauses, " shorten long pauses"),
       this.figures,
     );
   }
@@ -111,8 +111,8 @@ class Timeline {
     for (let row = first; row < last; row++) busy += total[row];
     const left = this.calls.lanesLeft ? `; ${counted(this.calls.lanesLeft, "more session")} without a lane` : "";
     const of = last - first < this.calls.rows ? ` of ${count(this.calls.rows)}` : "";
-    const own = this.view.dim ? `; ${count(this.view.dim.size)} belong to the selection` : "";
-    return `${count(last - first)}${of} ${this.calls.rows === 1 ? "call" : "calls"} in view: ${time(busy)} inside them, ${time(Math.max(0, this.view.to - this.view.from - busy))} not${own}${left}`;
+    const own = this.view.dim ? `; ${count(this.view.dim.size)} selected` : "";
+    return `${count(last - first)}${of} ${this.calls.rows === 1 ? "call" : "calls"} in view: ${time(busy)} in calls, ${time(Math.max(0, this.view.to - this.view.from - busy))} between${own}${left}`;
   }
 
   /** What is selected elsewhere stands out here; the view moves only when nothing of it is to be seen. */

@@ -90,5 +90,5 @@ const onnxFromPython = (ask) => (root, store) => {
 function fullScreen(root) {
   if (!document.fullscreenEnabled) return [];
   const toggle = () => (document.fullscreenElement ? document.exitFullscreen() : root.requestFullscreen());
-  return [button("⤢", toggle, { class: "ol-icon ol-full", title: "Fill the screen; Esc leaves", "aria-label": "Fill the screen" })];
+  return [button("⤢", toggle, { class: "ol-icon ol-full", title: "Full screen; Esc leaves", "aria-label": "Full screen" })];
 }

@@ -37,7 +37,7 @@ test("what Python could not do is said", async () => {
 
 test("without a kernel nobody waits", async () => {
   const model = modelAnswering(() => assert.fail("nobody is there to be asked"));
-  await assert.rejects(asker(model, () => false)("models"), /run the notebook's kernel/);
+  await assert.rejects(asker(model, () => false)("models"), /start the notebook's kernel/);
 });
 
 test("a kernel that does not answer is given up", async () => {

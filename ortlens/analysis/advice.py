@@ -54,16 +54,16 @@ def _on_purpose(_item: Break) -> str:
 def _disabled(item: Break) -> str:
     found = _FUNCTION.search(_said(item))
     name = f"`{found['name']}`" if found else "the function"
-    return f"Call {name} {_OUTSIDE}, or take `torch.compiler.disable` off it"
+    return f"Call {name} {_OUTSIDE}, or remove `torch.compiler.disable` from it"
 
 
 def _branching(item: Break) -> str:
     source = item.source or ""
     if "raise" in source or source.startswith("assert"):
-        return f"Check values {_OUTSIDE}: a check inside asks a tensor for its value"
+        return f"Check values {_OUTSIDE}: a check inside needs the value of a tensor"
     if source.startswith("while"):
-        return "Loop a fixed number of times, or use `torch.while_loop`: this loop asks a tensor for its value"
-    return "Compute both outcomes and choose with `torch.where`, or use `torch.cond`: the line asks a tensor for its value"
+        return "Loop a fixed number of times, or use `torch.while_loop`: this loop needs the value of a tensor"
+    return "Compute both outcomes and choose with `torch.where`, or use `torch.cond`: the line needs the value of a tensor"
 
 
 def _item_call(item: Break) -> str:
@@ -74,7 +74,7 @@ def _item_call(item: Break) -> str:
 
 
 def _list_call(_item: Break) -> str:
-    return f"Compute with the tensor instead of the numbers of `.tolist()`, or take them {_OUTSIDE}"
+    return f"Compute with the tensor instead of the numbers of `.tolist()`, or call it {_OUTSIDE}"
 
 
 def _dynamic_shape(item: Break) -> str | None:
@@ -94,7 +94,7 @@ def _data_dependent(item: Break) -> str | None:
     name = _short(found["name"])
     tensor = _TENSOR_TESTS.get(name)
     keep = f"Keep the answer in a tensor, as `{tensor}` does, and choose with `torch.where`" if tensor else f"Call `{name}` {_OUTSIDE}"
-    return f"{keep}: `{name}` hands Python a value"
+    return f"{keep}: `{name}` returns a Python value"
 
 
 def _builtin(item: Break) -> str | None:
@@ -105,7 +105,7 @@ def _builtin(item: Break) -> str | None:
     if name == "print":
         return f"Print {_OUTSIDE}{_or_listed(item, '`print`')}"
     if name in _AS_TEXT:
-        return f"Make text of tensors {_OUTSIDE}: it takes their values"
+        return f"Format tensors as text {_OUTSIDE}: formatting needs their values"
     return f"Open files {_OUTSIDE}" if name in _FILES else f"Call `{name}` {_OUTSIDE}"
 
 
@@ -128,7 +128,7 @@ def _skipped(item: Break) -> str | None:
     if name == "_warnings.warn":
         return f"Warn {_OUTSIDE}{_or_listed(item, '`warnings.warn`')}"
     if module == "Random":
-        return f"Draw random numbers with torch, as `torch.rand`, or {_OUTSIDE}"
+        return f"Draw random numbers with torch, for example `torch.rand`, or {_OUTSIDE}"
     wrapped = "third-party C/C++" in _said(item) and module not in _OF_PYTHON
     return f"Call `{name}` {_OUTSIDE}" + (", or make it a custom operator with `torch.library.custom_op`" if wrapped else "")
 
@@ -142,7 +142,7 @@ def _numpy(item: Break) -> str | None:
     if found is None:
         return None
     if "rng" in found["name"] or "random" in found["name"]:
-        return f"Draw random numbers with torch, as `torch.rand`, or {_OUTSIDE}"
+        return f"Draw random numbers with torch, for example `torch.rand`, or {_OUTSIDE}"
     return f"Use a torch function instead of NumPy's `{found['name']}`, which PyTorch cannot trace, or call it {_OUTSIDE}"
 
 
@@ -158,7 +158,7 @@ def _context_manager(item: Break) -> str:
 
 
 def _generator(_item: Break) -> str:
-    return "Compile the function that takes from the generator, not the generator itself"
+    return "Compile the function that consumes the generator, not the generator itself"
 
 
 def _deepcopy(_item: Break) -> str:
@@ -174,7 +174,7 @@ def _recurrent(item: Break) -> str:
 
 
 def _scripted(_item: Break) -> str:
-    return "Use the plain nn.Module instead of the one that `torch.jit.script` made of it"
+    return "Use the plain nn.Module instead of its `torch.jit.script` version"
 
 
 def _sparse(_item: Break) -> str:
@@ -182,11 +182,11 @@ def _sparse(_item: Break) -> str:
 
 
 def _loop(_item: Break) -> str:
-    return "Remove the graph break inside the loop: because of it PyTorch traces nothing of the function around it"
+    return "Remove the graph break inside the loop: because of it, PyTorch does not trace the enclosing function"
 
 
 def _limit(_item: Break) -> str:
-    return "Keep what the recompiles of this function name the same from call to call; PyTorch gave up compiling it anew"
+    return "Keep the values that the recompiles of this function list the same on every call; PyTorch stopped recompiling it"
 
 
 _BREAK_RULES: Sequence[tuple[tuple[str, ...], Callable[[Break], str | None]]] = (
@@ -204,7 +204,7 @@ _BREAK_RULES: Sequence[tuple[tuple[str, ...], Callable[[Break], str | None]]] = 
     (("Data dependent operator",), _data_dependent),
     (("Logger",), _logging),
     (("Call to a time function",), _clock),
-    (("repr() on tensor",), lambda _item: f"Make text of tensors {_OUTSIDE}: it takes their values"),
+    (("repr() on tensor",), lambda _item: f"Format tensors as text {_OUTSIDE}: formatting needs their values"),
     (("Failed to trace builtin operator",), _builtin),
     (("numpy function",), _numpy),
     (("copy.deepcopy",), _deepcopy),

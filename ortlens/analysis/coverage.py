@@ -124,7 +124,7 @@ def coverage_of(capture: Capture) -> Coverage:
     """
     known = tuple(graph for graph in current_graphs(capture.graphs) if graph.node_count is not None)
     partitioned = partitioned_nodes(capture)
-    pieces = Counter(partition.graph_id for partition in capture.partitions)
+    partition_counts = Counter(partition.graph_id for partition in capture.partitions)
     nodes = sum(graph.node_count or 0 for graph in known)
     in_ort = sum(ort_node_count(graph, partitioned) or 0 for graph in known)
     return Coverage(
@@ -132,15 +132,15 @@ def coverage_of(capture: Capture) -> Coverage:
         node_count=nodes,
         ort_node_count=in_ort,
         share=in_ort / nodes if nodes else None,
-        partition_count=sum(pieces[graph.graph_id] for graph in known),
-        whole_graph_count=sum(_is_whole(graph, partitioned, pieces) for graph in known),
+        partition_count=sum(partition_counts[graph.graph_id] for graph in known),
+        whole_graph_count=sum(_is_whole(graph, partitioned, partition_counts) for graph in known),
         graph_count=len(known),
     )
 
 
-def _is_whole(graph: Graph, partitioned: Mapping[str, int], pieces: Mapping[str, int]) -> bool:
+def _is_whole(graph: Graph, partitioned: Mapping[str, int], partition_counts: Mapping[str, int]) -> bool:
     in_ort = ort_node_count(graph, partitioned)
-    return bool(graph.node_count) and in_ort == graph.node_count and pieces.get(graph.graph_id, 0) == 1
+    return bool(graph.node_count) and in_ort == graph.node_count and partition_counts.get(graph.graph_id, 0) == 1
 
 
 def _verdict(capture: Capture, known: int, nodes: int, in_ort: int) -> Verdict:

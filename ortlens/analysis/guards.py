@@ -29,15 +29,13 @@ _GLOBAL = re.compile(r"G\['(?P<name>\w+)'\]$")
 _MODULE = re.compile(r"\._(?:modules|parameters|buffers)\['(?P<name>[^']+)'\]")
 _INTERNAL = re.compile(r"___stack|__closure__")  # names of Dynamo's own, which say nothing to the user
 _ON_STACK = re.compile(r"___stack\d+ == -?[\d.e+-]+$")
-_HANDED_ON = (
-    "Keep the number that the line of the graph break before this makes in a tensor: a Python number is a constant of the graph after it"
-)
+_HANDED_ON = "Keep the number computed at the preceding graph break in a tensor: a Python number becomes a constant of the next graph"
 _COMPUTED = re.compile(r"\._(?:parameters|buffers)\[")
 
 _SPECIAL = frozenset({"0", "1"})
 _STATES = {
-    "grad_mode": "Make every call in the same mode, with or without `torch.no_grad()`: each mode is compiled for itself",
-    "autocast": "Make every call inside `torch.autocast`, or every call outside: each is compiled for itself",
+    "grad_mode": "Make every call in the same mode, with or without `torch.no_grad()`: each mode is compiled separately",
+    "autocast": "Make every call inside `torch.autocast`, or every call outside: each is compiled separately",
     "num_threads": "Set `torch.set_num_threads` once, before the first call",
     "default_dtype": "Set `torch.set_default_dtype` once, before the first call",
     "deterministic_algorithms": "Set `torch.use_deterministic_algorithms` once, before the first call",
@@ -75,7 +73,7 @@ def advice_for_limit(refused: Recompile) -> str:
     guard = (refused.guard or refused.reason).partition("  #")[0].strip()
     seen = f" (seen: {', '.join(refused.values)})" if refused.values else ""
     advice = refused.advice or "Keep it the same from call to call"
-    return f"{advice}; PyTorch gave up compiling this function anew, the last time because of `{guard}`{seen}"
+    return f"{advice}; PyTorch stopped recompiling this function; the last guard that failed: `{guard}`{seen}"
 
 
 def _tensor(guard: str, item: Recompile) -> str | None:
@@ -88,9 +86,9 @@ def _tensor(guard: str, item: Recompile) -> str | None:
     if what == "dispatch key set":
         return _dispatch(name, item)
     return {
-        "rank": f"Call with `{name}` of one number of dimensions: each number is compiled for itself",
-        "dtype": f"Convert `{name}` to one dtype before the call: each dtype is compiled for itself",
-        "stride": f"Hand `{name}` over in one memory layout, as `{name}.contiguous()` before the call",
+        "rank": f"Call with the same number of dimensions for `{name}`: each number is compiled separately",
+        "dtype": f"Convert `{name}` to one dtype before the call: each dtype is compiled separately",
+        "stride": f"Pass `{name}` in one memory layout, for example as `{name}.contiguous()`",
         "requires_grad": f"Call with `{name}.requires_grad` the same every time, or with `{name}.detach()`",
     }.get(what) or (f"Move `{name}` to one device before the call" if "device" in what else None)
 
@@ -101,13 +99,12 @@ def _size(source: str, dim: int, values: Sequence[str]) -> str:
         return f"Keep the shape of `{name}`: sizes of weights are constants of the graph"
     if _SPECIAL.intersection(values):
         return _special_size(name, dim)
-    return (
-        f"Say `torch._dynamo.mark_dynamic({name}, {dim})` before the first call, or compile with `dynamic=True`: one graph serves all sizes"
-    )
+    mark = f"`torch._dynamo.mark_dynamic({name}, {dim})`"
+    return f"Call {mark} before the first call, or compile with `dynamic=True`: one graph serves all sizes"
 
 
 def _special_size(name: str, dim: int) -> str:
-    return f"Avoid calls with size 0 or 1 in dimension {dim} of `{name}`: PyTorch compiles for these apart"
+    return f"Avoid calls with size 0 or 1 in dimension {dim} of `{name}`: PyTorch compiles these sizes separately"
 
 
 def _dispatch(name: str, item: Recompile) -> str | None:
@@ -117,7 +114,7 @@ def _dispatch(name: str, item: Recompile) -> str | None:
     changed = sides[0] ^ sides[1]
     if any(not key.startswith(("Autograd", "ADInplace")) for key in changed):
         return f"Make `{name}` one kind of tensor, on one device, before the call"
-    return f"Make `{name}` always under `torch.inference_mode()` or never: tensors made there are compiled for apart"
+    return f"Create `{name}` always under `torch.inference_mode()` or never: such tensors are compiled separately"
 
 
 def _kind(guard: str, item: Recompile) -> str | None:
@@ -126,7 +123,7 @@ def _kind(guard: str, item: Recompile) -> str | None:
         return None
     name = user_name(found["name"])
     if any("NoneType" in value for value in item.values[-1:]) or "found <class 'NoneType'>" in item.reason:
-        return f"Pass a tensor for `{name}` every time: None is compiled for itself"
+        return f"Pass a tensor for `{name}` every time: None is compiled separately"
     return f"Pass the same kind of object for `{name}` every time"
 
 
@@ -158,7 +155,7 @@ def _identity(guard: str, _item: Recompile) -> str | None:
     if found["what"] == "type":
         return f"Pass an object of the same class for `{name}` every time"
     whole = name.removesuffix(".__code__")
-    made = ", made once and not anew for each call" if whole != name else ""
+    made = ", created once and not on every call" if whole != name else ""
     return f"Pass the same object for `{whole}` every time{made}: its identity is part of the compiled code"
 
 
@@ -175,10 +172,10 @@ def _shape(guard: str, item: Recompile) -> str | None:
     name, dim = user_name(first["name"]), first["dim"]
     if "duck sizing" in item.reason:
         names = " and ".join(f"`{user_name(size.group())}`" for size in sizes)
-        return f"Let {names} differ in the first call: sizes that are equal there are taken for the same size"
+        return f"Let {names} differ in the first call: PyTorch treats sizes that are equal there as one size"
     if re.match(rf"2 <= {re.escape(first.group())}$", guard):
         return _special_size(name, int(dim))
-    return f"Call with sizes for which `{' '.join(guard.split())}` is always true or always false: the code takes another way otherwise"
+    return f"Call with sizes for which `{' '.join(guard.split())}` is always true or always false: otherwise the code takes another branch"
 
 
 def _same_tensor(guard: str, _item: Recompile) -> str | None:
@@ -191,7 +188,7 @@ def _same_tensor(guard: str, _item: Recompile) -> str | None:
         return None
     name = user_name(same["first"])
     if same["second"] == "None":
-        return f"Pass `{name}` every time or never: None is compiled for itself"
+        return f"Pass `{name}` every time or never: None is compiled separately"
     return f"Pass the same tensor for `{name}` and `{user_name(same['second'])}` every time, or never"
 
 
@@ -204,11 +201,11 @@ def _equal(guard: str, item: Recompile) -> str | None:
     if isinstance(value, bool):
         if source.endswith(".training"):
             module = name.removesuffix(".training")
-            return f"Keep `{module}` in one mode, `train()` or `eval()`, for all calls, or compile a function of its own for each mode"
-        return f"Call with one value of `{name}`, or compile a function of its own for each: it decides what is in the graph"
+            return f"Keep `{module}` in one mode, `train()` or `eval()`, for all calls, or compile a separate function for each mode"
+        return f"Call with one value of `{name}`, or compile a separate function for each: it decides what is in the graph"
     if isinstance(value, (int, float)):
         return _number(source, name, item)
-    return f"Call with one value of `{name}`, or compile a function of its own for each" if isinstance(value, str) else None
+    return f"Call with one value of `{name}`, or compile a separate function for each" if isinstance(value, str) else None
 
 
 def _number(source: str, name: str, item: Recompile) -> str:

@@ -139,7 +139,7 @@ def _drift(graph: RecordedGraph, now: int) -> str:
     recorded = graph.graph.partition_count
     if recorded is None or recorded == now:
         return ""
-    return f"{recorded} partitions are recorded; planned anew without what failed while running there would be {now}"
+    return f"{recorded} partitions are recorded; planning again without the run-time failures gives {now}"
 
 
 def _resolved(capture: Capture, asked: Sequence[object]) -> frozenset[str]:
@@ -154,7 +154,7 @@ def _resolved(capture: Capture, asked: Sequence[object]) -> frozenset[str]:
     recorded = {node.target for node in capture.nodes}
     for name in sorted(found - recorded):
         reason = next(fallback.reason for fallback in capture.fallbacks if fallback.target == name)
-        raise UsageError(f"{name} is in a graph that was left to PyTorch whole, so there is no cut to change: {reason}")
+        raise UsageError(f"{name} is in a graph that PyTorch runs entirely, so there is no cut to change: {reason}")
     return frozenset(found)
 
 
@@ -165,12 +165,12 @@ def _candidates(fallbacks: Iterable[Fallback]) -> dict[str, int]:
 
 def _unknown(op: str, known: Mapping[str, int], present: set[str]) -> str:
     if not known:
-        return f"no node of {op} stays in PyTorch for want of support: no node of this capture does"
+        return f"no node of {op} stays in PyTorch for lack of support: no node of this capture does"
     close = difflib.get_close_matches(op, known, n=3, cutoff=0.3)
     names = [*close, *(name for name in known if name not in close)]
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     runs = " (it runs in ONNX Runtime)" if any(op in (name, name.rpartition(".")[0]) for name in present) else ""
-    return f"no node of {op} stays in PyTorch for want of support{runs}; those that do: {', '.join(names[:_MAX_NAMES])}{more}"
+    return f"no node of {op} stays in PyTorch for lack of support{runs}; operators that do: {', '.join(names[:_MAX_NAMES])}{more}"
 
 
 def _fallbacks_of(capture: Capture, ops: frozenset[str], graph_id: str) -> list[Fallback]:
@@ -178,8 +178,8 @@ def _fallbacks_of(capture: Capture, ops: frozenset[str], graph_id: str) -> list[
 
 
 _REMEDIES: Mapping[ReasonCode, str] = {
-    "converter_raised": "it has an ONNX function, which raised",
-    "session_refused": "it has an ONNX function, and ONNX Runtime refused what that made",
+    "converter_raised": "its ONNX function raised",
+    "session_refused": "ONNX Runtime refused the model made by its ONNX function",
     "policy": "it stays by choice",
 }
 
@@ -189,7 +189,7 @@ def _needs(fallbacks: Iterable[Fallback]) -> str:
     found = {(f.target, f.reason_code): f.reason for f in fallbacks if f.reason_code not in ("no_converter", "too_small")}
     texts = []
     for (target, code), reason in found.items():
-        said = _REMEDIES.get(code, f"an ONNX function alone does not suffice ({code})")
+        said = _REMEDIES.get(code, f"an ONNX function alone is not enough ({code})")
         texts.append(f"{target}: {said}: {reason}")
     return "; ".join(texts)
 
@@ -325,7 +325,7 @@ def boundary_cost(capture: Capture) -> Cost | None:
         if slope > 0 and intercept >= 0:
             return Cost(intercept, slope, f"{calls}: {intercept / 1000:.1f} us per session call and {slope * 1e6:.3g} ns per MB")
     mean = statistics.fmean(times)
-    return Cost(mean, 0.0, f"{calls}: {mean / 1000:.1f} us per session call, bytes not told apart from calls")
+    return Cost(mean, 0.0, f"{calls}: {mean / 1000:.1f} us per session call, bytes not separated from calls")
 
 
 def _boundary_points(capture: Capture) -> list[tuple[int, float]]:

@@ -37,8 +37,8 @@ def _demo(options: argparse.Namespace) -> int:
     from ortlens.demo import run_demo
 
     result = run_demo()
-    verdict = "Same answers" if result.is_match else "THE ANSWERS DIFFER"
-    print_text(f"{verdict}: over {result.calls} calls the largest difference from plain PyTorch is {result.max_abs_difference:.1e}.\n")
+    verdict = "Results match" if result.is_match else "RESULTS DIFFER"
+    print_text(f"{verdict}: over {result.calls} calls, the largest difference from plain PyTorch is {result.max_abs_difference:.1e}.\n")
     print_summary(result.lens.captured())
     print_written(write_outputs(request, result.lens))
     saved = options.save or "demo.ortlens"
@@ -49,12 +49,12 @@ def _demo(options: argparse.Namespace) -> int:
 
 _DEMO_BEFORE = """\
 Running a small attention model twice: in plain PyTorch, and through ONNX Runtime with torch.compile
-while ortlens watches. On purpose, the model holds one graph break, one operator that ONNX lacks and
-one recompile. This takes some seconds.
+while ortlens records. The model has one graph break, one operator that ONNX lacks and one recompile
+on purpose. This takes a few seconds.
 """
 
 _DEMO_AFTER = """
-What to do next
+Next steps
   your own model    lens = ortlens.explain(model)(*args); print(lens.summary())
                     or, in a shell: ortlens explain mymodels:net --input f32[1,3,224,224]
   look closer       {first}ortlens show {saved} --table fallbacks

@@ -26,7 +26,7 @@ def add(commands: Commands) -> None:
     Args:
         commands: Where commands are added.
     """
-    text = "List versions and providers, say what is missing and how to get it. Exits 1 when the main job cannot run."
+    text = "List versions and providers, what is missing and how to install it. Exits 1 when models cannot run in ONNX Runtime."
     command = command_in(commands, "doctor", text, _doctor)
     command.add_argument("--json", action="store_true", help="print JSON")
 
@@ -40,7 +40,7 @@ def _doctor(options: argparse.Namespace) -> int:
         print_text(json.dumps({"ready": ready, "checks": [asdict(check) for check in checks]}, indent=2))
     else:
         print_text("\n".join(_check_lines(checks)))
-        print_text("\nReady: `ortlens demo` shows it at work." if ready else "\nNot ready: mend the lines marked X.")
+        print_text("\nReady. Try it: `ortlens demo`." if ready else "\nNot ready: fix the lines marked X.")
     return EXIT_OK if ready else EXIT_NO
 
 

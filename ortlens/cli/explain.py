@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ortlens.job.request import Request
     from ortlens.lens.lens import Lens
 
-_TEXT = "Compile a model or function of yours through ONNX Runtime, call it on random inputs, and explain what happened."
+_TEXT = "Compile your model or function through ONNX Runtime, call it on random inputs, and explain what happened."
 
 
 def add(commands: Commands) -> None:
@@ -37,7 +37,7 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "target",
         metavar="MODULE:NAME",
-        help="a module, a class of modules, a function that makes one, or a function; modules are found in this folder, too",
+        help="an nn.Module, its class, a function that returns one, or any function; Python modules in this folder are found, too",
     )
     command.add_argument(
         "--input",
@@ -45,9 +45,9 @@ def add(commands: Commands) -> None:
         nargs="+",
         action="extend",
         default=[],
-        help="arguments in order: f32[1,3,224,224], i64[1,16]:1000 (below 1000), mask=bool[1,16] (by name), 3, 2.5, true, none, 'text'",
+        help="arguments in order: f32[1,3,224,224], i64[1,16]:1000 (below 1000), mask=bool[1,16] (keyword), 3, 2.5, true, none, 'text'",
     )
-    command.add_argument("--seed", metavar="N", type=int, default=0, help="seed of random weights and inputs (default: %(default)s)")
+    command.add_argument("--seed", metavar="N", type=int, default=0, help="seed for random weights and inputs (default: %(default)s)")
     add_compiling(command)
     add_measuring(command)
     add_outputs(command, "-o")
@@ -72,7 +72,7 @@ def _watched(request: Request, options: argparse.Namespace, inputs: Inputs) -> L
 
     torch.manual_seed(options.seed)
     target = target_from_text(options.target, on_meta=request.dry_run)
-    with told_as_usage("making the inputs"):
+    with told_as_usage("creating the inputs"):
         args, kwargs = inputs.made(options.seed)
     lens = new_lens(request, options.target)
     try:

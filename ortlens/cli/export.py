@@ -36,20 +36,20 @@ def add(commands: Commands) -> None:
 
     command = command_in(commands, "export", _TEXT, _export)
     command.add_argument("capture", metavar="CAPTURE", help="a file or folder that lens.save() or another command wrote")
-    command.add_argument("folder", metavar="FOLDER", type=Path, help="where the files go; made if it is not there")
+    command.add_argument("folder", metavar="FOLDER", type=Path, help="output folder; created if missing")
     text = "csv or json: a file per table, and the ONNX models; trace: trace.json for Perfetto (default: %(default)s)"
     command.add_argument("--format", choices=_FORMATS, default="csv", help=text)
     command.add_argument(
-        "--table", metavar="NAME", nargs="+", action="extend", choices=tuple(TABLES), help=f"these tables alone: {', '.join(TABLES)}"
+        "--table", metavar="NAME", nargs="+", action="extend", choices=tuple(TABLES), help=f"only these tables: {', '.join(TABLES)}"
     )
-    command.add_argument("--force", action="store_true", help="replace files that are there already")
+    command.add_argument("--force", action="store_true", help="replace existing files")
 
 
 def _export(options: argparse.Namespace) -> int:
     from ortlens.trace.store import load
 
     if options.format == "trace" and options.table:
-        raise UsageError("--format trace holds the calls and no tables; leave --table out, or say --format csv")
+        raise UsageError("--format trace contains calls, not tables; drop --table, or use --format csv")
     capture = load(options.capture)
     folder: Path = options.folder.expanduser()
     names = _file_names(capture, options)
@@ -101,7 +101,7 @@ def _refuse_to_replace(folder: Path, names: Sequence[str], *, force: bool) -> No
     there = [name for name in names if (folder / name).exists() or (folder / name).is_symlink()]
     if there and not force:
         more = f" and {len(there) - 1} more" if len(there) > 1 else ""
-        raise UsageError(f"{folder / there[0]}{more} would be replaced; say --force, or name another folder")
+        raise UsageError(f"{folder / there[0]}{more} would be replaced; use --force, or choose another folder")
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -109,4 +109,4 @@ def _write(path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     except OSError as err:
-        raise UsageError(f"cannot write {path}: {err.strerror or err}; name another folder") from err
+        raise UsageError(f"cannot write {path}: {err.strerror or err}; choose another folder") from err

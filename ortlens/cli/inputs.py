@@ -31,7 +31,7 @@ _ALSO = {name: short for short, name in _DTYPES.items()} | {"int": "i64", "long"
 _WHOLE_RANGE = {"i8": (-128, 128), "u8": (0, 256)}  # pixels and quantised values; wider ones are mostly indices, for which 0 and 1 are safe
 _NAMED = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>.*)", re.DOTALL)
 _TENSOR = re.compile(r"(?P<dtype>\w*)\s*\[(?P<sizes>[^\]]*)(?P<close>\]?)(?P<rest>.*)", re.DOTALL)
-_HELP = "A tensor is DTYPE[SIZES], as f32[1,3,224,224] or i64[1,16]:1000 (values below 1000). Other values: 3, 2.5, true, none, 'text'."
+_HELP = "A tensor is DTYPE[SIZES], for example f32[1,3,224,224] or i64[1,16]:1000 (values below 1000). Others: 3, 2.5, true, none, 'text'."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +129,8 @@ def _value(text: str, written: str) -> Any:  # noqa: ANN401 - any argument
     value = value_from_text(written)
     if isinstance(value, str) and value == written:  # no quotes: more likely a slip than a text
         short = _ALSO.get(written.lower(), written.lower())
-        hint = f"write {short}[] for a single number, {short}[1,3] for a tensor" if short in _DTYPES else "a text needs quotes of its own"
-        _refuse(text, (start, len(text)), f"{written!r} is no value; {hint}")
+        hint = f"write {short}[] for a single number, {short}[1,3] for a tensor" if short in _DTYPES else "text needs its own quotes"
+        _refuse(text, (start, len(text)), f"{written!r} is not a value; {hint}")
     return value
 
 
@@ -142,8 +142,8 @@ def _tensor(text: str, start: int, match: re.Match[str]) -> TensorSpec:
     dtype = match["dtype"].lower()
     if (short := _ALSO.get(dtype, dtype)) not in _DTYPES:
         near = get_close_matches(dtype, [*_DTYPES, *_ALSO], n=1, cutoff=0.5)
-        hint = f"; did you mean {_ALSO.get(near[0], near[0])}?" if near else ""
-        refuse("dtype", f"{match['dtype']!r} is no element type{hint} There are {' '.join(_DTYPES)}".replace("? There", "? There"))
+        hint = f"; did you mean {_ALSO.get(near[0], near[0])}?" if near else "."
+        refuse("dtype", f"unknown dtype {match['dtype']!r}{hint} Available: {' '.join(_DTYPES)}")
     if not match["close"]:
         refuse("close", "the bracket is not closed")
     sizes = _sizes(text, start + match.start("sizes"), match["sizes"])
@@ -158,8 +158,8 @@ def _sizes(text: str, start: int, written: str) -> tuple[int, ...]:
     for part in written.split(",") if written.strip() else ():
         number = part.strip()
         if not (number.isascii() and number.isdecimal()):
-            what = f"{number!r} is no size" if number else "a size is missing"
-            _refuse(text, (start, start + len(part)), f"{what}; sizes are whole numbers from 0, with commas between them")
+            what = f"{number!r} is not a size" if number else "a size is missing"
+            _refuse(text, (start, start + len(part)), f"{what}; sizes are whole numbers from 0, separated by commas")
         sizes.append(int(number))
         start += len(part) + 1
     return tuple(sizes)
@@ -171,14 +171,14 @@ def _range(text: str, start: int, written: str, dtype: str) -> tuple[float | Non
     parts = [value_from_text(part) for part in written[1:].split(":")]
     numbers = [part for part in parts if isinstance(part, (int, float)) and not isinstance(part, bool)]
     if not written.startswith(":") or len(numbers) != len(parts) or len(parts) > 2:  # noqa: PLR2004 - a low and a high
-        _refuse(text, here, "behind the bracket may stand a range, as :1000 (from 0 to below 1000) or :-1:1")
+        _refuse(text, here, "after the bracket, only a range may follow, such as :1000 (from 0 to below 1000) or :-1:1")
     low, high = (None, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
     if dtype == "bool":
-        _refuse(text, here, "truth values have no range")
+        _refuse(text, here, "bool takes no range")
     if not (low or 0) < high:
-        _refuse(text, here, f"no number is from {low or 0} to below {high}")
+        _refuse(text, here, f"the range from {low or 0} to below {high} is empty")
     if not dtype.startswith(("f", "bf")) and any(int(number) != number for number in numbers):
-        _refuse(text, here, f"a range of {dtype} has whole numbers")
+        _refuse(text, here, f"a range of {dtype} needs whole numbers")
     return low, high
 
 

@@ -28,9 +28,11 @@ def add(commands: Commands) -> None:
     """
     command = command_in(commands, "report", _TEXT, _report)
     command.add_argument("capture", metavar="CAPTURE", help="a file or folder that lens.save() or another command wrote")
-    command.add_argument("-o", "--output", metavar="FILE", type=Path, help="where it goes; replaces what is there (default: CAPTURE.html)")
+    command.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="output file; replaces an existing report (default: CAPTURE.html)"
+    )
     command.add_argument("--title", metavar="TEXT", help="its title (default: the capture's name)")
-    command.add_argument("--redact", action="store_true", help="shorten paths to file names, and leave source lines out")
+    command.add_argument("--redact", action="store_true", help="shorten paths to file names, and leave out source lines")
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -47,5 +49,5 @@ def _default_output(capture: Path) -> Path:
     """Beside the capture; what is there already was not named and stays."""
     path = capture.with_name(f"{capture.stem or 'capture'}.html")
     if path.exists():
-        raise UsageError(f"{path} is there already; say -o {path} to replace it, or name another file")
+        raise UsageError(f"{path} already exists; use -o {path} to replace it, or choose another file")
     return path

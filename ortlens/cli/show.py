@@ -50,7 +50,7 @@ def _show(options: argparse.Namespace) -> int:
     from ortlens.trace.store import load
 
     if options.csv and not options.table:
-        raise UsageError("--csv needs --table NAME: the overview is no table. --json prints it.")
+        raise UsageError("--csv needs --table NAME. --json prints the overview.")
     capture = load(options.capture)
     if options.table:
         print_text(_table(capture, options))

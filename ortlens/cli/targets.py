@@ -35,7 +35,7 @@ def target_from_text(text: str, *, on_meta: bool = False) -> Callable[..., Any]:
     """
     place, colon, name = text.rpartition(":")
     if not colon or not place or not name:
-        raise UsageError(f"{text!r} names no target; write MODULE:NAME, as mymodels:net for `net` in mymodels.py")
+        raise UsageError(f"{text!r} is not a target; write MODULE:NAME, for example mymodels:net for `net` in mymodels.py")
     return _made(_named(_imported(place), name, text), text, on_meta=on_meta)
 
 
@@ -73,7 +73,7 @@ def _named(module: ModuleType, name: str, text: str) -> Any:  # noqa: ANN401 - w
             raise UsageError(f"{text}: {getattr(found, '__name__', type(found).__name__)} has no {part!r}.{hint}")
         found = getattr(found, part)
     if not callable(found):
-        raise UsageError(f"{text} is {_a(type(found).__name__)}, which cannot be called; name a module, a class of modules or a function")
+        raise UsageError(f"{text} is {_a(type(found).__name__)}, which cannot be called; name an nn.Module, its class or a function")
     return found
 
 
@@ -83,15 +83,13 @@ def _made(found: Any, text: str, *, on_meta: bool) -> Callable[..., Any]:  # noq
     is_class = isinstance(found, type)
     if is_class or _is_recipe(found):
         if is_class and (needed := _needed(found)):
-            raise UsageError(
-                f"{text} is a class that needs {', '.join(needed)}; write a function without arguments that makes the model, and name it"
-            )
+            raise UsageError(f"{text} is a class that needs {', '.join(needed)}; name a function without arguments that returns the model")
         model = _called(found, text, on_meta=on_meta)
         found = model if is_class or isinstance(model, nn.Module) else found
     if isinstance(found, nn.Module):
         return found.eval()
     if not callable(found):
-        raise UsageError(f"{text} made {_a(type(found).__name__)}, which cannot be called")
+        raise UsageError(f"{text} returned {_a(type(found).__name__)}, which cannot be called")
     target: Callable[..., Any] = found
     return target
 
@@ -117,7 +115,7 @@ def _called(make: Any, text: str, *, on_meta: bool) -> Any:  # noqa: ANN401 - wh
     if on_meta:
         with contextlib.suppress(Exception), torch.device("meta"):  # what reads its own weights while it is made cannot be made so
             return make()
-    with told_as_usage(f"making the model with {text}"):
+    with told_as_usage(f"creating the model with {text}"):
         return make()
 
 

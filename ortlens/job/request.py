@@ -56,14 +56,14 @@ class Request:
             asked = "--profile" if self.profile else "--verify"
             raise UsageError(f"{asked} needs a real run, and --dry-run runs nothing; leave one of them out")
         if self.redact and self.report is None:
-            raise UsageError("--redact is about the report; say where that goes too: --report FILE")
+            raise UsageError("--redact applies to the report; add --report FILE")
         # Early: a file that cannot be written should not cost the minutes of the run before it.
         if self.report is not None:
             from ortlens.views.report.write import checked_target
 
             checked_target(self.report)
         if self.save is not None and not self.save.absolute().parent.is_dir():
-            raise UsageError(f"--save {self.save}: there is no folder {self.save.absolute().parent}; make it first, or name another")
+            raise UsageError(f"--save {self.save}: there is no folder {self.save.absolute().parent}; create it first, or choose another")
 
 
 def add_outputs(parser: argparse.ArgumentParser, *save_names: str) -> None:
@@ -74,7 +74,7 @@ def add_outputs(parser: argparse.ArgumentParser, *save_names: str) -> None:
         *save_names: Further names of `--save`.
     """
     parser.add_argument("--report", "--html", metavar="FILE", type=_path, help="write the report, one HTML file that opens anywhere")
-    parser.add_argument(*save_names, "--save", metavar="FILE", type=_path, help="save the capture, as run.ortlens")
+    parser.add_argument(*save_names, "--save", metavar="FILE", type=_path, help="save the capture, for example as run.ortlens")
 
 
 def add_measuring(parser: argparse.ArgumentParser) -> None:
@@ -83,9 +83,9 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     Args:
         parser: The parser of a command or magic.
     """
-    parser.add_argument("--redact", action="store_true", help="leave paths and source lines out of the report")
-    parser.add_argument("--profile", action="store_true", help="also find out where the time inside ONNX Runtime goes, kernel by kernel")
-    parser.add_argument("--verify", action="store_true", help="also compare every value with PyTorch's, and say which is right")
+    parser.add_argument("--redact", action="store_true", help="leave out paths and source lines from the report")
+    parser.add_argument("--profile", action="store_true", help="also measure where the time inside ONNX Runtime goes, kernel by kernel")
+    parser.add_argument("--verify", action="store_true", help="also compare every value with PyTorch's, with float64 as the reference")
 
 
 def add_compiling(parser: argparse.ArgumentParser) -> None:
@@ -94,18 +94,21 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
     Args:
         parser: The parser of a command or magic.
     """
-    parser.add_argument("--dry-run", action="store_true", help="trace and plan under fake tensors: no memory for weights, nothing is run")
-    parser.add_argument("--dynamic", action="store_true", default=None, help="compile for any size, as torch.compile(dynamic=True)")
+    parser.add_argument("--dry-run", action="store_true", help="trace and partition with fake tensors: no memory for weights, nothing runs")
+    parser.add_argument("--dynamic", action="store_true", default=None, help="compile for any size, like torch.compile(dynamic=True)")
     parser.add_argument(
-        "--calls", metavar="N", type=_call_count, help="how often to call; 1 for a target with side effects (default: about a second)"
+        "--calls",
+        metavar="N",
+        type=_call_count,
+        help="number of calls; 1 for a target with side effects (default: as many as fit in about a second)",
     )
-    parser.add_argument("--backend", metavar="NAME", default="ortlens", help="watch another backend instead, as inductor or eager")
+    parser.add_argument("--backend", metavar="NAME", default="ortlens", help="record another backend, such as inductor or eager")
     parser.add_argument(
         "--option",
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="an option of the backend, as min_partition_nodes=2; may be given several times",
+        help="an option of the backend, such as min_partition_nodes=2; may be repeated",
     )
 
 
@@ -144,7 +147,7 @@ def options_from_pairs(pairs: Sequence[str]) -> dict[str, Any]:
         key, equals, text = pair.partition("=")
         key = key.strip().replace("-", "_")
         if not equals or not key:
-            raise UsageError(f"--option {pair}: an option is written key=value, as --option min_partition_nodes=2")
+            raise UsageError(f"--option {pair}: an option is written key=value, for example --option min_partition_nodes=2")
         if key in options:
             raise UsageError(f"--option {key} is given twice, as {options[key]!r} and as {text!r}; leave one out")
         options[key] = value_from_text(text)

@@ -34,7 +34,7 @@ def new_lens(request: Request, name: str) -> Lens:
 
     if request.backend not in _OWN_NAMES and (request.profile or request.verify):
         asked = "--profile" if request.profile else "--verify"
-        raise UsageError(f"{asked} looks into ONNX Runtime, and --backend {request.backend} does not go there; leave one of them out")
+        raise UsageError(f"{asked} needs ONNX Runtime, which --backend {request.backend} does not use; leave one of them out")
     return Lens(request.backend, options=request.options or None, name=name, dry_run=request.dry_run)
 
 
@@ -89,7 +89,7 @@ def write_outputs(request: Request, view: CaptureView, *, title: str | None = No
     if (save := request.save) is not None:
         steps.append(("Saved to", lambda: view.save(save)))
     if (report := request.report) is not None:
-        steps.append(("Report in", lambda: view.report(report, title, redact=request.redact)))
+        steps.append(("Report written to", lambda: view.report(report, title, redact=request.redact)))
     lines: list[str] = []
     errors: list[Exception] = []
     for words, write in steps:

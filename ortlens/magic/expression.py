@@ -58,17 +58,17 @@ def _parsed(text: str) -> ast.Expression:
     except SyntaxError as err:
         raise UsageError(_no_expression(text, err)) from err
     if any(isinstance(node, (ast.Await, ast.Yield, ast.YieldFrom)) for node in ast.walk(tree)):
-        raise UsageError(f"%ortlens {text}: an expression cannot wait or yield here; in a cell that begins with %%ortlens, `await` works")
+        raise UsageError(f"%ortlens {text}: an expression cannot await or yield here; in a cell that starts with %%ortlens, `await` works")
     return tree
 
 
 def _no_expression(text: str, err: SyntaxError) -> str:
     if " -" in text and _is_expression(text[: text.index(" -")]):
-        return f"options stand before the expression: %ortlens {text[text.index(' -') :].strip()} {text[: text.index(' -')]}"
+        return f"options go before the expression: %ortlens {text[text.index(' -') :].strip()} {text[: text.index(' -')]}"
     name, equals, rest = text.partition("=")
     if equals and name.strip().isidentifier() and _is_expression(rest):
         return f"%ortlens takes an expression: %ortlens -o lens {rest.strip()}; its value is then in lens.result"
-    return f"%ortlens {text}: {err.msg}; after the options comes one Python expression, as model(x)"
+    return f"%ortlens {text}: {err.msg}; write one Python expression after the options, for example model(x)"
 
 
 def _is_expression(text: str) -> bool:

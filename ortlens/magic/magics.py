@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 _display: Callable[..., Any] = display  # which IPython leaves without types
 
 _SHORT_HELP = """\
-ortlens {version}: torch.compile through ONNX Runtime, and what happened on the way
+ortlens {version}: torch.compile through ONNX Runtime, explained
   %ortlens model(x)                              compile and call, then show the explorer
-  %ortlens -o lens --profile --verify model(x)   look closer, and keep the lens
-  %%ortlens --report run.html                    watch every torch.compile(..., backend="ortlens") of a cell
+  %ortlens -o lens --profile --verify model(x)   profile and verify, and keep the lens
+  %%ortlens --report run.html                    record every torch.compile(..., backend="ortlens") of a cell
   %ortlens?                                      all options"""
 
-_NOTHING = "ortlens: nothing was compiled here: the expression came to no operation on tensors, or PyTorch could not trace it."
+_NOTHING = "ortlens: nothing was compiled: the expression has no tensor operations, or PyTorch could not trace it."
 _NOTHING_IN_CELL = """\
 ortlens: this cell compiled nothing through ONNX Runtime. Compile with torch.compile(model, backend="ortlens") in it and call that, or use \
-%ortlens model(x). What an earlier cell compiled is not compiled again; torch.compiler.reset() forgets it."""
+%ortlens model(x). Code compiled in an earlier cell is not compiled again; call torch.compiler.reset() first."""
 
 _OWN_FOLDERS = (str(Path(__file__).parents[1]), contextlib.__file__)
 
@@ -69,14 +69,14 @@ class OrtlensMagics(Magics):
             %ortlens model(x)
             %ortlens -o lens --profile --verify model(x)
             %ortlens --no-grad --report run.html model(**batch)
-            %ortlens --dry-run model(x)            # no memory for weights, nothing is run
+            %ortlens --dry-run model(x)            # no memory for weights, nothing runs
             %ortlens --option min_partition_nodes=2 head(body(x)) + bias
 
-        Any expression will do. In a call, `f(args)`, the arguments are evaluated once and f is compiled; an argument that computes
-        with tensors or modules, as in `head(body(x))`, is compiled along. The value is in `lens.result` (with `-o lens`).
-        The target is called for about a second, so that times are stable; say `--calls 1` if it has side effects.
-        Gradients are as they are in the notebook: with them, the forward graph of a training step is compiled; `--no-grad` compiles
-        for inference.
+        Any expression works. In a call `f(args)`, the arguments are evaluated once and f is compiled. An argument that computes
+        with tensors or modules, as in `head(body(x))`, is compiled as well. The value is in `lens.result` (with `-o lens`).
+        The target is called for about a second, for stable times; use `--calls 1` if it has side effects.
+        The notebook's gradient mode applies: with gradients, the forward graph of a training step is compiled; `--no-grad`
+        compiles for inference.
 
         A whole cell::
 
@@ -85,28 +85,28 @@ class OrtlensMagics(Magics):
             fast(x)
 
         Everything that the cell compiles with backend="ortlens" is captured. The cell runs as it would without the first line: `await`
-        works, its last expression is displayed, an error is shown as ever. What was captured until then is shown, kept and written
-        all the same, also when the cell is interrupted.
+        works, its last expression is displayed, and errors look the same. If the cell fails or is interrupted, what was captured
+        until then is still shown, kept and written.
 
-        Options of both, before the expression:
+        Options of both forms, before the expression:
 
           -o NAME         keep the lens under this name
           --report FILE   write the report: one HTML file that opens anywhere (also --html)
           --save FILE     save the capture, for ortlens.load (.ortlens)
-          --redact        leave paths and source lines out of the report
+          --redact        leave out paths and source lines from the report
           --quiet         show nothing
 
         Options of `%ortlens` alone:
 
           --profile       where the time inside ONNX Runtime goes, kernel by kernel
           --verify        compare every value with PyTorch's
-          --no-grad       without gradients, as for inference
-          --dry-run       trace and plan only
+          --no-grad       without gradients, for inference
+          --dry-run       trace and partition only
           --dynamic       compile for any size
-          --calls N       how often to call
-          --backend NAME  watch another backend, as inductor or eager
-          --option K=V    an option of the backend; may be given several times
-          --              ends the options, for an expression that begins with a minus
+          --calls N       number of calls
+          --backend NAME  record another backend, such as inductor or eager
+          --option K=V    an option of the backend; may be repeated
+          --              ends the options, for an expression that starts with a minus
         """
         try:
             with _told_by_the_shell():
@@ -125,7 +125,7 @@ class OrtlensMagics(Magics):
         """
         with _told_by_the_shell():
             if self._open is not None:
-                raise UsageError("%%ortlens is at work in this cell already; say it once, in the first line, with %timeit and others below")
+                raise UsageError("%%ortlens is already active in this cell; use it once, in the first line, with %timeit and others below")
             options = cell_options(line)
             request = request_from_options(options)
             self._open = OpenCell(self._shell, f"In[{self._number()}]", lambda lens: self._cell_over(lens, request, options))
@@ -154,7 +154,7 @@ class OrtlensMagics(Magics):
         """Run an expression, with the names of the function that the magic stands in before those of the notebook."""
         options, expression = split_line(line_parser(), line)
         if not expression:
-            raise UsageError("%ortlens needs an expression behind its options, as %ortlens model(x)")
+            raise UsageError("%ortlens needs an expression after its options, for example %ortlens model(x)")
         request = request_from_options(options)
         own = self._shell.user_ns
         call = call_from_expression(expression, own if names is own else {**own, **names}, *self._place(expression))
@@ -216,7 +216,7 @@ class OrtlensMagics(Magics):
         try:
             explorer = lens.show() if hasattr(self._shell, "kernel") else None
         except Exception as err:  # noqa: BLE001 - a guard of the lens
-            print(f"ortlens: the explorer could not be shown ({type(err).__name__}: {err}); the summary instead", file=sys.stderr)
+            print(f"ortlens: the explorer could not be shown ({type(err).__name__}: {err}); here is the summary", file=sys.stderr)
             explorer = None
         if explorer is None:
             print(lens.summary())

@@ -35,7 +35,7 @@ def line_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="%ortlens", add_help=False, allow_abbrev=False)
     _add_notebook(parser)
     add_compiling(parser)
-    parser.add_argument("--no-grad", action="store_true", help="without gradients, as for inference")
+    parser.add_argument("--no-grad", action="store_true", help="without gradients, for inference")
     return parser
 
 
@@ -59,7 +59,7 @@ def _add_notebook(parser: argparse.ArgumentParser) -> None:
 
 def _name(text: str) -> str:
     if not text.isidentifier() or keyword.iskeyword(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no name for a variable")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid variable name")
     return text
 
 
@@ -98,7 +98,7 @@ def _hint(name: str, known: Iterable[str]) -> str:
     near = get_close_matches(name, known, n=1)
     if near:
         return f"; did you mean {near[0]}?"
-    return "" if name.startswith("--") else "; an expression that begins with a minus stands behind --, as in %ortlens -- -x"
+    return "" if name.startswith("--") else "; put -- before an expression that starts with a minus, as in %ortlens -- -x"
 
 
 def _is_option(name: str, rest: str) -> bool:
@@ -129,7 +129,7 @@ def cell_options(line: str) -> argparse.Namespace:
     if options.profile or options.verify:
         asked = "profile" if options.profile else "verify"
         raise UsageError(
-            f"--{asked} calls a model again and needs its arguments, which a cell does not name. Use %ortlens --{asked} model(x), "
+            f"--{asked} calls a model again and needs its arguments, which a cell does not give. Use %ortlens --{asked} model(x), "
             f"or keep the lens with -o lens and call lens.{asked}(x) after the cell"
         )
     return options
@@ -138,6 +138,6 @@ def cell_options(line: str) -> argparse.Namespace:
 def _refuse_unknown(parser: argparse.ArgumentParser, word: str) -> NoReturn:
     name = word.partition("=")[0]
     if any(name in action.option_strings for action in line_parser()._actions):  # noqa: SLF001 - as above
-        raise UsageError(f"{name} is an option of %ortlens alone; in a cell, say it in torch.compile. %ortlens? shows all options")
+        raise UsageError(f"{name} is an option of %ortlens only; in a cell, pass it to torch.compile. %ortlens? shows all options")
     near = _hint(name, parser._option_string_actions) if name.startswith("--") else ""  # noqa: SLF001 - as above
-    parser.error(f"{word} is no option of %%ortlens{near or '; the code stands in the lines below it'}")
+    parser.error(f"{word} is not an option of %%ortlens{near or '; the code goes in the lines below'}")

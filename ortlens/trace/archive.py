@@ -129,7 +129,7 @@ def open_members(path: Path) -> Iterator[Members]:
         yield _Folder(path)
         return
     if not path.is_file():
-        raise CaptureError("this is neither a file nor a folder")
+        raise CaptureError("not a file or folder")
     with path.open("rb") as stream:
         _check_directory(stream)
         with zipfile.ZipFile(stream) as archive:
@@ -147,10 +147,10 @@ def _check_directory(stream: BinaryIO) -> None:
     stream.seek(size - tail_bytes)
     tail = stream.read(tail_bytes)
     if tail_bytes < _END.size or not tail[-_END.size :].startswith(b"PK\5\6"):
-        raise CaptureError("this is not a capture file, or its end is missing (a whole one ends in a zip directory)")
+        raise CaptureError("not a capture file, or truncated (no zip directory at its end)")
     _, _, _, _, entries, directory_bytes, _, comment_bytes = _END.unpack(tail[-_END.size :])
     if comment_bytes or tail.startswith(b"PK\6\7"):
-        raise CaptureError("the zip directory has parts that no capture file has")
+        raise CaptureError("the zip directory has parts that capture files do not have")
     if entries > MAX_MEMBERS or directory_bytes > MAX_DIRECTORY_BYTES:
         raise CaptureError(f"the zip directory has {entries} entries in {directory_bytes} bytes; {MAX_MEMBERS} entries are allowed")
 

@@ -150,7 +150,7 @@ def table_by_name(name: str) -> Table:
     try:
         return TABLES[name]
     except KeyError as err:
-        raise UsageError(f"no table is called {name!r}; there are: {', '.join(TABLES)}") from err
+        raise UsageError(f"there is no table {name!r}; the tables are: {', '.join(TABLES)}") from err
 
 
 _PREFACE = """\
@@ -159,7 +159,7 @@ _PREFACE = """\
 Each table below is an attribute of a lens and of a loaded capture, as a pandas DataFrame. Empty frames keep their
 columns and dtypes. Times are integer nanoseconds, sizes integer bytes. "may be empty" says that a value can be missing.
 
-This page is made from the code: `python -m ortlens.trace.schema > docs/reference/columns.md`.
+This page is generated from the code: `python -m ortlens.trace.schema > docs/reference/columns.md`.
 """
 
 

@@ -101,13 +101,13 @@ def _check_replaceable(folder: Path) -> None:
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise CaptureError(f"this is a file; a name that ends in {SUFFIX} gives a file, any other a folder")
+        raise CaptureError(f"this is a file; a name ending in {SUFFIX} saves a file, any other name a folder")
     own = {_MANIFEST, *_listed_in(folder)}
     own |= {parent.as_posix() for name in own for parent in PurePosixPath(name).parents}
     for entry in folder.rglob("*"):  # up to the first that is foreign: the folder may be somebody's home
         name = entry.relative_to(folder).as_posix()
         if name not in own or entry.is_symlink():
-            raise CaptureError(f"the folder holds other files, as {name!r}; name a new or empty folder")
+            raise CaptureError(f"the folder contains other files, such as {name!r}; choose a new or empty folder")
 
 
 def _listed_in(folder: Path) -> Mapping[str, _Listed]:
@@ -253,7 +253,7 @@ def _records(members: archive.Members, table: Table, listed: Mapping[str, _Liste
     content = _parsed(name, _member(members, name, listed, MAX_TABLE_BYTES))
     rows = content.get("rows")
     if not isinstance(rows, int) or isinstance(rows, bool) or rows < 0 or rows != counts.get(table.name):
-        raise CaptureError(f"member {name!r}: its number of rows is not the one in the manifest")
+        raise CaptureError(f"member {name!r}: its number of rows differs from the manifest")
     try:
         return records_from_columns(table, rows, _mapping(content, "columns", list))
     except CaptureError as err:

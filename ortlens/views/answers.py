@@ -62,19 +62,19 @@ def _graphs(overview: Overview, limit: int) -> StaticTable:
         )
     return StaticTable(
         title="Graphs",
-        help="What PyTorch compiled, one row per graph. Few rows with all nodes in ONNX Runtime and one model each are what you want.",
+        help="What PyTorch compiled, one row per graph. Ideal: few graphs, all nodes in ONNX Runtime, one partition each.",
         source="graphs",
         total=len(overview.graphs),
-        head=("id", "function", "where", "nodes in ORT", "ONNX models", "calls", "to compile", "note"),
+        head=("id", "function", "where", "nodes in ORT", "partitions", "calls", "compile time", "note"),
         rows=tuple(rows),
-        numbers=frozenset({"nodes in ORT", "ONNX models", "calls", "to compile"}),
+        numbers=frozenset({"nodes in ORT", "partitions", "calls", "compile time"}),
     )
 
 
 def _breaks(overview: Overview, limit: int) -> StaticTable:
     return StaticTable(
         title="Graph breaks",
-        help="Places where PyTorch had to stop tracing and start a new graph. Change the line as is said to get one larger graph.",
+        help="Places where PyTorch had to stop tracing and start a new graph. Change the line as suggested to get one larger graph.",
         source="breaks",
         total=len(overview.breaks),
         head=("where", "line", "reason", "what to do", "times", "per call"),
@@ -97,10 +97,10 @@ def _breaks(overview: Overview, limit: int) -> StaticTable:
 def _recompiles(overview: Overview, limit: int) -> StaticTable:
     return StaticTable(
         title="Recompiles",
-        help="Code compiled again because a condition that the first version relied on no longer held. Keep it the same from call to call.",
+        help="Code compiled again because a guard of the earlier version failed. Keep the guarded value the same on every call.",
         source="recompiles",
         total=len(overview.recompiles),
-        head=("id", "replaces", "function", "where", "no longer true", "seen", "what to do"),
+        head=("id", "replaces", "function", "where", "failed guard", "seen", "what to do"),
         rows=tuple(
             (
                 item.compile_id,
@@ -113,14 +113,14 @@ def _recompiles(overview: Overview, limit: int) -> StaticTable:
             )
             for item in overview.recompiles[:limit]
         ),
-        code=frozenset({"no longer true", "seen"}),
+        code=frozenset({"failed guard", "seen"}),
     )
 
 
 def _fallbacks(overview: Overview, limit: int) -> StaticTable:
     return StaticTable(
         title="Stays in PyTorch",
-        help="Operators that ONNX Runtime does not run, slowest first. Each one cuts the graph; the reason says what would have to change.",
+        help="Operators that ONNX Runtime does not run, slowest first. Each splits the graph; the reason says what would have to change.",
         source="fallbacks",
         total=len(overview.fallbacks),
         head=("operator", "nodes", "reason", "where", "line", "per call"),
@@ -144,7 +144,7 @@ def _sessions(overview: Overview, limit: int) -> StaticTable:
     names = {row.graph.graph_id: graph_label(row.graph) for row in overview.graphs}
     return StaticTable(
         title="ONNX Runtime sessions",
-        help="One session per ONNX model and kind of input, slowest first. Speed up the ones with a large share; the rest matter little.",
+        help="One session per partition and input signature, slowest first. Those with a large share are worth speeding up.",
         source="sessions",
         total=len(overview.sessions),
         head=("id", "graph", "inputs", "runs on", "calls", "median", "all calls", "share"),
@@ -169,7 +169,7 @@ def _sessions(overview: Overview, limit: int) -> StaticTable:
 def _findings(overview: Overview, limit: int) -> StaticTable:
     return StaticTable(
         title="Findings",
-        help="What ortlens noticed, the most expensive first; errors mean that the tables above may be incomplete.",
+        help="What ortlens noticed, the most expensive first. An error means that the tables above may be incomplete.",
         source="findings",
         total=len(overview.findings),
         head=("severity", "what", "where", "gain per call", "what to do"),

@@ -190,7 +190,7 @@ class CaptureView(ABC):
     def show(self, *, selected: str | None = None, tab: str | None = None, graph: str | None = None) -> Explorer | StaticSummary | None:
         """Open the interactive explorer, as the last expression of a notebook's cell; inside a function or a loop, `display(lens.show())`.
 
-        What it shows is a snapshot: show again what came later.
+        It shows a snapshot; call it again to see what was recorded later.
 
         Args:
             selected: What to select at first, by its id: `partition:p0`, `node:g0/addmm`, `break:b0`, `line:model.py:12`.

@@ -14,7 +14,7 @@ from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.answers import answer_tables
-from ortlens.views.sentences import coverage_sentence, ledger_sentence, look_sentence, numbers_sentence, pieces_sentence, title
+from ortlens.views.sentences import coverage_sentence, ledger_sentence, look_sentence, numbers_sentence, partitions_sentence, title
 from ortlens.views.static_table import safe, table_html
 from ortlens.views.style import CSS
 from ortlens.views.wording import PHASE_WORDS
@@ -71,10 +71,10 @@ def _facts(overview: Overview, numbers: Numbers | None) -> str:
     if overview.coverage.verdict == "empty":
         return ""
     facts = [
-        ("Pieces", pieces_sentence(overview)),
+        ("Partitions", partitions_sentence(overview)),
         ("Per call", ledger_sentence(overview) or _call(overview)),
-        ("To compile", _compile(overview)),
-        ("Numbers", numbers_sentence(numbers) if numbers else ""),
+        ("Compile time", _compile(overview)),
+        ("Numerics", numbers_sentence(numbers) if numbers else ""),
     ]
     return "".join(f"<p><strong>{name}:</strong> {safe(text, 400)}</p>" for name, text in facts if text)
 
@@ -89,7 +89,7 @@ def _call(overview: Overview) -> str:
         (f"in graphs of {overview.backend}", call.foreign_ns),
     )
     split = ", ".join(f"{time_from_ns(ns)} {name}" for name, ns in parts if ns)
-    return f"{split or '0 ns'}; mean of {counted(call.calls, 'call')} without the Python in between"
+    return f"{split or '0 ns'}; mean of {counted(call.calls, 'call')}, Python excluded"
 
 
 def _compile(overview: Overview) -> str:
@@ -104,7 +104,7 @@ def _looks(overview: Overview) -> str:
     if not looks:
         empty = overview.coverage.verdict == "empty"
         return (
-            "<p>Call the compiled function while the lens watches; one without tensor operations compiles to nothing.</p>"
+            "<p>Call the compiled function while the lens is recording; a function without tensor operations compiles to nothing.</p>"
             if empty
             else "<p>Nothing stands out.</p>"
         )

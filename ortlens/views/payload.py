@@ -18,7 +18,7 @@ from ortlens.trace.schema import TABLES
 from ortlens.units import counted, percent
 from ortlens.views.packing import Texts, bounded, packed_table
 from ortlens.views.redaction import redacted_capture
-from ortlens.views.sentences import coverage_sentence, gain_words, look_sentence, pieces_sentence, reason_words, title
+from ortlens.views.sentences import coverage_sentence, gain_words, look_sentence, partitions_sentence, reason_words, title
 from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, visible
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def overview_facts(overview: Overview, capture: Capture) -> dict[str, Any]:
         "title": title(overview),
         "verdict": verdict_sentence(overview, capture),
         "coverage_sentence": coverage_sentence(overview),
-        "pieces_sentence": pieces_sentence(overview) if overview.coverage.verdict != "empty" else "",
+        "partitions_sentence": partitions_sentence(overview) if overview.coverage.verdict != "empty" else "",
         "coverage": asdict(overview.coverage),
         "graph_count": overview.graph_count,
         "break_occurrences": overview.break_occurrences,
@@ -184,8 +184,8 @@ def verdict_sentence(overview: Overview, capture: Capture) -> str:
     coverage = overview.coverage
     if coverage.verdict in ("empty", "foreign", "no_compute", "none"):
         return coverage_sentence(overview)
-    pieces = counted(coverage.partition_count, "ONNX model")
-    facts = [f"{percent(coverage.share or 0.0)} of the model runs in ONNX Runtime", f"in {pieces}"]
+    partitions = counted(coverage.partition_count, "partition")
+    facts = [f"{percent(coverage.share or 0.0)} of the model runs in ONNX Runtime", f"in {partitions}"]
     facts += [counted(len(overview.breaks), "graph break")] if overview.breaks else ["no graph break"]
     facts += [counted(len(overview.recompiles), "recompile")] if overview.recompiles else []
     facts += _numbers(overview, capture)
@@ -202,7 +202,7 @@ def _numbers(overview: Overview, capture: Capture) -> list[str]:
     compared = {item.partition_id for item in capture.numerics if item.ok is not None}
     current = {row.graph.graph_id for row in overview.graphs if row.is_current}
     whole = all(item.partition_id in compared for item in capture.partitions if item.graph_id in current)
-    return ["numbers as PyTorch's" if whole else "numbers as PyTorch's where compared"]
+    return ["results match PyTorch" if whole else "results match PyTorch where compared"]
 
 
 def _graph(row: Any) -> dict[str, Any]:  # noqa: ANN401 - a GraphRow, whose parts are spelled out here

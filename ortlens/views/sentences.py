@@ -41,9 +41,9 @@ def coverage_sentence(overview: Overview) -> str:
     coverage = overview.coverage
     nodes = counted(coverage.node_count, "compute node")
     if coverage.verdict == "empty":
-        return "nothing was compiled while the lens watched"
+        return "nothing was compiled while the lens was recording"
     if coverage.verdict == "foreign":
-        return f"nothing: the backend is {visible(overview.backend)}, so ortlens watched without handing anything to ONNX Runtime"
+        return f"nothing: the backend is {visible(overview.backend)}; ortlens only recorded it"
     if coverage.verdict == "no_compute":
         return "nothing to run: the graphs hold no compute nodes"
     if coverage.verdict == "none":
@@ -54,24 +54,20 @@ def coverage_sentence(overview: Overview) -> str:
     return f"{coverage.ort_node_count:,} of {nodes} ({share})"
 
 
-def pieces_sentence(overview: Overview) -> str:
-    """In how many pieces?
+def partitions_sentence(overview: Overview) -> str:
+    """How many partitions are there, in how many graphs?
 
     Args:
         overview: The overview of a capture with at least one graph.
 
     Returns:
-        One sentence without a full stop; earlier versions of recompiled graphs are not counted, but mentioned.
+        A phrase to follow "Partitions:". Earlier versions of recompiled graphs are not counted, but mentioned.
     """
-    coverage = overview.coverage
     current = [row for row in overview.graphs if row.is_current]
-    apart = ", forward and backward counted apart" if any(row.graph.phase == "backward" for row in current) else ""
+    apart = ", forward and backward counted separately" if any(row.graph.phase == "backward" for row in current) else ""
     graphs = counted(len(current), "graph") + apart + _earlier(len(overview.graphs) - len(current))
-    if coverage.verdict in ("foreign", "no_compute"):
-        return graphs
-    if not coverage.partition_count:
-        return f"{graphs}; no ONNX model was made"
-    return f"{counted(coverage.partition_count, 'ONNX model')} in {graphs}{_whole(overview)}"
+    count = overview.coverage.partition_count
+    return f"{count:,}, in {graphs}{_whole(overview)}" if count else f"none, in {graphs}"
 
 
 def _earlier(versions: int) -> str:
@@ -82,11 +78,9 @@ def _whole(overview: Overview) -> str:
     coverage = overview.coverage
     if not coverage.whole_graph_count:
         return ""
-    if coverage.whole_graph_count == coverage.graph_count:
-        subject = "the graph runs" if coverage.graph_count == 1 else "every graph runs"
-    else:
-        subject = counted(coverage.whole_graph_count, "graph runs", "graphs run")
-    return f"; {subject} whole, as a single model"
+    if coverage.whole_graph_count < coverage.graph_count:
+        return f"; {counted(coverage.whole_graph_count, 'graph runs', 'graphs run')} as a single partition"
+    return "; it covers the whole graph" if coverage.graph_count == 1 else "; each covers a whole graph"
 
 
 def numbers_sentence(numbers: Numbers) -> str:
@@ -104,11 +98,11 @@ def numbers_sentence(numbers: Numbers) -> str:
     parts = [f"{what} of {counted(numbers.partitions, 'partition')} compared with PyTorch"]
     if numbers.first is not None:
         where = place(numbers.first.file, numbers.first.line)
-        parts.append(f"{numbers.wrong:,} wrong, the first is {visible(numbers.first.node)} ({where})")
+        parts.append(f"{numbers.wrong:,} out of tolerance, first at {visible(numbers.first.node)} ({where})")
     elif numbers.compared:
         parts.append("all within tolerance")
     if numbers.origins:
-        parts.append(f"NaN or infinities begin at {visible(numbers.origins[0].node)}")
+        parts.append(f"NaN or Inf first appears at {visible(numbers.origins[0].node)}")
     if numbers.unchecked:
         reason, count = numbers.unchecked[0]
         others = sum(more for _, more in numbers.unchecked[1:])
@@ -205,11 +199,11 @@ def look_sentence(look: Look) -> str:
     if look.subject in ("finding", "rule"):
         return (f"{where}: " if look.file else "") + visible(look.what)
     if look.subject == "break":
-        return f"{where}: {_advice(look) or 'remove the graph break, or write the line as its reason asks'}{cost}"
+        return f"{where}: {_advice(look) or 'remove the graph break, or rewrite the line as the reason suggests'}{cost}"
     if look.reason_code is not None:
-        rest = " (nothing else runs there either)" if look.subject == "nothing_runs" else cost
+        rest = " (nothing else runs in ONNX Runtime either)" if look.subject == "nothing_runs" else cost
         return f"{where}: {REMEDY_WORDS[look.reason_code].format(visible(look.what))}{rest}"
-    return f"{where}: {_advice(look) or f'avoid the recompile, keep `{guard(look.what)}` true on every call'}"
+    return f"{where}: {_advice(look) or f'avoid the recompile: keep `{guard(look.what)}` true on every call'}"
 
 
 def _advice(look: Look) -> str:

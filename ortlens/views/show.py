@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ortlens.views.widget import Explorer
 
 _ELSEWHERE = (
-    "The explorer opens in a notebook: JupyterLab, Notebook 7, VS Code. From here, report('run.html') writes it as one HTML file, "
-    "and print(lens.summary()) tells the essentials."
+    "The explorer needs a notebook (JupyterLab, Notebook 7 or VS Code). Here, lens.report('run.html') writes it as one HTML file, "
+    "and print(lens.summary()) prints the essentials."
 )
 _HINT_STYLE = "margin:4px 0;opacity:.8"
 

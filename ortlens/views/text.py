@@ -17,7 +17,7 @@ from ortlens.views.sentences import (
     ledger_sentence,
     look_sentence,
     numbers_sentence,
-    pieces_sentence,
+    partitions_sentence,
     reason_words,
     title,
 )
@@ -81,13 +81,13 @@ def _sections(overview: Overview, numbers: Numbers | None, room: int) -> Iterato
     """The answers, in the order in which people ask; a section without an answer is left out."""
     yield "In ONNX Runtime", _prose(_bar(overview) + coverage_sentence(overview), room)
     if overview.coverage.verdict != "empty":
-        yield "Pieces", _prose(pieces_sentence(overview), room)
+        yield "Partitions", _prose(partitions_sentence(overview), room)
         yield from _fallbacks(overview, room)
         yield "Graph breaks", list(_breaks(overview, room))
         yield "Recompiles", list(_recompiles(overview, room))
         yield from _times(overview, room)
     if numbers is not None:
-        yield "Numbers", _prose(numbers_sentence(numbers), room, lines=3)
+        yield "Numerics", _prose(numbers_sentence(numbers), room, lines=3)
     if overview.findings:
         yield "Findings", list(_findings(overview, room))
     yield "Look first at", list(_looks(overview, room))
@@ -171,7 +171,7 @@ def _recompiles(overview: Overview, room: int) -> Iterator[str]:
 
 def _recompile(item: Recompile) -> str:
     seen = f" (seen: {', '.join(map(visible, item.values))})" if item.values else ""
-    return f"{place(item.file, item.line)}  {function(item.function)}; no longer true: {guard(item.guard or item.reason)}{seen}"
+    return f"{place(item.file, item.line)}  {function(item.function)}; guard failed: {guard(item.guard or item.reason)}{seen}"
 
 
 def _times(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
@@ -181,11 +181,11 @@ def _times(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
     elif call.calls:
         parts = (("ONNX Runtime", call.ort_ns), ("PyTorch operators", call.eager_ns), (f"graphs of {overview.backend}", call.foreign_ns))
         split = " + ".join(f"{time_from_ns(ns)} {name}" for name, ns in parts if ns)
-        yield "Time per call", _prose(f"{split or '0 ns'} (mean of {counted(call.calls, 'call')}, Python apart)", room)
+        yield "Time per call", _prose(f"{split or '0 ns'} (mean of {counted(call.calls, 'call')}, Python excluded)", room)
     if overview.compile_ns:
         ranked = sorted(overview.phases, key=lambda phase: -phase.total_ns)[:_MAX_PHASES]
         phases = ", ".join(f"{PHASE_WORDS[phase.phase]} {time_from_ns(phase.total_ns)}" for phase in ranked if phase.total_ns)
-        yield "Time to compile", _prose(f"{time_from_ns(overview.compile_ns)}: {phases}", room)
+        yield "Compile time", _prose(f"{time_from_ns(overview.compile_ns)}: {phases}", room)
 
 
 def _findings(overview: Overview, room: int) -> Iterator[str]:
@@ -203,7 +203,7 @@ def _looks(overview: Overview, room: int) -> Iterator[str]:
     if not looks:
         empty = overview.coverage.verdict == "empty"
         yield from _prose(
-            "call the compiled function while the lens watches; one without tensor operations compiles to nothing"
+            "call the compiled function while the lens is recording; a function without tensor operations compiles to nothing"
             if empty
             else "nothing stands out",
             room,

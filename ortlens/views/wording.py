@@ -14,28 +14,28 @@ if TYPE_CHECKING:
 REASON_WORDS: Mapping[ReasonCode, str] = {
     "no_converter": "no conversion to ONNX is known for this operator",
     "converter_raised": "its conversion to ONNX failed",
-    "dtype": "ONNX Runtime does not compute with this data type here",
+    "dtype": "ONNX Runtime does not support this data type here",
     "layout": "the tensor is not plain dense memory",
-    "device": "the tensor is on a device that ONNX Runtime does not serve here",
+    "device": "the tensor is on a device that ONNX Runtime does not support here",
     "dynamic_shape": "the size of its result depends on the data",
     "side_effect": "it changes something outside the graph, or draws random numbers",
-    "too_small": "the piece was smaller than the option min_partition_nodes",
+    "too_small": "its partition had fewer nodes than min_partition_nodes",
     "policy": "kept in PyTorch on purpose, by a rule of the backend or an option",
     "session_refused": "ONNX Runtime refused the model or failed to run it",
 }
 """What each reason code means to someone who has not read the documentation."""
 
 REMEDY_WORDS: Mapping[ReasonCode, str] = {
-    "no_converter": "write {} another way for ONNX Runtime",
-    "converter_raised": "see in table fallbacks why {} could not be converted",
-    "dtype": "give {} another data type",
-    "layout": "give {} plain dense tensors",
-    "device": "move the tensors of {} to a device that ONNX Runtime serves here",
-    "dynamic_shape": "write {} so that its result has a size known beforehand",
-    "side_effect": "see whether the model needs {}; dropout goes away with model.eval()",
-    "too_small": "lower min_partition_nodes, so that {} goes to ONNX Runtime too",
-    "policy": "{} is kept in PyTorch on purpose; see table fallbacks for the rule",
-    "session_refused": "see in table fallbacks why ONNX Runtime refused {}",
+    "no_converter": "rewrite {} with operators that ONNX Runtime supports",
+    "converter_raised": "see the table fallbacks for why {} could not be converted",
+    "dtype": "use another data type for {}",
+    "layout": "use plain dense tensors for {}",
+    "device": "move the tensors of {} to a device that ONNX Runtime supports here",
+    "dynamic_shape": "rewrite {} so that the size of its result is known in advance",
+    "side_effect": "check whether the model needs {}; model.eval() removes dropout",
+    "too_small": "lower min_partition_nodes, so that {} runs in ONNX Runtime too",
+    "policy": "{} is kept in PyTorch on purpose; see the table fallbacks for the rule",
+    "session_refused": "see the table fallbacks for why ONNX Runtime refused {}",
 }
 """What to try about an operator that stays in PyTorch; the braces stand for it."""
 
@@ -56,7 +56,7 @@ PART_WORDS: Mapping[LedgerPartName, str] = {
     "guards": "Dynamo's guards",
     "bind": "binding",
     "output": "outputs",
-    "residual": "not explained",
+    "residual": "unattributed",
 }
 """What each part of the ledger is, in the order in which it is told."""
 

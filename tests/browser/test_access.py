@@ -86,7 +86,7 @@ NAMELESS = """() => [...document.querySelectorAll(`.ortlens :is(button, input, s
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_text_stands_out_from_what_is_behind_it(show: Callable[..., Page], scheme: Literal["light", "dark"]) -> None:
     page = show(PIECES, color_scheme=scheme)
-    page.click(".ol-piece-ort >> nth=0")
+    page.click(".ol-segment-ort >> nth=0")
     for panel in PANELS:
         go(page, panel)
         settled(page)
@@ -109,7 +109,7 @@ def test_the_check_of_contrast_sees_a_weak_text(show: Callable[..., Page]) -> No
 
 def test_everything_that_can_be_worked_has_a_name(show: Callable[..., Page]) -> None:
     page = show(PIECES)
-    page.click(".ol-piece-ort >> nth=0")
+    page.click(".ol-segment-ort >> nth=0")
     for panel in PANELS:
         go(page, panel)
         settled(page)

@@ -203,7 +203,7 @@ def test_columns_of_a_newer_capture(show: Callable[..., Page]) -> None:
     page.click("[data-table=partitions]")
     assert page.locator(".ol-grid-head button:text-is('cache_hits')").count() == 1
     assert page.locator(".ol-grid-head button:text-is('waveform')").count() == 0
-    assert "waveform not shown: written by a newer ortlens" in page.inner_text(".ol-panel-tables [role=status]")
+    assert "waveform not shown (written by a newer ortlens)" in page.inner_text(".ol-panel-tables [role=status]")
 
 
 @pytest.mark.parametrize(

@@ -69,9 +69,9 @@ def test_the_first_screen_answers(show: Callable[..., Page]) -> None:
     text = page.inner_text(".ol-panel-overview")
     for question in (
         "Is it in ONNX Runtime?",
-        "In how many pieces, and why?",
+        "How is it partitioned, and why?",
         "Where does the time go?",
-        "Is it right?",
+        "Are the results correct?",
         "What should I do first?",
     ):
         assert question in text

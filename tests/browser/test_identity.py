@@ -56,7 +56,7 @@ def step(panel: str, name: str) -> tuple[str, Callable[[Page], None]]:
     """From a partition, a link of its chain."""
 
     def act(page: Page) -> None:
-        page.locator(".ol-piece-ort").first.click()
+        page.locator(".ol-segment-ort").first.click()
         page.locator(f".ol-step[data-step={name}] .ol-link").first.click()
 
     return panel, act
@@ -69,8 +69,8 @@ def graph_box(kind: str) -> Callable[[Page], None]:
 # Where it is clicked, how, and what must be selected by it.
 CLICKS: list[tuple[str, Callable[[Page], None], str]] = [
     ("overview", click(".ol-strip-name"), GRAPH),
-    ("overview", click(".ol-piece-ort"), PARTITION),
-    ("overview", click(".ol-piece-eager"), NODE),
+    ("overview", click(".ol-segment-ort"), PARTITION),
+    ("overview", click(".ol-segment-eager"), NODE),
     ("overview", click(".ol-break-mark .ol-link"), "break"),
     ("overview", click(".ol-reasons .ol-link[data-id]"), LINE),
     ("overview", click(".ol-card-first ol .ol-link"), LINE),
@@ -209,7 +209,7 @@ def test_python_and_the_explorer_know_the_same_chain(show: Callable[..., Page]) 
 
 def test_every_linked_row_of_every_table_is_marked(show: Callable[..., Page]) -> None:
     page = show(TWELVE)
-    page.locator(".ol-piece-ort").nth(3).click()
+    page.locator(".ol-segment-ort").nth(3).click()
     partition = TWELVE.partitions[3]
     sessions = {session.session_id for session in TWELVE.sessions if session.partition_id == partition.partition_id}
     wanted = {
@@ -235,13 +235,13 @@ def test_every_linked_row_of_every_table_is_marked(show: Callable[..., Page]) ->
 def test_an_id_can_be_copied_and_the_selection_undone_from_every_panel(show: Callable[..., Page]) -> None:
     page = show(TWELVE)
     page.evaluate("() => { navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }; }")
-    page.click(".ol-piece-ort >> nth=0")
+    page.click(".ol-segment-ort >> nth=0")
     page.click(".ol-copy-id")
     wanted = f"partition:{TWELVE.partitions[0].partition_id}"
     assert page.evaluate("window.copied") == page.get_attribute(".ol-details", "data-selected") == wanted
     for panel in ("overview", "graph", "tables", "timeline", "source", "breaks", "findings", "numerics"):
         go(page, "overview")
-        page.click(".ol-piece-ort >> nth=0")
+        page.click(".ol-segment-ort >> nth=0")
         go(page, panel)
         page.focus(f"[data-tab={panel}]")
         page.keyboard.press("Escape")

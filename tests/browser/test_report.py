@@ -178,7 +178,7 @@ def test_without_javascript_all_of_it_can_be_read(report: Callable[..., Page]) -
         "aten.median.dim",
         "FusedGemm",
         "execution providers",
-        "Which lines of the program take the time?",
+        "Which source lines take the most time?",
         "lens.profile(...) makes a twin of each session",
     ):
         assert said in text, said

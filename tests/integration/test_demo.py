@@ -123,7 +123,7 @@ def test_the_command_prints_the_verdict_the_summary_and_what_is_next(tmp_path: P
     assert cli.main(["demo", "--save", str(path)]) == 0
     out = capsys.readouterr().out
     for fact in (
-        "Same answers",
+        "Results match",
         "demo.py:",
         "aten.median.dim",
         "1 place where PyTorch had to stop",

@@ -121,7 +121,7 @@ def test_the_lines_of_an_expression_lead_back_to_the_cell(shell: Shell) -> None:
 
 def test_an_expression_without_a_computation_says_so(shell: Shell) -> None:
     assert shell.run("%ortlens --calls 1 x") is None
-    assert "nothing was compiled here" in shell.err
+    assert "nothing was compiled" in shell.err
 
 
 def test_names_of_a_function_are_seen(shell: Shell) -> None:
@@ -163,7 +163,7 @@ def test_files_are_written(shell: Shell, tmp_path: Path) -> None:
         ("--nope f(x)", "there is no option --nope"),
         ("--profil f(x)", "there is no option --profil; did you mean --profile? %ortlens? shows"),
         ("-q f(x)", "stands behind --"),
-        ("f(x) -o lens", "options stand before the expression: %ortlens -o lens f(x)"),
+        ("f(x) -o lens", "options go before the expression: %ortlens -o lens f(x)"),
         ("y = f(x)", "%ortlens -o lens f(x); its value is then in lens.result"),
         ("f(x", "was never closed"),
         ("await f(x)", "cannot wait"),
@@ -302,7 +302,7 @@ def test_below_another_magic(shell: Shell) -> None:
     assert shell.run("%%time\n%%ortlens -o lens --quiet\nfast(x)") is None
     assert len(shell["lens"].sessions) == 1
     assert type(shell.run("%%timeit -n2 -r2\n%%ortlens --quiet\nfast(x)")).__name__ == "UsageError"
-    assert "say it once" in shell.err
+    assert "use it once" in shell.err
     assert shell.run("%%ortlens -o other --quiet\nfast(x)") is None  # nothing is left open
 
 

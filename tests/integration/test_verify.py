@@ -155,7 +155,7 @@ def test_an_overflow_of_float16_is_traced_to_its_line() -> None:
     assert (finding["subject"], finding["line"]) == ("mul", line)
     assert "float32" in finding["mitigation"]
     assert not (numerics.ok == False).any()  # noqa: E712 - what follows from PyTorch's own infinities is nobody's error
-    assert "NaN or infinities begin at mul" in lens.summary().replace("\n" + " " * 18, " ")
+    assert "NaN or Inf first appears at mul" in lens.summary().replace("\n" + " " * 18, " ")
 
 
 @torch.no_grad()

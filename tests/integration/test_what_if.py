@@ -243,5 +243,5 @@ def test_a_random_draw_needs_more_than_a_function() -> None:
     with torch.no_grad():
         lens = ortlens.explain(lambda a: (torch.rand_like(a.sin()) + a).cos(), calls=1)(x(3))
     (row,) = rows_of(lens.what_if())
-    assert "does not suffice (side_effect)" in row.note
-    assert "does not suffice (side_effect)" in lens.what_if(*row.ops).note.iloc[0]
+    assert "is not enough (side_effect)" in row.note
+    assert "is not enough (side_effect)" in lens.what_if(*row.ops).note.iloc[0]

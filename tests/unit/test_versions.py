@@ -88,8 +88,8 @@ def test_a_refusal_holds_the_version_the_range_and_the_pip_line(metadata: dict[s
     with pytest.raises(UnsupportedVersionError) as caught:
         _versions.check_supported("torch")
     assert str(caught.value) == (
-        "torch 2.6.0+cu124 is installed, and ortlens was written for torch>=2.9,<2.16. "
-        "To get one that works: pip install 'torch>=2.9,<2.16'"
+        "torch 2.6.0+cu124 is installed, but ortlens supports torch>=2.9,<2.16. "
+        "To install a supported version: pip install 'torch>=2.9,<2.16'"
     )
 
 

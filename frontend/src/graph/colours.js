@@ -13,7 +13,7 @@ const REASONS = {
 };
 
 /** @type {Record<string, string>} What can be chosen, in words. */
-export const MODES = { partition: "partition", phase: "phase", time: "time per call", error: "error against PyTorch", reason: "reason to stay in PyTorch" };
+export const MODES = { partition: "partition", phase: "phase", time: "time per call", error: "error against PyTorch", reason: "reason for staying in PyTorch" };
 
 /**
  * @typedef {object} Look
@@ -52,11 +52,11 @@ export class Colours {
   }
 
   partition(item) {
-    const piece = this.labels.piece(item);
-    const at = this.partitions.get(piece);
+    const partition = this.labels.partition(item);
+    const at = this.partitions.get(partition);
     if (item.torch && !item.ort) return plain(item.parts ? "" : "PyTorch"); // a group's title or side says so
     const said = this.partitions.size < 2 || (this.tree.groupBy === "partition" && item.kind !== "graph"); // the box around it says so
-    return { ...plain(said ? "" : piece), hue: at === undefined ? (item.ort ? "neutral" : null) : HUES[at % HUES.length] };
+    return { ...plain(said ? "" : partition), hue: at === undefined ? (item.ort ? "neutral" : null) : HUES[at % HUES.length] };
   }
 
   phase(item) {
@@ -115,8 +115,8 @@ export class Colours {
     const now = new Set(this.tree.graphs.filter((graph) => !graph.old).flatMap((graph) => [...partitionsIn(this.tree, graph)]));
     const first = [...this.partitions].filter(([id]) => now.has(id)).slice(0, HUES.length);
     const shown = first.map(([id, at]) => ({ hue: HUES[at % HUES.length], words: safe(id) }));
-    const more = count > HUES.length ? [{ hue: null, words: `and ${count - HUES.length} more; hues repeat, names do not` }] : [];
-    return { entries: [...shown, ...more], note: count > 1 ? "each hue is one partition: one ONNX model" : "" };
+    const more = count > HUES.length ? [{ hue: null, words: `and ${count - HUES.length} more (colours repeat)` }] : [];
+    return { entries: [...shown, ...more], note: count > 1 ? "one colour per partition" : "" };
   }
 
   phaseLegend() {
@@ -127,16 +127,16 @@ export class Colours {
   timeLegend() {
     const { timeFrom, totalTime } = this.measured();
     const notes = {
-      kernels: `of ${time(totalTime)} per call; ONNX Runtime's own fusions stand at the operation that makes their output`,
-      sessions: "whole partitions only; lens.profile(x) measures each operation",
-      none: "no time was measured: call the model, and lens.profile(x) for each operation",
+      kernels: `share of ${time(totalTime)} per call; a fused kernel counts for the operation that computes its output`,
+      sessions: "per partition only; lens.profile(x) measures each operation",
+      none: "no time was measured: call the model, or lens.profile(x) for each operation",
     };
-    const entries = timeFrom === "none" ? [] : [{ hue: HUES[0], words: "fuller box: more of all time; longer bar: against its neighbours", strength: 0.4 }];
+    const entries = timeFrom === "none" ? [] : [{ hue: HUES[0], words: "darker: larger share of the call; bar: share among siblings", strength: 0.4 }];
     return { entries, note: notes[timeFrom] };
   }
 
   errorLegend() {
-    if (!this.measured().hasErrors) return { entries: [], note: "nothing was compared yet: lens.verify(x) does" };
+    if (!this.measured().hasErrors) return { entries: [], note: "nothing compared yet: call lens.verify(x)" };
     return { entries: [{ hue: HUES[1], words: "✓ within tolerance" }, { hue: REASONS.session_refused, words: "✗ out of tolerance", strength: 0.35 }] };
   }
 
@@ -145,7 +145,7 @@ export class Colours {
     const codes = this.data.table("nodes").column("reason_code");
     for (let row = 0; row < codes.length; row++) if (this.tree.ops.side[row] === TORCH) met.add(codes[row] ?? "unknown");
     const words = this.data.overview?.reasons ?? {};
-    const entries = [...met].map((code) => ({ hue: REASONS[code] ?? HUES[2], words: `${code}: ${words[code] ?? "not told"}`, strength: 0.35 }));
+    const entries = [...met].map((code) => ({ hue: REASONS[code] ?? HUES[2], words: `${code}: ${words[code] ?? "no description"}`, strength: 0.35 }));
     return { entries, note: met.size ? "" : "nothing stays in PyTorch" };
   }
 }

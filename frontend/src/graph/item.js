@@ -2,7 +2,7 @@
 
 /**
  * @typedef {"all"|"versions"|"graph"|"module"|"partition"|"torch"|"run"|"fold"|"page"|"inputs"|"op"|"input"|"output"} ItemKind
- *   `versions` are graphs that recompilations replaced, `torch` is a piece that stays in PyTorch, `run` what a module does itself between its submodules, `fold` layers that
+ *   `versions` are graphs that recompilations replaced, `torch` is a segment that stays in PyTorch, `run` what a module does itself between its submodules, `fold` layers that
  *   are alike, `page` a part of a group with too many children.
  */
 
@@ -29,7 +29,7 @@ export class Item {
     this.shape = 0; // equal for groups that hold the same
     this.graph = null; // of a graph: its rows
     this.old = false; // of a graph, or of several: whether a recompilation replaced it
-    this.cycle = null; // of a graph: pieces that wait for each other
+    this.cycle = null; // of a graph: segments that wait for each other
     this.parent = null;
     this.row = -1; // of `Ops`, for an operation
     this.depth = 0;

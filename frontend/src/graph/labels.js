@@ -9,7 +9,7 @@ import { headOf, safe } from "./text.js";
  * @property {(item: import("./item.js").Item) => {text: string, row: number}|null} stub What is read without a drawn
  *   wire: weights, and values that many boxes read. `row` is -1 where there is no box to go to.
  * @property {(item: import("./item.js").Item) => string} side How much of it stays in PyTorch; empty where nothing does.
- * @property {(item: import("./item.js").Item) => string} piece Partitions of what is inside, as `p3` or `5 partitions`.
+ * @property {(item: import("./item.js").Item) => string} partition Partitions of what is inside, as `p3` or `5 partitions`.
  * @property {(item: import("./item.js").Item) => string} spoken All of it, for a screen reader.
  */
 
@@ -82,7 +82,7 @@ export function createLabels(tree) {
     return words.length ? { text: words.join(", "), row } : null;
   }
 
-  function piece(item) {
+  function partition(item) {
     if (item.row >= 0) return safe(ops.partition[item.row] ?? "");
     const found = partitionsIn(tree, item);
     return found.size === 0 ? "" : found.size === 1 ? safe([...found][0]) : counted(found.size, "partition");
@@ -98,12 +98,12 @@ export function createLabels(tree) {
   function spoken(item) {
     const place = item.row >= 0 ? opSide(item) : groupSide(item);
     const read = stub(item);
-    return [headOf(title(item), 80), item.old ? "replaced by a recompilation" : "", headOf(note(item), 80), place, read && `reads ${headOf(read.text, 80)}`].filter(Boolean).join(", ");
+    return [headOf(title(item), 80), item.old ? "replaced by a recompile" : "", headOf(note(item), 80), place, read && `reads ${headOf(read.text, 80)}`].filter(Boolean).join(", ");
   }
 
   function opSide(item) {
     if (item.kind !== "op") return "";
-    if (item.ort) return `in ONNX Runtime, partition ${piece(item)}`;
+    if (item.ort) return `in ONNX Runtime, partition ${partition(item)}`;
     return item.torch ? `stays in PyTorch: ${nodes.get(item.row, "reason") ?? "reason unknown"}` : "a size or a check";
   }
 
@@ -113,7 +113,7 @@ export function createLabels(tree) {
     return item.ort ? `${count(item.torch)} of ${count(item.ort + item.torch)} operations stay in PyTorch` : "all in PyTorch";
   }
 
-  return { title, note, side, stub, piece, spoken };
+  return { title, note, side, stub, partition, spoken };
 }
 
 /** The end of a module path: `blocks.13` of `stage.blocks.13`. */

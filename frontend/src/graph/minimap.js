@@ -15,7 +15,7 @@ export class Minimap {
     this.canvas = /** @type {HTMLCanvasElement} */ (el("canvas", { width: WIDTH * 2, height: HEIGHT * 2 }));
     this.frame = el("div.olg-minimap-frame");
     this.samples = { ink: el("span"), ort: el("span.olg-is-ort"), torch: el("span.olg-is-torch") }; // a canvas knows no variables
-    this.root = el("div.olg-minimap", { "data-minimap": true, "aria-hidden": "true", title: "All of the graph; drag the frame" }, this.canvas, this.frame, ...Object.values(this.samples));
+    this.root = el("div.olg-minimap", { "data-minimap": true, "aria-hidden": "true", title: "Overview of the graph; drag the frame" }, this.canvas, this.frame, ...Object.values(this.samples));
     const go = (event) => event.buttons & 1 && this.look(event);
     for (const event of ["pointerdown", "pointermove"]) this.root.addEventListener(event, go);
     stage.append(this.root);

@@ -32,13 +32,13 @@ export function createBars(store, view, actions) {
   const find = /** @type {HTMLInputElement} */ (el("input.olg-find", { type: "search", "data-find": true, placeholder: "Find  /", "aria-label": "Find an operation or a module", autocomplete: "off", spellcheck: "false" }));
   const findHome = el("span.olg-find-home", {}, find);
   const zoom = [
-    button("−", () => view().camera.zoom(0.8), { title: "Smaller (-)", "aria-label": "Zoom out" }),
-    button("+", () => view().camera.zoom(1.25), { title: "Larger (+)", "aria-label": "Zoom in" }),
-    button("Fit", () => view().fit(), { title: "All of it in view (0)" }),
+    button("−", () => view().camera.zoom(0.8), { title: "Zoom out (-)", "aria-label": "Zoom out" }),
+    button("+", () => view().camera.zoom(1.25), { title: "Zoom in (+)", "aria-label": "Zoom in" }),
+    button("Fit", () => view().fit(), { title: "Fit everything into view (0)" }),
   ];
   const openings = [
-    button("Open all", () => view().openAll(), { title: "Open every group" }),
-    button("Close", () => view().closeAll(), { title: "Back to the opening view" }),
+    button("Expand all", () => view().openAll(), { title: "Expand every group" }),
+    button("Collapse all", () => view().closeAll(), { title: "Back to the initial view" }),
   ];
   const top = el(
     "div.ol-tools.olg-tools",
@@ -78,13 +78,13 @@ function graphChoice({ tree, labels }, choice) {
 function sentenceOf(view, actions) {
   const root = view.tree.counted(view.root);
   const whole = root.ort + root.torch;
-  if (!whole) return [el("span", {}, "no operation that either side would run")];
+  if (!whole) return [el("span", {}, "no operations")];
   const ort = el("strong", {}, root.torch ? `${count(root.ort)} of ${counted(whole, "operation")} (${percent(root.ort / whole)})` : `all ${counted(whole, "operation")}`);
   const parts = [el("span", {}, ort, ` in ONNX Runtime`)];
   if (root.torch) {
     const step = (by, sign, words) => button(sign, () => actions.next(by), { title: words, "aria-label": words });
     parts.push(
-      el("span.olg-stays", {}, el("span.olg-swatch-torch"), `${count(root.torch)} ${root.torch === 1 ? "stays" : "stay"} in PyTorch `, step(-1, "‹", "The one before that stays in PyTorch (p)"), step(1, "›", "The next one that stays in PyTorch (n)")),
+      el("span.olg-stays", {}, el("span.olg-swatch-torch"), `${count(root.torch)} ${root.torch === 1 ? "stays" : "stay"} in PyTorch `, step(-1, "‹", "Previous operation in PyTorch (p)"), step(1, "›", "Next operation in PyTorch (n)")),
     );
   }
   return [...parts, ...warnings(view)];
@@ -93,12 +93,12 @@ function sentenceOf(view, actions) {
 function warnings(view) {
   const said = [];
   const old = view.root.kind === "all" ? view.tree.graphs.filter((graph) => graph.old).length : 0;
-  const notes = old ? [el("span.ol-soft", {}, `${counted(old, "earlier version")} not counted: recompilations replaced ${old === 1 ? "it" : "them"}`)] : [];
+  const notes = old ? [el("span.ol-soft", {}, `${counted(old, "earlier version")} not counted: replaced by recompiles`)] : [];
   const cycles = (view.root.kind === "graph" ? [view.root] : view.tree.graphs).filter((graph) => graph.cycle.length);
   for (const graph of cycles) said.push(`✗ partitions wait for each other: ${[...graph.cycle, graph.cycle[0]].map(safe).join(" → ")}`);
   const nodes = view.ops.data.table("nodes");
-  if (nodes.total > nodes.rows) said.push(`the first ${count(nodes.rows)} of ${count(nodes.total)} operations are here; the frame .nodes has all`);
-  if (view.leftClosed) said.push(`${counted(view.leftClosed, "group")} left closed: too many boxes to draw; open them one by one`);
+  if (nodes.total > nodes.rows) said.push(`the first ${count(nodes.rows)} of ${count(nodes.total)} operations are shown; the frame .nodes has all`);
+  if (view.leftClosed) said.push(`${counted(view.leftClosed, "group")} left collapsed: too many boxes to draw; expand them one by one`);
   return [...notes, ...said.map((words) => el("span.olg-warning", {}, words))];
 }
 

@@ -1,9 +1,9 @@
-// The tree of boxes: graphs, then modules, or pieces and the modules in them.
+// The tree of boxes: graphs, then modules, or segments and the modules in them.
 import { fold, paged } from "./fold.js";
 import { Item, groupsIn } from "./item.js";
 import { partsByModule } from "./modules.js";
 import { INPUT, OP, ORT, TORCH } from "./ops.js";
-import { piecesOf } from "./pieces.js";
+import { segmentsOf } from "./segments.js";
 
 const FEW_INPUTS = 4; // more stand in one box
 
@@ -28,7 +28,7 @@ export class Tree {
     this.place = new Int32Array(ops.count); // the other way round
     this.homes = new Array(ops.count); // group of each row
     this.slots = new Int32Array(ops.count); // its number in there
-    this.byId = new Map(); // groups of an id; a module may have one per piece that holds a part of it
+    this.byId = new Map(); // groups of an id; a module may have one per segment that holds a part of it
     this.solo = new Map();
     this.short = new Map();
     const phases = ops.data.index("graphs", "phase").get("backward") ?? [];
@@ -150,16 +150,16 @@ function graphItem(making, graph, groupBy) {
 }
 
 function partsByPiece(making, graph) {
-  const { pieces, cycle } = piecesOf(making.ops, graph.nodes);
-  const parts = pieces.map((piece) => {
-    const inner = partsByModule(making, graph.id, piece.rows);
-    return piece.partition === null && piece.rows.length === 1 ? inner[0] : pieceItem(making, piece, inner);
+  const { segments, cycle } = segmentsOf(making.ops, graph.nodes);
+  const parts = segments.map((segment) => {
+    const inner = partsByModule(making, graph.id, segment.rows);
+    return segment.partition === null && segment.rows.length === 1 ? inner[0] : segmentItem(making, segment, inner);
   });
   return { parts, cycle };
 }
 
-function pieceItem(making, { partition, rows }, parts) {
-  const only = parts.length === 1 && parts[0].kind === "module" ? parts[0] : null; // says no more than the piece does
+function segmentItem(making, { partition, rows }, parts) {
+  const only = parts.length === 1 && parts[0].kind === "module" ? parts[0] : null; // says no more than the segment does
   const item = new Item(partition === null ? "torch" : "partition", partition ?? making.commonest(rows), only?.parts ?? parts);
   item.id = partition === null ? null : `partition:${partition}`;
   item.note = only?.title ?? (partition === null ? "" : () => making.commonest(rows));

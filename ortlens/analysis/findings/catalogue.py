@@ -9,15 +9,15 @@ from ortlens.analysis.findings.registry import RECORDED, RULES
 _PREFACE = """\
 # Findings
 
-What ortlens reports about a model is in one table, `lens.findings`; the most expensive three are in the summary. Each has a hazard
+What ortlens reports about a model is in one table, `lens.findings`; the summary shows the three most expensive. Each has a hazard
 (why it matters), evidence (the recorded facts) and a mitigation (what to change). `gain_ns` is what the mitigation saves per call:
 with `measured` it was measured on this machine by `lens.probe(*args)`, which really runs the alternative and compares medians of
-interleaved calls; without, it is an estimate, and the evidence says how it was made. Where nothing is known the column is empty.
+interleaved calls; otherwise it is an estimate, and the evidence says how it was made. The column is empty where nothing is known.
 
-Rules are functions of what was recorded. They are asked anew each time somebody looks, also at a saved capture; a finding that a
-probe recorded takes the place of the rule's own. A rule that fails becomes a finding itself (`rule_failed`).
+Rules are functions of what was recorded. They are evaluated on every access, also for a saved capture; a finding recorded by a
+probe replaces the rule's own. A rule that fails becomes a finding itself (`rule_failed`).
 
-This page is made from the code: `python -m ortlens.analysis.findings.catalogue > docs/findings.md`.
+This page is generated from the code: `python -m ortlens.analysis.findings.catalogue > docs/findings.md`.
 
 ## Rules
 """

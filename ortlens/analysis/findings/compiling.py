@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ortlens.analysis.findings.facts import ENOUGH_CALLS, current, entries_per_call
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.timing import PHASES, call_time, compile_total_ns, graph_times
-from ortlens.units import time_from_ns
+from ortlens.units import counted, time_from_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ GUARDS = "guards"
 
 @rule(
     name="recompile_storm",
-    looks_for="A function that is compiled again and again, or until PyTorch gives it up.",
+    looks_for="A function that is compiled again and again, or until PyTorch stops recompiling it.",
     fires="At 4 recompiles of one function, half of PyTorch's limit of 8, or when the limit was reached.",
     hazard="Each recompile stops the program for as long as the first compilation took; past the limit the function runs in plain Python.",
 )
@@ -52,7 +52,7 @@ def recompile_storm(capture: Capture) -> Iterator[Finding]:
             subject=f"{function or 'unnamed function'} {file or ''}:{line or ''}".strip(" :"),
             title=f"{function or 'a function'} was compiled again {len(rows)} times"
             + (f", {time_from_ns(compile_ns)}" if compile_ns else ""),
-            evidence=f"no longer true: {'; '.join(guards[:3])}" + (f"; values seen: {', '.join(values[:8])}" if values else ""),
+            evidence=f"guards that failed: {'; '.join(guards[:3])}" + (f"; values seen: {', '.join(values[:8])}" if values else ""),
             mitigation=next((row.advice for row in rows if row.advice), None)
             or "Mark what changes as dynamic (torch._dynamo.mark_dynamic, dynamic=True), or pass changing Python numbers as tensors.",
             file=file,
@@ -81,10 +81,10 @@ def _distinct(texts: list[str]) -> list[str]:
 
 @rule(
     name="cold_start",
-    looks_for="A start that is dominated by work that can be kept on disk.",
-    fires="At 1 s and 25 % of all compiling for converting and optimising ONNX models that came from no cache.",
-    hazard="Every new process waits for it before its first answer.",
-    probed="What the backend's part of compiling takes with a filled `cache_dir`.",
+    looks_for="A cold start dominated by work that could be cached on disk.",
+    fires="When converting and optimising ONNX models without a cache takes at least 1 s and 25 % of all compile time.",
+    hazard="Every new process waits for it before its first result.",
+    probed="The backend's share of compile time with a filled `cache_dir`.",
 )
 def cold_start(capture: Capture) -> Iterator[Finding]:
     """Compilations that a cache would shorten."""
@@ -98,19 +98,19 @@ def cold_start(capture: Capture) -> Iterator[Finding]:
     yield cold_start.finding(
         subject="compile",
         severity="info",
-        title=f"compiling took {time_from_ns(total)}{as_calls}; {time_from_ns(saved)} of it can be kept on disk",
+        title=f"compiling took {time_from_ns(total)}{as_calls}; {time_from_ns(saved)} of it can be cached on disk",
         evidence="; ".join(f"{phase} {time_from_ns(ns)}" for phase, ns in spent.items() if ns)
-        + f". Dynamo's {time_from_ns(spent['dynamo'])} and the making of sessions are spent in every process all the same",
-        mitigation='Say cache_dir="..." in the options: the next process reads the converted models. For a process without tracing, export '
+        + f". Dynamo's {time_from_ns(spent['dynamo'])} and creating the sessions are spent in every process regardless",
+        mitigation='Set cache_dir="..." in the options: the next process reads the converted models. For a process without tracing, export '
         "the model (`lens.export_onnx`) where one partition covers it.",
     )
 
 
 @rule(
     name="hot_break",
-    looks_for="A graph break that a call runs into several times, as one inside a layer that is used repeatedly.",
-    fires="At 3 times per call, or at 3 places between graphs that it makes: a single break costs a few tens of microseconds.",
-    hazard="Each time the compiled code is left, guards are checked and the next graph is entered, and nothing is fused across it.",
+    looks_for="A graph break that is hit several times per call, for example inside a layer that is used repeatedly.",
+    fires="At 3 hits per call, or 3 graph boundaries: a single break costs a few tens of microseconds.",
+    hazard="Each time, the compiled code is left, guards are checked and the next graph is entered, and nothing is fused across the break.",
 )
 def hot_break(capture: Capture) -> Iterator[Finding]:
     """Breaks that happen several times per call."""
@@ -119,12 +119,12 @@ def hot_break(capture: Capture) -> Iterator[Finding]:
         times = max((entered.get(_frame(compile_id), 0) for compile_id in item.compile_ids), default=0)
         if times < _OFTEN and item.occurrences < _OFTEN:
             continue
-        often = f"{times:.3g} times per call" if times >= _OFTEN else f"at {item.occurrences} places between graphs"
+        often = f"is hit {times:.3g} times per call" if times >= _OFTEN else f"makes {item.occurrences} graph boundaries"
         yield hot_break.finding(
             subject=item.break_id,
-            title=f"a graph break in {item.function or 'a function'} is run into {often}",
+            title=f"a graph break in {item.function or 'a function'} {often}",
             evidence=f"{item.reason}; {_break_evidence(item, times)}",
-            mitigation=item.advice or (item.hints[0] if item.hints else "Rewrite the line so that it needs no value from a tensor."),
+            mitigation=item.advice or (item.hints[0] if item.hints else "Rewrite the line so that it does not need the value of a tensor."),
             file=item.file,
             line=item.line,
             gain_ns=item.cost_ns,
@@ -132,9 +132,9 @@ def hot_break(capture: Capture) -> Iterator[Finding]:
 
 
 def _break_evidence(item: Break, times: float) -> str:
-    seen = f"the compilations that ran into it ({', '.join(item.compile_ids[:4])}) are entered {times:.3g} times per call"
-    cost = "; the gain is the break's recorded cost" if item.cost_ns is not None else ""
-    return f"{seen}; {item.occurrences} graph boundaries{cost}"
+    seen = f"the graphs that it ends ({', '.join(item.compile_ids[:4])}) are entered {times:.3g} times per call"
+    cost = "; the gain is the recorded cost of the break" if item.cost_ns is not None else ""
+    return f"{seen}; {counted(item.occurrences, 'graph boundary', 'graph boundaries')}{cost}"
 
 
 def _frame(compile_id: str) -> str:
@@ -154,10 +154,10 @@ def _entered_per_call(capture: Capture) -> dict[str, float]:
 @rule(
     name="heavy_guards",
     looks_for="Guards that take a large part of a call.",
-    fires="At 25 % of the wall time of a call and 20 µs, as the ledger tells: as information, since skipping guards is a risk; from 50 % "
-    "and 200 µs on as a warning.",
-    hazard="Before each compiled graph PyTorch checks whether its assumptions still hold, for every module and tensor that it saw.",
-    probed="A call with all guards skipped (torch.compiler.set_stance(skip_guard_eval_unsafe=True)) against a call as it is.",
+    fires="At 25 % of the wall time of a call and 20 µs, as information, since skipping guards is a risk; as a warning from 50 % "
+    "and 200 µs.",
+    hazard="Before each compiled graph, PyTorch checks whether its assumptions about every module and tensor still hold.",
+    probed="A call with all guards skipped (torch.compiler.set_stance(skip_guard_eval_unsafe=True)) against a normal call.",
 )
 def heavy_guards(capture: Capture) -> Iterator[Finding]:
     """Calls in which guards weigh."""
@@ -166,16 +166,16 @@ def heavy_guards(capture: Capture) -> Iterator[Finding]:
     whole = sum(part.ns for part in capture.ledger)
     if guards < _GUARD_NS or guards < _GUARD_SHARE * whole:
         return
-    graph = next(iter(capture.graphs), None)
+    graph, count = next(iter(capture.graphs), None), len({part.graph_id for part in capture.ledger})
     yield heavy_guards.finding(
         subject=GUARDS,
         severity="warning" if guards >= _GUARD_MUCH_NS and guards >= _MOST_OF_IT * whole else "info",
         title=f"guards, with the wrappers around them, take {time_from_ns(guards)} of {time_from_ns(whole)} per call",
-        evidence=f"ledger: guards {guards / whole:.0%} of the wall time, over {len({part.graph_id for part in capture.ledger})} graph(s)",
-        mitigation="Merge graphs, so that guards run once. Where modules do not change after the first call: "
-        'torch.compile(..., options={"guard_filter_fn": torch.compiler.skip_guard_on_inbuilt_nn_modules_unsafe}) leaves out those on '
-        "PyTorch's own modules; after a warm-up with every kind of input, torch.compiler.set_stance(skip_guard_eval_unsafe=True) leaves "
-        "out nearly all. Both give wrong answers silently when what they leave out does change.",
+        evidence=f"ledger: guards {guards / whole:.0%} of the wall time, over {counted(count, 'graph')}",
+        mitigation="Merge graphs, so that guards run once. If modules do not change after the first call: "
+        'torch.compile(..., options={"guard_filter_fn": torch.compiler.skip_guard_on_inbuilt_nn_modules_unsafe}) skips those on '
+        "PyTorch's own modules; after a warm-up with every kind of input, torch.compiler.set_stance(skip_guard_eval_unsafe=True) skips "
+        "nearly all. Both give silently wrong results if what they skip does change.",
         file=graph.file if graph else None,
         line=graph.line if graph else None,
     )
@@ -183,9 +183,9 @@ def heavy_guards(capture: Capture) -> Iterator[Finding]:
 
 @rule(
     name="training_forward",
-    looks_for="Graphs that were compiled for training although nothing calls their backward.",
+    looks_for="Graphs compiled for training whose backward is never called.",
     fires="At 3 calls of forward graphs without a single call of a backward graph in the capture.",
-    hazard="A training graph keeps its activations and takes weights as inputs: neither freezing nor ONNX Runtime's folding applies.",
+    hazard="A training graph keeps its activations and takes weights as inputs, so neither freezing nor constant folding applies.",
 )
 def training_forward(capture: Capture) -> Iterator[Finding]:
     """Forward graphs whose backward never runs."""
@@ -196,10 +196,11 @@ def training_forward(capture: Capture) -> Iterator[Finding]:
     if called < ENOUGH_CALLS or backward:
         return
     most: Graph = max(forward, key=lambda graph: times[graph.graph_id].calls)
+    often = counted(times[most.graph_id].calls, "time")
     yield training_forward.finding(
         subject=most.graph_id,
-        title=f"{most.name or most.graph_id} was compiled for training and called {times[most.graph_id].calls:,} times; no backward ran",
-        evidence=f"{len(forward)} forward graph(s), {called:,} calls; 0 calls of backward graphs",
+        title=f"{most.name or most.graph_id} was compiled for training and called {often}; no backward ran",
+        evidence=f"{counted(len(forward), 'forward graph')}, {counted(called, 'call')}; no call of a backward graph",
         mitigation="For inference call it under torch.no_grad() (or torch.inference_mode()), or model.requires_grad_(False).",
         file=most.file,
         line=most.line,

@@ -165,13 +165,13 @@ def entries_per_call(capture: Capture) -> dict[str, float]:
     """
     calls = call_time(capture).calls
     counted_calls = {graph_id: time.calls / calls for graph_id, time in graph_times(capture).items() if calls}
-    runs, pieces = run_times(capture), sessions_by_partition(capture)
+    runs, sessions = run_times(capture), sessions_by_partition(capture)
     in_sessions: dict[str, int] = defaultdict(int)
     for part in measured_ledger(capture):
         if part.part in ("bind", "run", "output"):
             in_sessions[part.graph_id] += part.ns
     for graph_id, parts in partitions_by_graph(capture).items():
-        latest = [pieces[part.partition_id][-1].session_id for part in parts if part.partition_id in pieces]
+        latest = [sessions[part.partition_id][-1].session_id for part in parts if part.partition_id in sessions]
         once = sum(runs[session_id].crossing_ns + runs[session_id].run_ns for session_id in latest if session_id in runs)
         known = counted_calls.get(graph_id, 0.0)
         if once and graph_id in in_sessions and known <= 1:  # more than once: it was counted, and times of a busy machine say less

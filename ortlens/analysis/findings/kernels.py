@@ -45,8 +45,8 @@ def _by_session(capture: Capture) -> Iterator[tuple[Session, list[Kernel]]]:
 @rule(
     name="kernels_on_cpu",
     looks_for="Kernels that run on the CPU in a session of another execution provider.",
-    fires="At 5 % of the session's kernel time: shapes and small constants are put on the CPU on purpose.",
-    hazard="ONNX Runtime puts what a provider does not take on the CPU without a word, and copies to and fro around it.",
+    fires="At 5 % of the session's kernel time: shapes and small constants run on the CPU on purpose.",
+    hazard="ONNX Runtime silently runs on the CPU what a provider does not support, and copies data back and forth around it.",
 )
 def kernels_on_cpu(capture: Capture) -> Iterator[Finding]:
     """Sessions with stray kernels on the CPU."""
@@ -60,9 +60,9 @@ def kernels_on_cpu(capture: Capture) -> Iterator[Finding]:
         yield kernels_on_cpu.finding(
             subject=session.session_id,
             title=f"{counted(len(stray), 'kernel')} of {session.session_id} on the CPU instead of {wanted}: {share:.0%} of its kernel time",
-            evidence=f"{most_common([kernel.op_type for kernel in stray])}; {time_from_ns(spent)} while profiled, "
+            evidence=f"{most_common([kernel.op_type for kernel in stray])}; {time_from_ns(spent)} while profiled; "
             "shares of the profiled run",
-            mitigation=f"Write {worst.op_type} with operators and element types that {wanted} has, or leave it to PyTorch on the device.",
+            mitigation=f"Replace {worst.op_type} by operators and data types that {wanted} supports, or leave it to PyTorch on the device.",
             file=worst.file,
             line=worst.line,
         )
@@ -70,9 +70,9 @@ def kernels_on_cpu(capture: Capture) -> Iterator[Finding]:
 
 @rule(
     name="provider_copies",
-    looks_for="Copies between devices that ONNX Runtime put into a model (MemcpyToHost, MemcpyFromHost).",
+    looks_for="Copies between devices that ONNX Runtime inserted into a model (MemcpyToHost, MemcpyFromHost).",
     fires="At 2 % of the session's kernel time as a warning, below as information: each copy also waits for the device.",
-    hazard="Each copy waits until the device has finished and stops the kernels after it from being queued.",
+    hazard="Each copy waits for the device to finish and keeps later kernels from being queued.",
 )
 def provider_copies(capture: Capture) -> Iterator[Finding]:
     """Sessions with copies between providers."""
@@ -89,8 +89,8 @@ def provider_copies(capture: Capture) -> Iterator[Finding]:
             title=f"{counted(len(copies), 'copy', 'copies')} between devices in {session.session_id}: {share:.1%} of its kernel time",
             evidence=f"{most_common([kernel.op_type for kernel in copies])}; {time_from_ns(spent)} while profiled"
             + (f", {size_from_bytes(moved)}" if moved else "")
-            + (f"; on the CPU run {most_common(stray)}" if stray else ""),
-            mitigation="Replace or remove the operators on the CPU that the copies serve; see kernels.provider.",
+            + (f"; kernels on the CPU: {most_common(stray)}" if stray else ""),
+            mitigation="Replace or remove the CPU operators that need the copies; see kernels.provider.",
             file=copies[0].file,
             line=copies[0].line,
         )
@@ -113,10 +113,10 @@ class _Bound:
 
 @rule(
     name="slow_kernel",
-    looks_for="A kernel that reaches little of what the machine can do: floating-point operations and bytes against its measured peaks.",
-    fires="At 5 % of the session's kernel time and 50 µs per run, where less than 25 % of the peak is reached; 10 % for kernels without "
-    "counted operations, as information, since functions such as exp take time that bytes do not show. CPU only, after profile().",
-    hazard="The time goes into something other than computing: a bad layout, a shape the kernel was not made for, too little work.",
+    looks_for="A kernel far below the machine's measured peaks for floating-point operations or memory bandwidth.",
+    fires="At 5 % of the session's kernel time and 50 µs per run, below 25 % of the peak; below 10 % for kernels without counted "
+    "operations, as information, since functions such as exp take time that bytes do not show. CPU only, after profile().",
+    hazard="The time goes into something other than computing: a bad layout, a shape the kernel is not made for, too little work.",
 )
 def slow_kernel(capture: Capture) -> Iterator[Finding]:
     """Kernels far from their roofline."""
@@ -153,15 +153,15 @@ def _slow(session: Session, kernel: Kernel, bound: _Bound, runs_per_call: float)
     caveat = (
         f". The gain is estimated as if {_REACHABLE:.0%} were reached"
         if is_product
-        else "; what it computes on these bytes is not counted, so how much could be gained is not known"
+        else "; its operations are not counted, so the possible gain is unknown"
     )
     return slow_kernel.finding(
         subject=f"{session.session_id}:{kernel.kernel}",
         severity="warning" if is_product else "info",
         title=f"{kernel.op_type} from {kernel.node or 'an unknown node'} takes {time_from_ns(mean)} per run and reaches "
         f"{bound.ns / mean:.0%} of the machine's peak",
-        evidence=f"{bound.by}; at that peak it would take {time_from_ns(bound.ns)}. Peaks were measured on that machine, by products "
-        f"and by reading and writing in ONNX Runtime; the time is the profiled share of the unprofiled run{caveat}",
+        evidence=f"{bound.by}; at that peak it would take {time_from_ns(bound.ns)}. Peaks were measured there with matrix products and "
+        f"with reads and writes in ONNX Runtime; the time is the profiled share of the unprofiled run{caveat}",
         mitigation=_PRODUCT_REMEDY if is_product else _FUNCTION_REMEDY,
         file=kernel.file,
         line=kernel.line,
@@ -170,12 +170,11 @@ def _slow(session: Session, kernel: Kernel, bound: _Bound, runs_per_call: float)
 
 
 _PRODUCT_REMEDY = (
-    "Look at its shapes and layout: rows of one, odd strides and tiny inner dimensions are slow. Batch more rows per call, or write "
+    "Look at its shapes and layout: single rows, odd strides and tiny inner dimensions are slow. Use larger batches, or write "
     "the line with another operator."
 )
 _FUNCTION_REMEDY = (
-    "See whether the line can do with a cheaper function, a narrower element type or fewer elements, or with an operator that ONNX "
-    "Runtime fuses with its neighbours."
+    "Try a cheaper function, a narrower data type, fewer elements, or an operator that ONNX Runtime fuses with its neighbours."
 )
 
 
@@ -216,9 +215,9 @@ def _peak(capture: Capture, name: str) -> float | None:
 
 @rule(
     name="float64_nodes",
-    looks_for="Work in double precision.",
-    fires="At 10 % of a graph's floating-point operations or, where none are counted, of its bytes: a few numbers in float64 cost nothing.",
-    hazard="A core does half as many operations and moves twice the bytes, and ONNX Runtime has fewer kernels for float64.",
+    looks_for="Computation in float64.",
+    fires="At 10 % of a graph's floating-point operations or, where none are counted, of its bytes: a few float64 numbers cost nothing.",
+    hazard="A core does half as many operations, moves twice the bytes, and has fewer ONNX Runtime kernels to choose from.",
 )
 def float64_nodes(capture: Capture) -> Iterator[Finding]:
     """Graphs that compute in double precision."""
@@ -228,17 +227,17 @@ def float64_nodes(capture: Capture) -> Iterator[Finding]:
     for graph in current(capture):
         nodes = members.get(graph.graph_id, [])
         wide = [node for node in nodes if node.dtype == "float64" and node.kind == "compute"]
-        counted = "flops" if any(node.flops for node in nodes) else "bytes"
-        whole, part = (sum(getattr(node, counted) or 0 for node in some) for some in (nodes, wide))
+        measure = "flops" if any(node.flops for node in nodes) else "bytes"
+        whole, part = (sum(getattr(node, measure) or 0 for node in some) for some in (nodes, wide))
         if not wide or not whole or part < _WIDE_SHARE * whole:
             continue
-        what = "floating-point operations" if counted == "flops" else "bytes"
+        what = "floating-point operations" if measure == "flops" else "bytes"
         first = next((node for node in wide if node.file), wide[0])
         yield float64_nodes.finding(
             subject=graph.graph_id,
-            title=f"{part / whole:.0%} of the {what} of {graph.graph_id} are in float64, at {len(wide)} nodes",
+            title=f"{part / whole:.0%} of the {what} of {graph.graph_id} are in float64, at {counted(len(wide), 'node')}",
             evidence=f"{most_common([node.target for node in wide])}; first at {first.node}",
-            mitigation="Make the model and its inputs float32 (model.float(), x.float()); numpy arrays come as float64 unless told.",
+            mitigation="Make the model and its inputs float32 (model.float(), x.float()); numpy arrays are float64 by default.",
             file=first.file,
             line=first.line,
         )

@@ -42,19 +42,19 @@ RULE_NAMES = frozenset(rule.name for rule in RULES)
 RECORDED: Mapping[str, str] = {
     "provider_fallback": "An execution provider that was asked for is not in use.",
     "provider_unavailable": "A provider that the options name is not installed.",
-    "layout_copy": "An input of at least 64 KiB is copied with every call, because ONNX Runtime cannot take it as it lies in memory. "
-    "Probed: a run with the inputs made dense beforehand against a run as it is.",
-    "thread_count": "Only by `lens.probe()`: another number of threads was measured to be faster, or not to be.",
-    "run_failed": "A partition failed while running; PyTorch runs it from then on.",
+    "layout_copy": "An input of at least 64 KiB is copied on every call, because ONNX Runtime cannot read its memory layout. "
+    "Probed: a run with inputs made contiguous beforehand against a normal run.",
+    "thread_count": "From `lens.probe()` only: whether another number of threads is faster.",
+    "run_failed": "A partition failed at run time; PyTorch runs it from then on.",
     "backend_failed": "A graph could not be prepared for ONNX Runtime and stays in PyTorch.",
     "profile_failed": "A partition could not be profiled; its kernels are not in the capture.",
     "numbers_differ": "`verify` found values that differ from PyTorch's by more than the tolerance.",
-    "fusion_changes_numbers": "`verify` found a rewrite of ONNX Runtime that changes the numbers.",
-    "nonfinite_origin": "`verify` found where a NaN or an infinity comes from.",
-    "optimiser_failed": "The ONNX optimiser failed on a model, which runs unoptimised.",
-    "cache_failed": "A converted model could not be kept in `cache_dir`.",
+    "fusion_changes_numbers": "`verify` found an ONNX Runtime rewrite that changes results.",
+    "nonfinite_origin": "`verify` found where NaN or Inf first appears.",
+    "optimiser_failed": "The ONNX optimiser failed on a model; the model runs unoptimised.",
+    "cache_failed": "A converted model could not be written to `cache_dir`.",
     "dump_failed": "A model could not be written to `dump_path`.",
-    "dry_run_ended": "A dry run ended where the model asks a tensor for its values.",
+    "dry_run_ended": "A dry run ended where the model needs the values of a tensor.",
     "lens_failed": "The lens itself failed; parts of the capture are missing.",
     "rule_failed": "A rule failed; the other findings hold.",
 }
@@ -103,7 +103,7 @@ def _applied(rule: Rule, capture: Capture) -> list[Finding]:
                 severity="warning",
                 title=f"the rule {rule.name} failed; the other findings hold",
                 evidence=f"{type(error).__name__}: {error}"[:2000],
-                hazard="What this rule looks for was not looked for.",
+                hazard="What this rule detects may be present and unreported.",
                 mitigation="Report it with the evidence and, if you can, the saved capture.",
             )
         ]

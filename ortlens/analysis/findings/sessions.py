@@ -38,9 +38,9 @@ _HANDED_NS = 5_000
 
 @rule(
     name="session_churn",
-    looks_for="A partition with a session for each combination of sizes that it met.",
-    fires="At 4 sessions made for sizes: more than a few fixed batch sizes, so the next size is likely to come too.",
-    hazard="Each new size waits for a session to be made, and each session holds its own copies of packed weights.",
+    looks_for="A partition with a session for each combination of input sizes.",
+    fires="At 4 sessions created for sizes: more than a few fixed batch sizes, so further sizes are likely.",
+    hazard="Each new size waits for a new session, and each session holds its own packed copies of weights.",
 )
 def session_churn(capture: Capture) -> Iterator[Finding]:
     """Partitions that get a session per size."""
@@ -55,10 +55,10 @@ def session_churn(capture: Capture) -> Iterator[Finding]:
         yield session_churn.finding(
             subject=partition_id,
             title=f"{partition_id} has {len(made)} sessions, one per combination of input sizes",
-            evidence=f"making them took {time_from_ns(sum(session.create_ns for session in made))}"
+            evidence=f"creating them took {time_from_ns(sum(session.create_ns for session in made))}"
             + (f" and {size_from_bytes(held)} of heap" if held else "")
             + f"; inputs {made[-1].input_signature or 'unknown'}",
-            mitigation="Leave out ExportOptions(dynamic_shapes=False): one session then serves all sizes. Or pad inputs to a few sizes.",
+            mitigation="Remove ExportOptions(dynamic_shapes=False), so that one session serves all sizes, or pad inputs to a few sizes.",
             file=graph.file if graph else None,
             line=graph.line if graph else None,
         )
@@ -66,9 +66,9 @@ def session_churn(capture: Capture) -> Iterator[Finding]:
 
 @rule(
     name="weights_changed",
-    looks_for="Sessions made anew because a frozen weight had changed.",
-    fires="At the first one: a model that is loaded and then called changes none; modules that share compiled code do, with every call.",
-    hazard="Each change costs the making of a session; at the third in a partition its weights are no longer frozen.",
+    looks_for="Sessions recreated because a frozen weight changed.",
+    fires="At the first one: a model that is loaded and then called changes none; modules that share compiled code do so on every call.",
+    hazard="Each change creates a new session; after the third change in a partition, its weights are no longer frozen.",
 )
 def weights_changed(capture: Capture) -> Iterator[Finding]:
     """Partitions whose weights change between calls."""
@@ -86,7 +86,8 @@ def weights_changed(capture: Capture) -> Iterator[Finding]:
             subject=partition_id,
             title=f"the weights of {partition_id} changed {counted(len(anew), 'time')} between calls"
             + ("; they are no longer frozen" if given_up else ""),
-            evidence=f"making its sessions anew took {time_from_ns(spent)}; they ran {sum(s.calls for s in sessions):,} times in all"
+            evidence=f"recreating its sessions took {time_from_ns(spent)}; "
+            f"they ran {counted(sum(s.calls for s in sessions), 'time')} in total"
             + (
                 f". The partition runs {runs:.3g} times per call: several modules share its code, each with its own weights"
                 if shared
@@ -98,29 +99,29 @@ def weights_changed(capture: Capture) -> Iterator[Finding]:
 
 _CHANGED_REMEDY = (
     "Change weights before the first compiled call, or keep what changes out of parameters and buffers; for a model whose weights change "
-    "with every call say freeze_weights=False."
+    "on every call, set freeze_weights=False."
 )
 _SHARED_REMEDY = (
-    "Remove the graph break that makes these modules frames of their own, so that one graph holds them all and their weights can be "
-    "frozen; or say freeze_weights=False."
+    "Remove the graph break that gives each of these modules a frame of its own, so that one graph contains them all and their "
+    "weights can be frozen, or set freeze_weights=False."
 )
 
 
 @rule(
     name="unfrozen_weights",
-    looks_for="Weights that go into a session with every call instead of being constants in it, in inference.",
-    fires="At 64 KiB of weights of which less than half are constants: smaller ones are bound in a microsecond and fold into little.",
+    looks_for="Weights that are inputs of a session on every call instead of constants, in inference.",
+    fires="At 64 KiB of weights of which less than half are constants: binding smaller ones takes about a microsecond.",
     hazard="ONNX Runtime can neither pack nor fold them: a BERT of four layers took 1.16 times as long on 64 tokens, a linear layer of "
     "2048 on 4 rows 1.6 times (measured on two cores).",
     probed="A session with the weights as constants against the one in use, on the same inputs.",
 )
 def unfrozen_weights(capture: Capture) -> Iterator[Finding]:
     """Inference partitions whose weights are inputs."""
-    sessions, pieces = sessions_by_partition(capture), partitions_by_graph(capture)
+    sessions, partitions = sessions_by_partition(capture), partitions_by_graph(capture)
     for graph in current(capture):
         if graph.phase != "inference":
             continue
-        for part in pieces.get(graph.graph_id, []):
+        for part in partitions.get(graph.graph_id, []):
             latest = sessions.get(part.partition_id, [])[-1:]
             weights = part.weight_bytes or 0
             frozen = latest[0].frozen_bytes if latest else None
@@ -131,12 +132,16 @@ def unfrozen_weights(capture: Capture) -> Iterator[Finding]:
 
 def _unfrozen(graph: Graph, part: Partition, sessions: list[Session], frozen: int) -> Finding:
     changes = sum(session.cause == "weights" for session in sessions)
-    why = f"they changed {changes} times" if changes else "freezing is off, or they could not be watched (made in inference mode, on a GPU)"
+    why = (
+        f"they changed {counted(changes, 'time')}"
+        if changes
+        else "freezing is off, or they could not be watched (made in inference mode, on a GPU)"
+    )
     return unfrozen_weights.finding(
         subject=part.partition_id,
         title=f"{size_from_bytes((part.weight_bytes or 0) - frozen)} of weights are inputs of {part.partition_id}, not constants",
         evidence=f"{size_from_bytes(frozen)} of {size_from_bytes(part.weight_bytes or 0)} are frozen in {sessions[-1].session_id}; {why}",
-        mitigation='Say freeze_weights="auto", and change weights before the first compiled call only.',
+        mitigation='Set freeze_weights="auto", and change weights only before the first compiled call.',
         file=graph.file,
         line=graph.line,
     )
@@ -145,9 +150,9 @@ def _unfrozen(graph: Graph, part: Partition, sessions: list[Session], frozen: in
 @rule(
     name="too_many_threads",
     looks_for="Sessions with more threads than the process has cores.",
-    fires="At one thread more than the cores that the process may use: two threads on one core take turns.",
-    hazard="Threads that have to wait for a core hold up the whole operator, and spinning ones take the core from those with work.",
-    probed="A call with one thread less than or as many threads as there are cores, against a call as it is.",
+    fires="When there are more threads than cores that the process may use: two threads on one core take turns.",
+    hazard="A thread that waits for a core delays the whole operator, and a spinning thread takes the core from one with work.",
+    probed="A call with as many threads as cores, or one fewer, against a normal call.",
 )
 def too_many_threads(capture: Capture) -> Iterator[Finding]:
     """Sessions that ask for more threads than there are cores."""
@@ -166,10 +171,10 @@ def too_many_threads(capture: Capture) -> Iterator[Finding]:
 @rule(
     name="spinning_threads",
     looks_for="Sessions whose threads wait actively while PyTorch computes in the same call.",
-    fires="At the first such session with more than one thread in a graph that alternates with PyTorch; by default sessions sleep there.",
+    fires="At the first such session with more than one thread in a graph that alternates with PyTorch; by default, sessions sleep there.",
     hazard="A spinning thread takes a core from PyTorch's next operator: a matrix product right after a run took 16.0 ms alone and "
     "19.6 to 23.6 ms with spinning (measured on two cores).",
-    probed="A call with sleeping threads against a call as it is.",
+    probed="A call with sleeping threads against a normal call.",
 )
 def spinning_threads(capture: Capture) -> Iterator[Finding]:
     """Sessions that spin while PyTorch wants the cores."""
@@ -180,7 +185,8 @@ def spinning_threads(capture: Capture) -> Iterator[Finding]:
         yield spinning_threads.finding(
             subject=SESSIONS,
             title=f"the threads of {counted(len(spinning), 'session')} spin while PyTorch computes between the runs",
-            evidence=f"{_ids(spinning)}: {spinning[0].threads_reason or 'reason not recorded'}; {len(alternating)} graph(s) alternate",
+            evidence=f"{_ids(spinning)}: {spinning[0].threads_reason or 'reason not recorded'}; "
+            f"{counted(len(alternating), 'graph alternates', 'graphs alternate')} with PyTorch",
             mitigation='Leave ort_session_options out, or add the entry "session.intra_op.allow_spinning" = "0" to it.',
         )
 
@@ -192,32 +198,33 @@ def _ids(sessions: list[Session], limit: int = 6) -> str:
 
 @rule(
     name="tiny_graph",
-    looks_for="A graph so small that handing it to ONNX Runtime costs about as much as running it.",
-    fires="At 40 % of the session time for binding and handing over, in a graph that is one partition, takes at most 100 µs and was "
-    "called 10 times.",
-    hazard="The call waits for its frame, not for the computation; a faster kernel would change nothing.",
-    probed="A call with the graph left to PyTorch against a call as it is.",
+    looks_for="A graph so small that calling ONNX Runtime costs about as much as running it.",
+    fires="When binding and returning outputs take 40 % of the session time, in a graph that is one partition, takes at most 100 µs and "
+    "was called at least 10 times.",
+    hazard="Overhead dominates, not compute; a faster kernel would change nothing.",
+    probed="A call with the graph left to PyTorch against a normal call.",
 )
 def tiny_graph(capture: Capture) -> Iterator[Finding]:
     """Graphs in which crossing dominates."""
-    times, sessions, pieces = run_times(capture), sessions_by_partition(capture), partitions_by_graph(capture)
+    times, sessions, partitions = run_times(capture), sessions_by_partition(capture), partitions_by_graph(capture)
     costs, per_graph = crossings(capture), graph_times(capture)
     for graph in current(capture):
-        latest = [sessions[part.partition_id][-1] for part in pieces.get(graph.graph_id, []) if part.partition_id in sessions]
+        latest = [sessions[part.partition_id][-1] for part in partitions.get(graph.graph_id, []) if part.partition_id in sessions]
         timed = [times[session.session_id] for session in latest if session.session_id in times]
         crossing, running = sum(time.crossing_ns for time in timed), sum(time.run_ns for time in timed)
         is_whole = graph.partition_count == 1 and not graph.fallback_count
         is_short = bool(timed) and crossing + running <= _TINY_NS and per_graph[graph.graph_id].calls >= _TINY_CALLS
         if not is_whole or not is_short or crossing < _TINY_SHARE * (crossing + running):
             continue
-        flops = sum(part.flops or 0 for part in pieces[graph.graph_id])
+        flops = sum(part.flops or 0 for part in partitions[graph.graph_id])
+        added = sum(costs.get(part.partition_id, 0) for part in partitions[graph.graph_id])
         yield tiny_graph.finding(
             subject=graph.graph_id,
             severity="info",
-            title=f"{graph.graph_id} runs for {time_from_ns(running)} and takes {time_from_ns(crossing)} to hand over and back",
-            evidence=f"medians of bind plus output and of run; {graph.node_count} compute nodes, {flops:,} floating-point operations; "
-            f"crossing adds {time_from_ns(sum(costs.get(part.partition_id, 0) for part in pieces[graph.graph_id]))} to a call of the model",
-            mitigation="Give the model more rows per call, compile a larger part of the program as one function, or leave such graphs to "
+            title=f"{graph.graph_id}: {time_from_ns(crossing)} of overhead for {time_from_ns(running)} of compute",
+            evidence=f"medians of bind plus output and of run; {counted(graph.node_count or 0, 'compute node')}, "
+            f"{flops:,} floating-point operations; the overhead adds {time_from_ns(added)} to a call of the model",
+            mitigation="Use larger batches, compile a larger part of the program as one function, or leave such graphs to "
             f"PyTorch: min_partition_nodes={(graph.node_count or 0) + 1}.",
             file=graph.file,
             line=graph.line,
@@ -226,9 +233,9 @@ def tiny_graph(capture: Capture) -> Iterator[Finding]:
 
 @rule(
     name="output_allocations",
-    looks_for="Sessions of symbolic sizes whose outputs ONNX Runtime allocates anew with every call.",
-    fires="At 10 % of the session's time and 5 µs per run for handing over the outputs.",
-    hazard="Outputs whose size only the run tells are allocated by ONNX Runtime and wrapped for PyTorch one by one.",
+    looks_for="Sessions with symbolic sizes whose outputs ONNX Runtime allocates on every call.",
+    fires="When returning outputs takes 10 % of the session's time and 5 µs per run.",
+    hazard="Outputs whose sizes are known only after the run are allocated by ONNX Runtime and wrapped for PyTorch one by one.",
     probed="A session whose outputs PyTorch allocates before the run, against the one in use, on the same inputs.",
 )
 def output_allocations(capture: Capture) -> Iterator[Finding]:
@@ -248,10 +255,10 @@ def output_allocations(capture: Capture) -> Iterator[Finding]:
         yield output_allocations.finding(
             subject=session.session_id,
             severity="info",
-            title=f"{session.session_id} spends {time_from_ns(time.output_ns)} of {time_from_ns(whole)} per run on handing over "
+            title=f"{session.session_id} spends {time_from_ns(time.output_ns)} of {time_from_ns(whole)} per run on returning "
             f"{counted(part.output_count, 'output')}",
-            evidence=f"median of output_ns over the kept runs of {session.calls:,} calls ({calls:,} of the model); sizes are symbolic: "
-            f"{session.input_signature or 'signature not recorded'}",
+            evidence=f"median of output_ns over the kept runs of {counted(session.calls, 'call')} ({calls:,} of the model); "
+            f"sizes are symbolic: {session.input_signature or 'signature not recorded'}",
             mitigation="Try preallocate_output=True, and let the graph return no more than is used.",
             file=graph.file,
             line=graph.line,

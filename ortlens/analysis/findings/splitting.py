@@ -1,4 +1,4 @@
-"""Rules about where a graph is cut: small pieces, operators that stay behind, what crosses the boundaries."""
+"""Rules about where a graph is cut: small partitions, operators that stay in PyTorch, what crosses the boundaries."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ _RANDOM = "draws random numbers"
 
 @rule(
     name="small_partitions",
-    looks_for="A graph cut into many small partitions.",
-    fires="At 4 partitions of at most 5 compute nodes that are half of the graph's partitions or more: crossing into ONNX Runtime and "
-    "back costs about what PyTorch needs for a handful of small operators.",
-    hazard="Each partition is bound, run and handed back on its own, and ONNX Runtime can fuse nothing across its ends.",
-    probed="A call with the small partitions left to PyTorch against a call as it is.",
+    looks_for="A graph split into many small partitions.",
+    fires="At 4 partitions of at most 5 compute nodes that make up half of the graph's partitions: entering and leaving ONNX Runtime "
+    "costs about as much as a handful of small operators in PyTorch.",
+    hazard="Each partition is bound, run and returned separately, and ONNX Runtime cannot fuse across its boundaries.",
+    probed="A call with the small partitions left to PyTorch against a normal call.",
 )
 def small_partitions(capture: Capture) -> Iterator[Finding]:
     """Graphs with many small partitions."""
     costs, left = crossings(capture), fallbacks_by_graph(capture)
-    pieces = partitions_by_graph(capture)
+    partitions = partitions_by_graph(capture)
     for graph in current(capture):
-        parts = pieces.get(graph.graph_id, [])
+        parts = partitions.get(graph.graph_id, [])
         small = [part for part in parts if part.node_count <= _FEW_NODES]
         if len(small) < _MANY_SMALL or 2 * len(small) < len(parts):
             continue
@@ -58,10 +58,14 @@ def small_partitions(capture: Capture) -> Iterator[Finding]:
         cut = most_common([fallback.target for fallback in between]) or "nothing that was recorded"
         yield small_partitions.finding(
             subject=graph.graph_id,
-            title=f"{graph.graph_id} is cut into {len(parts)} partitions, {len(small)} of them with at most {_FEW_NODES} compute nodes",
-            evidence=f"between them stay in PyTorch: {cut}"
-            + (f"; their bind and output take {time_from_ns(sum(known))} per call (medians), which is the estimated gain" if known else ""),
-            mitigation="Bring these operators into ONNX Runtime (custom_translation_table, or another spelling; `what_if()` ranks them), "
+            title=f"{graph.graph_id} is split into {len(parts)} partitions, {len(small)} of them with at most {_FEW_NODES} compute nodes",
+            evidence=f"operators in PyTorch between them: {cut}"
+            + (
+                f"; binding and outputs of the small ones take {time_from_ns(sum(known))} per call (medians), which is the estimated gain"
+                if known
+                else ""
+            ),
+            mitigation="Bring these operators into ONNX Runtime (custom_translation_table, or other operators; `what_if()` ranks them), "
             f"or leave the small partitions to PyTorch with min_partition_nodes={_FEW_NODES + 1}; `probe` measures whether that is faster.",
             file=between[0].file if between else graph.file,
             line=between[0].line if between else graph.line,
@@ -71,9 +75,9 @@ def small_partitions(capture: Capture) -> Iterator[Finding]:
 
 @rule(
     name="hot_fallback",
-    looks_for="An operator that stays in PyTorch and takes much of the time, or that stays in many places.",
-    fires="At 10 % of the recorded time of a call and 20 µs, or at 4 nodes of one operator: below, the rest of the call decides.",
-    hazard="It cuts the graph wherever it stands, and PyTorch runs it unfused.",
+    looks_for="An operator in PyTorch that takes much of the time or occurs in many places.",
+    fires="At 10 % of the recorded time of a call and 20 µs, or at 4 nodes of one operator; below that, the rest of the call dominates.",
+    hazard="It splits the graph wherever it occurs, and PyTorch runs it unfused.",
 )
 def hot_fallback(capture: Capture) -> Iterator[Finding]:
     """Operators that stay in PyTorch and matter."""
@@ -92,24 +96,24 @@ def hot_fallback(capture: Capture) -> Iterator[Finding]:
         yield hot_fallback.finding(
             subject=target,
             title=f"{target} stays in PyTorch at {counted(len(here), 'node')}{spent}",
-            evidence=f"{code}: {worst.reason}; {sum(row.calls for row in rows):,} calls were observed, the clock read around each"
+            evidence=f"{code}: {worst.reason}; timed around each of {counted(sum(row.calls for row in rows), 'call')}"
             + ("" if measured_ledger(capture) else "; the mean over all calls, the first ones included"),
-            mitigation=_REMEDIES.get(code, "Give a conversion function for it (custom_translation_table), or write the line another way.")
-            + " `what_if` tells what supporting it would join.",
+            mitigation=_REMEDIES.get(code, "Provide a conversion function (custom_translation_table), or rewrite the line.")
+            + " `what_if` shows which partitions supporting it would join.",
             file=worst.file,
             line=worst.line,
         )
 
 
 _REMEDIES = {
-    "dtype": "Give it another data type: the reason names the one that ONNX Runtime does not take.",
-    "layout": "Give it plain dense tensors.",
-    "device": "Move its tensors to a device that ONNX Runtime serves here.",
-    "dynamic_shape": "Write it so that the size of its result is known beforehand.",
-    "side_effect": "See whether the model needs it; checks and writes in place stay in PyTorch.",
-    "too_small": "Lower min_partition_nodes, so that it goes to ONNX Runtime too.",
+    "dtype": "Use another data type: the reason names the one that ONNX Runtime does not support.",
+    "layout": "Pass plain dense tensors.",
+    "device": "Move its tensors to a device that ONNX Runtime supports here.",
+    "dynamic_shape": "Rewrite it so that the size of its result is known in advance.",
+    "side_effect": "Check whether the model needs it; checks and in-place writes stay in PyTorch.",
+    "too_small": "Lower min_partition_nodes, so that it runs in ONNX Runtime too.",
     "policy": "See the reason: a rule of the backend or an option keeps it there.",
-    "session_refused": "See the recorded exception; a newer onnxruntime may take it.",
+    "session_refused": "See the recorded exception; a newer onnxruntime may accept it.",
 }
 
 
@@ -123,18 +127,18 @@ def _by_operator(capture: Capture) -> dict[tuple[str, str], list[Fallback]]:
 
 @rule(
     name="boundary_copies",
-    looks_for="Time or bytes that go over the boundaries between ONNX Runtime and PyTorch.",
-    fires="At 20 % of the graph's session time and 50 µs per call for binding and handing over, or at 8 MiB and 25 % of all bytes that "
-    "the graph's nodes touch: below, the boundaries are not what the call waits for.",
-    hazard="What crosses has to be written to memory and read again, is copied where its layout does not fit, and cannot be fused.",
+    looks_for="Time or bytes spent on the boundaries between ONNX Runtime and PyTorch.",
+    fires="When binding and outputs take 20 % of the graph's session time and 50 µs per call, or at 8 MiB and 25 % of all bytes that "
+    "the graph's nodes touch; below that, the boundaries do not matter.",
+    hazard="Values that cross a boundary are written to memory and read again, copied where the layout does not fit, and never fused.",
 )
 def boundary_copies(capture: Capture) -> Iterator[Finding]:
     """Graphs whose boundaries cost."""
     costs, times, calls = crossings(capture), graph_times(capture), call_time(capture).calls
-    pieces = partitions_by_graph(capture)
+    partitions = partitions_by_graph(capture)
     crossing = _crossing_bytes(capture)
     for graph in current(capture):
-        parts = pieces.get(graph.graph_id, [])
+        parts = partitions.get(graph.graph_id, [])
         if not parts or (len(parts) == 1 and not graph.fallback_count):
             continue
         spent = sum(costs.get(part.partition_id, 0) for part in parts)
@@ -153,12 +157,12 @@ def _boundary(graph: Graph, spent: int, session_ns: float, crossing: tuple[int, 
     return boundary_copies.finding(
         subject=graph.graph_id,
         severity="warning" if slow else "info",
-        title=f"{size_from_bytes(over)} cross the ends of the partitions of {graph.graph_id} with every call; there are {parts}"
-        + (f"; binding and handing over take {time_from_ns(spent)}" if spent else ""),
+        title=f"{size_from_bytes(over)} cross the boundaries of {counted(parts, 'partition')} in {graph.graph_id} on every call"
+        + (f"; binding and outputs take {time_from_ns(spent)}" if spent else ""),
         evidence=f"bind and output per call: {time_from_ns(spent)}{share} (medians of the kept runs); of {size_from_bytes(touched)} that "
         f"the nodes read and write, {over / touched if touched else 0:.0%} cross"
-        + ("; the gain is estimated as if one partition were left" if avoidable else ""),
-        mitigation="Join the partitions: bring into ONNX Runtime what stands between them (`what_if()` ranks it).",
+        + ("; the gain assumes a single partition" if avoidable else ""),
+        mitigation="Join the partitions: bring the operators between them into ONNX Runtime (`what_if()` ranks them).",
         file=graph.file,
         line=graph.line,
         gain_ns=avoidable if slow else None,
@@ -185,9 +189,9 @@ def _crossing_in(named: dict[str, Node]) -> tuple[int, int]:
 
 @rule(
     name="random_splits",
-    looks_for="Operators that draw random numbers, as dropout in training mode, and cut a graph.",
-    fires="In inference at the first one, since inference seldom wants any; in training at 3, as information: there they belong.",
-    hazard="Only PyTorch's generator gives the numbers that the seed promises, so these operators stay there and cut the graph.",
+    looks_for="Operators that draw random numbers, such as dropout in training mode, and split a graph.",
+    fires="At the first one in inference, which seldom needs any; at 3 in training, as information.",
+    hazard="Only PyTorch's generator reproduces the numbers of a seed, so these operators stay there and split the graph.",
 )
 def random_splits(capture: Capture) -> Iterator[Finding]:
     """Graphs that are cut by random numbers."""
@@ -200,12 +204,12 @@ def random_splits(capture: Capture) -> Iterator[Finding]:
         yield random_splits.finding(
             subject=graph.graph_id,
             severity="warning" if is_inference else "info",
-            title=f"{counted(len(drawing), 'operator')} with random numbers cut {graph.graph_id} into "
-            f"{graph.partition_count} partitions: {most_common([row.target for row in drawing])}",
+            title=f"{counted(len(drawing), 'operator')} with random numbers split {graph.graph_id} into "
+            f"{counted(graph.partition_count or 0, 'partition')}: {most_common([row.target for row in drawing])}",
             evidence=f"phase {graph.phase}; {drawing[0].reason}",
-            mitigation="Call model.eval() before inference: dropout goes away with it."
+            mitigation="Call model.eval() before inference: it turns dropout off."
             if is_inference
-            else "They belong to training; set the dropout rates to 0 where training does without.",
+            else "Expected in training; set the dropout rates to 0 if training does not need them.",
             file=drawing[0].file,
             line=drawing[0].line,
         )

@@ -79,7 +79,7 @@ class NetronView:
             if self.viewer
             else f"{self.trouble}; .save('{self.name}.onnx') writes the model"
         )
-        return f"<ONNX model {self.name} of partition {self.partition_id} in Netron: a notebook draws it; {where}>"
+        return f"<ONNX model {self.name} of partition {self.partition_id} in Netron: displayed in a notebook; {where}>"
 
     def _repr_html_(self) -> str:
         """A frame that may run scripts and nothing else; never raises."""
@@ -103,7 +103,7 @@ class NetronView:
         assert self.viewer is not None  # noqa: S101 - callers have looked
         left_out = f"Drawn without the values of {counted(self.slim.left_out_tensors, 'weight')}. " if self.slim.left_out_tensors else ""
         untested = "" if self.viewer.tested else f"ortlens was tested with Netron {TESTED}; this is {self.viewer.version}. "
-        return f"{left_out}{untested}Drawn by Netron {self.viewer.version}, in this page alone."
+        return f"{left_out}{untested}Drawn by Netron {self.viewer.version}; nothing leaves this page."
 
     def _link(self) -> str:
         if len(self.model) > _MAX_LINK_BYTES:
@@ -143,4 +143,4 @@ def _viewer() -> tuple[Viewer | None, str]:
     try:
         return installed_viewer("lens.netron()"), ""
     except UnexpectedFilesError as err:
-        return None, f"Netron {TESTED} draws it; the installed one is laid out otherwise ({clipped(str(err), 200)})"
+        return None, f"this needs Netron {TESTED}; the installed version has unexpected files ({clipped(str(err), 200)})"

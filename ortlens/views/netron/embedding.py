@@ -58,7 +58,7 @@ def embedding(capture: Capture, *, budget_bytes: int | None = None) -> Embedding
     frame, viewer_notes, licence = _frame(slim) if slim else (b"", [], "")
     if budget_bytes is not None and len(frame) > budget_bytes:
         frame, licence = b"", ""
-        viewer_notes = [f"Netron takes {len(frame):,} bytes and does not fit into this page; models can be saved and opened with it."]
+        viewer_notes = [f"Netron ({len(frame):,} bytes) does not fit into this page; save a model to open it elsewhere."]
     models, dropped = _within(slim, None if budget_bytes is None else budget_bytes - len(frame))
     if dropped:
         notes.append(f"Left out so that the page stays small: {_names(dropped)}. lens.netron(...) shows each of them.")
@@ -94,8 +94,7 @@ def _add(found: dict[str, SlimModel], damaged: list[str], name: str, data: bytes
 def _sentences(absent: list[str], damaged: list[str], large: list[str]) -> list[str]:
     notes = []
     if absent:
-        what = "the model" if len(absent) == 1 else "the models"
-        notes.append(f"The capture holds facts about {_names(absent)}, not {what}: redacted captures hold none.")
+        notes.append(f"This capture holds only metadata of {_names(absent)}: redacted captures contain no models.")
     if damaged:
         notes.append(f"Damaged, and left out: {_names(damaged)}.")
     if large:
@@ -115,7 +114,7 @@ def _frame(slim: Mapping[str, SlimModel]) -> tuple[bytes, list[str], str]:
         return b"", [f"{err}."], ""
     except UnexpectedFilesError as err:
         why = clipped(str(err), 200)
-        return b"", [f"The installed Netron is laid out otherwise than {TESTED} ({why}): models can be saved here, and opened with it."], ""
+        return b"", [f"The installed Netron differs from {TESTED} ({why}): models can be saved here and opened in Netron itself."], ""
     return gzip.compress(frame_html(viewer, list(slim.values())).encode(), 9, mtime=0), _untested(viewer), LICENCE
 
 

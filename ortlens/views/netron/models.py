@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ortlens.errors import CaptureError, UsageError
+from ortlens.units import counted
 from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:
@@ -55,11 +56,12 @@ def attached_model(capture: Capture, model: Model, *, optimized: bool) -> bytes:
         return found
     if optimized and attachment_name(model, optimized=False) in capture.attachments:
         raise UsageError(
-            f"what ONNX Runtime made of model {model.model_id} is not known yet: call lens.profile(...) first. "
-            f"Without optimized=True the model is shown as it was converted"
+            f"the optimized version of model {model.model_id} is not known yet: call lens.profile(...) first. "
+            f"Without optimized=True, the converted model is shown"
         )
     raise CaptureError(
-        f"model {model.model_id} of partition {model.partition_id} is not in this capture, only facts about it ({model.node_count} nodes). "
+        f"model {model.model_id} of partition {model.partition_id} is not in this capture, "
+        f"only its metadata ({counted(model.node_count, 'node')}). "
         "Redacted captures leave models out: load the capture as it was saved, or record it again"
     )
 
@@ -81,7 +83,7 @@ def attachment_name(model: Model, *, optimized: bool) -> str:
 def _nothing_called(capture: Capture, name: object) -> str:
     asked = clipped(repr(name), 80)
     if not capture.models:
-        return f"no partition or model is called {asked}: this capture has none. A backend other than ortlens makes no ONNX models"
+        return f"there is no partition or model {asked}: this capture has none. A backend other than ortlens creates no ONNX models"
     pairs = [f"{model.partition_id} ({model.model_id})" for model in capture.models]
     more = f" and {len(pairs) - _LISTED} more, see .partitions" if len(pairs) > _LISTED else ""
-    return f"no partition or model is called {asked}; there are {', '.join(pairs[:_LISTED])}{more}"
+    return f"there is no partition or model {asked} in this capture; it has {', '.join(pairs[:_LISTED])}{more}"

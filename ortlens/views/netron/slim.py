@@ -79,7 +79,7 @@ def slim_model(model: bytes) -> SlimModel:
     data = slimming.message(model, "model", 0)
     opsets = tuple(_opset(field) for field in fields(model) if field.number == _OPSET_IMPORT)
     if not any(field.number == _MODEL_GRAPH for field in fields(model)):
-        raise WireError("there is no graph in it")
+        raise WireError("it has no graph")
     return SlimModel(
         data=data,
         node_count=slimming.nodes,

@@ -165,12 +165,12 @@ def _function_body(name: str, source: str) -> str:
     exported = ", ".join(one or several for one, several in _EXPORT.findall(source))
     missing = sorted({wanted for _, wanted in _IMPORT.findall(source)} - set(_MODULES))
     if missing:
-        raise UnexpectedFilesError(f"{name}.js needs {', '.join(missing)}, which drawing ONNX models did not need before")
+        raise UnexpectedFilesError(f"{name}.js needs {', '.join(missing)}, which drawing ONNX models has not needed so far")
     text = _IMPORT.sub(r"const \1 = need('\2');", source)
     text = _LATER.sub(r"later('\1')", _EXPORT.sub(lambda found: f"const {found[1] or '{ ' + found[2] + ' }'} = ", text))
     other = _OTHER_MODULE_SYNTAX.search(text)
     if other or not exported:
-        raise UnexpectedFilesError(f"{name}.js is written otherwise: {other[0][:80] if other else 'it exports nothing'}")
+        raise UnexpectedFilesError(f"{name}.js has unexpected syntax: {other[0][:80] if other else 'it exports nothing'}")
     return f"{_narrow(text)}\nreturn {{ {exported} }};"
 
 

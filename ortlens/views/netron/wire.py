@@ -77,9 +77,9 @@ def _value(message: bytes, at: int, kind: int) -> tuple[int | bytes, int]:
     elif kind in _FIXED:
         length = _FIXED[kind]
     else:
-        raise WireError(f"byte {at}: a field of type {kind}, which no ONNX model has")
+        raise WireError(f"byte {at}: unknown field type {kind}")
     if at + length > len(message):
-        raise WireError(f"byte {at}: {length:,} bytes are announced and {len(message) - at:,} are there")
+        raise WireError(f"byte {at}: {length:,} bytes expected, {len(message) - at:,} left")
     return message[at : at + length], at + length
 
 
@@ -87,7 +87,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
     result = 0
     for shift in range(_MAX_VARINT_BYTES):
         if at + shift >= len(message):
-            raise WireError(f"byte {at}: the bytes end within a number")
+            raise WireError(f"byte {at}: the data ends inside a number")
         byte = message[at + shift]
         result |= (byte & 0x7F) << (7 * shift)
         if byte < 0x80:  # noqa: PLR2004 - the bit that says that more follows

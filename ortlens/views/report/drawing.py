@@ -30,7 +30,7 @@ _ROW = 0.27
 _HEIGHT = 2.3  # of a drawing without rows
 _LETTER = 0.073  # inches of a letter, on average
 _LABEL = 42  # letters of a label
-_VERDICTS = ((True, "output", "o", "right"), (None, "residual", "s", "no verdict"), (False, "eager", "X", "wrong"))
+_VERDICTS = ((True, "output", "o", "within tolerance"), (None, "residual", "s", "no verdict"), (False, "eager", "X", "out of tolerance"))
 _SHORT = {"run": "ORT", "eager": "PyTorch"}
 _FEW_TIMES = 3
 """How far times may be apart to stand on a plain scale."""
@@ -184,7 +184,7 @@ def _ranges(axes: Axes, drawing: Ranges) -> None:
         axes.plot([item.slowest], [place], marker="|", markersize=8, color=SOFT)
         axes.plot([item.median], [place], marker="o", markersize=6, color=COLOURS["run"], markeredgecolor=INK, markeredgewidth=0.6)
     _rows(axes, [item.label for item in drawing.ranges])
-    axes.set_xlabel("time of a call")
+    axes.set_xlabel("call time")
     _time_axis(axes, "x")
 
 
@@ -196,8 +196,8 @@ def _course(axes: Axes, drawing: Course) -> None:
     else:
         axes.plot(drawing.calls, drawing.median, color=LINE, linewidth=0.6)
         axes.plot(drawing.calls, drawing.median, linestyle="none", marker="o", markersize=3, color=COLOURS["run"])
-    axes.set_xlabel("number of the call")
-    axes.set_ylabel("time of it")
+    axes.set_xlabel("call number")
+    axes.set_ylabel("call time")
     _time_axis(axes, "y")
 
 
@@ -211,7 +211,7 @@ def _time_axis(axes: Axes, which: Literal["x", "y"]) -> None:
     else:
         getattr(axes, f"set_{which}scale")("log")
         axis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5) if high < 30 * low else (1,)))  # few powers of ten lie within 30 times
-        axis.set_label_text(", ".join(filter(None, (axis.get_label_text(), "on a logarithmic scale"))))
+        axis.set_label_text(", ".join(filter(None, (axis.get_label_text(), "log scale"))))
     axis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
     axis.set_minor_formatter(NullFormatter())
     axes.grid(visible=True, axis=which)
@@ -247,7 +247,7 @@ def _errors(axes: Axes, drawing: Errors) -> None:
 
 def _error_axis(axes: Axes, drawing: Errors, low: float, high: float) -> None:
     if drawing.in_tolerances:
-        axes.axhline(1.0, color=SOFT, linewidth=0.8, linestyle="--", label="the tolerance")
+        axes.axhline(1.0, color=SOFT, linewidth=0.8, linestyle="--", label="tolerance")
     axes.set_yscale("log")
     axes.set_ylim(low / 3, high * 3)
     ticks = [10.0**power for power in range(math.ceil(math.log10(low) + 0.5), math.floor(math.log10(high) - 0.5) + 1)]
@@ -256,6 +256,6 @@ def _error_axis(axes: Axes, drawing: Errors, low: float, high: float) -> None:
     ends |= {high: "NaN or Inf"} if math.inf in drawing.errors else {}
     axes.set_yticks([*ends, *thinned], [*ends.values(), *(f"{tick:g}" for tick in thinned)])
     axes.set_yticks([], minor=True)
-    axes.set_xlabel("value, in the order of the graph")
-    axes.set_ylabel("difference in tolerances" if drawing.in_tolerances else "relative difference")
+    axes.set_xlabel("value, in graph order")
+    axes.set_ylabel("difference / tolerance" if drawing.in_tolerances else "relative difference")
     axes.grid(visible=True, axis="y")

@@ -68,7 +68,7 @@ def header(parts: Contents, more: tuple[str, ...]) -> str:
     notes += [f"<span data-ortlens-onnx-note>{safe(_sentence(note), 600)}</span>" for note in more]  # shown in that panel too
     lines += [f'<p class="or-about or-note">{" ".join(notes)}</p>'] if notes else []
     said = f'<h1>{safe(parts.heading, MAX_TITLE)}</h1><p class="or-verdict">{safe(_sentence(parts.verdict), 600)}</p>'
-    without = '<noscript><p class="or-about">The interactive explorer needs JavaScript. All below is readable without.</p></noscript>'
+    without = '<noscript><p class="or-about">The interactive explorer needs JavaScript. Everything below works without it.</p></noscript>'
     return f'<header class="or-head">{said}{"".join(lines)}{without}</header>'
 
 
@@ -115,7 +115,7 @@ def _tables(parts: Contents) -> str:
     if not tables:
         return ""
     help_line = (
-        '<p class="or-help">What somebody reads of each table; the explorer and the frames, such as <code>.nodes</code>, have all.</p>'
+        '<p class="or-help">Key columns of each table; the explorer and the frames, such as <code>.nodes</code>, have all of them.</p>'
     )
     return _part("tables", "Tables as text", f'{help_line}<div class="ortlens-summary">{"".join(tables)}</div>', folded=True)
 
@@ -130,10 +130,10 @@ def _surroundings(parts: Contents) -> str:
 _UNITS = (
     (
         "Times",
-        "Whole nanoseconds of time.perf_counter_ns, shown with three digits; estimated only where `about` or `estimated` stands beside.",
+        "Integer nanoseconds from time.perf_counter_ns, shown to three digits. Estimates are marked `about` or `estimated`.",
     ),
-    ("Coverage", "Compute nodes that ONNX Runtime runs, of all compute nodes; placeholders, outputs and items of tuples are not counted."),
-    ("Gains", "`measured` means that the change was made and timed beside what runs; `about` that it follows from what was recorded."),
+    ("Coverage", "The share of compute nodes that ONNX Runtime runs. Placeholders, outputs and tuple items are not counted."),
+    ("Gains", "`measured`: the change was made and timed against the current setup. `about`: estimated from what was recorded."),
 )
 
 
@@ -151,4 +151,4 @@ def footer() -> str:
     """
     import ortlens
 
-    return f'<p class="or-foot">Written by ortlens {safe(ortlens.__version__)}. One file that loads nothing; it can be mailed and kept.</p>'
+    return f'<p class="or-foot">Written by ortlens {safe(ortlens.__version__)}. One self-contained file that loads nothing.</p>'

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 _MAX_VALUES = 600
 _HOLDERS = (
-    ("weights, in PyTorch's memory", "weight_bytes"),
-    ("weights, copied to be constants", "copied_bytes"),
-    ("making the sessions took", "held_bytes"),
+    ("weights in PyTorch's memory", "weight_bytes"),
+    ("weights copied as constants", "copied_bytes"),
+    ("heap used by creating sessions", "held_bytes"),
     ("activations in ONNX Runtime's arena", "arena_bytes"),
 )
 
@@ -46,13 +46,13 @@ def memory_figure(capture: Capture) -> Figure | None:
         return None
     return Figure(
         name="memory",
-        title="Where is the memory?",
-        caption=f"Read once per session when it was made: the sum over {counted(len(rows), 'session')}.",
+        title="Where does the memory go?",
+        caption=f"Read once, when each session was created: sum over {counted(len(rows), 'session')}.",
         method=(
-            "Weights are counted by the sizes of the tensors that the partitions read; ONNX Runtime reads frozen ones where PyTorch has "
-            "them. What making a session took is the growth of the C library's heap meanwhile: copies that ONNX Runtime packs for "
-            "itself, and its own structures. The arena is what ONNX Runtime's allocator told while lens.profile(...) ran, at its peak. "
-            "lens.memory() has the same per session; weights that several partitions read are counted for each."
+            "Weights are the tensors that the partitions read; ONNX Runtime reads frozen ones from PyTorch's memory. The heap used by "
+            "creating a session is the growth of the C library's heap meanwhile: packed copies of weights, and ONNX Runtime's own "
+            "structures. The arena is the peak that ONNX Runtime's allocator reported while lens.profile(...) ran. lens.memory() has the "
+            "same figures per session. Weights that several partitions read are counted once for each."
         ),
         drawing=Bars(bars=bars),
     )
@@ -72,19 +72,19 @@ def numerics_figure(capture: Capture) -> Figure | None:
         return None
     in_tolerances = all(row.max_abs is None or (row.atol is not None and row.rtol is not None) for _, row in rows)
     kept = _worst(rows, in_tolerances=in_tolerances)
-    some = f"; the worst of each few are drawn, {len(kept):,} in all" if len(kept) < len(rows) else ""
+    some = f"; the worst {len(kept):,} are drawn" if len(kept) < len(rows) else ""
     checked = sum(row.ok is not None for _, row in rows)
     return Figure(
         name="numerics",
-        title="Are the numbers right?",
-        caption=f"{counted(len(rows), 'value')} of one call against PyTorch's, {checked:,} with a verdict{some}.",
+        title="Are the results correct?",
+        caption=f"{counted(len(rows), 'value')} of one call compared with PyTorch, {checked:,} with a verdict{some}.",
         method=(
-            "lens.verify(...) calls the function once and gives every partition the same inputs in ONNX Runtime and in PyTorch. Of each "
-            "value the largest difference is shown as a multiple of the tolerance, at most: the smaller of the absolute difference over "
+            "lens.verify(...) calls the function once and runs every partition on the same inputs in ONNX Runtime and in PyTorch. The "
+            "largest difference of each value is shown as a multiple of the tolerance: the smaller of the absolute difference over "
             "`atol` and the relative one over `rtol`, relative to the larger of the element and the root mean square of PyTorch's value. "
-            "A double-precision run is the arbiter: a difference beyond the tolerance is let pass where ONNX Runtime is no farther from "
-            "it than PyTorch is, within a factor. Values that are equal stand at the bottom; those that are NaN or infinite on one side "
-            "alone stand at the top."
+            "A float64 run is the arbiter: a difference beyond the tolerance is accepted where ONNX Runtime is no farther from "
+            "it than PyTorch is, within a factor. Equal values are at the bottom; values that are NaN or infinite on one side "
+            "only are at the top."
         ),
         drawing=Errors(
             places=tuple(number for number, _ in kept),

@@ -14,8 +14,8 @@ _WORDS = {
     "platform": "system",
     "machine": "processor type",
     "cpu_count": "processors",
-    "cpu_usable": "processors that may be used",
-    "torch_threads": "threads of torch",
+    "cpu_usable": "usable processors",
+    "torch_threads": "torch threads",
     "ledger_calls": "calls averaged in the ledger",
 }
 _MAX_ENTRIES = 100
@@ -48,7 +48,7 @@ def _pairs(capture: Capture) -> Iterator[tuple[str, str]]:
         _threads(session.threads, session.threads_reason) for session in capture.sessions if session.threads is not None
     )
     if threads:
-        yield "threads of a session", "; ".join(threads)
+        yield "threads per session", "; ".join(threads)
     options = [name for name in told if name.startswith("option_")]
     for name in options:
         yield f"option {name.removeprefix('option_')}", told.pop(name)
@@ -56,5 +56,5 @@ def _pairs(capture: Capture) -> Iterator[tuple[str, str]]:
 
 
 def _threads(count: int, reason: str) -> str:
-    many = "as many as ONNX Runtime likes" if count == 0 else str(count)
+    many = "chosen by ONNX Runtime" if count == 0 else str(count)
     return f"{many} ({reason})" if reason else many

@@ -58,8 +58,8 @@ def _partitions(capture: Capture) -> StaticTable:
     labels = _graph_labels(capture)
     models = {model.partition_id: model for model in capture.models}
     return StaticTable(
-        title="ONNX models",
-        help="One per partition, the largest first: nodes of the graph, nodes of the model, weights, and what enters and leaves per call.",
+        title="Partitions and their ONNX models",
+        help="The largest first: FX nodes, ONNX nodes, weights, and bytes in and out per call.",
         source="partitions",
         total=len(capture.partitions),
         head=("partition", "graph", "nodes", "ONNX nodes", "operators", "weights", "in", "out"),
@@ -84,10 +84,10 @@ def _kernels(capture: Capture) -> StaticTable:
     kernels = sorted(current_kernels(capture), key=lambda item: -(item.mean_ns or 0))
     return StaticTable(
         title="Kernels",
-        help="What ONNX Runtime really executed, after its own fusions, slowest first; `sure` says how sure the way back to the line is.",
+        help="What ONNX Runtime executed, after its own fusions, slowest first; `confidence` rates the link back to the source line.",
         source="kernels",
         total=len(capture.kernels),
-        head=("session", "kernel", "operator", "per call", "of session", "where", "module", "sure"),
+        head=("session", "kernel", "operator", "per call", "of session", "where", "module", "confidence"),
         rows=tuple(map(_kernel, kernels[:ROWS])),
         numbers=frozenset({"per call", "of session"}),
     )
@@ -112,8 +112,8 @@ def _numerics(capture: Capture) -> StaticTable:
         return (item.ok is not False, item.ok is not None, -(math.inf if error is None or math.isnan(error) else error))
 
     return StaticTable(
-        title="Numbers beside PyTorch's",
-        help="Wrong values first, then those without a verdict, then the largest differences.",
+        title="Results compared with PyTorch",
+        help="Values out of tolerance first, then those without a verdict, then the largest differences.",
         source="numerics",
         total=len(capture.numerics),
         head=("partition", "value", "compared", "verdict", "absolute", "relative", "where", "what"),
@@ -123,7 +123,7 @@ def _numerics(capture: Capture) -> StaticTable:
 
 
 def _numeric(item: Numeric) -> tuple[str, ...]:
-    verdict = {True: "right", False: "wrong, the first" if item.first_divergence else "wrong", None: "none"}[item.ok]
+    verdict = {True: "ok", False: "out of tolerance, first" if item.first_divergence else "out of tolerance", None: "none"}[item.ok]
     return (
         item.partition_id,
         item.node,
@@ -142,10 +142,10 @@ def _memory(capture: Capture) -> StaticTable:
     ranked = sorted(rows, key=lambda row: -((row.held_bytes or 0) + (row.weight_bytes or 0)))
     return StaticTable(
         title="Memory of the sessions",
-        help="Weights that the partition reads, what of them was copied, what making the session took, what its calls need at their peak.",
+        help="Weights that the partition reads, how much of them was copied, heap used by creating the session, and the peaks of a call.",
         source="memory()",
         total=len(rows),
-        head=("session", "graph", "weights", "copied", "making it took", "nodes hold", "arena, profiled"),
+        head=("session", "graph", "weights", "copied", "creation", "peak of nodes", "peak of arena"),
         rows=tuple(
             (
                 row.session_id or "",
@@ -154,7 +154,7 @@ def _memory(capture: Capture) -> StaticTable:
             )
             for row in ranked[:ROWS]
         ),
-        numbers=frozenset({"weights", "copied", "making it took", "nodes hold", "arena, profiled"}),
+        numbers=frozenset({"weights", "copied", "creation", "peak of nodes", "peak of arena"}),
     )
 
 

@@ -59,11 +59,11 @@ def ledger_figure(capture: Capture, overview: Overview) -> Figure | None:
         method=(
             "The compiled function was called again and again, at most for half a second and 100 times, with a clock at the entry of "
             "every graph; sessions and PyTorch's operators keep their own readings of the same clock. Shown are means over the middle "
-            "half of the calls by wall time, so that slow and lucky calls stay outside and the parts still add up to the whole. Calls "
-            f"in which Dynamo's look-ups were listened to are not among them. {_CLOCK}"
+            "half of the calls by wall time, so that outliers are excluded and the parts still add up to the whole. Calls in "
+            f"which Dynamo's look-ups were traced are excluded as well. {_CLOCK}"
             if measured
-            else "No call was measured as a whole. The bars are sums of what sessions and PyTorch's operators wrote down of their own "
-            f"calls, the first and slow ones included, divided by the calls. lens.measure(...) measures the rest. {_CLOCK}"
+            else "No call was measured as a whole. The bars are sums of what sessions and PyTorch's operators recorded for their own "
+            f"calls, the slow first ones included, divided by the number of calls. lens.measure(...) measures the rest. {_CLOCK}"
         ),
         drawing=Bars(bars=bars, words={part: word for part, word in words.items() if ledger.ns.get(part)}),
     )
@@ -95,12 +95,12 @@ def sessions_figure(capture: Capture, overview: Overview) -> Figure | None:
     some = f", shown for the {len(shown)} of {len(timed):,} sessions that took the most time" if len(timed) > len(shown) else ""
     return Figure(
         name="sessions",
-        title="How evenly long are the calls of each session?",
+        title="How consistent are call times?",
         caption=f"{made}{some}. Dot: median; thick bar: to 90 %; thin: to 99 %; line: to the slowest.",
         method=(
-            "Every call of a session is timed from binding its inputs to handing its outputs back, the first calls included. Percentiles "
+            "Every call of a session is timed from binding its inputs to returning its outputs, the first calls included. Percentiles "
             "come from a histogram whose buckets are at most 3.2 % wide; the slowest call is exact. "
-            f"{_CLOCK} A slowest call far to the right is mostly the first one."
+            f"{_CLOCK} A far outlier is usually the first call."
         ),
         drawing=Ranges(ranges=tuple(_range(session) for session in shown)),
     )
@@ -141,10 +141,10 @@ def course_figure(capture: Capture) -> Figure | None:
     return Figure(
         name="course",
         title="Do calls get faster or slower?",
-        caption=f"The {len(runs):,} kept calls of {clipped(who, 40)}, which takes the most time{each}.",
+        caption=f"The {len(runs):,} latest calls of {clipped(who, 40)}, which takes the most time{each}.",
         method=(
             "The latest calls of every session are kept one by one, 2,048 per thread, with their start, binding, run and output. "
-            f"The figure shows those of the one that takes the most time in all, in the order of their numbers. {_CLOCK}"
+            f"The figure shows those of the one with the most time in total, in call order. {_CLOCK}"
         ),
         drawing=Course(
             calls=tuple(median(run.call for run in group) for group in groups),
@@ -185,12 +185,12 @@ def compile_figure(capture: Capture, overview: Overview) -> Figure | None:
     )
     return Figure(
         name="compile",
-        title="What does compiling take?",
-        caption=f"Measured once, while it happened: the sum of {counted(len(capture.graphs), 'graph')}, recompiles included.",
+        title="How long does compiling take?",
+        caption=f"Measured once, while compiling: sum over {counted(len(capture.graphs), 'graph')}, recompiles included.",
         method=(
             "Dynamo and AOTAutograd report their phases in torch's structured log; ortlens times its own: partitioning, converting, "
-            "optimising and making sessions. Each happens once per graph, so these are single measurements, on a machine that may "
-            "have been busy; a model found in cache_dir is not converted again."
+            "optimising and creating sessions. Each happens once per graph, so these are single measurements, on a machine that may "
+            "have been busy. A model found in cache_dir is not converted again."
         ),
         drawing=Bars(bars=bars),
     )

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 _LABEL = 40
 _PROFILED = (
-    "lens.profile(...) makes a twin of each session with ONNX Runtime's profiler on, and runs the two in turns on the same inputs. The "
-    "time that is divided among the kernels is that of the runs without the profiler; the profiler's own cost per kernel is measured and "
-    "taken out. A kernel below a microsecond is told as 0 or 1 by the profiler, so that the shortest bars are the least sure."
+    "lens.profile(...) creates a second session with ONNX Runtime's profiler on and runs the two alternately on the same inputs. The "
+    "time of the runs without the profiler is divided among the kernels; the profiler's own cost per kernel is measured and "
+    "subtracted. The profiler reports kernels below a microsecond as 0 or 1, so the shortest bars are the least certain."
 )
 
 
@@ -63,7 +63,7 @@ def operators_figure(capture: Capture) -> Figure | None:
         return None
     return Figure(
         name="operators",
-        title="Which operators take the time in ONNX Runtime?",
+        title="Which operators take the most time in ONNX Runtime?",
         caption=f"{counted(len(kernels), 'kernel')}, one call of each, mean of {_runs(kernels)}, without the profiler's own cost.",
         method=_PROFILED,
         drawing=Bars(bars=bounded(bars, "{} other types", _time)),
@@ -93,15 +93,15 @@ def lines_figure(capture: Capture) -> Figure | None:
     if not bars:
         return None
     placeless = len(current_kernels(capture)) - len(kernels)
-    apart = f"; {counted(placeless, 'kernel')} of no known line left out" if placeless else ""
+    apart = f"; {counted(placeless, 'kernel')} without a known line left out" if placeless else ""
     return Figure(
         name="lines",
-        title="Which lines of the program take the time?",
+        title="Which source lines take the most time?",
         caption=f"One call of each kernel, mean of {_runs(kernels)}; operators in PyTorch by their own clock{apart}.",
         method=(
-            f"{_PROFILED} Kernels are led back to lines over the values of the optimised model; a fused kernel counts for the line that "
-            "makes its output. What PyTorch runs is timed by a clock around the operator: the median of the measured calls where a call "
-            "was measured, else the mean of all calls. On a GPU that is the launch only."
+            f"{_PROFILED} Kernels are traced back to lines through the values of the optimised model; a fused kernel counts for the line "
+            "that computes its output. Operators in PyTorch are timed by a clock around each: the median of the measured calls where "
+            "calls were measured, else the mean of all calls. On a GPU that is only the launch."
         ),
         drawing=Bars(
             bars=bounded(bars, "{} other lines", _time),
@@ -155,12 +155,12 @@ def fallbacks_figure(capture: Capture, overview: Overview) -> Figure | None:
     how = "Median of the measured calls" if measured else f"Mean of {counted(overview.call.calls, 'call')}, the first ones included"
     return Figure(
         name="fallbacks",
-        title="What do operators take that stay in PyTorch?",
+        title="How long do the operators in PyTorch take?",
         caption=f"{how}; per call of the model, clock read around each operator.",
         method=(
-            "Each node that PyTorch runs has a clock around it in the generated code. Where the ledger measured calls it is the median of "
-            "those, else the mean of all. What going into ONNX Runtime and out of it costs around them is not in it: see `bind` and "
-            "`output` of the ledger. On a GPU it is the launch only."
+            "The generated code times each node that PyTorch runs. Where the ledger measured calls, this is the median of "
+            "those, else the mean of all. The cost of entering and leaving ONNX Runtime around them is not included: see `bind` and "
+            "`output` of the ledger. On a GPU it is only the launch."
         ),
         drawing=Bars(bars=bounded(bars, "{} other operators", _time)),
     )

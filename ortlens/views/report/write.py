@@ -58,11 +58,11 @@ def checked_target(path: str | os.PathLike[str]) -> Path:
     try:
         target = Path(path).expanduser().resolve()
         if target.is_dir():
-            raise UsageError(f"{target} is a folder; name a file in it, as {target / 'report.html'}")
+            raise UsageError(f"{target} is a folder; name a file in it, such as {target / 'report.html'}")
         if not target.parent.is_dir():
-            raise UsageError(f"there is no folder {target.parent}; make it first, or name another file")
+            raise UsageError(f"there is no folder {target.parent}; create it first, or choose another file")
         if target.exists() and not _is_report(target):
-            raise UsageError(f"{target} is there and is no report of ortlens; it stays as it is. Remove it, or name another file")
+            raise UsageError(f"{target} exists and is not an ortlens report, so it is not overwritten. Remove it, or choose another file")
     except (OSError, RuntimeError, TypeError, ValueError) as err:
         if isinstance(err, UsageError):
             raise

@@ -27,19 +27,19 @@ BREAKS = {
     "sleeping": f"Call `time.sleep` {OUTSIDE}",
     "reading_the_clock": "Read the clock around the call of the compiled function, not inside it",
     "opening": f"Open files {OUTSIDE}",
-    "disabled": f"Call `kept_out` {OUTSIDE}, or take `torch.compiler.disable` off it",
+    "disabled": f"Call `kept_out` {OUTSIDE}, or remove `torch.compiler.disable` from it",
     "listed": "Compute with the tensor instead of the numbers of `.tolist()`",
     "floated": "Keep the value in a tensor without `float()`, or set `torch._dynamo.config.capture_scalar_outputs = True`",
     "item": "Keep the value in a tensor without `.item()`, or set `torch._dynamo.config.capture_scalar_outputs = True`",
     "numpy_only": "Use a torch function instead of NumPy's `savetxt`",
-    "numpy_random": "Draw random numbers with torch, as `torch.rand`",
+    "numpy_random": "Draw random numbers with torch, for example `torch.rand`",
     "looping": "Loop a fixed number of times, or use `torch.while_loop`",
     "branching": "Compute both outcomes and choose with `torch.where`, or use `torch.cond`",
     "copying": "Copy tensors with `.clone()`",
     "saving": f"Call `save` {OUTSIDE}",
     "masked": "Keep all elements and mask with `torch.where`, or set `torch._dynamo.config.capture_dynamic_output_shape_ops = True`",
     "unique": f"Call `unique` {OUTSIDE}, or set `torch._dynamo.config.capture_dynamic_output_shape_ops = True`",
-    "as_text": f"Make text of tensors {OUTSIDE}",
+    "as_text": f"Format tensors as text {OUTSIDE}",
     "recurrent": "Call the recurrent layer outside of the compiled function",
     "scripted": "Use the plain nn.Module",
     "allclose": "Keep the answer in a tensor, as `torch.isclose(a, b).all()` does",
@@ -52,7 +52,7 @@ RECOMPILES = {
     "size": (("3", "4"), "`torch._dynamo.mark_dynamic(x, 0)` before the first call, or compile with `dynamic=True`"),
     "size_again": (("3", "4", "5"), "`torch._dynamo.mark_dynamic(x, 0)`"),
     "batch_of_one": ((), "Avoid calls with size 0 or 1 in dimension 0 of `x`"),
-    "rank": (("1", "2"), "Call with `x` of one number of dimensions"),
+    "rank": (("1", "2"), "Call with the same number of dimensions for `x`"),
     "dtype": (("Float", "Double"), "Convert `x` to one dtype"),
     "stride": (("5", "1"), "`x.contiguous()`"),
     "requires_grad": (("requires_grad=False", "requires_grad=True"), "`x.requires_grad` the same every time"),
@@ -115,9 +115,9 @@ def test_guards_whose_texts_differ_between_versions(version: str) -> None:
 
     assert advice("none").startswith("Pass a tensor for `y` every time")
     assert advice("function") == "Pass the same object for `f` every time: its identity is part of the compiled code"
-    assert "made once and not anew for each call" in advice("lambda")
+    assert "created once and not on every call" in advice("lambda")
     assert advice("class") == "Pass an object of the same class for `f` every time"
-    assert advice("inference_tensor").startswith("Make `x` always under `torch.inference_mode()` or never")
+    assert advice("inference_tensor").startswith("Create `x` always under `torch.inference_mode()` or never")
     assert advice("device").startswith("Make `x` one kind of tensor, on one device")
 
 
@@ -148,7 +148,7 @@ def test_no_advice_where_the_name_is_missing(reason: str) -> None:
 
 def test_a_check_that_raises_is_told_to_move() -> None:
     item = Break(break_id="b0", reason="Data-dependent branching", source="if torch.isnan(x).any(): raise ValueError(x)")
-    assert advice_for_break(item) == f"Check values {OUTSIDE}: a check inside asks a tensor for its value"
+    assert advice_for_break(item) == f"Check values {OUTSIDE}: a check inside needs the value of a tensor"
 
 
 @pytest.mark.parametrize(
@@ -174,14 +174,14 @@ def test_names_of_dynamos_own_are_nobodys() -> None:
 def test_a_number_that_a_graph_break_hands_on() -> None:
     guard = "___stack1 == -54.88452911376953"
     said = advice_for_recompile(Recompile(compile_id="0/1", guard=guard, reason=guard, values=("-54.88452911376953", "2.5e-05")))
-    assert (said or "").startswith("Keep the number that the line of the graph break before this makes in a tensor")
+    assert (said or "").startswith("Keep the number computed at the preceding graph break in a tensor")
 
 
 def test_the_limit_names_the_guard_its_values_and_the_remedy() -> None:
     guard = "self.steps == 7  # self.steps += 1"
     said = advice_for_limit(Recompile(compile_id="0/8", guard=guard, reason=guard, values=("6", "7", "8"), advice="Make it a tensor"))
-    assert said.startswith("Make it a tensor; PyTorch gave up")
-    assert said.endswith("because of `self.steps == 7` (seen: 6, 7, 8)")
+    assert said.startswith("Make it a tensor; PyTorch stopped recompiling")
+    assert said.endswith("last guard that failed: `self.steps == 7` (seen: 6, 7, 8)")
     assert "Keep it the same" in advice_for_limit(Recompile(compile_id="0/8", reason="something"))
 
 

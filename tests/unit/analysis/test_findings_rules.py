@@ -221,7 +221,7 @@ CASES = (
     Case(rule="cold_start", fires=cold(SECOND), silent=cold(SECOND, dynamo_ns=3 * SECOND + 1), says=("1.00 s",), severity="info"),
     Case(rule="cold_start", fires=cold(SECOND), silent=cold(SECOND, cached=True), says=("1.00 s",), severity="info"),
     Case(rule="hot_break", fires=broken(3, cost_ns=70), silent=broken(2, cost_ns=70), says=("layer", "3 times per call"), gain_ns=70),
-    Case(rule="hot_break", fires=broken(1, 3), silent=broken(1, 2), says=("3 places",)),
+    Case(rule="hot_break", fires=broken(1, 3), silent=broken(1, 2), says=("3 graph boundaries",)),
     Case(rule="heavy_guards", fires=ledger(guards=25_000, run=75_000), silent=ledger(guards=25_000, run=75_001), says=(), severity="info"),
     Case(rule="heavy_guards", fires=ledger(guards=20_000, run=1), silent=ledger(guards=19_999, run=1), says=("20.0 µs",), severity="info"),
     Case(rule="heavy_guards", fires=ledger(guards=200_000, run=200_000), silent=ledger(run=9), says=("200 µs of 400 µs",)),

@@ -30,7 +30,7 @@ def test_all_right() -> None:
 
 def test_what_is_wrong_first_and_what_was_not_compared_is_said() -> None:
     assert sentence(RIGHT, WRONG, replace(WRONG, node="later", first_divergence=False), LEFT_OUT, fallbacks=2) == (
-        "3 values of 2 partitions compared with PyTorch; 2 wrong, the first is gelu (model.py:12); "
+        "3 values of 2 partitions compared with PyTorch; 2 out of tolerance, first at gelu (model.py:12); "
         "1 not compared (nobody wrote to this memory); 2 nodes in PyTorch need no comparison"
     )
 
@@ -43,6 +43,6 @@ def test_nothing_is_called_right_that_was_not_compared() -> None:
 def test_operators_on_their_own_and_origins() -> None:
     one = replace(RIGHT, scope="op", nonfinite="origin")
     assert (
-        sentence(one) == "1 operator on its own of 1 partition compared with PyTorch; all within tolerance; NaN or infinities begin at add"
+        sentence(one) == "1 operator on its own of 1 partition compared with PyTorch; all within tolerance; NaN or Inf first appears at add"
     )
     assert sentence(one, replace(RIGHT, scope="op")).startswith("2 operators one by one of 1 partition")

@@ -117,7 +117,7 @@ def test_the_cost_of_a_boundary_is_read_off_the_calls() -> None:
     falling = boundary_cost(chain("aAb", **sessions((1000, 5000), (2000, 3000))))
     assert falling is not None
     assert (falling.call_ns, falling.byte_ns) == (4000, 0)
-    assert "not told apart" in falling.basis
+    assert "not separated" in falling.basis
     one = boundary_cost(chain("aAb", **sessions((1000, 5000))))
     assert one is not None
     assert (one.call_ns, one.byte_ns) == (5000, 0)
@@ -144,7 +144,7 @@ def test_names_of_operators() -> None:
     capture = chain("aAbAc")
     for asked in ("aten.A.default", "aten.A"):
         assert len(partitions_if(capture, [asked])) == 1
-    with pytest.raises(UsageError, match=r"no node of aten\.AA stays .* those that do: aten\.A\.default"):
+    with pytest.raises(UsageError, match=r"no node of aten\.AA stays .* operators that do: aten\.A\.default"):
         partitions_if(capture, ["aten.AA"])
     with pytest.raises(UsageError, match=r"no node of aten\.b stays .*it runs in ONNX Runtime"):
         partitions_if(capture, ["aten.b"])
@@ -158,13 +158,13 @@ def test_an_operator_of_a_graph_that_was_left_alone_changes_no_cut() -> None:
     alone = r.Fallback(graph_id="g1", node="sin", target="sin", reason_code="policy", reason="it was left alone")
     capture = replace(chain("aAb"), fallbacks=(*chain("aAb").fallbacks, alone))
     assert savings(ranking(capture)) == {"A": (1, 0)}
-    with pytest.raises(UsageError, match=r"left to PyTorch whole.*it was left alone"):
+    with pytest.raises(UsageError, match=r"PyTorch runs entirely.*it was left alone"):
         partitions_if(capture, ["sin"])
 
 
 @pytest.mark.parametrize(
     ("code", "said"),
-    [("device", "does not suffice (device)"), ("converter_raised", "which raised"), ("policy", "by choice"), ("no_converter", "")],
+    [("device", "is not enough (device)"), ("converter_raised", "ONNX function raised"), ("policy", "by choice"), ("no_converter", "")],
 )
 def test_what_support_alone_would_not_change_is_said(code: r.ReasonCode, said: str) -> None:
     nodes = [node("a", "a", "x"), node("A", "A", "a", reason_code=code), node("b", "b", "A", is_output=True)]
@@ -185,7 +185,7 @@ def test_partitions_that_were_too_small_come_back_with_their_neighbours() -> Non
     capture = capture_of(*nodes, graph=replace(GRAPH, min_partition_nodes=2))
     (row,) = partitions_if(capture, ["aten.A"])
     assert (row.node_count, row.partitions_now, row.gained_nodes) == (4, 1, ("n0", "n1"))
-    with pytest.raises(UsageError, match=r"those that do: aten\.A\.default$"):
+    with pytest.raises(UsageError, match=r"operators that do: aten\.A\.default$"):
         partitions_if(capture, ["aten.a"])
 
 

@@ -176,7 +176,7 @@ def test_a_terminal_gets_its_own_width_and_bold_labels(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     cli.main(["show", saved])
     out = capsys.readouterr().out
-    assert "\x1b[1mPieces" in out
+    assert "\x1b[1mPartitions" in out
     assert max(map(len, out.replace("\x1b[1m", "").replace("\x1b[0m", "").split("\n"))) <= 70
     monkeypatch.setenv("NO_COLOR", "1")
     cli.main(["show", saved])
@@ -218,8 +218,8 @@ def test_demo_compares_saves_and_says_what_is_next(
     path = tmp_path / "demo.ortlens"
     assert cli.main(["demo", "--save", str(path)]) == (0 if is_match else 1)
     out = capsys.readouterr().out
-    assert ("Same answers: over 20 calls" in out) is is_match
-    assert ("THE ANSWERS DIFFER" in out) is not is_match
+    assert ("Results match: over 20 calls," in out) is is_match
+    assert ("RESULTS DIFFER" in out) is not is_match
     assert f"{difference:.1e}" in out
     assert SavedCapture(SAMPLES["demo_like"]).summary() in out
     assert f"ortlens show {path} --table fallbacks" in out

@@ -85,7 +85,7 @@ def test_places_that_cannot_be_written_to(saved: str, tmp_path: Path, capsys: py
     assert cli.main(["export", saved, str(tmp_path / "file" / "below")]) == 2
     assert "cannot write" in capsys.readouterr().err
     assert cli.main(["export", saved, str(tmp_path / "y"), "--format", "trace", "--table", "runs"]) == 2
-    assert "holds the calls and no tables" in capsys.readouterr().err
+    assert "contains calls, not tables" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", [name for name in SAMPLES if name != "huge"])  # which no file may hold
@@ -144,7 +144,7 @@ def test_the_report_goes_beside_the_capture_and_replaces_only_what_was_named(
     assert cli.main(["report", saved]) == 0
     before = (tmp_path / "run.html").stat().st_mtime_ns
     assert cli.main(["report", saved]) == 2
-    assert "say -o" in capsys.readouterr().err
+    assert "use -o" in capsys.readouterr().err
     assert (tmp_path / "run.html").stat().st_mtime_ns == before
     assert cli.main(["report", saved, "-o", str(tmp_path / "gone" / "x.html")]) == 2
     assert "there is no folder" in capsys.readouterr().err

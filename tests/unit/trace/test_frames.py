@@ -94,7 +94,7 @@ def test_integer_beyond_64_bits_is_refused_by_column() -> None:
 
 
 def test_unknown_table_is_refused() -> None:
-    with pytest.raises(UsageError, match="no table is called 'edges'"):
+    with pytest.raises(UsageError, match="there is no table 'edges'"):
         frame_from_capture(r.Capture(), "edges")
 
 

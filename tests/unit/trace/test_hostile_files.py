@@ -114,7 +114,7 @@ def test_missing_and_odd_paths_are_refused(tmp_path: Path) -> None:
 @POSIX
 def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.ortlens")
-    _refused(tmp_path / "pipe.ortlens", "neither a file nor a folder")
+    _refused(tmp_path / "pipe.ortlens", "not a file or folder")
     folder = store.save(small_capture(), tmp_path / "run")
     (folder / "tables" / "nodes.json").unlink()
     os.mkfifo(folder / "tables" / "nodes.json")
@@ -256,9 +256,9 @@ def test_parts_that_the_writer_never_makes_are_refused(tmp_path: Path) -> None:
     zip64 = good[:-22] + b"PK\6\7" + bytes(16) + good[-22:]
     for data in (commented[: len(good)], zip64):
         (tmp_path / "bad.ortlens").write_bytes(data)
-        _refused(tmp_path / "bad.ortlens", "the zip directory has parts that no capture file has")
+        _refused(tmp_path / "bad.ortlens", "the zip directory has parts that capture files do not have")
     (tmp_path / "bad.ortlens").write_bytes(good + b"tail")
-    _refused(tmp_path / "bad.ortlens", "this is not a capture file, or its end is missing")
+    _refused(tmp_path / "bad.ortlens", "not a capture file, or truncated")
 
 
 @pytest.mark.parametrize(
@@ -293,4 +293,4 @@ def test_a_replaced_member_is_noticed(tmp_path: Path) -> None:
 
 def test_a_pickle_is_not_a_capture(tmp_path: Path) -> None:
     (tmp_path / "bad.ortlens").write_bytes(b"cos\nsystem\n(S'touch evil'\ntR.")
-    _refused(tmp_path / "bad.ortlens", "this is not a capture file")
+    _refused(tmp_path / "bad.ortlens", "not a capture file")

@@ -96,7 +96,7 @@ def test_none_is_taken_out_of_a_union(annotation: object, expected: tuple[object
 
 def test_unknown_table_is_refused_with_the_list() -> None:
     assert table_by_name("runs").record is TABLES["runs"].record
-    with pytest.raises(UsageError, match=r"no table is called 'graph'; there are: graphs, breaks"):
+    with pytest.raises(UsageError, match=r"there is no table 'graph'; the tables are: graphs, breaks"):
         table_by_name("graph")
 
 

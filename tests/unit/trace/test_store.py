@@ -95,14 +95,14 @@ def test_an_earlier_capture_is_replaced_and_nothing_else_is_left(tmp_path: Path,
 def test_a_folder_with_other_files_is_never_touched(tmp_path: Path) -> None:
     store.save(small_capture(), tmp_path / "run")
     (tmp_path / "run" / "notes.txt").write_text("mine", encoding="utf-8")
-    with pytest.raises(CaptureError, match=r"the folder holds other files, as 'notes\.txt'"):
+    with pytest.raises(CaptureError, match=r"the folder contains other files, such as 'notes\.txt'"):
         store.save(r.Capture(), tmp_path / "run")
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "notes.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(CaptureError, match="other files"):
         store.save(r.Capture(), tmp_path / "plain")
     (tmp_path / "folders" / "empty").mkdir(parents=True)
-    with pytest.raises(CaptureError, match="holds other files, as 'empty'"):
+    with pytest.raises(CaptureError, match="contains other files, such as 'empty'"):
         store.save(r.Capture(), tmp_path / "folders")
     assert (tmp_path / "run" / "notes.txt").read_text(encoding="utf-8") == "mine"
     assert (tmp_path / "folders" / "empty").is_dir()
@@ -112,14 +112,14 @@ def test_a_folder_with_other_files_is_never_touched(tmp_path: Path) -> None:
 def test_a_folder_whose_manifest_is_damaged_is_not_replaced(tmp_path: Path) -> None:
     store.save(small_capture(), tmp_path / "run")
     (tmp_path / "run" / "manifest.json").write_text("{", encoding="utf-8")
-    with pytest.raises(CaptureError, match="the folder holds other files"):
+    with pytest.raises(CaptureError, match="the folder contains other files"):
         store.save(r.Capture(), tmp_path / "run")
     assert (tmp_path / "run" / "models" / "m0.onnx").exists()
 
 
 def test_a_file_is_not_replaced_by_a_folder(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("mine", encoding="utf-8")
-    with pytest.raises(CaptureError, match=r"this is a file; a name that ends in \.ortlens gives a file"):
+    with pytest.raises(CaptureError, match=r"this is a file; a name ending in \.ortlens saves a file"):
         store.save(r.Capture(), tmp_path / "run")
     assert (tmp_path / "run").read_text(encoding="utf-8") == "mine"
 
@@ -306,7 +306,7 @@ def test_a_newer_schema_says_who_wrote_it_and_what_to_do(tmp_path: Path) -> None
         ({"members": {"a": {"bytes": 1}}}, "the entry of 'a' has no size and digest"),
         ({"members": {"a": {"bytes": 2**40, "sha256": ""}}}, "bytes unpacked are more than"),
         ({"members": {}}, "member 'tables/graphs.json' is missing"),
-        ({"tables": {}}, "its number of rows is not the one in the manifest"),
+        ({"tables": {}}, "its number of rows differs from the manifest"),
         ({"members": {"tables/graphs.json": {"bytes": 2**27, "sha256": ""}}}, "134217728 bytes; 67108864 are allowed"),
     ],
 )
@@ -320,7 +320,7 @@ def test_a_wrong_manifest_is_refused(tmp_path: Path, change: dict[str, Any], mes
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rows": 2}, "its number of rows is not the one"),
+        ({"rows": 2}, "its number of rows differs"),
         ({"rows": True}, "its number of rows"),
         ({"columns": []}, "columns is not a JSON object"),
         ({"columns": {"graph_id": 3}}, "columns is not a JSON object of list values"),

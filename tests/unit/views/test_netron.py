@@ -71,7 +71,9 @@ def test_a_notebook_gets_a_frame_that_may_run_scripts_and_nothing_else() -> None
     assert "Copyright (c) Lutz Roeder" in page
     assert not re.search(r"(?:src|href)=['\"]?https?:", page)
     assert "12 nodes" in shown
-    assert repr(view) == "<ONNX model m0 of partition p0 in Netron: a notebook draws it; .save('m0.html') writes one file for any browser>"
+    assert (
+        repr(view) == "<ONNX model m0 of partition p0 in Netron: displayed in a notebook; .save('m0.html') writes one file for any browser>"
+    )
 
 
 @needs_netron
@@ -103,7 +105,7 @@ def test_weights_are_not_in_the_page() -> None:
 
 @pytest.mark.parametrize("name", ["p7", "", None, 3, "models/m0.onnx", "x" * 10_000, HOSTILE])
 def test_a_wrong_name_lists_what_there_is(name: object) -> None:
-    with pytest.raises(UsageError, match=r"there are p0 \(m0\), p1 \(m1\)$") as caught:
+    with pytest.raises(UsageError, match=r"it has p0 \(m0\), p1 \(m1\)$") as caught:
         ortlens.load(RECORDED).netron(name)  # type: ignore[arg-type]
     assert len(str(caught.value)) < 200
 
@@ -120,7 +122,7 @@ def test_a_capture_without_models_says_so() -> None:
 
 
 def test_a_model_that_was_not_kept_says_why() -> None:
-    with pytest.raises(CaptureError, match=r"not in this capture, only facts about it.*Redacted captures leave models out"):
+    with pytest.raises(CaptureError, match=r"not in this capture, only its metadata.*Redacted captures leave models out"):
         saved(capture_of(None)).netron("p0")
 
 
@@ -190,7 +192,7 @@ def test_models_that_are_missing_or_damaged_are_sentences() -> None:
     models = tuple(r.Model(model_id=f"m{n}", partition_id=f"p{n}", node_count=n) for n in range(3))
     packed = embedding(Capture(models=models, attachments={"models/m0.onnx": good, "models/m1.onnx": bad}))
     assert list(packed.models) == ["m0"]
-    assert any("facts about m2" in note for note in packed.notes)
+    assert any("metadata of m2" in note for note in packed.notes)
     assert any("Damaged, and left out: m1 (byte" in note for note in packed.notes)
 
 
@@ -266,10 +268,10 @@ def test_without_netron_there_is_the_line_that_installs_it(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("file", "spoil", "said"),
     [
-        ("view.js", lambda text: text.replace("import * as base", "import { base }"), "view.js is written otherwise: import"),
-        ("view.js", lambda text: text + "\nexport default view;\n", "view.js is written otherwise: export default"),
+        ("view.js", lambda text: text.replace("import * as base", "import { base }"), "view.js has unexpected syntax: import"),
+        ("view.js", lambda text: text + "\nexport default view;\n", "view.js has unexpected syntax: export default"),
         ("view.js", lambda text: text.replace("'./base.js'", "'./newbase.js'"), "view.js needs newbase"),
-        ("dagre.js", lambda text: text.replace("export const", "const"), "dagre.js is written otherwise: it exports nothing"),
+        ("dagre.js", lambda text: text.replace("export const", "const"), "dagre.js has unexpected syntax: it exports nothing"),
         ("index.html", lambda text: text.replace('id="sidebar"', ""), "index.html lacks parts"),
         ("index.html", lambda _: "", "index.html lacks parts"),
         ("onnx-metadata.json", lambda _: "{", "onnx-metadata.json is not JSON"),

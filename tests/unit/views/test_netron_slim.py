@@ -57,8 +57,8 @@ def test_numbers_of_any_size_come_back(value: int, number: int) -> None:
 @pytest.mark.parametrize(
     ("damaged", "said"),
     [
-        (b"\x0a\x05abc", "5 bytes are announced and 3 are there"),
-        (b"\x08", "end within a number"),
+        (b"\x0a\x05abc", "5 bytes expected, 3 left"),
+        (b"\x08", "ends inside a number"),
         (b"\xff" * 12, "more than 10 bytes"),
         (b"\x0b\x00", "type 3"),
     ],

@@ -23,7 +23,7 @@ from ortlens.views import payload as payload_module
 from ortlens.views.packing import Texts, packed_column
 from ortlens.views.payload import payload_bytes, payload_from_capture
 from ortlens.views.redaction import redacted_capture
-from ortlens.views.sentences import coverage_sentence, pieces_sentence
+from ortlens.views.sentences import coverage_sentence, partitions_sentence
 from tests.unit.views.sample_captures import SAMPLES, hostile
 
 ROOT = Path(__file__).parents[3]
@@ -120,27 +120,27 @@ def test_the_words_are_those_of_the_other_views(name: str) -> None:
     overview = overview_of(capture)
     facts = payload_from_capture(capture)["overview"]
     assert facts["coverage_sentence"] == coverage_sentence(overview)
-    assert facts["pieces_sentence"] in ("", pieces_sentence(overview))
+    assert facts["partitions_sentence"] in ("", partitions_sentence(overview))
     assert facts["verdict"]
     assert len(facts["gains"]) == len(overview.findings)
 
 
-def test_the_verdict_tells_pieces_breaks_and_numbers() -> None:
+def test_the_verdict_states_partitions_breaks_and_correctness() -> None:
     pieces = CAPTURES["pieces"]
     said = payload_from_capture(pieces)["overview"]["verdict"]
     assert re.fullmatch(
-        r"\d+\.\d % of the model runs in ONNX Runtime in \d+ ONNX models, 5 graph breaks, \d+ recompiles, "
-        r"numbers as PyTorch's where compared",
+        r"\d+\.\d % of the model runs in ONNX Runtime in \d+ partitions, 5 graph breaks, \d+ recompiles, "
+        r"results match PyTorch where compared",
         said,
     )
     current = {row.graph.graph_id for row in overview_of(pieces).graphs if row.is_current}
     compared = {item.partition_id for item in pieces.numerics}
     assert any(item.partition_id not in compared for item in pieces.partitions if item.graph_id in current)
     whole = replace(pieces, partitions=tuple(item for item in pieces.partitions if item.partition_id in compared))
-    assert payload_from_capture(whole)["overview"]["verdict"].endswith("numbers as PyTorch's")
+    assert payload_from_capture(whole)["overview"]["verdict"].endswith("results match PyTorch")
     wrong = replace(pieces, numerics=(replace(pieces.numerics[0], ok=False), *pieces.numerics[1:]))
     assert payload_from_capture(wrong)["overview"]["verdict"].endswith("1 value out of tolerance")
-    assert payload_from_capture(r.Capture())["overview"]["verdict"] == "nothing was compiled while the lens watched"
+    assert payload_from_capture(r.Capture())["overview"]["verdict"] == "nothing was compiled while the lens was recording"
 
 
 def test_what_to_look_at_first_can_be_selected() -> None:

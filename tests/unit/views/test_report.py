@@ -163,7 +163,7 @@ def test_a_redacted_recording_tells_no_home_of_anybody(name: str) -> None:
 
 def test_an_empty_capture_says_so_and_has_no_figures() -> None:
     page = report_page(r.Capture())
-    assert "Nothing was compiled while the lens watched." in page
+    assert "Nothing was compiled while the lens was recording." in page
     assert "<figure>" not in page
     assert "<svg" not in page.replace(page_module._bundle(), "")
 
@@ -174,7 +174,7 @@ def test_one_node_makes_a_page() -> None:
         nodes=(r.Node(graph_id="g0", node="add", target="aten.add.Tensor", partition_id="p0", supported=True),),
         partitions=(r.Partition(partition_id="p0", graph_id="g0", node_count=1, input_count=1, output_count=1),),
     )
-    assert "100 % of the model runs in ONNX Runtime in 1 ONNX model, no graph break." in report_page(one)
+    assert "100 % of the model runs in ONNX Runtime in 1 partition, no graph break." in report_page(one)
 
 
 @pytest.mark.parametrize("error", [math.nan, math.inf, -math.inf, 0.0, 1e300, 5e-324])
@@ -185,7 +185,7 @@ def test_values_that_are_no_numbers_are_drawn(error: float) -> None:
     )
     kernel = r.Kernel(session_id="s0", kernel="k", op_type="Add", provider="CPU", calls=1, mean_ns=5, share=error)
     page = report_page(r.Capture(numerics=values, kernels=(kernel,)))
-    assert "Are the numbers right?" in page
+    assert "Are the results correct?" in page
     assert page.count("<figure>") == 2
     assert (">NaN or Inf</text>" in page) == (not math.isfinite(error))
 
@@ -196,7 +196,7 @@ def test_the_page_says_how_each_figure_was_measured_and_over_how_many_calls() ->
     assert len(titles) == 9
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", page)
     assert len(captions) == 9
-    counts = r"\d+ (profiled run|calls|graphs|sessions|values|kept calls)|of the measured calls"
+    counts = r"\d+ (profiled run|calls|graphs|sessions|values|latest calls)|of the measured calls"
     assert all(re.search(counts, caption) for caption in captions), captions
     for title in titles:
         assert f"<dt>{title}</dt><dd>" in page
@@ -260,7 +260,7 @@ def test_a_report_is_written_whole_and_replaces_only_reports(tmp_path: Path) -> 
     assert view.report(target).read_text(encoding="utf-8") == report_page(CAPTURES["demo"])
     other = tmp_path / "mine.html"
     other.write_text("<p>not a report</p>", encoding="utf-8")
-    with pytest.raises(UsageError, match=r"mine\.html is there and is no report of ortlens; it stays as it is"):
+    with pytest.raises(UsageError, match=r"mine\.html exists and is not an ortlens report, so it is not overwritten"):
         view.report(other)
     assert other.read_text(encoding="utf-8") == "<p>not a report</p>"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.html", "run.html"]
@@ -268,9 +268,9 @@ def test_a_report_is_written_whole_and_replaces_only_reports(tmp_path: Path) -> 
 
 def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
     view = SavedCapture(r.Capture())
-    with pytest.raises(UsageError, match=rf"there is no folder {re.escape(str(tmp_path / 'absent'))}; make it first"):
+    with pytest.raises(UsageError, match=rf"there is no folder {re.escape(str(tmp_path / 'absent'))}; create it first"):
         view.report(tmp_path / "absent" / "run.html")
-    with pytest.raises(UsageError, match=r"is a folder; name a file in it, as .*report\.html"):
+    with pytest.raises(UsageError, match=r"is a folder; name a file in it, such as .*report\.html"):
         view.report(tmp_path)
     with pytest.raises(UsageError, match="a report cannot be written to"):
         view.report("a\0b.html")

@@ -1,32 +1,32 @@
-// Operations by the piece that runs them: partitions in ONNX Runtime, and what PyTorch runs between them.
+// Operations by the segment that runs them: partitions in ONNX Runtime, and what PyTorch runs between them.
 import { NEITHER, TORCH } from "./ops.js";
 
 /**
- * @typedef {object} Piece
- * @property {string|null} partition Null for a piece that stays in PyTorch.
+ * @typedef {object} Segment
+ * @property {string|null} partition Null for a segment that stays in PyTorch.
  * @property {number[]} rows
  */
 
 /**
- * Nodes in PyTorch are one piece where they hang together with no partition between them, so that pieces can run one after
+ * Nodes in PyTorch are one segment where they hang together with no partition between them, so that segments can run one after
  * the other. A node that is neither (a size, a check) goes where it is read, or else stands alone.
  *
  * @param {import("./ops.js").Ops} ops
  * @param {number[]} rows Operations of a graph, in the order in which they run.
- * @returns {{pieces: Piece[], cycle: string[]}} Pieces by their first operation; `cycle` names partitions of which each
+ * @returns {{segments: Segment[], cycle: string[]}} Segments by their first operation; `cycle` names partitions of which each
  *   needs another one first, in order, which no cut should ever give.
  */
-export function piecesOf(ops, rows) {
+export function segmentsOf(ops, rows) {
   const unit = unitsOf(ops, rows); // row -> partition id, or the row itself
   const { level, left } = levelsOf(ops, rows, unit);
   const joined = joinedInTorch(ops, rows, unit, level);
-  const pieces = new Map();
+  const segments = new Map();
   for (const row of rows) {
     const own = typeof unit.get(row) === "string" ? unit.get(row) : joined(unit.get(row));
-    if (!pieces.has(own)) pieces.set(own, { partition: typeof own === "string" ? own : null, rows: [] });
-    pieces.get(own).rows.push(row);
+    if (!segments.has(own)) segments.set(own, { partition: typeof own === "string" ? own : null, rows: [] });
+    segments.get(own).rows.push(row);
   }
-  return { pieces: [...pieces.values()], cycle: left.size ? cycleIn(ops, rows, unit, left) : [] };
+  return { segments: [...segments.values()], cycle: left.size ? cycleIn(ops, rows, unit, left) : [] };
 }
 
 function* sources(ops, row) {
