@@ -1,4 +1,4 @@
-"""`capture()`: every graph that our backend compiles inside a `with` block, whoever asked for it."""
+"""`capture()`: every graph that our backend compiles inside a `with` block, whichever backend object compiles it."""
 
 from __future__ import annotations
 
@@ -25,19 +25,18 @@ class _CaptureLens(Lens):
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Make this lens the one that our backend tells."""
+        """Have our backend record into this lens."""
         self._recorder.on_graph = self._entered
         token = CURRENT.set(self._recorder)
         try:
             yield
         finally:
-            with contextlib.suppress(ValueError):  # left in another context than entered, as a cell with `await` is: never set in here
+            with contextlib.suppress(ValueError):  # left in another context than entered, as a cell with `await` is: never set here
                 CURRENT.reset(token)
 
     @contextlib.contextmanager
     def _entered(self, module: Any) -> Iterator[None]:
-        self._modules.append(module)
-        self._note_target()
+        self._note(module)
         with self._watch.backend_at_work():
             yield
 

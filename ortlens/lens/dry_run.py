@@ -1,4 +1,4 @@
-"""Analyse a model without its memory and without running it: everything is done on fake tensors."""
+"""Dry runs: a model is analysed on fake tensors, without memory for its weights and without running it."""
 
 from __future__ import annotations
 
@@ -8,26 +8,47 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import _torch
+from ortlens.trace import records as r
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ortlens.trace.recorder import Recorder
 
-def call_with_fakes(target: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a compiled target so that no tensor has data.
+
+def try_with_fakes(recorder: Recorder, target: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a compiled target on fake tensors, up to where it needs the values of one; that becomes a finding.
 
     Args:
-        target: What was compiled; the weights of a module on the meta device stand in as if they were on the CPU.
-        call: The compiled target, whose graphs give fake tensors for fake tensors.
-        args: Its arguments; tensors are replaced by fake ones of the same shape, dtype and strides.
-        kwargs: Likewise.
+        recorder: Where the finding goes.
+        target: What was compiled.
+        call: The compiled target.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
 
     Returns:
-        What the target returned, made of fake tensors.
-
-    Raises:
-        Exception: What the target's own Python raised; `_torch.needs_data` tells when it asked a tensor for its values.
+        Its result, made of fake tensors; None if the target needed values.
     """
+    try:
+        return _call_with_fakes(target, call, args, kwargs)
+    except Exception as error:
+        if not _torch.needs_data(error):
+            raise
+        recorder.add(
+            r.Finding(
+                rule="dry_run_ended",
+                severity="info",
+                title="the dry run ended where the model asks a tensor for its values",
+                evidence=f"{type(error).__name__}: {error}"[:2000],
+                hazard="Graphs after this point are not in the capture.",
+                mitigation="Run without dry_run=True, or move the decision into the graph (torch.where, torch.cond).",
+            )
+        )
+    return None
+
+
+def _call_with_fakes(target: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a target with fake arguments. The weights of a module on the meta device become fake tensors on the CPU."""
     module = target if isinstance(target, torch.nn.Module) else None
     weights = [] if module is None else [*module.parameters(), *module.buffers()]
     mode = _torch.fake_mode_of(weights)
@@ -37,7 +58,7 @@ def call_with_fakes(target: Any, call: Callable[..., Any], args: tuple[Any, ...]
 
 
 def _fake(tensor: torch.Tensor, mode: Any) -> torch.Tensor:
-    """The same tensor without data; one on the meta device becomes one on the CPU."""
+    """A tensor of the same shape without data; for one on the meta device, on the CPU."""
     if _torch.is_fake_of(tensor, mode):
         return tensor
     if _torch.is_fake(tensor) or tensor.device.type == "meta":
@@ -50,7 +71,7 @@ def _fake(tensor: torch.Tensor, mode: Any) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _fake_weights(module: torch.nn.Module | None, mode: Any) -> Iterator[None]:
-    """Put fake tensors in the place of weights on the meta device; tied weights stay tied."""
+    """Replace weights on the meta device by fake tensors; tied weights stay tied."""
     replaced: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
     stand_ins: dict[int, torch.Tensor] = {}
     for owner in module.modules() if module is not None else ():

@@ -1,28 +1,23 @@
-"""The Lens: a backend that wraps a backend and records what happens, and the two ways of making one."""
+"""The Lens: a `torch.compile` backend that wraps another backend and records what happens."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import inspect
-import threading
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-import torch.fx
-
-from ortlens import _torch
 from ortlens.analysis.ledger import ledger_from_logs
-from ortlens.backend.api import OrtBackend, ortlens_backend, torch_compile_backend
-from ortlens.backend.lowering.entry import count_ops, needs_gradient
+from ortlens.backend.api import OrtBackend
+from ortlens.backend.lowering.entry import count_ops
 from ortlens.errors import UsageError
 from ortlens.lens import dry_run as fakes
 from ortlens.lens.dynamo.listener import DynamoWatch
 from ortlens.lens.environment import chosen_options, environment
 from ortlens.lens.explain_output import ExplainOutput, reason_from_break
+from ortlens.lens.export_names import TargetNames, graph_to_export, names_of
 from ortlens.lens.measuring.ledger_pass import LedgerPass
+from ortlens.lens.other_backends import recorded, resolve_backend
+from ortlens.lens.targets import CompiledTargets
 from ortlens.trace import records as r
 from ortlens.trace.recorder import CURRENT, Recorder
 from ortlens.views.capture_view import CaptureView
@@ -30,15 +25,14 @@ from ortlens.views.capture_view import CaptureView
 if TYPE_CHECKING:
     import os
     import pathlib
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pandas as pd
+    import torch.fx
     from torch.export import ExportedProgram
 
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.options import OrtBackendOptions
-
-_OWN_NAMES = ("ortlens", "onnxrt")
 
 
 class Lens(CaptureView):
@@ -66,46 +60,42 @@ class Lens(CaptureView):
         """Wrap a backend.
 
         Args:
-            backend: `"ortlens"` (also `"onnxrt"`), the name of any registered backend, or a backend. With one other than
-                ours, graphs, breaks, recompiles and runs are recorded; partitions and below stay empty.
+            backend: `"ortlens"` (also `"onnxrt"`), the name of any registered backend, or a backend. For another backend than ours
+                the lens records graphs, breaks, recompiles and runs; the frames from `partitions` on stay empty.
             options: Options of our backend.
             name: Name of the capture.
             dry_run: With our backend: plan and convert graphs, run nothing. Calls must be with fake tensors, see `explain`.
 
         Raises:
-            UsageError: An option is unknown or wrong, or options or a dry run are asked of a backend that is not ours.
+            UsageError: An option is unknown or wrong, or options or a dry run are requested of a backend that is not ours.
             UnsupportedVersionError: torch, onnxruntime, onnx or onnxscript is outside the supported range.
         """
         self.name = name or ""
         self._recorder = Recorder()
         self._modules: list[torch.fx.GraphModule] = []
-        self._backend_name, self._ort, self._foreign = _resolve(backend, options)
+        self._backend_name, self._ort, self._foreign = resolve_backend(backend, options)
         if dry_run and self._ort is None:
-            raise UsageError(f"a dry run takes the ortlens backend, not {backend!r}")
+            raise UsageError(f"a dry run needs the ortlens backend, not {backend!r}")
         self._dry_run = dry_run
         self.result: Any = None
         """What the target of `explain` returned on its last call."""
-        self._facts: dict[str, str] = {}  # for the environment of the capture: options that were chosen, calls that were averaged
-        self._aliases: tuple[frozenset[str], ...] = ()
-        self._arguments: tuple[str, ...] = ()
-        self._targets: list[tuple[object, Callable[..., Any]]] = []
-        self.grad_modes: set[bool] = set()
-        """Whether gradients were on, in the compilations so far."""
+        self._facts: dict[str, str] = {}  # for the environment of the capture: chosen options, and how many calls were averaged
+        self._names = TargetNames()
+        self._targets = CompiledTargets(self._recorder, dry_run=dry_run)
         self._watch = DynamoWatch(self._recorder, self._claims)
 
     def __call__(self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
         """Compile a Dynamo graph with the wrapped backend; called by `torch.compile`.
 
         Args:
-            graph_module: As Dynamo hands it over.
+            graph_module: Dynamo's graph.
             example_inputs: Its inputs.
-            **kwargs: What else `torch.compile` passes on, such as `options`.
+            **kwargs: Anything else that `torch.compile` passes, such as `options`.
 
         Returns:
             A callable of the same inputs.
         """
-        self._modules.append(graph_module)
-        self._note_target()
+        self._note(graph_module)
         token = CURRENT.set(self._recorder)
         try:
             with self._watch.backend_at_work() as compile_id:
@@ -113,48 +103,41 @@ class Lens(CaptureView):
                     backend = self._backend_for(kwargs.get("options"))
                     return backend(graph_module, example_inputs, dry_run=self._dry_run)
                 compiled = self._foreign(graph_module, example_inputs, **kwargs)
-                return self._observed(graph_module, compiled, compile_id, example_inputs)
+                return recorded(self._recorder, graph_module, compiled, compile_id, example_inputs)
         finally:
             CURRENT.reset(token)
 
-    def _note_target(self) -> None:
-        """Note what is being compiled, to be able to call it once more."""
-        self.grad_modes.add(torch.is_grad_enabled())
-        found = _torch.compiled_callable()
-        if found is not None and all(known is not found[0] and known != found[0] for known, _ in self._targets):
-            self._targets.append(found)
+    def _note(self, graph_module: torch.fx.GraphModule) -> None:
+        self._modules.append(graph_module)
+        self._targets.note_compilation()
 
     def call_target(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Call what was compiled through this lens: the first callable, if there were several.
+        """Call the first callable that was compiled through this lens.
 
         Args:
-            args: Its arguments.
-            kwargs: Likewise.
+            args: Positional arguments.
+            kwargs: Keyword arguments.
 
         Returns:
-            What it returns.
+            Its result.
 
         Raises:
             UsageError: Nothing was compiled through this lens yet, or only a dry run was made.
         """
-        if self._dry_run:
-            raise UsageError("this lens holds a dry run, which ran nothing; call explain() without dry_run=True first")
-        if not self._targets:
-            raise UsageError("nothing was compiled through this lens yet; call the compiled function once, then ask again")
-        return self._targets[0][1](*args, **kwargs)
+        return self._targets.call(args, kwargs)
 
     def measure(self, *args: Any, **kwargs: Any) -> pd.DataFrame:
-        """Call what was compiled some dozens of times, half a second at most, and write down where the wall time of a call goes.
+        """Call what was compiled a few dozen times, for half a second at most, and record where the wall time of a call goes.
 
-        Every graph that a call enters gets its rows: guards, bind, run, output, eager, and what is left. What each graph break
-        costs per call goes into `breaks`. The figures are means over the middle half of the calls by wall time.
+        Every graph that a call enters gets rows for guards, bind, run, output, eager, and the rest. The cost of each graph break per
+        call goes into `breaks`. The figures are means over the middle half of the calls by wall time.
 
         Args:
-            *args: Arguments of the target.
-            **kwargs: Likewise.
+            *args: Positional arguments of the target.
+            **kwargs: Keyword arguments of the target.
 
         Returns:
-            The frame `ledger`; as it was when the call entered no graph.
+            The frame `ledger`; unchanged if the call entered no graph.
 
         Raises:
             UsageError: Nothing was compiled through this lens yet, or only a dry run was made.
@@ -171,7 +154,7 @@ class Lens(CaptureView):
         return self.ledger
 
     def measured(self, call: Callable[[], Any], **limits: Any) -> Any:
-        """The same for a call that the caller makes.
+        """Measure a call like `measure`, and return its result.
 
         Args:
             call: Calls what was compiled through this lens.
@@ -187,19 +170,18 @@ class Lens(CaptureView):
         return result
 
     def probe(self, *args: Any, **kwargs: Any) -> pd.DataFrame:
-        """Measure what changes would bring, by making them beside the code that runs, which stays as it is.
+        """Measure what changes would bring. Each is made beside the compiled code, which stays as it is.
 
         Threads, spinning, guards, frozen weights, dense inputs, preallocated outputs, partitions left to PyTorch, a filled cache:
-        each change that makes sense here is timed in turns with what runs, for less than a second. The target is called some
-        hundred times, so take care with one that has side effects. What the machine reaches at most is measured too, for the rule
-        `slow_kernel`.
+        each change that applies is timed in turns with the present setting, for less than a second. The target is called some hundred
+        times, so take care with one that has side effects. For the rule `slow_kernel`, the peak speed of the machine is measured too.
 
         Args:
-            *args: Arguments of the target.
-            **kwargs: Likewise.
+            *args: Positional arguments of the target.
+            **kwargs: Keyword arguments of the target.
 
         Returns:
-            The frame `findings`; rows with `measured` come from here, and those of which nothing is to be gained say so.
+            The frame `findings`; the rows with `measured` come from here, including changes that gain nothing.
 
         Raises:
             UsageError: Nothing was compiled through this lens yet, or only a dry run was made.
@@ -210,25 +192,25 @@ class Lens(CaptureView):
         return self.findings
 
     def verify(self, *args: Any, per_op: bool = False, atol: Any = None, rtol: Any = None, **kwargs: Any) -> pd.DataFrame:
-        """Compare ONNX Runtime's numbers with PyTorch's: the outputs of every partition, and every value inside it.
+        """Compare ONNX Runtime's results with PyTorch's: the outputs of every partition, and every value inside it.
 
-        Calls what was compiled once (once more when that compiled something), as a call of your own would, with its effects on
-        buffers and gradients; torch's random state is put back, and the call is not recorded. Every partition gets the same inputs on
-        both sides. A run in double precision is the arbiter: what is beyond the tolerance while ONNX Runtime is about as close to it as
-        PyTorch is has merely been rounded and is ok. Nodes that stay in PyTorch are PyTorch itself and are not compared.
-        Memory: the values inside a partition once (in groups of 1 GiB), and PyTorch's activations once and in double precision.
+        Calls the compiled target once, or twice if the call compiled something. This is a real call, with its effects on buffers and
+        gradients, but it is not recorded, and torch's random state is restored. Each partition gets the same inputs on both sides. A run in
+        double precision decides: a value beyond the tolerance is still ok if ONNX Runtime is about as close to it as PyTorch is. Nodes that
+        stay in PyTorch are not compared. Memory: the values inside a partition once (in groups of 1 GiB), and PyTorch's activations once
+        more and in double precision.
 
         Args:
-            *args: What the target takes.
-            per_op: Check each operator converted on its own instead, on PyTorch's inputs, so that errors do not add up.
-            atol: Absolute tolerance: a number, or a mapping of torch dtypes to numbers. None: 1e-7 for float32, see the docs. With a
-                tolerance of your own, nothing beyond it is excused as rounding.
-            rtol: The same, relative to the larger of the element and the value's root mean square. None: 1e-5 for float32.
-            **kwargs: What the target takes by name.
+            *args: Positional arguments of the target.
+            per_op: Instead check each operator by itself, on PyTorch's inputs, so that errors do not add up.
+            atol: Absolute tolerance: a number, or a mapping from torch dtypes to numbers. None: 1e-7 for float32, see the docs. If you set
+                a tolerance, a difference beyond it is never accepted as rounding.
+            rtol: Likewise, relative to the larger of the element and the value's root mean square. None: 1e-5 for float32.
+            **kwargs: Keyword arguments of the target.
 
         Returns:
             The frame `numerics`, one row per value, in the order of the graph; empty when ONNX Runtime runs nothing. `ok` is empty
-            for what was not compared, with the reason in `note`.
+            for a value that was not compared; `note` says why.
 
         Raises:
             UsageError: There is nothing to verify (another backend, a dry run, nothing compiled yet), or an option is wrong.
@@ -237,45 +219,33 @@ class Lens(CaptureView):
         from ortlens.lens.verify.numerics import Verification
 
         given = {name: value for name, value in (("per_op", per_op or None), ("atol", atol), ("rtol", rtol)) if value is not None}
-        self._refuse_doubtful(given)
+        self._backend_for(None)
+        self._targets.refuse_ambiguous(given)
         call = functools.partial(self.call_target, args, kwargs)
         Verification(self._recorder, self.live_graphs, Tolerances(atol, rtol), per_op=per_op).run(call)
         return self.numerics
 
-    def _refuse_doubtful(self, options: Mapping[str, Any]) -> None:
-        """Refuse to verify another backend's graphs, and options that the target has an argument of the same name for."""
-        self._backend_for(None)
-        names: Iterable[str] = ()
-        with contextlib.suppress(TypeError, ValueError, IndexError):  # builtins have no signature, and nothing may be compiled yet
-            names = inspect.signature(self._targets[0][0]).parameters  # type: ignore[arg-type]  # what was called is callable
-        clash = next((name for name in names if name in options), None)
-        if clash is not None:
-            raise UsageError(f"the target takes an argument {clash!r} too; pass it by its place, and verify's own option not at all")
-
     def live_graphs(self) -> tuple[CompiledGraph, ...]:
-        """The graphs of our backend that were compiled through this lens, oldest first; those of earlier guards are among them."""
-        from ortlens.backend.graph import CompiledGraph
-
-        return tuple(graph for graph in self._recorder.live if isinstance(graph, CompiledGraph))
+        """The graphs of our backend that were compiled through this lens, oldest first, including those that a recompile replaced."""
+        return self._targets.graphs()
 
     def profile(self, *args: Any, repeat: int = 20, **kwargs: Any) -> pd.DataFrame:
-        """Find out where the time inside ONNX Runtime goes, kernel by kernel.
+        """Measure where the time inside ONNX Runtime goes, kernel by kernel.
 
-        Calls what was compiled through this lens, once, or again where that call compiled anew. Each run of a session is then repeated
-        with and without ONNX Runtime's profiler, in turn, in a second session of the same model that shares the frozen weights. Times
-        are those of unprofiled runs, divided as the profiler saw them; `sessions.distortion` says how much longer the profiled ones
-        took. Backward partitions are profiled where the target itself calls backward. The optimised model is kept too, see `fusions`.
-        Where a kernel takes long, what the machine reaches at most is measured too, once per process, for the rule `slow_kernel`.
+        Calls the compiled target once, and again if that call compiled something. Each run of a session is repeated in turns with and
+        without ONNX Runtime's profiler, in a second session of the same model that shares the frozen weights. Times are those of the
+        unprofiled runs, divided as the profiler reports; `sessions.distortion` is how many times longer the profiled runs took. Backward
+        partitions are profiled only if the target itself calls backward. The optimised model is kept, see `fusions`. If a kernel takes
+        long, the peak speed of the machine is measured too, once per process, for the rule `slow_kernel`.
 
         Args:
-            *args: Arguments of the target.
-            repeat: How often each run is repeated with the profiler, and as often without; fewer for models of more than 5,000 nodes,
-                whose profile would grow too large. A target with a keyword of that name gets
-                it by `functools.partial`, or compile a function around it.
+            *args: Positional arguments of the target.
+            repeat: How often each run is repeated with the profiler, and as often without; less for models of more than 5,000 nodes, whose
+                profile would grow too large. If the target has a keyword of that name, pass it with `functools.partial`.
             **kwargs: Keyword arguments of the target.
 
         Returns:
-            The frame `kernels`; a session's earlier rows are replaced.
+            The frame `kernels`; earlier rows of the same sessions are replaced.
 
         Raises:
             UsageError: `repeat` is not a positive number, nothing was compiled, or no partition ran in ONNX Runtime.
@@ -283,7 +253,7 @@ class Lens(CaptureView):
         from ortlens.lens.profiling.kernels import profile
         from ortlens.lens.profiling.machine_peaks import measure_peaks
 
-        profile(self, self._recorder, args, kwargs, repeat)
+        profile(self._targets, self._recorder, args, kwargs, repeat)
         measure_peaks(self._recorder)
         return self.kernels
 
@@ -298,20 +268,20 @@ class Lens(CaptureView):
         weights: bool = False,
         source: bool = False,
     ) -> pathlib.Path:
-        """Write a folder that runs a partition, or one operator, in PyTorch and in ONNX Runtime; it needs only these two.
+        """Write a folder that runs a partition, or one operator, in PyTorch and in ONNX Runtime, without ortlens.
 
-        In it: `repro.py` compares, `test_repro.py` does so as a test, `bench_repro.py` times both by turns, `program.py` holds the
-        operators as plain torch code, `model.onnx` the model, `spec.json` what the inputs are made from, `ISSUE.md` a text to paste.
-        Inputs and weights are random numbers with recorded statistics. Without a call (`args`) only weights have been seen; the
-        inputs then have the recorded shapes, and standard statistics.
+        Its files: `repro.py` compares, `test_repro.py` does so as a test, `bench_repro.py` times both in turns, `program.py` holds the
+        operators as plain torch code, `model.onnx` the model, `spec.json` a description of the inputs, `ISSUE.md` a text to paste.
+        Inputs and weights are random numbers with recorded statistics. Without `args` only the weights have been seen; the inputs then
+        have the recorded shapes and standard statistics.
 
         Args:
             id: A partition, session or graph, by its id; a node by its name or as `(graph_id, node)`; or a row of a frame with a node.
-                Of a graph, all partitions are written.
+                For a graph, all its partitions are written.
             folder: A folder that does not exist yet, or is empty.
-            args: Arguments for a call of the target, from which statistics are taken. A backward graph is run without adding to any
-                gradient.
-            kwargs: Likewise, by name.
+            args: Positional arguments for a call of the target, which the statistics are taken from. A backward graph is run without
+                adding to any gradient.
+            kwargs: Keyword arguments for that call.
             real_inputs: Keep the inputs of that call instead of their statistics.
             weights: Keep weights and constants instead of their statistics.
             source: Quote the user's lines.
@@ -320,13 +290,13 @@ class Lens(CaptureView):
             The folder, as an absolute path.
 
         Raises:
-            UsageError: Nothing has that name, the folder is not empty, the call does not come by, or the operators cannot be written as
+            UsageError: Nothing has that name, the folder is not empty, the call does not reach it, or the operators cannot be written as
                 plain torch code. Nothing is written then.
         """
         from ortlens.lens.repro.evidence import write_repro
 
         called = args if args is not None or kwargs is None else ()
-        return write_repro(self, id, folder, called, kwargs or {}, real_inputs=real_inputs, weights=weights, source=source)
+        return write_repro(self._targets, id, folder, called, kwargs or {}, real_inputs=real_inputs, weights=weights, source=source)
 
     def _claims(self, backend: object) -> bool:
         return backend is self
@@ -334,16 +304,16 @@ class Lens(CaptureView):
     def _backend_for(self, options: Any) -> OrtBackend:
         """Our backend, with the options that `torch.compile(options=)` passed on, if any."""
         if self._ort is None:
-            raise UsageError(f"this takes the ortlens backend, and the lens wraps {self._backend_name!r}")
+            raise UsageError(f"this needs the ortlens backend, and the lens wraps {self._backend_name!r}")
         backend = self._ort if options is None else OrtBackend.get_cached_instance_for_options(options)
         self._facts.update(chosen_options(backend.options))
         return backend
 
     def compile_exported(self, program: ExportedProgram) -> Callable[..., Any]:
-        """Send a `torch.export` program down the backend's road, without Dynamo.
+        """Compile a `torch.export` program, without Dynamo.
 
         Args:
-            program: As `torch.export.export` or `torch.export.load` gives it.
+            program: As returned by `torch.export.export` or `torch.export.load`.
 
         Returns:
             A callable like `program.module()`, without gradients.
@@ -355,69 +325,27 @@ class Lens(CaptureView):
 
         self._modules.append(program.graph_module)
         compiled = CompiledProgram(program, self._backend_for(None), self._recorder, dry_run=self._dry_run)
-        self._targets.append((program, compiled))
+        self._targets.callables.append((program, compiled))
         return compiled
 
-    def _observed(
-        self, module: torch.fx.GraphModule, compiled: Callable[..., Any], compile_id: str | None, inputs: Sequence[Any]
-    ) -> Callable[..., Any]:
-        """Record a graph of a foreign backend, and time its calls."""
-        graph_id = self._recorder.next_id("g")
-        sizes = [size for i in inputs if isinstance(i, torch.Tensor) for size in i.shape]
-        self._recorder.add(
-            r.Graph(
-                graph_id=graph_id,
-                compile_id=compile_id,
-                phase="forward" if needs_gradient(inputs) else "inference",
-                op_count=count_ops(module),
-                dynamic_shapes=any(_torch.is_symbolic(value) for value in (*inputs, *sizes)),
-            )
-        )
-        return _timed(compiled, self._recorder.run_log(None, graph_id).record)
-
     def know_module(self, target: object) -> None:
-        """Note what an exported model needs: which names of weights mean the same tensor, and the names of the arguments.
+        """Note the names of weights and arguments, for `export_onnx`.
 
         Args:
-            target: What is compiled; anything but a module has no weights to name.
+            target: What is compiled.
         """
-        groups: dict[int, set[str]] = {}
-        if isinstance(target, torch.nn.Module):
-            named = (*target.named_parameters(remove_duplicate=False), *target.named_buffers(remove_duplicate=False))
-            for name, tensor in named:
-                groups.setdefault(id(tensor), set()).add(name)
-        if isinstance(target, torch.export.ExportedProgram):
-            for name, tensor in target.state_dict.items():
-                groups.setdefault(id(tensor), set()).add(name)
-        self._aliases = tuple(frozenset(names) for names in groups.values())
-        function = target.forward if isinstance(target, torch.nn.Module) else target
-        with contextlib.suppress(TypeError, ValueError):  # builtins have no signature
-            self._arguments = tuple(inspect.signature(function).parameters) if callable(function) else ()
+        self._names = names_of(target)
 
     def try_with_fakes(self, target: Any, fast: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Call a compiled target on fake tensors, as far as it goes without values.
+        """Call a compiled target on fake tensors, up to where it needs the values of one.
 
         Args:
             target: What was compiled.
             fast: The compiled target.
-            args: Its arguments.
-            kwargs: Likewise.
+            args: Positional arguments.
+            kwargs: Keyword arguments.
         """
-        try:
-            self.result = fakes.call_with_fakes(target, fast, args, kwargs)
-        except Exception as error:
-            if not _torch.needs_data(error):
-                raise
-            self._recorder.add(
-                r.Finding(
-                    rule="dry_run_ended",
-                    severity="info",
-                    title="the dry run ended where the model asks a tensor for its values",
-                    evidence=f"{type(error).__name__}: {error}"[:2000],
-                    hazard="Graphs after this point are not in the capture.",
-                    mitigation="Run without dry_run=True, or move the decision into the graph (torch.where, torch.cond).",
-                )
-            )
+        self.result = fakes.try_with_fakes(self._recorder, target, fast, args, kwargs)
 
     def captured(self) -> r.Capture:
         """Take a snapshot of everything recorded so far.
@@ -429,19 +357,19 @@ class Lens(CaptureView):
         return capture if capture.ledger else replace(capture, ledger=ledger_from_logs(capture))
 
     def export_onnx(self, path: str | os.PathLike[str], weights: object = None) -> pathlib.Path:
-        """Write the model to deploy, when ONNX Runtime runs the whole of it as one partition.
+        """Write the ONNX model for deployment, if ONNX Runtime runs the whole model as one partition.
 
-        Inputs have the names of the function's arguments, weights are inside (above 1 GiB in a file `{name}.data` beside it).
-        The model needs nothing of ortlens.
+        Inputs have the names of the function's arguments. The weights are in the file, above 1 GiB in a file `{name}.data` beside it.
+        Running the model does not need ortlens.
 
         Args:
             path: The file.
             weights: Checkpoint for a model without data (built under fake tensors or on the meta device), or to replace the
                 model's: a `.safetensors` file, the `.index.json` of a sharded one, a torch checkpoint, a folder with one of
-                these, a mapping of names to tensors, or a sequence of all that. Tensors are read one at a time.
+                these, a mapping of names to tensors, or a sequence of these. Tensors are read one at a time.
 
         Returns:
-            Where it was written, as an absolute path.
+            The file, as an absolute path.
 
         Raises:
             UsageError: The lens has no such graph, or weights are missing, unknown or of another shape or type; the message
@@ -449,21 +377,10 @@ class Lens(CaptureView):
         """
         from ortlens.backend.deploy.export import export_graph
 
-        return export_graph(self._exportable(), path, weights, self._aliases, self._arguments)
-
-    def _exportable(self) -> CompiledGraph:
-        """The one graph there is to export: the newest compilation of the only frame."""
-        graphs = self.live_graphs()
-        if not graphs:
-            raise UsageError("there is nothing to export: no graph was compiled through this lens by the ortlens backend")
-        recompiled = {record.compile_id for record in self._recorder.records(r.Recompile)}
-        first = [record for record in self._recorder.records(r.Graph) if record.compile_id not in recompiled and record.phase != "backward"]
-        if len(first) > 1:
-            raise UsageError(f"the model is split into {len(first)} graphs; one model can be exported from one graph only")
-        return [graph for graph in graphs if graph.job.phase != "backward"][-1]
+        return export_graph(graph_to_export(self._recorder, self.live_graphs()), path, weights, self._names.aliases, self._names.arguments)
 
     def output(self) -> ExplainOutput:
-        """What `torch._dynamo.explain` would return, with recompiles told apart from breaks.
+        """What `torch._dynamo.explain` would return, with recompiles counted separately from breaks.
 
         Returns:
             Counts, graphs and distinct break reasons; prints like PyTorch's.
@@ -477,32 +394,3 @@ class Lens(CaptureView):
             break_reasons=tuple(reason_from_break(record) for record in breaks),
             op_count=sum(count_ops(module) for module in self._modules),
         )
-
-
-def _resolve(backend: str | Callable[..., Any], options: Any) -> tuple[str, OrtBackend | None, Callable[..., Any]]:
-    """Name, our backend if it is ours, and the callable."""
-    if (isinstance(backend, str) and backend in _OWN_NAMES) or backend in (ortlens_backend, torch_compile_backend):
-        ours = OrtBackend.get_cached_instance_for_options(options)
-        return "ortlens", ours, ours
-    if options is not None:
-        raise UsageError(f"options are for the ortlens backend by name; {backend!r} takes none through a Lens")
-    if isinstance(backend, OrtBackend):
-        return "ortlens", backend, backend
-    name = backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
-    try:
-        return name, None, _torch.lookup_backend(backend)
-    except Exception as error:
-        raise UsageError(f"unknown backend {backend!r}: {error}") from error
-
-
-def _timed(compiled: Callable[..., Any], record: Callable[[int, int, int, int, int], None]) -> Callable[..., Any]:
-    clock, thread = time.perf_counter_ns, threading.get_ident
-
-    def call(*args: Any) -> Any:
-        started = clock()
-        result = compiled(*args)
-        done = clock()
-        record(started, started, done, done, thread())
-        return result
-
-    return call

@@ -61,7 +61,7 @@ def test_forward_and_backward_are_compared() -> None:
         fast(x).backward()
 
     train(x)
-    lens._targets[0] = (train, train)  # what trains is the user's own; the compiled part of it is the forward
+    lens._targets.callables[0] = (train, train)  # what trains is the user's own; the compiled part of it is the forward
     gradients = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
     numerics = lens.verify(x)
     phases = lens.partitions.set_index("partition_id").graph_id.map(lens.graphs.set_index("graph_id").phase)
@@ -177,7 +177,7 @@ def test_a_failure_of_the_comparison_is_a_finding_and_the_call_goes_on(monkeypat
         lens = ortlens.Lens()
         fast = torch.compile(lambda x: x.sin() * 2, backend=lens)
         fast(x)
-        lens._targets[0] = (None, lambda x: seen.append(fast(x)))  # to see what the user would get
+        lens._targets.callables[0] = (None, lambda x: seen.append(fast(x)))  # to see what the user would get
         with pytest.warns(RuntimeWarning, match="failed while comparing numbers"):
             numerics = lens.verify(x)
     torch.testing.assert_close(seen, [x.sin() * 2])
@@ -198,7 +198,7 @@ def test_a_partition_that_runs_often_is_one_set_of_rows() -> None:
 
     with torch.no_grad():
         layer(torch.rand(3))
-        lens._targets[0] = (loop, loop)
+        lens._targets.callables[0] = (loop, loop)
         numerics = lens.verify(torch.rand(3))
     assert list(numerics.node) == ["mul", "sin", "sin"]
     assert "calls 9 to 12 of this partition were not compared" in numerics.note.iloc[-1]

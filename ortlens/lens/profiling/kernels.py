@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.runtime.runner import PartitionRunner
-    from ortlens.lens.lens import Lens
+    from ortlens.lens.targets import CompiledTargets
     from ortlens.lens.twins import Twin
     from ortlens.trace.recorder import Recorder
 
@@ -148,11 +148,11 @@ def _watched_twin(runner: PartitionRunner, args: tuple[Any, ...], folder: Path, 
         return twin_of(runner, args, functools.partial(watched, with_model=False))
 
 
-def profile(lens: Lens, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], repeat: int) -> None:
+def profile(targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], repeat: int) -> None:
     """Fill the table of kernels.
 
     Args:
-        lens: Whose target is called.
+        targets: What was compiled; the first target is called.
         recorder: The lens's.
         args: Arguments of the target.
         kwargs: Likewise.
@@ -163,15 +163,15 @@ def profile(lens: Lens, recorder: Recorder, args: tuple[Any, ...], kwargs: Mappi
     """
     if not isinstance(repeat, int) or isinstance(repeat, bool) or repeat < 1:
         raise UsageError(f"repeat must be a whole number from 1, not {repeat!r}")
-    partitions = sum(len(graph.runners) for graph in lens.live_graphs())
+    partitions = sum(len(graph.runners) for graph in targets.graphs())
     with tempfile.TemporaryDirectory(prefix="ortlens-profile-") as folder:
         with progress("profiling", partitions * (repeat + 1), "run") as step:
             profiler = _Profiler(repeat=repeat, folder=Path(folder), cost=profiler_overhead.measure_cost(), step=step)
             for _ in range(_MAX_CALLS):
-                waiting = _call_watched(lens, profiler, args, kwargs)
+                waiting = _call_watched(targets, profiler, args, kwargs)
                 if not waiting:
                     break
-        graphs = {runner: graph for graph in lens.live_graphs() for runner in graph.runners}
+        graphs = {runner: graph for graph in targets.graphs() for runner in graph.runners}
         for sitting in profiler.sittings.values():
             _told(sitting, graphs.get(sitting.runner), profiler, recorder)
         for runner, error in profiler.failures.items():
@@ -182,17 +182,17 @@ def profile(lens: Lens, recorder: Recorder, args: tuple[Any, ...], kwargs: Mappi
         )
 
 
-def _call_watched(lens: Lens, profiler: _Profiler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+def _call_watched(targets: CompiledTargets, profiler: _Profiler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Call the target once; whether sessions were made meanwhile that were not profiled yet."""
     with contextlib.ExitStack() as stack:
-        for graph in lens.live_graphs():
+        for graph in targets.graphs():
             for runner in graph.runners:
                 if runner.sessions and runner not in profiler.seen:
                     around = functools.partial(profiler.around, runner, graph)
                     stack.enter_context(around_runs(runner, around))
-        before = {runner for graph in lens.live_graphs() for runner in graph.runners if runner.sessions}
-        lens.call_target(args, kwargs)
-    after = {runner for graph in lens.live_graphs() for runner in graph.runners if runner.sessions}
+        before = {runner for graph in targets.graphs() for runner in graph.runners if runner.sessions}
+        targets.call(args, kwargs)
+    after = {runner for graph in targets.graphs() for runner in graph.runners if runner.sessions}
     return bool(after - before)
 
 

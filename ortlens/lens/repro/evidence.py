@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ortlens.backend.graph import CompiledGraph
-    from ortlens.lens.lens import Lens
+    from ortlens.lens.targets import CompiledTargets
 
 _TEMPLATES = ("repro", "test_repro", "bench_repro")
 _RTOL = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
@@ -42,7 +42,7 @@ _CHECK_LIMIT = 1 << 30
 
 
 def write_repro(  # noqa: PLR0913 - one call site, whose arguments these are
-    lens: Lens,
+    targets: CompiledTargets,
     subject_id: object,
     folder: str | os.PathLike[str],
     args: tuple[Any, ...] | None,
@@ -55,7 +55,7 @@ def write_repro(  # noqa: PLR0913 - one call site, whose arguments these are
     """Write a reproduction; see `Lens.repro`.
 
     Args:
-        lens: The lens.
+        targets: What was compiled.
         subject_id: What to reproduce.
         folder: Where to.
         args: Arguments of the target; None: no call is made.
@@ -74,8 +74,8 @@ def write_repro(  # noqa: PLR0913 - one call site, whose arguments these are
     _check_free(target)
     if real_inputs and args is None:
         raise UsageError("real_inputs=True keeps the inputs of a call: say which one with args=(...)")
-    subjects = subjects_of(lens.live_graphs(), subject_id)
-    seen = {} if args is None else _values_seen(lens, subjects, args, kwargs)
+    subjects = subjects_of(targets.graphs(), subject_id)
+    seen = {} if args is None else _values_seen(targets, subjects, args, kwargs)
     cases = [case_of(s, seen.get(s.name), real_inputs=real_inputs, weights=weights, source=source) for s in subjects]
     target.parent.mkdir(parents=True, exist_ok=True)
     made = pathlib.Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
@@ -181,7 +181,9 @@ def _node_subject(graph: CompiledGraph, node: str) -> Subject | None:
 # ----------------------------------------------------------------------------------------------------- values of a call
 
 
-def _values_seen(lens: Lens, subjects: list[Subject], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, list[Any]]:
+def _values_seen(
+    targets: CompiledTargets, subjects: list[Subject], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, list[Any]]:
     """The inputs of the subjects in one call of the target."""
     seen: dict[str, list[Any]] = {}
     graph, thread = subjects[0].graph, threading.get_ident()
@@ -191,8 +193,8 @@ def _values_seen(lens: Lens, subjects: list[Subject], args: tuple[Any, ...], kwa
                 stack.enter_context(around_runs(subject.runner, _noting(subject.name, seen, thread)))
         if subjects[0].runner is None:
             stack.enter_context(around_calls(graph, _noting_node(subjects[0], seen, thread)))
-        stack.enter_context(_gradients_for(lens, graph))
-        result = lens.call_target(args, dict(kwargs))
+        stack.enter_context(_gradients_for(targets, graph))
+        result = targets.call(args, kwargs)
         if graph.job.phase == "backward" and not seen:
             _backward(result)
     missing = [subject.name for subject in subjects if subject.name not in seen]
@@ -231,12 +233,12 @@ def _kept(value: Any) -> Any:
     return value.detach().clone()
 
 
-def _gradients_for(lens: Lens, graph: CompiledGraph) -> contextlib.AbstractContextManager[object]:
+def _gradients_for(targets: CompiledTargets, graph: CompiledGraph) -> contextlib.AbstractContextManager[object]:
     """Gradients on or off, as when the graph was compiled: with the other, Dynamo would compile another graph."""
     if graph.job.phase != "inference":
         return torch.enable_grad()
     trained = any(isinstance(value, torch.Tensor) and value.requires_grad for _, value in graph.weight_inputs().values())
-    known = {False} if trained else lens.grad_modes
+    known = {False} if trained else targets.grad_modes
     return torch.set_grad_enabled(next(iter(known))) if len(known) == 1 else contextlib.nullcontext()
 
 
