@@ -12,7 +12,7 @@ from torch import nn
 import ortlens
 from ortlens.analysis.findings import compiling
 from ortlens.analysis.findings.registry import findings_of
-from ortlens.lens.measuring import probes
+from ortlens.lens.measuring import call_trials, partition_trials, probes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -174,7 +174,8 @@ def test_a_trial_that_fails_is_told_and_ends_no_other(monkeypatch: pytest.Monkey
 
     model, x = nn.Linear(256, 256), torch.ones(1, 256)
     lens = explained(model, x, options={"freeze_weights": False})
-    monkeypatch.setattr(probes, "variant_of", refused)
+    for trials in (call_trials, partition_trials):
+        monkeypatch.setattr(trials, "variant_of", refused)
     with pytest.warns(RuntimeWarning, match="failed while probing"):
         found = probed(lens, x)
     assert found["lens_failed"].evidence.startswith("RuntimeError: no variant of")

@@ -1,1 +1,1 @@
-"""ONNX models to sessions, and the generated code that calls them."""
+"""From ONNX models to sessions, and the generated code that calls them."""

@@ -1,8 +1,8 @@
-"""The only file of ortlens that touches private names of onnxruntime.
+"""The only file of ortlens that uses private names of onnxruntime.
 
 The public `IOBinding` of ONNX Runtime 1.31 (`onnxruntime/capi/onnxruntime_inference_collection.py`) wraps every call in
-Python checks and wants numpy dtypes; the native classes below it take element types as numbers (so bfloat16 works) and
-cost a third. DLPack is offered by the native `OrtValue` alone.
+Python checks and needs numpy dtypes. The native classes below it take element types as numbers (so bfloat16 works) and take
+a third of the time. Only the native `OrtValue` supports DLPack.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DEVICE_KINDS = {"cpu": 0, "cuda": 1, "maia": 3}  # OrtDevice::CPU, GPU, NPU in 
 
 
 def device_of(device: torch.device) -> Any:
-    """ONNX Runtime's name for a torch device.
+    """Translate a torch device.
 
     Args:
         device: cpu, cuda or maia.
@@ -43,7 +43,7 @@ def new_binding(session: onnxruntime.InferenceSession) -> Any:
     """A native binding of a session.
 
     Args:
-        session: Must outlive the binding: ONNX Runtime does not keep it alive, and a binding without its session crashes.
+        session: Must outlive the binding: ONNX Runtime does not keep it alive, and using a binding without its session crashes.
 
     Returns:
         A `SessionIOBinding`.
@@ -74,7 +74,7 @@ def value_over(tensor: torch.Tensor) -> onnxruntime.OrtValue:
     """
     import torch
 
-    is_bool = tensor.dtype is torch.bool  # DLPack of either side hands bools over as bytes unless told
+    is_bool = tensor.dtype is torch.bool  # DLPack of either side passes bools as bytes unless asked otherwise
     to_dlpack = torch.to_dlpack  # type: ignore[attr-defined]  # exported, but not in torch's annotations
     capsule = to_dlpack(tensor.view(torch.uint8) if is_bool else tensor)
     return onnxruntime.OrtValue(_native.OrtValue.from_dlpack(capsule, is_bool))
@@ -85,7 +85,7 @@ def tensor_over(value: Any, dtype: torch.dtype) -> torch.Tensor:
 
     Args:
         value: An element of `binding.get_outputs()`.
-        dtype: What the tensor should be; bools come as bytes.
+        dtype: The wanted dtype; bools arrive as bytes.
 
     Returns:
         The tensor; it keeps the memory alive.
@@ -102,21 +102,20 @@ def version() -> str:
 
 
 def assigned_providers(session: onnxruntime.InferenceSession) -> dict[str, str]:
-    """Which execution provider ONNX Runtime gave each node to.
+    """The execution provider that ONNX Runtime assigned to each node.
 
     Args:
         session: Made with `session.record_ep_graph_assignment_info` set to 1.
 
     Returns:
-        Node name -> provider, for nodes as they were when providers took them; empty where this ONNX Runtime does not tell (before
-        1.24).
+        Node name -> provider, for the nodes at the time of the assignment; empty before ONNX Runtime 1.24, which does not report it.
     """
-    tell = getattr(session, "get_provider_graph_assignment_info", None)
-    if tell is None:
+    assignments = getattr(session, "get_provider_graph_assignment_info", None)
+    if assignments is None:
         return {}
     try:
-        subgraphs = tell()
-    except Exception:  # noqa: BLE001 - of a class of its own: the session was not asked to record them
+        subgraphs = assignments()
+    except Exception:  # noqa: BLE001 - an exception class of its own: the session was not asked to record them
         return {}
     return {node.name: subgraph.ep_name for subgraph in subgraphs for node in subgraph.get_nodes()}
 
@@ -133,18 +132,18 @@ _WATCHED = {
 def watched(options: onnxruntime.SessionOptions, folder: Path, *, ours: bool, with_model: bool) -> Iterator[None]:
     """Have a session made with these options write its profile and its optimised model.
 
-    Weights of the optimised model go to a file beside it. That is a link to the null device where there is one, so that nothing of
-    their size is ever written. It takes entries that can be set but not taken back, which the user's own options are spared: there
-    the weights are inside the model, as they are for the session that runs.
+    Weights of the optimised model go to a file beside it. Where there is a null device, that file is a link to it, so that the weights are
+    never written. This needs configuration entries that cannot be removed again, so the user's own options do not get them: there the
+    weights stay inside the model, as they do for the session that runs.
 
     Args:
-        options: As the session would have them.
-        folder: Where files go: `profile*.json` and `optimized.onnx`.
+        options: The options to make the session with.
+        folder: Where the files go: `profile*.json` and `optimized.onnx`.
         ours: Whether the options serve this session alone.
-        with_model: Whether to write the optimised model, which providers that compile graphs refuse.
+        with_model: Whether to write the optimised model; providers that compile graphs cannot.
 
     Yields:
-        Nothing; make the session inside. Afterwards the user's options are what they were.
+        Nothing; make the session inside. Afterwards the user's options are restored.
     """
     kept = options.enable_profiling, options.profile_file_prefix, options.optimized_model_filepath
     if ours:

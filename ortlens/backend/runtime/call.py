@@ -1,11 +1,11 @@
-"""The hot path: bind the inputs, run the session, hand the outputs back.
+"""The hot path: bind the inputs, run the session, return the outputs.
 
-Everything that can be known when the session is made is written into the source of one straight-line function per
-session: names, devices, element types, sizes. What remains per call is a pointer and a shape per input, an allocation
-per output, the run, and four clock readings.
+Everything known when the session is created is written into the source of one straight-line function per session: names,
+devices, element types, sizes. What remains per call is a pointer and a shape per input, an allocation per output, the run,
+and four clock readings.
 
-A binding belongs to one call at a time. Bindings that are free wait in a list, whose `pop` and `append` are atomic, so
-that threads never share one and no lock is taken.
+A binding serves one call at a time. Free bindings wait in a list whose `pop` and `append` are atomic, so that threads never
+share one and no lock is needed.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """One value that a partition takes.
+    """One input of a partition.
 
     Attributes:
         name: Name in the ONNX model.
         meta: A fake tensor or a number: dtype, device and (symbolic) shape.
-        frozen: The weight that stands for it in the session, when it is frozen; then it is checked and not bound.
-        bound: False when the session does not take it (ONNX Runtime drops no inputs, but the optimiser may).
-        permutation: Order of dimensions in which the session takes it, see `layout.with_permuted_inputs`.
+        frozen: The weight that the session holds as a constant in its place; then it is checked and not bound.
+        bound: False when the session does not take it: the optimiser may remove an input.
+        permutation: Memory order in which the session takes it; see `layout.with_permuted_inputs`.
     """
 
     name: str
@@ -56,13 +56,13 @@ class Input:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """One value that a partition makes.
+    """One output of a partition.
 
     Attributes:
         name: Name in the ONNX model.
-        meta: A fake tensor or a number, as PyTorch expects it.
-        permutation: Order of dimensions in which the session writes it, see `backend.memory_order`.
-        shape: Shape in which the session writes it, where that is another one, see `layout.without_last_reshapes`.
+        meta: A fake tensor or a number: what PyTorch expects.
+        permutation: Memory order in which the session writes it; see `backend.memory_order`.
+        shape: Shape in which the session writes it, if that differs; see `layout.without_last_reshapes`.
     """
 
     name: str
@@ -77,10 +77,10 @@ class Binding:
     __slots__ = ("bind_input", "bind_output", "get_outputs", "native", "numbers", "run", "session")
 
     def __init__(self, session: onnxruntime.InferenceSession, inputs: Sequence[Input]) -> None:
-        """Bind what never moves: the buffers of numbers.
+        """Bind the buffers of numbers, which never move.
 
         Args:
-            session: Kept alive by this object, and let go of after the native binding.
+            session: Kept alive by this object, and released after the native binding.
             inputs: All inputs of the partition.
         """
         self.session = session
@@ -95,7 +95,7 @@ class Binding:
             self.bind_input(name, _ort.device_of(buffer.device), element, (), buffer.data_ptr())
 
     def __del__(self) -> None:
-        """Drop the native binding before the session: the other order crashes the process."""
+        """Release the native binding before the session: the other order crashes the process."""
         for name in ("bind_input", "bind_output", "get_outputs", "run", "native", "session"):
             if hasattr(self, name):
                 delattr(self, name)
@@ -106,7 +106,7 @@ def _number_buffer(meta: Any) -> torch.Tensor:
     return torch.zeros((), dtype=torch.bool if is_bool else torch.int64)
 
 
-def make_call(  # noqa: PLR0913 - one call site; each says what one line of the generated code does
+def make_call(  # noqa: PLR0913 - each is used by one line of the generated code
     session: onnxruntime.InferenceSession,
     inputs: Sequence[Input],
     outputs: Sequence[Output],
@@ -118,18 +118,18 @@ def make_call(  # noqa: PLR0913 - one call site; each says what one line of the 
     preallocate: bool,
     rest: Callable[[], object] | None = None,
 ) -> Callable[..., tuple[Any, ...]]:
-    """Write the function that calls a session.
+    """Generate the function that calls a session.
 
     Args:
         session: The session.
         inputs: All inputs of the partition, in the order of the function's arguments.
         outputs: All outputs, in the order of the returned tuple.
-        on_stale: Called with the arguments instead, when a frozen weight is not what it was.
+        on_stale: Called with the arguments instead, when a frozen weight has changed.
         on_failure: Called with the arguments and the exception when ONNX Runtime raises.
         count: Called once per finished run.
         log: Where calls are recorded, if anywhere.
         preallocate: Allocate outputs of symbolic size too, where their sizes follow from the inputs.
-        rest: Called before each run, if there is something to do.
+        rest: Called before each run, if given.
 
     Returns:
         A function of the partition's inputs that returns a tuple of its outputs.
@@ -157,7 +157,7 @@ def make_call(  # noqa: PLR0913 - one call site; each says what one line of the 
 
 
 class _Writer:
-    """Writes the source of one call; names in the source are made here, user names appear only as constants."""
+    """Writes the source of one call. All names in it are made here; user names appear as constants only."""
 
     def __init__(self, inputs: Sequence[Input], outputs: Sequence[Output], *, preallocate: bool) -> None:
         self._inputs = inputs
@@ -176,7 +176,7 @@ class _Writer:
         binding = [line for index, item in enumerate(self._inputs) for line in self._bind_input(index, item)]
         binding += [line for index, output in enumerate(self._outputs) for line in self._bind_output(index, output)]
         body += self._ranged("bind", binding)
-        body += ["rest()"] if resting else []  # after what binding may have copied with PyTorch's threads
+        body += ["rest()"] if resting else []  # after binding, which may copy inputs with PyTorch's threads
         if self._on_cuda:
             self.constants["synchronize"] = _synchronize_cuda
             body.append("synchronize()")
@@ -191,7 +191,7 @@ class _Writer:
         return f"def call({params}):\n" + "\n".join(f"    {line}" for line in (*head, *guarded)) + "\n"
 
     def _ranged(self, part: str, lines: list[str]) -> list[str]:
-        """Lines inside an NVTX range, where there is a CUDA device whose profiler would show it."""
+        """Put lines inside an NVTX range, if there is a CUDA device, whose profiler shows it."""
         if not torch.cuda.is_available():
             return lines
         self.constants.update(range_push=torch.cuda.nvtx.range_push, range_pop=torch.cuda.nvtx.range_pop)
@@ -223,7 +223,7 @@ class _Writer:
             return [f"b.numbers[{name}].fill_(a{index})"]
         device = self._constant("d", index, _ort.device_of(item.meta.device))
         element = dtypes.element_types()[item.meta.dtype].onnx
-        # PyTorch's own operators do not always give the dtype they promise while tracing (statistics of norms under autocast).
+        # PyTorch's operators do not always return the dtype of the trace (statistics of norms under autocast).
         dtype = self._constant("k", index, item.meta.dtype)
         turn = "" if item.permutation is None else f".permute({item.permutation!r})"
         return [
@@ -253,14 +253,14 @@ class _Writer:
         ]
 
     def _or_scratch(self, meta: torch.Tensor) -> str:
-        """For tensors that may be empty: they have no address, and ONNX Runtime insists on one."""
+        """An address for tensors that may be empty: these have none, and ONNX Runtime requires one."""
         if all(isinstance(size, int) and size > 0 for size in meta.shape):
             return ""
         scratch = self.constants.setdefault("scratch", torch.empty(1, dtype=torch.float64, device=meta.device))
         return f" or {scratch.data_ptr()}"
 
     def _shape(self, output: Output) -> str | None:
-        """Source of the shape that the session writes, or None when only the run can tell."""
+        """Source of the shape that the session writes, or None when it is known only after the run."""
         sizes = list(output.meta.shape)
         if output.permutation is not None:
             sizes = [sizes[d] for d in output.permutation]
@@ -269,7 +269,7 @@ class _Writer:
         return self._sizes_text(sizes)
 
     def _sizes_text(self, sizes: Sequence[Any]) -> str | None:
-        """Source of a tuple of sizes, or None when they do not follow from the inputs."""
+        """Source of a tuple of sizes, or None when the inputs do not determine them."""
         if all(isinstance(size, int) for size in sizes):
             return repr(tuple(int(size) for size in sizes))
         needed = frozenset().union(*(_torch.symbols_of(size) for size in sizes))
@@ -279,7 +279,7 @@ class _Writer:
         return f"({''.join(f'int({text}), ' for text in texts)})"
 
     def _collect(self) -> list[str]:
-        """Turn what the session wrote into what PyTorch expects."""
+        """Turn the outputs of the session into what PyTorch expects."""
         lines = []
         if any(self._by_run(output) for output in self._outputs):
             lines.append("values = b.get_outputs()")
@@ -316,5 +316,5 @@ def _substitute(expression: str, sources: dict[str, str]) -> str:
 
 
 def _synchronize_cuda() -> None:
-    """ONNX Runtime runs on a stream of its own: what torch has queued must be done first."""
+    """ONNX Runtime runs on a stream of its own: work that torch has queued must finish first."""
     torch.cuda.current_stream().synchronize()

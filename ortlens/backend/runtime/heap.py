@@ -1,4 +1,4 @@
-"""How much memory the process holds on its heap, to the byte, where the C library tells."""
+"""Exact size of the process heap, where the C library reports it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Figures(ctypes.Structure):
 
 @functools.cache
 def _mallinfo2() -> Any:
-    """The function; None where there is none: it came with glibc 2.33, and other C libraries lack it."""
+    """The C function; None where there is none: glibc has it from 2.33 on, other C libraries lack it."""
     try:
         function = ctypes.CDLL(None).mallinfo2
     except (AttributeError, OSError):
@@ -28,10 +28,10 @@ def _mallinfo2() -> Any:
 
 
 def heap_bytes() -> int | None:
-    """Memory handed out by `malloc` and not yet given back, over all threads.
+    """Memory allocated by `malloc` and not yet freed, over all threads.
 
     Returns:
-        Bytes, large blocks that have pages of their own included; None where the C library does not tell.
+        Bytes, including large blocks with pages of their own; None where the C library does not report it.
     """
     function = _mallinfo2()
     if function is None:

@@ -1,11 +1,11 @@
-"""What a session takes and gives, as it lies in memory.
+"""Rewrites of a model's boundary, so that inputs and outputs need no copy.
 
-ONNX Runtime takes dense tensors in the order of their dimensions only. A transposed or channels-last tensor is dense in
-another order. So the model of a session takes it in that order and begins with a Transpose, which ONNX Runtime moves
-through the graph, takes into a matrix product, or cancels against the Transpose of an output; a copy would always be one.
+ONNX Runtime takes contiguous tensors only. A transposed or channels-last tensor is contiguous in another order of dimensions.
+The model of a session takes it in that order and begins with a Transpose, which ONNX Runtime can move through the graph, fuse
+into a matrix product, or cancel against the Transpose of an output. A copy before the call could not be avoided.
 
-And a model that ends in a Reshape copies what it gives: within a run ONNX Runtime lets a Reshape's output share the memory of
-its input, but an output has memory of its own. So the session gives what goes into the Reshape, in the memory of the output.
+A model that ends in a Reshape copies its output: inside a run ONNX Runtime lets a Reshape share the memory of its input, but an
+output of the model has memory of its own. So the session returns the input of the Reshape, written into the memory of the output.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 def with_permuted_inputs(model: onnx.ModelProto, orders: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
-    """A model that takes some inputs in the order in which their dimensions lie in memory.
+    """Make a model take some inputs in memory order.
 
     Args:
-        model: Left as it is.
-        orders: Input -> order of its dimensions in memory, see `backend.memory_order`.
+        model: Not changed.
+        orders: Input -> its memory order; see `backend.memory_order`.
 
     Returns:
-        A copy with a Transpose per such input; the model itself when there are none.
+        A copy with one Transpose per such input; the model itself if there are none.
     """
     import onnx
 
@@ -47,7 +47,7 @@ def with_permuted_inputs(model: onnx.ModelProto, orders: Mapping[str, tuple[int,
 
 
 def _turned(value: onnx.ValueInfoProto, order: tuple[int, ...]) -> onnx.NodeProto:
-    """Rename and permute an input in place; the node that makes the value of the old name from it."""
+    """Rename and permute an input in place; return the node that computes the value of the old name from it."""
     import onnx
 
     plain = value.name
@@ -63,14 +63,14 @@ def _turned(value: onnx.ValueInfoProto, order: tuple[int, ...]) -> onnx.NodeProt
 
 
 def without_last_reshapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A model that gives what it would reshape last, under the same names.
+    """Drop the last Reshape before an output; the output keeps its name and gets another shape.
 
     Args:
-        model: Left as it is.
+        model: Not changed.
 
     Returns:
-        A copy in which outputs of fixed size that only a Reshape makes have the shape of what it reshapes; the model itself when
-        there are none.
+        A copy in which each output of fixed size that a Reshape computes has the shape of the Reshape's input; the model itself if there
+        are none.
     """
     import onnx
 
@@ -99,7 +99,7 @@ _RESHAPES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 
 
 def _last_reshapes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """Nodes that only give another shape to a value that another node makes, of which the model gives nothing else."""
+    """Nodes that only reshape, for an output, a value that another node computes and that the model does not return itself."""
     makers = {name: node for node in model.graph.node for name in node.output}
     read = Counter(name for node in model.graph.node for name in node.input)
     fixed = {value.name for value in (*model.graph.value_info, *model.graph.output) if _sizes_of(value) is not None}
@@ -122,14 +122,14 @@ def _sizes_of(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
 
 
 def given_shape(shape: Sequence[object], sizes: Sequence[object]) -> tuple[int, ...] | None:
-    """In which shape to have a session write an output.
+    """The shape in which a session writes an output.
 
     Args:
-        shape: As the session says.
-        sizes: As the output is wanted.
+        shape: As reported by the session.
+        sizes: As PyTorch expects it.
 
     Returns:
-        The session's, where it has as many elements in another arrangement; None where nothing is to be done, or known.
+        The session's shape, if it differs and has as many elements; None if it is the same or not fixed.
     """
     own, wanted = ([size for size in given if isinstance(size, int)] for given in (shape, sizes))
     if len(own) != len(shape) or len(wanted) != len(sizes) or own == wanted or math.prod(own) != math.prod(wanted):
@@ -138,10 +138,10 @@ def given_shape(shape: Sequence[object], sizes: Sequence[object]) -> tuple[int, 
 
 
 def permuted_name(name: str) -> str:
-    """Name of an input that is taken as it lies in memory.
+    """Name of an input that the model takes in memory order.
 
     Args:
-        name: The input's name in the model that takes it in PyTorch's order.
+        name: The input's name.
 
     Returns:
         A name that no FX node has.

@@ -1,7 +1,7 @@
-"""The code between partitions: one straight-line function per graph, no interpreter.
+"""The code between partitions: one generated straight-line function per graph, no interpreter.
 
-Waves of PyTorch and partitions alternate as planned. Values are dropped after their last use, as the interpreter of
-AOTAutograd's graphs would, so that activations do not pile up.
+Waves of PyTorch nodes and partitions alternate as planned. Values are deleted after their last use, as AOTAutograd's own
+code does, so that activations do not accumulate.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def eager_nodes(plan: Plan) -> tuple[torch.fx.Node, ...]:
-    """The nodes that PyTorch runs and that are worth counting.
+    """The nodes that PyTorch runs and that the lens counts.
 
     Args:
         plan: As made by `plan_partitions`.
@@ -39,13 +39,13 @@ def eager_nodes(plan: Plan) -> tuple[torch.fx.Node, ...]:
 def make_program(
     plan: Plan, owner: torch.nn.Module, runners: Sequence[PartitionRunner], log: EagerLog | None
 ) -> Callable[[list[Any]], list[Any]]:
-    """Write the function that runs a graph.
+    """Generate the function that runs a graph.
 
     Args:
         plan: Where each node runs.
         owner: Module that holds the attributes the graph refers to.
         runners: One per partition, in order.
-        log: Counts and times of the nodes PyTorch runs, if anyone watches.
+        log: Counts and times the nodes that PyTorch runs; None: nothing is recorded.
 
     Returns:
         A boxed function: it takes a list, empties it, and returns a list.
@@ -104,7 +104,7 @@ class _Writer:
                 yield _Step(reads=part.inputs, writes=part.outputs, partition=index)
 
     def _needed(self, steps: list[_Step], output: torch.fx.Node) -> list[_Step]:
-        """Leave out numbers that nothing outside a partition reads."""
+        """Skip size computations that only partitions read."""
         wanted = set(output.all_input_nodes)
         kept = []
         for step in reversed(steps):

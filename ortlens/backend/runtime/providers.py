@@ -1,4 +1,4 @@
-"""Which execution providers a session gets, from what the user said and where the tensors are."""
+"""Execution providers of a session, chosen by the options and the devices of the tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RANK = {CPU: 2, "CUDAExecutionProvider": 1}  # other providers first, then CUDA
 
 @functools.cache
 def available() -> tuple[str, ...]:
-    """The providers that the installed ONNX Runtime was built with and can load.
+    """The providers that the installed ONNX Runtime contains and can load.
 
     Returns:
         Names, in ONNX Runtime's order of preference.
@@ -36,16 +36,16 @@ def reason_against(device_type: str) -> str | None:
     """Why tensors on a device cannot go to ONNX Runtime.
 
     Args:
-        device_type: Type of a `torch.device`, as `cuda`.
+        device_type: Type of a `torch.device`, such as `cuda`.
 
     Returns:
         None when they can, else the reason.
     """
     provider = _BY_DEVICE.get(device_type)
     if provider is None:
-        return f"device {device_type!r} has no ONNX Runtime counterpart (cpu, cuda and maia have)"
+        return f"device {device_type!r} has no ONNX Runtime counterpart; cpu, cuda and maia have one"
     if provider not in available():
-        return f"{provider} is not in the installed ONNX Runtime (it has {', '.join(available())})"
+        return f"{provider} is not in the installed ONNX Runtime, which has {', '.join(available())}"
     return None
 
 
@@ -53,11 +53,11 @@ def providers_for(devices: Iterable[torch.device], options: OrtBackendOptions) -
     """The providers of a session.
 
     Args:
-        devices: Devices of the inputs, else of the outputs.
+        devices: Devices of the inputs, or of the outputs if there are none.
         options: Preferred first, then inferred, then default ones.
 
     Returns:
-        `(name, options)` pairs without repetition, the CPU provider at the end.
+        `(name, options)` pairs without duplicates, the CPU provider last.
 
     Raises:
         UsageError: A provider that the user named is not available; the message lists those that are.

@@ -156,7 +156,9 @@ class PartitionRunner:
 
     def calls(self) -> int:
         """How many times sessions of this partition have run."""
-        return int(repr(self._counter).removeprefix("count(").removesuffix(")"))  # `copy` and pickling of counters end with Python 3.14
+        return int(
+            repr(self._counter).removeprefix("count(").removesuffix(")")
+        )  # Python 3.14 removes the pickling of counters, the other way to read one
 
     def weight_nodes(self) -> frozenset[torch.fx.Node]:
         """The inputs that are parameters or buffers."""

@@ -1,4 +1,4 @@
-"""What a session is made of: model, options, execution providers, threads, and the rewrites to do without."""
+"""The configuration of a session: model, options, execution providers, threads, and the rewrites to disable."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from ortlens.backend.runtime import threads
 
 _WRONG_OPTIMIZERS = ("Pad_Fusion",)
-"""Rewrites of ONNX Runtime that change the numbers: Pad_Fusion takes a Pad with zeros into a MaxPool, which pads with -inf."""
+"""Rewrites that change results: Pad_Fusion fuses a Pad with zeros into a MaxPool, which pads with -inf."""
 
 _NORM_OPTIMIZERS = ("LayerNormFusion", "LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion")
-"""They take an epsilon that is no constant for the default of 1e-5 (`layer_norm_fusion.cc`), which changes the numbers. ONNX Runtime
-1.31 has two of the first, by level; a name that a version does not know does no harm."""
+"""They replace an epsilon that is not a constant by 1e-5 (`layer_norm_fusion.cc`), which changes results. ONNX Runtime 1.31 has two
+variants of the first, by level. Names that a version does not know are ignored."""
 
 _SLOW_OPTIMIZERS = ("SkipLayerNormFusion",)
-"""Rewrites that cost time on the CPU: an addition and a normalisation of [64, 256] take 12 us, the operator made of both 71 us."""
+"""Rewrites that are slower on the CPU: an addition and a normalisation of [64, 256] take 12 us, the fused operator 71 us."""
 
-_QUIET = 4  # ONNX Runtime's severity "fatal": what it refuses is raised, and told with its reason, anyway
+_QUIET = 4  # ONNX Runtime's severity "fatal": errors are raised with their reason anyway
 
 
-class ModelRefused(Exception):  # noqa: N818 - said of a model, caught where it is planned anew
-    """ONNX Runtime does not take a model; the cause is what it raised."""
+class ModelRefused(Exception):  # noqa: N818 - a verdict on a model; the graph is then planned again
+    """ONNX Runtime rejects a model; its own exception is the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +39,9 @@ class SessionConfig:
 
     Attributes:
         model: The model, with frozen weights as initializers.
-        options: Its options.
+        options: Options of the session.
         providers: Names and options of the execution providers, in order.
-        threads: The threads it works with, and why.
+        threads: Threads of the session, and why these.
     """
 
     model: onnx.ModelProto
@@ -50,17 +50,17 @@ class SessionConfig:
     threads: threads.ThreadChoice
 
     def session(self, serialized: bytes, *, without: Sequence[str] = ()) -> onnxruntime.InferenceSession:
-        """Make a session.
+        """Create the session.
 
         Args:
-            serialized: The model's bytes.
-            without: Rewrites of ONNX Runtime to do without, beside those that are never wanted.
+            serialized: The model, serialized.
+            without: Rewrites of ONNX Runtime to disable, besides those that are always disabled.
 
         Returns:
             The session.
 
         Raises:
-            ModelRefused: ONNX Runtime does not take the model.
+            ModelRefused: ONNX Runtime rejects the model.
         """
         try:
             return onnxruntime.InferenceSession(
@@ -68,14 +68,14 @@ class SessionConfig:
                 self.options,
                 providers=self.providers,
                 enable_fallback=0,
-                disabled_optimizers=[*unwanted_rewrites(self.model, self.providers), *_left_out_by_user(self.options), *without],
+                disabled_optimizers=[*unwanted_rewrites(self.model, self.providers), *_disabled_by_user(self.options), *without],
             )
         except Exception as error:
             raise ModelRefused(str(error)) from error
 
 
 def default_session_options(choice: threads.ThreadChoice) -> onnxruntime.SessionOptions:
-    """Options for sessions of which the user said nothing.
+    """Options of a session when the user gives no `ort_session_options`.
 
     Args:
         choice: The threads.
@@ -90,7 +90,7 @@ def default_session_options(choice: threads.ThreadChoice) -> onnxruntime.Session
 
 
 def unwanted_rewrites(model: onnx.ModelProto, chosen: Sequence[tuple[str, Any]]) -> list[str]:
-    """Rewrites of ONNX Runtime to do without.
+    """Rewrites of ONNX Runtime to disable.
 
     Args:
         model: The model, with frozen weights as initializers.
@@ -104,19 +104,19 @@ def unwanted_rewrites(model: onnx.ModelProto, chosen: Sequence[tuple[str, Any]])
     return [*_WRONG_OPTIMIZERS, *norms, *(_SLOW_OPTIMIZERS if on_cpu_only else ())]
 
 
-def _left_out_by_user(options: onnxruntime.SessionOptions) -> list[str]:
-    """The rewrites that the user's options leave out: names given with the session would take the place of theirs."""
+def _disabled_by_user(options: onnxruntime.SessionOptions) -> list[str]:
+    """The rewrites that the user's options disable: names passed with the session would replace these."""
     try:
-        return [name for name in options.get_session_config_entry(_LEFT_OUT).split(";") if name]
+        return [name for name in options.get_session_config_entry(_DISABLED_ENTRY).split(";") if name]
     except RuntimeError:  # there is no such entry
         return []
 
 
-_LEFT_OUT = "optimization.disable_specified_optimizers"
+_DISABLED_ENTRY = "optimization.disable_specified_optimizers"
 
 
 def _epsilons_are_constant(model: onnx.ModelProto) -> bool:
-    """Whether every sum under a square root has a constant in it."""
+    """Whether every sum under a square root has a constant operand."""
     constants = {tensor.name for tensor in model.graph.initializer}
     sums = {node.output[0]: node for node in model.graph.node if node.op_type == "Add"}
     under = [sums[node.input[0]] for node in model.graph.node if node.op_type == "Sqrt" and node.input[0] in sums]

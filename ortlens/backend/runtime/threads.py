@@ -1,7 +1,7 @@
-"""How many threads a session gets, and whether they spin while they wait.
+"""How many threads a session gets, and whether they spin while waiting.
 
-ONNX Runtime and PyTorch each have a pool of threads for the same cores. A thread that spins after its work takes a core from
-whoever comes next, so what is right depends on who that is.
+ONNX Runtime and PyTorch each have a thread pool for the same cores. A thread that spins after its work keeps a core from whatever
+runs next, so the best choice depends on what that is.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     import onnxruntime
 
 _SMALL = 1_000_000
-"""Operations that one thread has done in about 0.1 ms; waking another takes a fifth of that, and ONNX Runtime splits single
+"""Operations that one thread finishes in about 0.1 ms. Waking another thread takes a fifth of that, and ONNX Runtime splits single
 operators only."""
 
 _LARGE = 200_000_000
-"""Operations that take about a millisecond. PyTorch's threads spin for about as long after their work; ending them and starting
-them anew takes 0.2 ms where a core is free."""
+"""Operations that take about a millisecond. PyTorch's threads spin for about as long after their work; ending and restarting them takes
+0.2 ms if a core is free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +35,10 @@ class ThreadChoice:
     """The threads of a session.
 
     Attributes:
-        count: Threads that work on one operator; 0 when the user's `SessionOptions` leave it to ONNX Runtime.
-        spinning: Whether they wait actively while a run goes on.
+        count: Threads that work on one operator; 0 if the user's `SessionOptions` leave the number to ONNX Runtime.
+        spinning: Whether they wait actively during a run.
         reason: Why, in words.
-        rests_torch: Whether PyTorch's threads are ended before each run: they would spin on while the session wants their cores.
+        rests_torch: Whether PyTorch's threads are ended before each run, because they would keep spinning on the cores of the session.
     """
 
     count: int
@@ -47,7 +47,7 @@ class ThreadChoice:
     rests_torch: bool = False
 
     def rest(self) -> Callable[[], Any] | None:
-        """What to call before each run; None when there is nothing to do."""
+        """The function to call before each run; None if there is none."""
         return _torch.thread_rester() if self.rests_torch else None
 
     def apply(self, options: onnxruntime.SessionOptions) -> None:
@@ -58,53 +58,53 @@ class ThreadChoice:
         """
         options.intra_op_num_threads = self.count
         options.add_session_config_entry("session.intra_op.allow_spinning", "1" if self.spinning else "0")
-        if self.spinning:  # between runs the cores belong to whoever else wants them
+        if self.spinning:  # between runs the cores are free for other work
             options.add_session_config_entry("session.force_spinning_stop", "1")
 
 
 def choose(work: int | None, *, alternates: bool) -> ThreadChoice:
-    """The threads for a partition.
+    """Choose the threads for a partition.
 
     Args:
         work: As counted by `work_of`.
         alternates: Whether PyTorch computes something before or after it in every call.
 
     Returns:
-        The choice, made anew for every session: torch's number of threads may have changed.
+        The choice. It is made again for every session, because torch's number of threads may have changed.
     """
     count = torch.get_num_threads()
     if count == 1:
-        return ThreadChoice(count=1, spinning=False, reason="one, as PyTorch has")
+        return ThreadChoice(count=1, spinning=False, reason="1, as many as PyTorch uses")
     if work is not None and work < _SMALL:
-        return ThreadChoice(count=1, spinning=False, reason=f"one: {work:,} operations are done before a second thread wakes")
+        return ThreadChoice(count=1, spinning=False, reason=f"1: {work:,} operations finish before a second thread wakes")
     if alternates:
         rests = work is not None and work >= _LARGE and _torch.thread_rester() is not None
         return ThreadChoice(
             count=count,
             spinning=False,
-            reason=f"{count}, as PyTorch has; they sleep while they wait, since PyTorch computes too"
-            + (", and PyTorch's are ended before each run, for they would spin" if rests else ""),
+            reason=f"{count}, as many as PyTorch uses; they sleep while waiting, because PyTorch computes too"
+            + ("; PyTorch's threads are ended before each run, because they would spin" if rests else ""),
             rests_torch=rests,
         )
     return ThreadChoice(
-        count=count, spinning=True, reason=f"{count}, as PyTorch has; they spin within a run, since all of the graph runs here"
+        count=count, spinning=True, reason=f"{count}, as many as PyTorch uses; they spin during a run, because the whole graph runs here"
     )
 
 
 def usable_cores() -> int:
-    """Cores that this process may use, which a container or an affinity mask may have made fewer than there are."""
+    """Cores that this process may use; a container or an affinity mask may allow fewer than the machine has."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def work_of(nodes: Iterable[torch.fx.Node]) -> int | None:
-    """How much a partition computes.
+    """Estimate how much a partition computes.
 
     Args:
         nodes: Its FX nodes, with `meta["val"]`.
 
     Returns:
-        Floating-point operations of matrix products plus the elements of everything; None when sizes are symbolic.
+        Floating-point operations of matrix products plus the number of elements of all values; None if sizes are symbolic.
     """
     total = 0
     for node in nodes:
@@ -117,7 +117,7 @@ def work_of(nodes: Iterable[torch.fx.Node]) -> int | None:
 
 
 def of_the_user(options: onnxruntime.SessionOptions) -> ThreadChoice:
-    """What the user's own options say.
+    """Read the threads from the user's own options.
 
     Args:
         options: As given for `ort_session_options`.
@@ -127,6 +127,6 @@ def of_the_user(options: onnxruntime.SessionOptions) -> ThreadChoice:
     """
     try:
         spinning = options.get_session_config_entry("session.intra_op.allow_spinning") != "0"
-    except RuntimeError:  # not said: ONNX Runtime spins
+    except RuntimeError:  # no such entry: ONNX Runtime spins
         spinning = True
-    return ThreadChoice(count=options.intra_op_num_threads, spinning=spinning, reason="as the given ort_session_options say")
+    return ThreadChoice(count=options.intra_op_num_threads, spinning=spinning, reason="set by ort_session_options")

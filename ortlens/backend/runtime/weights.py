@@ -1,4 +1,4 @@
-"""Frozen weights: constants of a session that share torch's memory, and the check that they still are what they were."""
+"""Frozen weights: constants of a session that share torch's memory, and the check that they have not changed."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     import onnx
 
 LOCATION = "weights"
-"""Where the model says that frozen weights are; they are handed to the session in memory under that name."""
+"""The location that the model names for frozen weights; the session receives them in memory under that name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenWeight:
-    """One weight as it was when the session was made.
+    """One weight as it was when the session was created.
 
     Attributes:
         name: Name of the input it replaces.
-        tensor: The parameter or buffer itself, for its identity.
+        tensor: The parameter or buffer itself, to compare by identity.
         version: torch's count of in-place writes.
-        pointer: Address of its data; `param.data = other` changes it and leaves the version alone.
-        contiguous: The tensor whose bytes the session uses; the same memory unless the weight is not contiguous.
-        sample: A window on some of its elements; None for a weight without elements.
-        sampled: What was in it.
+        pointer: Address of its data; `param.data = other` changes it but not the version.
+        contiguous: The tensor whose bytes the session uses; a copy only if the weight is not contiguous.
+        sample: A view of some of its elements; None for a weight without elements.
+        sampled: A copy of these elements.
     """
 
     name: str
@@ -47,23 +47,23 @@ class FrozenWeight:
             tensor: What is passed for the weight now.
 
         Returns:
-            True when it is the same tensor, with the same count of writes, at the same address, and its sample is what it was.
-            The sample is there for writes past torch's count (`param.data.add_(...)`, a numpy view): it shows those that
-            change the whole tensor, not those that change a few elements only.
+            True if it is the same tensor, with the same count of writes, at the same address and with the same sample. The sample
+            catches writes that torch does not count (`param.data.add_(...)`, a numpy view) if they change the whole tensor, not if they
+            change a few elements.
         """
         unmoved = tensor is self.tensor and _torch.version_of(tensor) == self.version and tensor.data_ptr() == self.pointer
         return unmoved and self.sample == self.sampled
 
 
 def freeze(name: str, tensor: Any) -> FrozenWeight | None:
-    """Note a weight.
+    """Note the present state of a weight.
 
     Args:
         name: Name of the input it replaces.
         tensor: The value passed for it.
 
     Returns:
-        The note, or None when changes of this tensor could not be noticed: one made in inference mode has no version.
+        The note, or None if changes of this tensor could not be noticed: a tensor made in inference mode has no version.
     """
     if not isinstance(tensor, torch.Tensor) or tensor.is_inference() or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         return None
@@ -83,17 +83,17 @@ def freeze(name: str, tensor: Any) -> FrozenWeight | None:
 
 _WORDS = {1: (ctypes.c_uint8, "B"), 2: (ctypes.c_uint16, "H"), 4: (ctypes.c_uint32, "I"), 8: (ctypes.c_uint64, "Q")}
 _SAMPLES = 8
-"""Each is a cache line that may have to come from memory with every call, so more of them cost more than they tell."""
+"""Each is a cache line that every call may have to load from memory; more of them cost more than they reveal."""
 
 
 def _sample_of(tensor: torch.Tensor) -> memoryview | None:
-    """A window on some elements of a weight, evenly spread over its memory, which compares in less than 0.1 us.
+    """A view of some elements of a weight, evenly spread over its memory, which compares in less than 0.1 us.
 
     Args:
-        tensor: Strided, in the memory of the CPU; to be kept alive by who keeps the window.
+        tensor: Strided, in CPU memory; must be kept alive as long as the view.
 
     Returns:
-        Their bits, as they are whenever one looks; None when there is no element, or none of a size that has a name.
+        Their present bits; None if there is no element, or if elements have another size than 1, 2, 4 or 8 bytes.
     """
     if tensor.element_size() not in _WORDS or not tensor.numel():
         return None
@@ -102,7 +102,7 @@ def _sample_of(tensor: torch.Tensor) -> memoryview | None:
     memory: memoryview = memoryview((word * span).from_address(tensor.data_ptr())).cast("B").cast(cast("Any", name))
     row = max((stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1), default=1)
     step = span // _SAMPLES
-    if step > row:  # a whole number of rows and the golden ratio of one, or else it is every second row and a few columns only
+    if step > row:  # whole rows plus the golden ratio of one; otherwise it would hit every second row and few columns
         step = step // row * row + int(0.618 * row)
     return memory[:: step | 1]
 
@@ -120,25 +120,25 @@ def ort_values(weights: list[FrozenWeight]) -> tuple[list[str], list[Any]]:
 
 
 def copied_bytes(weights: list[FrozenWeight], *, inline: bool) -> int:
-    """How much of frozen weights a session does not share with torch.
+    """Size of the frozen weights that a session does not share with torch.
 
     Args:
         weights: As returned by `freeze`.
         inline: As for `with_frozen`.
 
     Returns:
-        Bytes: all when they are inside the model, else those that had to be made contiguous.
+        Bytes: of all weights if they are inside the model, else of those that had to be made contiguous.
     """
     return sum(weight.contiguous.nbytes for weight in weights if inline or weight.contiguous.data_ptr() != weight.pointer)
 
 
 def with_frozen(model: onnx.ModelProto, weights: list[FrozenWeight], *, inline: bool = False) -> onnx.ModelProto:
-    """A model in which some inputs are constants.
+    """Turn some inputs of a model into constants.
 
     Args:
-        model: Left as it is.
+        model: Not changed.
         weights: The inputs to turn into constants.
-        inline: Copy the bytes into the model, which protobuf limits to 2 GiB; otherwise they stay outside, under `LOCATION`.
+        inline: Copy the bytes into the model, which protobuf limits to 2 GiB; otherwise they stay outside, at `LOCATION`.
 
     Returns:
         A copy with one initializer per weight.

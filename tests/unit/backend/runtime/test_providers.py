@@ -65,5 +65,5 @@ def test_reasons_against_a_device() -> None:
 
 def test_a_device_whose_provider_is_missing_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(providers, "available", lambda: (CPU,))
-    assert providers.reason_against("cuda") == f"{CUDA} is not in the installed ONNX Runtime (it has {CPU})"
+    assert providers.reason_against("cuda") == f"{CUDA} is not in the installed ONNX Runtime, which has {CPU}"
     assert names("cuda:0") == [CPU]

@@ -35,7 +35,7 @@ def test_work_is_flops_and_elements() -> None:
     assert work(8) == 2 * 8**3 + 2 * 8**2
 
 
-@pytest.mark.parametrize(("alternates", "spinning", "said"), [(False, True, "all of the graph"), (True, False, "PyTorch computes too")])
+@pytest.mark.parametrize(("alternates", "spinning", "said"), [(False, True, "the whole graph"), (True, False, "PyTorch computes too")])
 def test_who_else_computes_decides_on_spinning(alternates: bool, spinning: bool, said: str) -> None:  # noqa: FBT001
     choice = threads.choose(work(256), alternates=alternates)
     assert (choice.count, choice.spinning) == (2, spinning)
@@ -52,7 +52,7 @@ def test_sizes_that_may_grow_are_not_taken_for_little_work() -> None:
 
 def test_never_more_than_pytorch() -> None:
     torch.set_num_threads(1)
-    assert threads.choose(work(256), alternates=False) == threads.ThreadChoice(count=1, spinning=False, reason="one, as PyTorch has")
+    assert threads.choose(work(256), alternates=False) == threads.ThreadChoice(count=1, spinning=False, reason="1, as many as PyTorch uses")
 
 
 @pytest.mark.parametrize("spinning", [True, False])

@@ -5,7 +5,8 @@ from itertools import cycle
 
 import pytest
 
-from ortlens.lens.measuring.probes import Trial, finding_of
+from ortlens.lens.measuring.probes import finding_of
+from ortlens.lens.measuring.trials import Trial
 from ortlens.lens.measuring.turns import Comparison, clocked, compare, comparison_of
 from ortlens.trace.records import Finding
 

@@ -1,0 +1,111 @@
+"""What a probe measures: one change to a call of the target, or to the runs of one partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ortlens.lens.measuring.turns import clocked
+from ortlens.lens.twins import uncounted
+
+if TYPE_CHECKING:
+    from ortlens.backend.graph import CompiledGraph
+    from ortlens.backend.recording.reporter import Identity
+    from ortlens.backend.runtime.runner import PartitionRunner
+    from ortlens.backend.runtime.threads import ThreadChoice
+
+Run: TypeAlias = Callable[..., tuple[Any, ...]]
+"""Runs a partition: takes its inputs, returns its outputs."""
+
+Pair: TypeAlias = tuple[Callable[[], int], Callable[[], int]]
+"""The present setting and the changed one; each runs once and returns the time in ns."""
+
+
+@dataclass(slots=True, eq=False)
+class Seen:
+    """A partition as it ran in one call of the target.
+
+    Attributes:
+        runner: Its runner.
+        graph: Its graph.
+        identity: Its ids.
+        values: Inputs of its first run.
+        runs: How often it ran.
+    """
+
+    runner: PartitionRunner
+    graph: CompiledGraph
+    identity: Identity
+    values: tuple[Any, ...] = ()
+    runs: int = 0
+
+    @property
+    def choice(self) -> ThreadChoice:
+        """The threads of its session."""
+        return self.runner.sessions[-1].threads
+
+    @property
+    def node_count(self) -> int:
+        """Its compute nodes."""
+        return len(self.runner.part.nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One change to measure.
+
+    Attributes:
+        rule: The rule that the finding belongs to.
+        subject: The finding's subject.
+        change: The change, as a noun: `letting threads sleep`.
+        mitigation: How to make it permanent.
+        pair: Makes the two ways to compare; returns None when there is nothing to compare after all.
+        per_call: How often the timed run happens in one call of the target.
+    """
+
+    rule: str
+    subject: str
+    change: str
+    mitigation: str
+    pair: Callable[[], Pair | None]
+    per_call: int = 1
+
+
+def present(seen: Seen) -> Run:
+    """The present setting: the session in use, uncounted.
+
+    Args:
+        seen: The partition.
+
+    Returns:
+        A function of the partition's inputs.
+    """
+    return uncounted(seen.runner, seen.runner.sessions[-1].session)
+
+
+def prepared(variant: PartitionRunner, seen: Seen) -> Run:
+    """A variant of a partition with its session.
+
+    Args:
+        variant: The variant's runner.
+        seen: The partition, whose weights the session gets.
+
+    Returns:
+        A function of the partition's inputs.
+    """
+    variant.prepare(seen.values)
+    return variant.run
+
+
+def timed(run: Run, values: tuple[Any, ...]) -> Callable[[], int]:
+    """Time a run on the same inputs.
+
+    Args:
+        run: Runs a partition.
+        values: Inputs of the partition.
+
+    Returns:
+        A function that runs once and returns the time in ns.
+    """
+    return clocked(lambda: run(*values))
