@@ -26,10 +26,10 @@ PAGE = ROOT / "docs" / "conformance.md"
 _FIXED_COLUMNS = 2
 _HEADER = """# Conformance
 
-What the removed backend and the exporter's own ONNX Runtime checks did, line by line, and whether it holds. This page is written by
-`make conformance`, which runs the tests in `tests/conformance` with every operator case on every road; each version of torch that the
-suite ran under keeps its column. "works (12)" says that all of 12 tests pass, "**11 of 12**" that one does not.
-All columns are from CPU machines. Nothing here was run on a CUDA device; choosing providers and naming devices is tested without one.
+Each line is a behaviour of the removed backend or of the exporter's own ONNX Runtime checks, with the result here. `make conformance`
+writes this page. It runs `tests/conformance` with every operator case static, dynamic and exported, and keeps one column per version of
+torch. "works (12)" means that all 12 tests pass, "**11 of 12**" that one fails. All columns are from CPU machines. Nothing here was run on
+a CUDA device; choosing providers and naming devices is tested without one.
 
 """
 

@@ -26,15 +26,15 @@ _COLUMNS = (
 )
 _HEAD = """# Model zoo
 
-Architectures of `transformers` through `torch.compile(model, backend=ortlens.Lens())`: small random configs, float32, eval mode,
-every weight moved off its initial value. Each runs in a process of its own: once eagerly (a first call of some models installs hooks,
-which would break the graph), then twice compiled, and every output is compared with the eager one (absolute tolerance 1e-4, of the
-largest value where that is below one; relative 1e-3). `make zoo` measures all and writes this page.
+Architectures of `transformers` through `torch.compile(model, backend=ortlens.Lens())`, with small random configs, float32, eval mode and
+perturbed weights. Each runs in its own process: once eagerly, because the first call of some models installs hooks that would break the
+graph, then twice compiled. Every output is compared with the eager one. The absolute tolerance is 1e-4, scaled by the largest value if that
+is below one; the relative tolerance is 1e-3. `make zoo` measures all architectures and writes this page.
 
 """
 _FOOT = """
-Nodes are compute nodes after decomposition, over all graphs; coverage is the share of them that ONNX Runtime runs. A graph break is
-PyTorch's: the code asks a tensor for its value there, and every backend gets the same graphs. See [the frames](reference/columns.md).
+Nodes are compute nodes after decomposition, in all graphs. Coverage is the share of them that ONNX Runtime runs. Graph breaks come from
+PyTorch, where the code needs the value of a tensor; every backend gets the same graphs. See [the frames](reference/columns.md).
 """
 
 
