@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 
+import ortlens
 from tests.zoo.__main__ import PAGE
-from tests.zoo.measure import Measurement, measure
+from tests.zoo.measure import Measurement, is_ours, measure
 from tests.zoo.page import FAILS, page_from_measurements, rows_from_page
 from tests.zoo.table import ARCHITECTURES
 
@@ -43,6 +46,16 @@ def test_the_zoo_is_large_and_most_of_it_runs_whole() -> None:
     assert len(rows) >= 45
     assert len(whole) >= 30
     assert {architecture.family for architecture in ARCHITECTURES.values()} == {ARCHITECTURES[name].family for name in whole}
+
+
+def test_a_warning_is_a_complaint_when_it_is_ours() -> None:
+    def heard(message: str, file: str) -> warnings.WarningMessage:
+        return warnings.WarningMessage(message, UserWarning, file, 1)
+
+    quoted = "Dynamo detected a call to a cached function at '/home/ada/ortlens/.venv/lib/fsdp.py:60'"
+    assert not is_ours(heard(quoted, "/home/ada/ortlens/.venv/lib/torch/_dynamo/functions.py"))
+    assert is_ours(heard("ortlens: a graph went back to PyTorch", "model.py"))
+    assert is_ours(heard("invalid value", ortlens.__file__))
 
 
 def test_a_failure_shows_on_the_page() -> None:
