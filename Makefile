@@ -24,6 +24,9 @@ help: ## Show this list
 	@printf '\nPYTHON=%s (3.11 or newer) makes %s. PIP_ARGS goes to every pip install, e.g. an index with CPU builds of torch.\n' \
 		'$(PYTHON)' '$(VENV)'
 
+# Rewriting the asserts of all tests anew costs each worker half a minute: let Python keep what it compiled, whatever the shell says.
+export PYTHONDONTWRITEBYTECODE =
+
 # ------------------------------------------------------------------------------------------------ the virtual environment
 
 $(BIN)/python:
