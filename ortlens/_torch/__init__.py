@@ -1,18 +1,18 @@
-"""The only package of ortlens that touches private names of torch.
+"""The only package of ortlens that uses private names of torch.
 
-Each entry says why there is no public way and where the thing lives in torch 2.13, so that the next version's
-changes are looked for here and nowhere else. torch is imported on first use: `import ortlens` stays light.
+Each entry gives its place in torch 2.13 and the reason why no public name does, so that a new version of torch is checked here and
+nowhere else. torch is imported on first use: `import ortlens` stays light.
 
 | what | torch 2.13 | why private |
 | --- | --- | --- |
-| ONNX functions and their dispatcher | `torch/onnx/_internal/exporter/_registration.py`, `_dispatching.py` | no public per-node entry |
-| the recorder of ONNX Script calls | `torch/onnx/_internal/exporter/_building.py` | same |
-| the type promotion pass | `torch/onnx/_internal/fx/passes/type_promotion.py` | same |
-| AOTAutograd for backends | `torch/_dynamo/backends/common.py` | the documented way for custom backends, underscore and all |
-| compile ids, static inputs, fake mode | `torch/_guards.py` | Dynamo publishes them nowhere else |
-| counts of what could not be traced | `torch/_dynamo/utils.py` | all that torch 2.9 keeps of some breaks |
-| the structured trace | `torch/_logging/_internal.py` | the log that tlparse reads |
-| times of Dynamo's look-ups | `torch/autograd/profiler_legacy.py` | public, but on its way out; the newer one writes to stderr |
+| ONNX functions and their dispatcher | `torch/onnx/_internal/exporter/_registration.py`, `_dispatching.py` | no public entry for one node |
+| recording ONNX Script calls | `torch/onnx/_internal/exporter/_building.py` | the same |
+| the type promotion pass | `torch/onnx/_internal/fx/passes/type_promotion.py` | the same |
+| AOTAutograd for backends | `torch/_dynamo/backends/common.py` | documented for custom backends in spite of the underscore |
+| compile ids, static inputs, fake mode | `torch/_guards.py` | not available elsewhere |
+| counts of failures to trace | `torch/_dynamo/utils.py` | torch 2.9 keeps nothing else of some breaks |
+| the structured trace | `torch/_logging/_internal.py` | the log that tlparse reads has no public name |
+| times of Dynamo's cache look-ups | `torch/autograd/profiler_legacy.py` | public but deprecated; the new profiler writes to stderr |
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from ortlens._torch.aot import (
     input_sources,
     lookup_backend,
     mutated_input_indices,
-    returns_plainly,
+    returns_outputs_unchanged,
     static_input_indices,
 )
 from ortlens._torch.dynamo import (
     TRACE_LOGGER,
     code_being_compiled,
-    compiled_apart,
     compiled_callable,
     current_compile_id,
+    display_code,
     dynamo_backend,
     dynamo_entry,
     graph_break_hints,
     graph_break_registry,
-    lookups_heard,
+    isolated_compilations,
     recompiled_scope,
-    told_code,
-    untold_failures,
+    record_lookups,
+    unlogged_failures,
 )
 from ortlens._torch.exporter import (
     NodeRecorder,
@@ -53,12 +53,12 @@ from ortlens._torch.exporter import (
     registry_with,
     shared_registry,
 )
-from ortlens._torch.process import thread_rester, torch_folder
+from ortlens._torch.process import openmp_pause, torch_folder
 from ortlens._torch.programs import (
     composite_decompositions,
     exported_guards,
     exported_inputs,
-    with_guards_of_its_own_names,
+    with_renamed_guards,
     without_tokens,
 )
 from ortlens._torch.tensors import (
@@ -87,12 +87,12 @@ __all__ = [
     "aot_backend",
     "autocasts",
     "code_being_compiled",
-    "compiled_apart",
     "compiled_callable",
     "composite_decompositions",
     "current_compile_id",
     "decomposition_table",
     "dispatch",
+    "display_code",
     "dynamo_backend",
     "dynamo_entry",
     "example_of",
@@ -110,28 +110,28 @@ __all__ = [
     "is_fake_of",
     "is_symbolic",
     "is_wrapper",
+    "isolated_compilations",
     "lookup_backend",
-    "lookups_heard",
     "map_tensors",
     "mutated_input_indices",
     "needs_data",
+    "openmp_pause",
     "qualified_name",
     "quiet",
     "real_tensors",
     "recompiled_scope",
+    "record_lookups",
     "registry_with",
-    "returns_plainly",
+    "returns_outputs_unchanged",
     "shared_registry",
     "size_hint",
     "static_input_indices",
     "symbols_of",
     "tensors_of",
-    "thread_rester",
-    "told_code",
     "torch_folder",
     "unflatten",
-    "untold_failures",
+    "unlogged_failures",
     "version_of",
-    "with_guards_of_its_own_names",
+    "with_renamed_guards",
     "without_tokens",
 ]

@@ -1,4 +1,4 @@
-"""AOTAutograd and what it knows while it compiles."""
+"""AOTAutograd, and what it knows about the graph that it compiles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def aot_backend(
     inference: Callable[..., Any],
     decompositions: Mapping[Any, Callable[..., Any]],
 ) -> Callable[..., Any]:
-    """A Dynamo backend that sends graphs through AOTAutograd.
+    """Make a Dynamo backend that compiles graphs through AOTAutograd.
 
     Args:
         forward: Compiles the forward graph of a training step.
@@ -45,12 +45,12 @@ def aot_backend(
 
 
 def _of_the_compilation(inputs: Sequence[Any]) -> list[Any]:
-    """A Dynamo graph's inputs, fake tensors of other modes made anew in the mode of the running compilation.
+    """Convert the fake tensors among a Dynamo graph's inputs to the fake mode of the running compilation.
 
-    A dry run's tensors are the caller's fakes. AOTAutograd works in a mode that Dynamo makes for it, keeping the sizes'
-    symbols (`compile_and_call_fx_graph` in `torch/_dynamo/output_graph.py`). torch 2.9 refuses fakes of another mode
-    (`detect_fake_mode` in `torch/_guards.py`); 2.13 takes them, by the same conversion without what Dynamo noted of their
-    sizes (`process_inputs` in `torch/_functorch/_aot_autograd/frontend_utils.py`). Converted here, all versions see the same.
+    In a dry run the caller's tensors are fake. AOTAutograd uses a mode of its own that Dynamo makes, which keeps the symbols of the
+    sizes (`compile_and_call_fx_graph` in `torch/_dynamo/output_graph.py`). torch 2.9 rejects fakes of another mode
+    (`detect_fake_mode` in `torch/_guards.py`). torch 2.13 converts them, but without what Dynamo knows about their sizes
+    (`process_inputs` in `torch/_functorch/_aot_autograd/frontend_utils.py`). Converting here gives the same result in all versions.
     """
     from torch._guards import TracingContext
 
@@ -62,14 +62,14 @@ def _of_the_compilation(inputs: Sequence[Any]) -> list[Any]:
 
 
 def _fake_again(value: torch.Tensor, mode: Any, context: Any) -> Any:
-    """A fake tensor's twin in another mode, its dynamic sizes the symbols that Dynamo gave them."""
+    """Copy a fake tensor to another mode; its dynamic sizes keep Dynamo's symbols."""
     noted = context.tensor_to_context.get(value)
     source = getattr(noted, "tensor_source", None)
     return mode.from_tensor(value, symbolic_context=noted, source=source, trace=noted is None)
 
 
 def static_input_indices() -> frozenset[int]:
-    """Which inputs of the AOT graph being compiled are parameters and buffers.
+    """Find the parameters and buffers among the inputs of the AOT graph being compiled.
 
     Returns:
         Positions; empty outside a compilation.
@@ -82,10 +82,10 @@ def static_input_indices() -> frozenset[int]:
 
 
 def mutated_input_indices() -> tuple[int, ...]:
-    """Which inputs of the AOT graph being compiled the program writes to; their new values are the graph's first outputs.
+    """Find the inputs that the program writes to; their new values are the first outputs of the AOT graph being compiled.
 
     Returns:
-        Positions, in the order of these outputs; empty outside a compilation.
+        Positions, in the order of those outputs; empty outside a compilation.
     """
     from torch._guards import TracingContext
 
@@ -97,13 +97,13 @@ def lookup_backend(backend: str | Callable[..., Any]) -> Callable[..., Any]:
     """Find a Dynamo backend by name.
 
     Args:
-        backend: A registered name, or a backend, which is returned as it is.
+        backend: A registered name, or a backend, which is returned unchanged.
 
     Returns:
         The backend.
 
     Raises:
-        InvalidBackend: The name is not registered (`torch._dynamo.exc`).
+        InvalidBackend: No backend of this name is registered (`torch._dynamo.exc`).
     """
     from torch._dynamo.backends.registry import lookup_backend as lookup
 
@@ -112,13 +112,13 @@ def lookup_backend(backend: str | Callable[..., Any]) -> Callable[..., Any]:
 
 
 def input_sources(graph_module: torch.fx.GraphModule) -> list[str | None]:
-    """Where the inputs of a Dynamo graph come from, in the user's own terms.
+    """Find the sources of a Dynamo graph's inputs, as expressions over the user's variables.
 
     Args:
-        graph_module: As Dynamo hands it to a backend.
+        graph_module: As Dynamo passes it to a backend.
 
     Returns:
-        Per placeholder, text such as `L['self']._modules['up']._parameters['weight']`; None where Dynamo says nothing.
+        Per placeholder, text such as `L['self']._modules['up']._parameters['weight']`; None if Dynamo records no source.
     """
     sources = []
     for node in graph_module.graph.nodes:
@@ -130,24 +130,25 @@ def input_sources(graph_module: torch.fx.GraphModule) -> list[str | None]:
 
 
 def example_of(node: torch.fx.Node) -> Any:
-    """The fake value that Dynamo traced with.
+    """Return the fake value that Dynamo traced with.
 
     Args:
         node: A placeholder of its graph.
 
     Returns:
-        The value; None when there is none.
+        The value; None if there is none.
     """
     return node.meta.get("example_value")
 
 
-def returns_plainly() -> bool:
-    """Whether the graph being compiled gives its outputs as they are: none is written back, a view of an input, or a subclass.
+def returns_outputs_unchanged() -> bool:
+    """Whether AOTAutograd returns the outputs of the graph being compiled unchanged.
 
-    AOTAutograd wraps other graphs in code that does the rest (`torch/_functorch/_aot_autograd/runtime_wrappers.py`).
+    It does not if an output is written back to an input, is a view of one, or is a tensor subclass; it then wraps the graph
+    (`torch/_functorch/_aot_autograd/runtime_wrappers.py`).
 
     Returns:
-        False also when nothing is known.
+        False also outside a compilation.
     """
     from torch._functorch._aot_autograd.schemas import OutputType, SubclassCreationMeta
     from torch._guards import TracingContext
@@ -162,7 +163,7 @@ def returns_plainly() -> bool:
 
 
 def autocasts() -> bool:
-    """Whether operators that run now would convert their inputs for some device; compiled graphs must run without that.
+    """Whether autocast is on for some device; compiled graphs must run without it.
 
     Returns:
         True inside `torch.autocast`.

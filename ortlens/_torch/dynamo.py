@@ -1,4 +1,4 @@
-"""Dynamo: whose compilation this is, what broke, and what its look-ups take."""
+"""Dynamo: the running compilation, graph breaks, and the time of cache look-ups."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOOKUP, _REGION, _CLOCK = "TorchDynamo Cache Lookup", "Torch-Compiled Region: "
 
 
 def current_compile_id() -> str | None:
-    """Dynamo's id of the running compilation.
+    """Return Dynamo's id of the running compilation.
 
     Returns:
         Text such as `0/1`, or None outside a compilation.
@@ -39,10 +39,10 @@ def current_compile_id() -> str | None:
 
 
 def dynamo_backend() -> object | None:
-    """The backend object that the running Dynamo compilation was asked to use.
+    """Return the backend that the running Dynamo compilation uses.
 
-    Dynamo tells listeners of its trace neither who compiles nor for whom, but its own frames are on the stack:
-    `ConvertFrame.__call__` in `torch/_dynamo/convert_frame.py` holds the backend, under a wrapper of `torch.compile`.
+    Dynamo's trace names neither the backend nor the compiled callable, but its frames are on the stack: `ConvertFrame.__call__` in
+    `torch/_dynamo/convert_frame.py` holds the backend, in a wrapper of `torch.compile`.
 
     Returns:
         The innermost backend, unwrapped, or None when no compilation is on the stack.
@@ -72,22 +72,22 @@ def _innermost(backend: object) -> object:
 
 
 def dynamo_entry() -> object | None:
-    """The outermost object that Dynamo's compilation of this call came through; one per `torch.compile` call.
+    """Return an object that identifies the `torch.compile` call whose compilation runs.
 
     Returns:
-        An object whose identity tells one compiled callable from another, or None outside a compilation.
+        One object per compiled callable, to compare by identity; None outside a compilation.
     """
     return next((owner for owner in _callers_on_stack() if type(owner).__name__ == "CatchErrorsWrapper"), None)
 
 
 def compiled_callable() -> tuple[object, Callable[..., Any]] | None:
-    """What the running compilation is for: the callable that the user's call of it went through.
+    """Return the callable whose compilation runs.
 
-    `compile_wrapper` in `torch/_dynamo/eval_frame.py` has the user's function and the context that compiles it as `fn` and `self`.
+    `compile_wrapper` in `torch/_dynamo/eval_frame.py` holds the user's function as `fn` and the context that compiles it as `self`.
 
     Returns:
-        The user's function (a bound method for a module), and a function that calls it compiled, like the one that
-        `torch.compile` returned; None outside a compilation.
+        The user's function (a bound method for a module), and a function that calls it compiled, as that of `torch.compile`
+        does; None outside a compilation.
     """
     found: tuple[object, Callable[..., Any]] | None = None
     frame: FrameType | None = sys._getframe(1)
@@ -99,19 +99,19 @@ def compiled_callable() -> tuple[object, Callable[..., Any]] | None:
     return found
 
 
-def told_code(name: str, file: str, line: int | None) -> tuple[str, str, int | None]:
-    """A code object by its name and place, as a user knows it, while it is compiled.
+def display_code(name: str, file: str, line: int | None) -> tuple[str, str, int | None]:
+    """Name and location of the code being compiled, as a user knows them.
 
-    What lies in a library that Dynamo does not enter, such as `torch.nn.Sequential` or a builtin, it compiles in a function of its
+    Dynamo wraps callables of libraries that it does not trace into, such as `torch.nn.Sequential` or a builtin, in a function of its
     own: `inner` of `wrap_inline` in `torch/_dynamo/external_utils.py`.
 
     Args:
-        name: As Dynamo has it.
-        file: Likewise.
-        line: Likewise.
+        name: Name of the code object that Dynamo compiles.
+        file: Its file.
+        line: Its first line.
 
     Returns:
-        The same; for a wrapped callable its own name, a module's class, without a place: no line of the user's is known.
+        The arguments; for a wrapped callable its own name or its module's class, without file and line, which are unknown.
     """
     found = compiled_callable()
     if name != "inner" or pathlib.Path(file).parts[-3:] != _WRAPPER or found is None or not callable(found[0]):
@@ -121,7 +121,7 @@ def told_code(name: str, file: str, line: int | None) -> tuple[str, str, int | N
 
 
 def code_being_compiled() -> CodeType | None:
-    """The user's code that Dynamo is at: the argument `code` of `_compile` in `torch/_dynamo/convert_frame.py`.
+    """Return the user's code that Dynamo compiles: the argument `code` of `_compile` in `torch/_dynamo/convert_frame.py`.
 
     Returns:
         The innermost one on the stack; None outside a compilation.
@@ -135,9 +135,9 @@ def code_being_compiled() -> CodeType | None:
 
 
 def recompiled_scope() -> Mapping[str, Any]:
-    """The names that a failed guard speaks of, while Dynamo says why it recompiles.
+    """Return the variables of the user's frame while Dynamo determines why it recompiles, to evaluate a failed guard.
 
-    `get_and_maybe_log_recompilation_reasons` in `torch/_dynamo/guards.py` has the user's frame as `frame`.
+    `get_and_maybe_log_recompilation_reasons` in `torch/_dynamo/guards.py` holds the user's frame as `frame`.
 
     Returns:
         The frame's locals, and its globals under `G`; empty at any other time.
@@ -153,24 +153,24 @@ def recompiled_scope() -> Mapping[str, Any]:
 
 @functools.cache
 def graph_break_hints() -> dict[str, tuple[str, ...]]:
-    """PyTorch's hints by the id of the graph break.
+    """Map ids of graph breaks to PyTorch's hints.
 
     Returns:
-        Id -> hints, without those that have blanks to be filled in with what happened; empty when torch has no such file.
+        Id -> hints, without those that contain placeholders; empty if torch has no such file.
     """
     hints: dict[str, tuple[str, ...]] = {}
     for gb_id, item in _registered_breaks():
-        whole = "\n".join(str(part) for part in item.get("Hints") or ()).replace(" \n", " ")  # parts of one sentence end in a blank
+        whole = "\n".join(str(part) for part in item.get("Hints") or ()).replace(" \n", " ")  # the parts of one sentence end in a space
         hints.setdefault(gb_id, tuple(" ".join(hint.split()) for hint in whole.split("\n") if hint.strip() and "{" not in hint))
     return hints
 
 
 @functools.cache
 def graph_break_registry() -> dict[str, str]:
-    """PyTorch's ids of graph breaks by their type.
+    """Map types of graph breaks to PyTorch's ids.
 
     Returns:
-        Type of the break (the first line of its message) -> id such as `GB0025`; empty when torch has no such file.
+        Type of the break (the first line of its message) -> id such as `GB0025`; empty if torch has no such file.
     """
     return {str(item["Gb_type"]): gb_id for gb_id, item in _registered_breaks() if "Gb_type" in item}
 
@@ -184,15 +184,15 @@ def _registered_breaks() -> Iterator[tuple[str, dict[str, Any]]]:
             yield from ((gb_id, item) for item in items)
 
 
-def untold_failures() -> dict[str, int]:
-    """What Dynamo could not trace in functions that it inlined, where the log may not have told it.
+def unlogged_failures() -> dict[str, int]:
+    """Return failures to trace inlined functions that Dynamo may not have logged.
 
-    torch 2.9 gives up a frame that takes from a generator it cannot trace, and tells the reason nobody: it raises a
-    `SkipFrame` of no text (`LocalGeneratorObjectVariable.next_variable` in `torch/_dynamo/variables/functions.py`, which
-    2.13 does not import `SkipFrame` into). The text remains in `counters` of `torch/_dynamo/utils.py`.
+    torch 2.9 skips a frame that iterates over a generator it cannot trace, and logs no reason: it raises `SkipFrame` without a
+    message (`LocalGeneratorObjectVariable.next_variable` in `torch/_dynamo/variables/functions.py`; 2.13 no longer imports
+    `SkipFrame` there). The message is only in `counters` of `torch/_dynamo/utils.py`.
 
     Returns:
-        Dynamo's message -> how often; empty on a torch that tells.
+        Dynamo's message -> number of occurrences; empty in versions of torch that log it.
     """
     from torch._dynamo import utils
     from torch._dynamo.variables import functions
@@ -201,17 +201,17 @@ def untold_failures() -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def lookups_heard(heard: list[tuple[bool, int, int]]) -> Iterator[None]:
-    """Listen to Dynamo looking for compiled code, its guards included, and to that code starting.
+def record_lookups(heard: list[tuple[bool, int, int]]) -> Iterator[None]:
+    """Record when Dynamo looks up compiled code, including its guards, and when that code runs.
 
     torch marks both for its profiler (`TorchDynamo Cache Lookup` in `torch/csrc/dynamo/eval_frame_cpp.cpp`, `Torch-Compiled
-    Region` in `torch/_dynamo/convert_frame.py`). The older profiler is taken: what `torch.profiler` is built on writes lines to
-    stderr of its own. Rejected: `profile_guard_manager` in `torch/_C/_dynamo/guards.pyi`, which needs the locals of the frame,
-    that exist during the call alone; and its figure in the compile metrics, which is taken after a flush of the CPU's caches.
+    Region` in `torch/_dynamo/convert_frame.py`). The legacy profiler is used because that of `torch.profiler` writes lines to stderr.
+    Rejected: `profile_guard_manager` in `torch/_C/_dynamo/guards.pyi`, which needs the frame's locals, and those exist only during the
+    call; and the figure in the compile metrics, which is measured with the CPU's caches flushed.
 
     Args:
-        heard: Filled in order: `(True, start, end)` for a look-up, `(False, start, end)` for compiled code; on the clock of
-            `time.perf_counter_ns`, to about a microsecond. Nothing is heard by a torch without that profiler, or while another
+        heard: Filled in order: `(True, start, end)` for a look-up, `(False, start, end)` for compiled code, on the clock of
+            `time.perf_counter_ns`, accurate to about a microsecond. Stays empty if torch has no such profiler, or while another
             profiler runs.
     """
     import torch
@@ -225,7 +225,7 @@ def lookups_heard(heard: list[tuple[bool, int, int]]) -> Iterator[None]:
         warnings.simplefilter("ignore")
         profiler: Any = legacy.profile(enabled=not getattr(torch.autograd, "_profiler_enabled")())  # type: ignore[no-untyped-call]  # noqa: B009 - not exported
         with profiler:
-            for _ in range(2):  # the first one is cold; the profiler has a clock of its own, and this ties it to ours
+            for _ in range(2):  # aligns the profiler's clock with ours; the first marker is cold
                 with torch.autograd.profiler.record_function(_CLOCK):
                     anchor_ns = time.perf_counter_ns()
             yield
@@ -242,11 +242,11 @@ def _ends(event: Any) -> tuple[float, float]:
 
 
 @contextlib.contextmanager
-def compiled_apart() -> Iterator[dict[str, Any]]:
-    """Around compiling and calling a function whose other compilations must neither help nor count.
+def isolated_compilations() -> Iterator[dict[str, Any]]:
+    """Compile a function independently of its other compilations.
 
-    Dynamo compiles one code object a limited number of times, whatever the backend, and then gives up without a word.
-    torch 2.13 keeps the compilations of one `torch.compile` apart when asked; before, the limit is lifted meanwhile.
+    Dynamo compiles a code object only a limited number of times, counted over all backends, and then silently runs it uncompiled.
+    torch 2.13 can isolate the compilations of one `torch.compile`; for earlier versions the limit is raised inside the context.
 
     Yields:
         Keyword arguments for `torch.compile`.

@@ -1,4 +1,4 @@
-"""torch.onnx's functions and the recorder of their calls."""
+"""torch.onnx: the registry of ONNX functions, decompositions, and the recorder of function calls."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _CHATTY = ("torch.onnx", "onnxscript", "onnx_ir")
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Mute the exporter, ONNX Script and its optimiser: they warn of what is normal here.
+    """Silence the exporter, ONNX Script and its optimiser.
 
-    Absent torchvision, constants that are outputs, empty attribute lists, folding that would divide by zero: none is the
-    user's to mend, and what matters comes back as an exception.
+    They warn of a missing torchvision, of constants that are outputs, of empty attribute lists and of divisions by zero while folding.
+    None of these concerns the user, and a real failure raises.
     """
     import numpy as np
 
@@ -42,9 +42,9 @@ def quiet() -> Iterator[None]:
 
 @functools.cache
 def shared_registry() -> Any:
-    """The registry of ATen-to-ONNX functions of the installed torch and onnxscript; about 0.5 s, built once.
+    """Return the registry of ATen-to-ONNX functions of the installed torch and onnxscript; built once, in about 0.5 s.
 
-    Its operator set version must be the model's too: functions of a newer set emit operators an older model cannot hold.
+    A model must use the registry's operator set version: functions of a newer one emit operators that an older model cannot contain.
 
     Returns:
         A `torch.onnx._internal.exporter._registration.ONNXRegistry`.
@@ -56,13 +56,13 @@ def shared_registry() -> Any:
 
 
 def registry_with(custom: Mapping[Any, Callable[..., Any]] | None) -> Any:
-    """The registry, with custom functions in front.
+    """Return the registry, with custom functions taking precedence.
 
     Args:
         custom: Op overload -> ONNX Script function.
 
     Returns:
-        The shared registry when nothing is custom, else a copy.
+        The shared registry if there are no custom functions, else a copy.
     """
     base = shared_registry()
     if not custom:
@@ -73,49 +73,49 @@ def registry_with(custom: Mapping[Any, Callable[..., Any]] | None) -> Any:
     registry._opset_version = base.opset_version
     registry.functions = {target: list(metas) for target, metas in base.functions.items()}
     for target, function in custom.items():
-        with quiet():  # a function without annotations has no signature to infer, and needs none
+        with quiet():  # warns of a function without annotations, which needs none
             registry.register_op(target, function)
-        # Up to torch 2.10 the dispatcher compares signatures and would silently pass over a function that names its
-        # parameters in another way; from 2.11 on it takes the first. So the user's is left alone on its list.
+        # Up to torch 2.10 the dispatcher compares signatures and silently skips a function with other parameter names; since
+        # 2.11 it takes the first. So the user's function is the only one left for its operator.
         name = target.name() if hasattr(target, "_schema") else target
         registry.functions[name] = [meta for meta in registry.functions[name] if meta.is_custom or meta.is_complex]
     return registry
 
 
 def decomposition_table(registry: Any, always_decompose: frozenset[Any] = frozenset()) -> dict[Any, Callable[..., Any]]:
-    """Decompositions of every op that ONNX cannot express directly.
+    """Return the decompositions of all operators that ONNX cannot express directly.
 
     Args:
         registry: As returned by `registry_with`.
         always_decompose: Op overloads to decompose although the registry has functions for them.
 
     Returns:
-        A table for AOTAutograd that stops at the ops the registry has functions for.
+        A table for AOTAutograd that keeps the operators for which the registry has functions.
     """
     import torch
     from torch.fx.node import has_side_effect
     from torch.onnx._internal.exporter import _decomp
 
-    # `linalg.inv` and others raise for a singular matrix, in a node without outputs. torch 2.9 takes it for dead code and
-    # answers with NaN instead; later versions know its effect (`torch/_higher_order_ops/effects.py`).
+    # `linalg.inv` and others raise for a singular matrix, in a node without outputs. torch 2.9 removes it as dead code and
+    # returns NaN; later versions know that it has an effect (`torch/_higher_order_ops/effects.py`).
     has_side_effect(torch.ops.aten._linalg_check_errors.default)
     implemented = set(_decomp.get_onnx_implemented_overloads(registry)) - always_decompose
     table = dict(_decomp.create_onnx_friendly_decomposition_table(implemented))
     for overload in (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default):
-        # AOTAutograd lifts tensor constants of the graph itself; decomposed, the constant would meet fake tensors raw.
+        # AOTAutograd lifts tensor constants itself; a decomposition would mix the real constant with fake tensors.
         table.pop(overload, None)
     return table
 
 
 def dispatch(node: torch.fx.Node, registry: Any) -> Callable[..., Any] | None:
-    """The ONNX Script function for a node.
+    """Find the ONNX function for a node.
 
     Args:
         node: A `call_function` node with `meta["val"]`.
         registry: As returned by `registry_with`.
 
     Returns:
-        The function, or None when there is none for this target and these dtypes.
+        The function; None if there is none for this target and these dtypes.
     """
     from torch.onnx._internal.exporter import _dispatching
 
@@ -124,7 +124,7 @@ def dispatch(node: torch.fx.Node, registry: Any) -> Callable[..., Any] | None:
 
 
 def is_custom(target: Any, registry: Any) -> bool:
-    """Whether the user gave the function that a target is converted with.
+    """Whether a target is converted by a function of the user.
 
     Args:
         target: Target of a node.
@@ -137,12 +137,11 @@ def is_custom(target: Any, registry: Any) -> bool:
 
 
 def insert_type_promotion(graph_module: torch.fx.GraphModule, may_promote: Callable[[torch.fx.Node], bool]) -> None:
-    """Make PyTorch's implicit type promotion explicit, in place: ONNX operators do not promote.
+    """Make PyTorch's implicit type promotion explicit, in place: ONNX operators do not promote types.
 
     Args:
         graph_module: An ATen graph whose placeholders carry fake values.
-        may_promote: Whether a node is worth asking about; the others are not run again under fake tensors, which is what
-            costs time.
+        may_promote: Whether a node may need promotion; the others are not run again with fake tensors, which is slow.
     """
     from torch.onnx._internal.fx.passes import type_promotion
 
@@ -169,13 +168,13 @@ def _promotion_table() -> Any:
 
 
 class NodeRecorder:
-    """Runs ONNX Script functions and collects the ONNX nodes they make."""
+    """Runs ONNX Script functions and collects the ONNX nodes that they make."""
 
     def __init__(self, registry: Any) -> None:
-        """Prepare for one model.
+        """Prepare for a model.
 
         Args:
-            registry: As returned by `registry_with`; gives the operator set.
+            registry: As returned by `registry_with`; determines the operator set.
         """
         import onnxscript
 
@@ -183,7 +182,7 @@ class NodeRecorder:
         self._constants: dict[Any, Any] = {}
 
     def symbolic(self, name: str) -> ir.Value:
-        """A graph input that ONNX Script functions can compute with.
+        """Make a graph input that ONNX Script functions can compute with.
 
         Args:
             name: Name of the value.
@@ -206,7 +205,7 @@ class NodeRecorder:
             kwargs: The same by name.
 
         Returns:
-            What the function returned (a value or a sequence), the nodes made, the local functions they call.
+            The function's result (a value or a sequence), the nodes made, and the local functions that they call.
         """
         import onnxscript
         from torch.onnx._internal.exporter import _building, _core

@@ -1,4 +1,4 @@
-"""Exported programs: what their own call does around the graph."""
+"""Exported programs: what their `__call__` does before the graph runs."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ _STARRED = re.compile(r"L\['([^']+)'\]\[(\d+)\]")
 
 
 def exported_inputs(program: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """All inputs of an exported program's graph: parameters, buffers, constants, then the user's.
+    """Return all inputs of an exported program's graph: parameters, buffers, constants, then the user's inputs.
 
     Args:
         program: A `torch.export.ExportedProgram`.
-        args: The user's, in the program's structure.
-        kwargs: The user's, in any order.
+        args: Positional inputs of the user, in the program's structure.
+        kwargs: Keyword inputs, in any order.
 
     Returns:
         One value per placeholder.
 
     Raises:
-        ValueError: The structure is another one.
-        AssertionError: A size is outside the program's constraints; RuntimeError in some versions of torch.
+        ValueError: The inputs have another structure.
+        AssertionError: A size violates the program's constraints; RuntimeError in some versions of torch.
     """
     inputs: tuple[Any, ...] = program._graph_module_flat_inputs(args, dict(kwargs))
     return inputs
 
 
 def without_tokens(program: Any) -> Any:
-    """A program whose checks are plain nodes again, and not threaded through effect tokens.
+    """Remove effect tokens from a program, so that its assertions are plain nodes.
 
     Args:
         program: A decomposed `torch.export.ExportedProgram`.
 
     Returns:
-        The program, or one without tokens.
+        The program, or a copy without tokens.
     """
     from torch.export.graph_signature import InputKind
 
@@ -51,9 +51,9 @@ def without_tokens(program: Any) -> Any:
 
 
 def composite_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Decompositions of the operators that PyTorch itself is made of others of.
+    """Return the decompositions of composite operators, which PyTorch implements by other operators.
 
-    Dynamo never hands these over; an exported program keeps them unless told otherwise.
+    Dynamo's graphs do not contain them; an exported program keeps them unless it is decomposed.
 
     Returns:
         Op overload -> function.
@@ -66,18 +66,18 @@ def composite_decompositions() -> dict[Any, Callable[..., Any]]:
     return {op: function for op, function in named.items() if has_kernel(op.name(), "CompositeImplicitAutograd")}
 
 
-def with_guards_of_its_own_names(program: Any) -> Any:
-    """A program whose guards name its inputs as its graph does.
+def with_renamed_guards(program: Any) -> Any:
+    """Make a program's guards use the input names of its graph.
 
-    Tracing a `forward(*args)` notes guards on `L['args'][0]`, but the graph's signature has `args_0`. torch 2.13 reconciles the
-    two (`_force_gm_signature_match` in `torch/export/_unlift.py`); 2.9 does not, and both the program's module and its
-    decomposition then raise a NameError.
+    Tracing a `forward(*args)` records guards on `L['args'][0]`, but the graph's signature has `args_0`. torch 2.13 reconciles the
+    two (`_force_gm_signature_match` in `torch/export/_unlift.py`). torch 2.9 does not, and then both the program's module and its
+    decomposition raise a NameError.
 
     Args:
-        program: A `torch.export.ExportedProgram`; it stays as it is.
+        program: A `torch.export.ExportedProgram`; never changed.
 
     Returns:
-        The program, or a shallow copy with other guards.
+        The program, or a shallow copy with renamed guards.
     """
     import copy
     import inspect
@@ -97,13 +97,13 @@ def with_guards_of_its_own_names(program: Any) -> Any:
 
 
 def exported_guards(program: Any) -> Callable[..., Any] | None:
-    """What a program checks of its user's inputs before it runs.
+    """Return the function that checks the inputs of a program before it runs.
 
     Args:
         program: A `torch.export.ExportedProgram`.
 
     Returns:
-        A callable of the flat user inputs that raises when one would have taken another branch; None when nothing is checked.
+        A callable of the flat user inputs that raises if a guard fails; None if there are no guards.
     """
     with quiet():
         return getattr(program.module(), "_guards_fn", None)

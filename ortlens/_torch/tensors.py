@@ -1,4 +1,4 @@
-"""Tensors as they are while tracing: symbolic, fake, wrapped."""
+"""Tensors during tracing: symbolic sizes, fake tensors and tensor subclasses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_symbolic(value: object) -> bool:
 
 
 def symbols_of(value: object) -> frozenset[str]:
-    """Names of the symbols in a size.
+    """Return the names of the symbols in a size.
 
     Args:
         value: An int or a SymInt.
@@ -41,7 +41,7 @@ def symbols_of(value: object) -> frozenset[str]:
 
 
 def expression_of(value: object) -> str:
-    """Python source of a size, over its symbols.
+    """Return the Python expression of a size over its symbols.
 
     Args:
         value: An int or a SymInt.
@@ -58,13 +58,13 @@ def expression_of(value: object) -> str:
 
 
 def size_hint(value: object) -> int:
-    """The size that a SymInt had while tracing.
+    """Return the value that a SymInt had during tracing.
 
     Args:
         value: An int or a SymInt.
 
     Returns:
-        The hint; 1 for a data-dependent size, which has none.
+        The hint; 1 for a data-dependent size, which has no hint.
     """
     if isinstance(value, int):
         return value
@@ -74,20 +74,20 @@ def size_hint(value: object) -> int:
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """The count of in-place writes to a tensor.
+    """Return the version counter of a tensor: the number of in-place writes to it.
 
     Args:
-        tensor: Not made in inference mode.
+        tensor: Not created in inference mode, whose tensors have no version counter.
 
     Returns:
-        The count.
+        The counter.
     """
     return tensor._version
 
 
 @contextlib.contextmanager
 def real_tensors() -> Iterator[None]:
-    """Step out of fake tensor mode: what the backend makes while AOTAutograd traces must be real."""
+    """Leave fake tensor mode: tensors that the backend makes while AOTAutograd traces must be real."""
     from torch.utils._python_dispatch import _disable_current_modes
 
     with _disable_current_modes():
@@ -95,7 +95,7 @@ def real_tensors() -> Iterator[None]:
 
 
 def is_fake(value: object) -> bool:
-    """Whether a tensor has no data behind it.
+    """Whether a value is a fake tensor, which has no data.
 
     Args:
         value: Anything.
@@ -109,7 +109,7 @@ def is_fake(value: object) -> bool:
 
 
 def is_fake_of(value: object, mode: object) -> bool:
-    """Whether a tensor is a fake one of this mode; those of different modes do not mix.
+    """Whether a value is a fake tensor of this mode; those of different modes must not be mixed.
 
     Args:
         value: Anything.
@@ -122,30 +122,30 @@ def is_fake_of(value: object, mode: object) -> bool:
 
 
 def qualified_name(target: object) -> str | None:
-    """A name by which the next process finds the same function.
+    """Return a name by which another process finds the same function.
 
     Args:
         target: Target of a `call_function` node.
 
     Returns:
-        Text such as `torch.nn.functional.gelu`; None for what has none.
+        Text such as `torch.nn.functional.gelu`; None if the function has no such name.
     """
     from torch.fx.node import _get_qualified_name
 
     try:
-        return str(_get_qualified_name(target))  # type: ignore[arg-type]  # what has no name raises
+        return str(_get_qualified_name(target))  # type: ignore[arg-type]  # raises for a function without a name
     except (RuntimeError, AttributeError, NotImplementedError):
         return None
 
 
 def is_wrapper(value: torch.Tensor) -> bool:
-    """Whether a tensor is a subclass that holds others, which AOTAutograd takes apart.
+    """Whether a tensor is a wrapper subclass, whose inner tensors AOTAutograd unpacks.
 
     Args:
         value: A tensor.
 
     Returns:
-        True for such subclasses.
+        True for wrapper subclasses.
     """
     from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -153,7 +153,7 @@ def is_wrapper(value: torch.Tensor) -> bool:
 
 
 def fake_tensor(dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
-    """A tensor without data.
+    """Make a fake tensor, which has no data.
 
     Args:
         dtype: Its dtype.
@@ -171,7 +171,7 @@ def fake_tensor(dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]
 
 
 def fake_mode_of(values: Iterable[object]) -> Any:
-    """A fake tensor mode to run under: that of the first fake tensor, else a new one that takes real tensors too.
+    """Return a fake tensor mode: that of the first fake tensor, else a new one that also accepts real tensors.
 
     Args:
         values: Tensors.
@@ -186,13 +186,13 @@ def fake_mode_of(values: Iterable[object]) -> Any:
 
 
 def needs_data(error: BaseException) -> bool:
-    """Whether code failed because a fake tensor has no values to decide on.
+    """Whether an error says that a fake tensor has no values to decide on.
 
     Args:
-        error: What was raised.
+        error: The exception.
 
     Returns:
-        True for the errors of `torch._subclasses.fake_tensor` that say so.
+        True for the data-dependent errors of `torch._subclasses.fake_tensor`.
     """
     from torch._subclasses import fake_tensor
 
@@ -217,7 +217,7 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> 
 
 
 def tensors_of(tree: Any) -> list[torch.Tensor]:
-    """Every tensor in a structure.
+    """Return all tensors in a structure.
 
     Args:
         tree: As for `map_tensors`.

@@ -98,7 +98,7 @@ def explain_under(  # noqa: PLR0913 - those of `explain`
         calls: Likewise.
     """
     lens.know_module(target)
-    with _torch.compiled_apart() as apart:
+    with _torch.isolated_compilations() as apart:
         fast = _compiled(target, lens, dynamic=dynamic, apart=apart)
         if dry_run:
             with _compiling(target):

@@ -1,8 +1,8 @@
-"""A partition -> an ONNX model, node by node, with torch's own functions and our own names.
+"""Convert a partition to an ONNX model, node by node.
 
-Each ONNX node is named after the FX node it was made from and carries that name in its metadata, so that everything
-downstream (dumps, Netron, ONNX Runtime's kernels) can be walked back. A node that cannot be converted does not stop the
-others: all failures of a partition are found in one pass.
+The functions are those of torch's registry and our own. Each ONNX node is named after the FX node that it was made from and keeps
+that name in its metadata, so that dumps, Netron and ONNX Runtime's kernels can be traced back. A node that cannot be converted does
+not stop the others: one pass finds all failures of a partition.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 
 class NodeFailures(Exception):  # noqa: N818 - carries several failures
-    """Some nodes of a partition have a function that does not work for them.
+    """The ONNX functions of some nodes of a partition raised.
 
     Attributes:
-        failures: FX node name -> what was raised.
+        failures: FX node name -> the exception.
     """
 
     def __init__(self, failures: dict[str, Exception]) -> None:
-        """Carry the failures.
+        """Collect the failures; the message lists the nodes.
 
         Args:
-            failures: FX node name -> what was raised.
+            failures: FX node name -> the exception.
         """
         super().__init__(", ".join(failures))
         self.failures = failures
@@ -46,12 +46,12 @@ class NodeFailures(Exception):  # noqa: N818 - carries several failures
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Converted:
-    """An ONNX model and the way back from it.
+    """An ONNX model and what is needed to use its outputs.
 
     Attributes:
-        model: The model, with every tensor of the partition's boundary as input or output.
-        output_permutations: For each output, the order of its dimensions in memory when PyTorch expects a permuted
-            layout: the model's output is the tensor permuted so that it is contiguous. None where it is plain.
+        model: The model; every tensor on the partition's boundary is an input or an output.
+        output_permutations: For each output, the order of its dimensions in memory if PyTorch expects a permuted layout: the
+            model's output is the tensor permuted so that it is contiguous. None for a contiguous output.
         output_types: A fake value with the element type and shape of each output.
     """
 
@@ -67,13 +67,13 @@ def onnx_from_partition(module: torch.fx.GraphModule, registry: Any, name: str, 
         module: The partition; nodes carry `meta["val"]`.
         registry: As returned by `_torch.registry_with`.
         name: Name of the ONNX graph.
-        step: Told of each node, to show progress.
+        step: Called after each node, to show progress.
 
     Returns:
         The model; inputs are named after the placeholders, outputs after the FX nodes.
 
     Raises:
-        NodeFailures: Functions raised for some nodes.
+        NodeFailures: The functions of some nodes raised.
     """
     converter = _Converter(module, registry, name)
     with _torch.quiet():
@@ -120,7 +120,7 @@ class _Converter:
         tensor = getattr(self._module, str(node.target))
         value = self._recorder.symbolic(node.name)
         set_type(value, tensor)
-        if _torch.is_fake(tensor):  # in a dry run: nothing to write, and nobody will read it
+        if _torch.is_fake(tensor):  # in a dry run: the model is never serialised
             dtype = ir.DataType(dtypes.element_types()[tensor.dtype].onnx)
             value.const_value = ir.ExternalTensor("absent", 0, 0, dtype, shape=ir.Shape(tensor.shape), name=node.name)
         else:
@@ -136,7 +136,7 @@ class _Converter:
                 return
         try:
             self._translate(node)
-        except Exception as error:  # noqa: BLE001 - any failure of a function is a reason, whatever its class
+        except Exception as error:  # noqa: BLE001 - any exception of a function is a reason to leave the node to PyTorch
             self._failures[node.name] = error
             self._values[node.name] = self._stand_in(node)
 
@@ -147,10 +147,10 @@ class _Converter:
         args = [self._argument(arg) for arg in node.args]
         kwargs = {key: self._argument(arg) for key, arg in node.kwargs.items()}
         if "dtype" in kwargs and kwargs["dtype"] is None:
-            kwargs["dtype"] = -1  # what the functions of onnxscript take for "not said"
+            kwargs["dtype"] = -1  # the default of onnxscript's functions
         outputs, nodes, functions = self._recorder.call(function, args, kwargs)
         if not isinstance(outputs, Sequence) and _returns_several(node):
-            outputs = [outputs]  # the function gives the first only; the others are never asked for, see `support`
+            outputs = [outputs]  # the function returns only the first; `support` has checked that no other is used
         self._adopt(node, nodes)
         for identifier, function_made in functions.items():
             if identifier not in self.model.functions:
@@ -177,7 +177,7 @@ class _Converter:
         self._values[node.name] = outputs
 
     def _name_output(self, output: Any, name: str, item: Any) -> None:
-        """Name and type a value, unless the function handed one of its inputs through."""
+        """Name and type a value, unless the function returned one of its inputs."""
         if isinstance(output, ir.Value) and output.producer() is not None and id(output) not in self._named:
             self._named.add(id(output))
             output.name = name
@@ -195,7 +195,7 @@ class _Converter:
         return arg
 
     def _stand_in(self, node: torch.fx.Node) -> Any:
-        """Values that let conversion go on after a failure, to find the other failures too."""
+        """Placeholder values for a node that failed, so that the other nodes can be converted."""
         value = node.meta.get("val")
         if isinstance(value, (tuple, list)):
             return [self._typed(f"{node.name}.{place}", item) for place, item in enumerate(value)]
@@ -217,7 +217,7 @@ class _Converter:
             self.model.graph.outputs.append(value)
 
     def _output_value(self, value: Any, name: str, tensor: Any, permutation: tuple[int, ...] | None) -> ir.Value:
-        """The value to hand out: never an input itself, never twice the same, and contiguous in PyTorch's order."""
+        """The output value: never an input, never the same value twice, and contiguous in PyTorch's order."""
         made: ir.Value = value[0] if isinstance(value, Sequence) else value
         taken = made.producer() is None or any(made is output for output in self.model.graph.outputs)
         if permutation is None and not taken:
@@ -233,11 +233,11 @@ class _Converter:
 
 
 def set_type(value: ir.Value, meta: Any) -> None:
-    """Give an ONNX value the element type and shape of a fake value.
+    """Set the element type and shape of an ONNX value from a fake value.
 
     Args:
         value: Changed in place.
-        meta: A tensor or a number, as found in `meta["val"]`; sizes that are not plain ints become named dimensions.
+        meta: A tensor or a number from `meta["val"]`; symbolic sizes become named dimensions.
     """
     if isinstance(meta, torch.Tensor):
         value.dtype = ir.DataType(dtypes.element_types()[meta.dtype].onnx)
@@ -263,13 +263,13 @@ def to_opset(model: ir.Model, version: int) -> ir.Model:
 
     Args:
         model: Without local functions; changed in place.
-        version: The version wanted.
+        version: The target version.
 
     Returns:
         The model.
 
     Raises:
-        ValueError: Some operator has no conversion.
+        ValueError: An operator cannot be converted.
     """
     from onnxscript import version_converter
 
@@ -282,16 +282,16 @@ def to_opset(model: ir.Model, version: int) -> ir.Model:
 
 
 def proto_from_model(model: ir.Model, output_types: Sequence[Any]) -> Any:
-    """Serialise a model, after making sure that every node has a name of its own and a way back.
+    """Serialise a model, after giving every node a unique name and a provenance.
 
     Args:
-        model: As left by `optimize`; changed in place.
-        output_types: As in `Converted`; the optimiser may put another value in an output's place, without a type.
+        model: As returned by `optimize_model`; changed in place.
+        output_types: As in `Converted`; the optimiser may replace an output by a value without a type.
 
     Returns:
         An `onnx.ModelProto`.
     """
-    # An input that nothing reads makes some execution providers mix up the others (OpenVINO: wrong answers).
+    # Some execution providers confuse the inputs if one of them is unused (OpenVINO: wrong results).
     model.graph.inputs[:] = [value for value in model.graph.inputs if value.uses() or value.is_graph_output()]
     assign_provenance(model.graph)
     for output, meta in zip(model.graph.outputs, output_types, strict=True):

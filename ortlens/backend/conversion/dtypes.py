@@ -1,4 +1,4 @@
-"""One table of element types: torch, ONNX, and the short names used in signatures."""
+"""The table of element types: torch dtype, ONNX number and the short name used in signatures."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 class ElementType(NamedTuple):
-    """An element type in both worlds.
+    """An element type in ONNX and in signatures.
 
     Attributes:
         onnx: Number in `onnx.TensorProto.DataType`.
-        short: Name in signatures, as `f32`.
+        short: Name in signatures, such as `f32`.
     """
 
     onnx: int
@@ -23,7 +23,7 @@ class ElementType(NamedTuple):
 
 @functools.cache
 def element_types() -> dict[torch.dtype, ElementType]:
-    """The element types that both PyTorch and ONNX Runtime hold in the same bytes.
+    """List the element types that PyTorch and ONNX Runtime store in the same way.
 
     Returns:
         torch dtype -> its ONNX number (source: the enum in `onnx.proto`, `TensorProto.DataType`) and short name.

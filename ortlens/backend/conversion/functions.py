@@ -1,7 +1,7 @@
-"""ONNX functions of our own: for operators the registry of torch and onnxscript lacks, and where its functions differ.
+"""Our own ONNX functions, for operators that torch's registry lacks or whose functions differ from PyTorch.
 
-ONNX Runtime's maxima and orderings pass over NaN, PyTorch's do not: a model whose numbers blow up would look sound. The
-wrappers here call the registry's function and put NaN back where PyTorch has it.
+ONNX Runtime ignores NaN when it reduces or sorts, PyTorch does not: a model whose values overflow would look correct. The wrappers
+here call the registry's function and restore NaN where PyTorch has it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _LARGEST = {1: torch.finfo(torch.float32).max, 10: torch.finfo(torch.float16).ma
 
 
 def own_functions() -> dict[Any, Callable[..., Any]]:
-    """The functions for operators that exist in this process.
+    """List the functions for operators that exist in this process.
 
-    `transformers` registers its grouped matrix product, which its mixtures of experts use, when their code is imported.
+    `transformers` registers the grouped matrix product of its mixture-of-experts models when their code is imported.
 
     Returns:
-        Op overload -> function; asked anew for each compilation, since operators come with imports.
+        Op overload -> function. Called for each compilation, since an import can register operators.
     """
     grouped = getattr(torch.ops.transformers, "grouped_mm_fallback", None)
     return _OWN if grouped is None else {**_OWN, grouped.default: grouped_mm}
@@ -40,12 +40,12 @@ def _opset() -> Any:
 
 
 def grouped_mm(tokens: Any, weight: Any, offs: Any) -> Any:
-    """Rows of a matrix, in groups, each group times a matrix of its own.
+    """Multiply each group of rows by its own matrix.
 
     Args:
-        tokens: [row, in]; the rows of a group lie together.
+        tokens: [row, in]; the rows of a group are adjacent.
         weight: [group, in, out], with a known number of groups.
-        offs: [group], where each group ends.
+        offs: [group], the end of each group.
 
     Returns:
         [row, out]; rows after the last group are zero. Source: `grouped_mm_fallback` in `transformers/integrations/moe.py`.
@@ -63,10 +63,10 @@ def grouped_mm(tokens: Any, weight: Any, offs: Any) -> Any:
 
 
 def split_with_sizes(x: Any, split_sizes: Sequence[Any], dim: int = 0) -> Sequence[Any]:
-    """`aten.split_with_sizes` without the detour over an ONNX sequence, which the optimiser fails on for symbolic sizes."""
-    parts = _opset().Split(x, split_sizes, axis=dim, num_outputs=len(split_sizes))  # the recorder wants to be told how many
+    """`aten.split_with_sizes` without an ONNX sequence, on which the optimiser fails for symbolic sizes."""
+    parts = _opset().Split(x, split_sizes, axis=dim, num_outputs=len(split_sizes))  # the recorder needs the number of outputs
     parts = parts if isinstance(parts, list | tuple) else [parts]
-    parts[0].producer().attributes.pop("num_outputs")  # ONNX takes the sizes or their number, not both
+    parts[0].producer().attributes.pop("num_outputs")  # ONNX accepts the sizes or their number, not both
     return list(parts)
 
 
@@ -75,7 +75,7 @@ def _is_float(x: Any) -> bool:
 
 
 def _with_nan(x: Any, reduced: Any, axes: Sequence[int] | None, *, keepdim: bool) -> Any:
-    """A maximum or minimum, NaN where something that went into it was."""
+    """A maximum or minimum that is NaN where one of its elements was."""
     op = _opset()
     if not _is_float(x):
         return reduced
@@ -90,29 +90,29 @@ def _with_nan(x: Any, reduced: Any, axes: Sequence[int] | None, *, keepdim: bool
 def _extreme(name: str, x: Any, dim: Sequence[int], *, keepdim: bool) -> Any:
     op = _opset()
     reduce = op.ReduceMax if name == "max" else op.ReduceMin
-    wide = op.Cast(x, to=_INT64) if int(x.dtype) == _BOOL else x  # ONNX reduces no bools
+    wide = op.Cast(x, to=_INT64) if int(x.dtype) == _BOOL else x  # ONNX does not reduce bools
     axes = list(dim) or None
     reduced = reduce(wide, keepdims=int(keepdim)) if axes is None else reduce(wide, op.Constant(value_ints=axes), keepdims=int(keepdim))
     return _with_nan(x, op.CastLike(reduced, x), axes, keepdim=keepdim)
 
 
 def amax(x: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
-    """`aten.amax`; NaN wins, as in PyTorch."""
+    """`aten.amax`; propagates NaN, as PyTorch does."""
     return _extreme("max", x, dim, keepdim=keepdim)
 
 
 def amin(x: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
-    """`aten.amin`; NaN wins, as in PyTorch."""
+    """`aten.amin`; propagates NaN, as PyTorch does."""
     return _extreme("min", x, dim, keepdim=keepdim)
 
 
 def max_all(x: Any) -> Any:
-    """`aten.max` over everything."""
+    """`aten.max` over all elements."""
     return _extreme("max", x, (), keepdim=False)
 
 
 def min_all(x: Any) -> Any:
-    """`aten.min` over everything."""
+    """`aten.min` over all elements."""
     return _extreme("min", x, (), keepdim=False)
 
 
@@ -122,24 +122,24 @@ def _registered(target: Any) -> Callable[..., Any]:
 
 
 def max_dim(x: Any, dim: int, keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
-    """`aten.max.dim`: values with NaN, and indices."""
+    """`aten.max.dim`: values, with NaN, and indices."""
     values, indices = _registered(_aten.max.dim)(x, dim, keepdim)
     return _with_nan(x, values, [dim], keepdim=keepdim) if len(x.shape) else values, indices
 
 
 def min_dim(x: Any, dim: int, keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
-    """`aten.min.dim`: values with NaN, and indices."""
+    """`aten.min.dim`: values, with NaN, and indices."""
     values, indices = _registered(_aten.min.dim)(x, dim, keepdim)
     return _with_nan(x, values, [dim], keepdim=keepdim) if len(x.shape) else values, indices
 
 
 def _nan_last(x: Any) -> Any:
-    """A key that orders NaN after everything, as PyTorch does: NaN becomes infinite, and infinity the largest number."""
+    """A sort key that puts NaN last, as PyTorch does: NaN becomes infinity, and infinity the largest finite number."""
     op = _opset()
     largest = _LARGEST.get(int(x.dtype))
     finite = x if largest is None else op.Min(x, op.CastLike(op.Constant(value_float=largest), x))
     key = op.Where(op.IsNaN(x), op.CastLike(op.Constant(value_float=float("inf")), x), finite)
-    key.dtype, key.shape = x.dtype, x.shape  # the registry's function asks
+    key.dtype, key.shape = x.dtype, x.shape  # the registry's function reads them
     return key
 
 
@@ -167,7 +167,7 @@ def argmax(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:  # noq
 
 
 def argmin(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
-    """`aten.argmin`; the first NaN is the smallest too."""
+    """`aten.argmin`; the first NaN is also the smallest."""
     if not _is_float(x):
         return _registered(_aten.argmin.default)(x, dim, keepdim)
     negative = _opset().Neg(x)
@@ -176,7 +176,7 @@ def argmin(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:  # noq
 
 
 def _pool_of(target: Any, dims: int) -> Callable[..., Any]:
-    """A maximum pool whose windows are NaN where something in them is; ONNX Runtime's loses it, depending on the place."""
+    """A maximum pool that propagates NaN; ONNX Runtime's drops it at some positions of the window."""
 
     def max_pool(x: Any, *window: Any, **more: Any) -> Any:
         registered = _registered(target)
@@ -189,7 +189,7 @@ def _pool_of(target: Any, dims: int) -> Callable[..., Any]:
         if not isinstance(pooled, (list, tuple)):
             return op.Where(op.Cast(registered(marks, *window, **more), to=_BOOL), nan, pooled)
         found = op.Cast(registered(marks, *window, **more)[0], to=_BOOL)
-        last, _ = registered(_typed_float(op.Mul(marks, _places(x, dims)), x), *window, **more)  # PyTorch takes the last NaN
+        last, _ = registered(_typed_float(op.Mul(marks, _places(x, dims)), x), *window, **more)  # PyTorch returns the index of the last NaN
         place = op.Sub(op.Cast(last, to=_INT64), op.Constant(value_int=1))
         return op.Where(found, nan, pooled[0]), op.Where(found, place, pooled[1])
 
@@ -197,7 +197,7 @@ def _pool_of(target: Any, dims: int) -> Callable[..., Any]:
 
 
 def _typed_float(made: Any, x: Any) -> Any:
-    """With the type that the registry's function asks for: that of `x`, but float32."""
+    """Set the type and shape that the registry's function reads: those of `x`, in float32."""
     made.dtype, made.shape = type(x.dtype)(_FLOAT), x.shape
     return made
 
@@ -211,7 +211,7 @@ def _places(x: Any, dims: int) -> Any:
 
 
 def sign(x: Any) -> Any:
-    """`aten.sign`; that of NaN is zero in PyTorch."""
+    """`aten.sign`; PyTorch returns 0 for NaN."""
     op = _opset()
     if int(x.dtype) == _BOOL:
         return op.Identity(x)
@@ -220,7 +220,7 @@ def sign(x: Any) -> Any:
 
 
 def _below_zero(x: Any) -> Any:
-    """Whether the sign bit is set, that of -0.0 too."""
+    """Whether the sign bit is set, also for -0.0."""
     op = _opset()
     zero = op.CastLike(op.Constant(value_float=0.0), x)
     one = op.CastLike(op.Constant(value_float=1.0), x)
@@ -228,19 +228,19 @@ def _below_zero(x: Any) -> Any:
 
 
 def signbit(x: Any) -> Any:
-    """`aten.signbit`, right for -0.0."""
+    """`aten.signbit`; true for -0.0."""
     return _below_zero(x) if _is_float(x) else _opset().Less(x, _opset().CastLike(_opset().Constant(value_int=0), x))
 
 
 def atan2(y: Any, x: Any) -> Any:
-    """`aten.atan2`, with the signs of zeros as IEEE 754 has them."""
+    """`aten.atan2`; respects the sign of zeros, as IEEE 754 defines."""
     op = _opset()
     pi = op.CastLike(op.Constant(value_float=torch.pi), x)
     zero = op.CastLike(op.Constant(value_float=0.0), x)
     half = op.Div(pi, op.CastLike(op.Constant(value_float=2.0), x))
     negative_y, negative_x = _below_zero(y), _below_zero(x)
     both_zero = op.And(op.Equal(x, zero), op.Equal(y, zero))
-    # The angle in the right half plane; an infinite quotient or 0/0 is settled before the division is looked at.
+    # The angle in the right half-plane. Division by zero and 0/0 are replaced before the quotient is used.
     quotient = op.Div(y, op.Where(op.Equal(x, zero), op.CastLike(op.Constant(value_float=1.0), x), x))
     upright = op.Where(negative_y, op.Neg(half), half)
     angle = op.Where(both_zero, zero, op.Where(op.Equal(x, zero), upright, op.Atan(quotient)))
@@ -250,7 +250,7 @@ def atan2(y: Any, x: Any) -> Any:
 
 
 def clamp(x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - the operator's names
-    """`aten.clamp`; without a bound, ONNX Runtime's Clip stops at the largest finite number, PyTorch's at infinity."""
+    """`aten.clamp`; without a bound, ONNX Runtime's Clip clips infinity to the largest finite number, PyTorch does not."""
     if not _is_float(x) or (min is not None and max is not None):
         return _registered(_aten.clamp.default)(x, min, max)
     infinity = float("inf")
@@ -258,7 +258,7 @@ def clamp(x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - the 
 
 
 def gelu(x: Any, approximate: str = "none") -> Any:
-    """`aten.gelu`, its products in the order in which ONNX Runtime knows them for one operator."""
+    """`aten.gelu`, its products in the order that ONNX Runtime fuses into one operator."""
     import onnx_ir as ir
 
     if approximate != "none" or not _is_float(x):

@@ -1,7 +1,7 @@
-"""ONNX functions for operators that only change shapes, which models are full of.
+"""ONNX functions for operators that only change shapes.
 
-The registry's functions make a constant and a cast for every size, which the optimiser then folds together; here known sizes
-become one constant at once. That is a quarter of the time that converting a transformer takes.
+The registry's functions make a constant and a cast for every size, which the optimiser then folds. Here, known sizes become one
+constant at once. This saves a quarter of the time for converting a transformer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _END = sys.maxsize
 
 
 def shape_functions() -> dict[Any, Callable[..., Any]]:
-    """The functions.
+    """List the functions.
 
     Returns:
         Op overload -> function.
@@ -42,25 +42,25 @@ def view(self: Any, size: Sequence[Any]) -> Any:
 
 
 def expand(self: Any, size: Sequence[Any], implicit: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's
-    """`aten.expand`; ONNX keeps a size where 1 is asked for, PyTorch where -1 is."""
-    del implicit  # whether a user wrote it or PyTorch's broadcasting did
+    """`aten.expand`; PyTorch keeps a size given as -1, ONNX one given as 1."""
+    del implicit  # whether the user or PyTorch's broadcasting expands makes no difference
     return _opset().Expand(self, _whole([1 if isinstance(part, int) and part == -1 else part for part in size]))
 
 
 def slice_(self: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
-    """`aten.slice.Tensor`; ONNX clamps and counts from the end as PyTorch does."""
+    """`aten.slice.Tensor`; ONNX clamps bounds and treats negative ones as PyTorch does."""
     bounds = [_whole([0 if start is None else start]), _whole([_END if end is None else end])]
     return _opset().Slice(self, *bounds, _whole([dim]), _whole([1 if step is None else step]))
 
 
 def squeeze_dims(self: Any, dim: Sequence[int]) -> Any:
-    """`aten.squeeze.dims`; a dimension that has more than one index stays, where ONNX would refuse."""
+    """`aten.squeeze.dims`; keeps dimensions larger than 1, for which ONNX would raise."""
     single = [d for d in dim if self.shape is None or self.shape[d] == 1]
     return _opset().Squeeze(self, _vector(single)) if single else _opset().Identity(self)
 
 
 def _whole(sizes: Sequence[Any]) -> Any:
-    """Sizes as one vector: neighbouring numbers are one constant, symbolic sizes are put between them."""
+    """Sizes as one vector: runs of known sizes become one constant each, concatenated with the symbolic sizes."""
     op = _opset()
     parts: list[Any] = []
     known: list[int] = []

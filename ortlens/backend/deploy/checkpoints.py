@@ -1,4 +1,4 @@
-"""Weights from files, one at a time: safetensors, sharded indexes, torch checkpoints, or tensors at hand."""
+"""Read weights lazily from safetensors files, sharded indexes, torch checkpoints or mappings of tensors."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _SAFETENSORS_DTYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredWeight:
-    """A weight that is read when it is needed.
+    """A weight that is loaded on demand.
 
     Attributes:
         shape: Its shape.
-        dtype: Its element type; None when the file's has no counterpart in torch.
-        load: Reads it.
-        origin: Where it is, for messages.
+        dtype: Its element type; None if torch has no counterpart to the file's.
+        load: Returns the tensor.
+        origin: Where it comes from, for messages.
     """
 
     shape: tuple[int, ...]
@@ -48,18 +48,18 @@ class StoredWeight:
 
 
 def open_weights(source: object) -> dict[str, StoredWeight]:
-    """Look into a checkpoint without reading its tensors.
+    """List the weights of a checkpoint without reading the tensors.
 
     Args:
         source: A `.safetensors` file, a `*.index.json` of a sharded one, a torch checkpoint (`.pt`, `.pth`, `.bin`), a folder
-            that holds one of these, a mapping of names to tensors, or a sequence of all that, of which later ones win.
+            with one of these, a mapping of names to tensors, or a sequence of sources, of which later ones override earlier ones.
 
     Returns:
         Name -> weight.
 
     Raises:
-        UsageError: It is none of these, or cannot be read.
-        OptionalDependencyError: safetensors is not installed and a `.safetensors` file is given.
+        UsageError: The source is none of these, or cannot be read.
+        OptionalDependencyError: The source is a `.safetensors` file and safetensors is not installed.
     """
     if isinstance(source, Mapping):
         return {str(name): stored_tensor(tensor, f"the mapping given for {name}") for name, tensor in source.items()}
@@ -84,7 +84,7 @@ def _checkpoint_in(path: pathlib.Path) -> pathlib.Path:
             found = sorted(path.glob(pattern))
             if found:
                 return found[0]
-        raise UsageError(f"the folder {path} holds no checkpoint (.safetensors, .bin, .pt, .pth or an index of them)")
+        raise UsageError(f"the folder {path} contains no checkpoint (.safetensors, .bin, .pt, .pth or an index of them)")
     if not path.is_file():
         raise UsageError(f"there is no checkpoint {path}")
     return path
@@ -94,7 +94,7 @@ def _read(path: pathlib.Path) -> Iterator[tuple[str, StoredWeight]]:
     if path.name.endswith(".index.json"):
         index = json.loads(path.read_text(encoding="utf-8"))
         for shard in sorted(set(index["weight_map"].values())):
-            yield from _read(path.parent / pathlib.PurePosixPath(shard).name)  # never outside the folder of the index
+            yield from _read(path.parent / pathlib.PurePosixPath(shard).name)  # a shard outside the index's folder is not read
     elif path.suffix == ".safetensors":
         yield from _read_safetensors(path)
     else:
@@ -123,32 +123,32 @@ def _read_safetensors(path: pathlib.Path) -> Iterator[tuple[str, StoredWeight]]:
 
 
 def _read_torch(path: pathlib.Path) -> Iterator[tuple[str, StoredWeight]]:
-    """A torch checkpoint, mapped into memory; only tensors are unpickled."""
+    """Read a torch checkpoint through a memory map; only tensors are unpickled."""
     try:
         content: Any = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    except RuntimeError:  # written by a torch before 1.6: no zip file, and so nothing to map
+    except RuntimeError:  # written by torch before 1.6: not a zip file, so it cannot be mapped
         content = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
         content = content["state_dict"]
     if not isinstance(content, Mapping):
-        raise TypeError(f"it holds a {type(content).__name__}, not a mapping of names to tensors")
+        raise TypeError(f"it contains a {type(content).__name__}, not a mapping of names to tensors")
     for name, tensor in content.items():
         if isinstance(tensor, torch.Tensor):
             yield str(name), stored_tensor(tensor, path.name)
 
 
 def stored_tensor(tensor: Any, origin: str) -> StoredWeight:
-    """A weight that is at hand already.
+    """Wrap a tensor that is already loaded.
 
     Args:
         tensor: The tensor.
-        origin: Where it is from, for messages.
+        origin: Where it comes from, for messages.
 
     Returns:
         The weight.
 
     Raises:
-        UsageError: It is no tensor.
+        UsageError: The value is not a tensor.
     """
     if not isinstance(tensor, torch.Tensor):
         raise UsageError(f"{origin} is a {type(tensor).__name__}, not a tensor")

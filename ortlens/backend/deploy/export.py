@@ -1,4 +1,4 @@
-"""A covered graph -> the ONNX model to deploy: the user's names, the weights inside, nothing of ours needed to run it."""
+"""Export a graph as an ONNX model to deploy: with the user's names and the weights, and runnable without ortlens."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from ortlens.backend.graph import CompiledGraph
 
-_MOST_TOLD = 8
-_INLINE_BYTES = 1 << 30  # protobuf ends at 2 GiB; above half of it the weights go into a file beside the model
+_MAX_LISTED = 8
+_INLINE_BYTES = 1 << 30  # protobuf's limit is 2 GiB; above half of it the weights are written to a second file
 
 
 def export_graph(
@@ -38,20 +38,20 @@ def export_graph(
     aliases: Sequence[frozenset[str]] = (),
     arguments: Sequence[str] = (),
 ) -> pathlib.Path:
-    """Write the deployable model of a graph that one partition covers.
+    """Write the deployable model of a graph that runs as one partition.
 
     Args:
         graph: Compiled for inference.
         path: The file; above 1 GiB of weights a second one, `{name}.data`, is written beside it.
-        weights: None for the weights the graph runs with, else what `checkpoints.open_weights` takes.
-        aliases: Sets of names that mean the same weight (tied weights).
-        arguments: Names of the function's positional arguments, where Dynamo knows them by number only.
+        weights: None for the graph's own weights, else a source for `checkpoints.open_weights`.
+        aliases: Sets of names of the same weight (tied weights).
+        arguments: Names of the function's positional arguments, for inputs that Dynamo only numbers.
 
     Returns:
-        Where it was written, as an absolute path.
+        The absolute path of the file.
 
     Raises:
-        UsageError: Some node of the graph stays in PyTorch, or the weights do not fit; nothing is written.
+        UsageError: A node of the graph stays in PyTorch, or the weights do not fit; nothing is written.
         ConversionError: The written model does not pass `onnx.checker`; nothing is left behind.
     """
     _require_cover(graph)
@@ -62,7 +62,7 @@ def export_graph(
     model = ir.from_proto(graph.runners[0].model)
     _derive_sizes(graph, model)
     with _torch.quiet():
-        model = optimize_model(model)  # before the weights are in: it would read and rewrite every one of them
+        model = optimize_model(model)  # before the weights are placed: the passes would read every one of them
     _place_weights(graph, model, stored, aliases)
     _name_boundary(graph, model, arguments)
     _keep_pads(model)
@@ -75,12 +75,13 @@ def _require_cover(graph: CompiledGraph) -> None:
         raise UsageError("the graph was compiled for training; compile it under torch.no_grad() to export it")
     left = graph.left_in_torch()
     if left or len(graph.runners) != 1:
-        told = _listed([f"{name}: {reason}" for name, reason in left.items()])
-        raise UsageError(f"only a graph that runs whole in ONNX Runtime can be exported. {len(left)} nodes stay in PyTorch: {told}")
+        listed = _listed([f"{name}: {reason}" for name, reason in left.items()])
+        count = f"{len(left)} node{'s stay' if len(left) != 1 else ' stays'}"
+        raise UsageError(f"only a graph that runs entirely in ONNX Runtime can be exported; {count} in PyTorch: {listed}")
 
 
 def _stored_weights(graph: CompiledGraph, weights: object, aliases: Sequence[frozenset[str]]) -> dict[str, StoredWeight]:
-    """FX name of each weight input -> the weight; every mismatch is told at once."""
+    """FX name of each weight input -> the weight; the error lists all mismatches."""
     wanted = graph.weight_inputs()  # FX name -> (outer name, fake or real tensor)
     if weights is None:
         missing = [outer for outer, tensor in wanted.values() if _torch.is_fake(tensor) or tensor is None]
@@ -101,7 +102,7 @@ def _look_up(outer: str, given: Mapping[str, StoredWeight], aliases: Sequence[fr
 
 
 def _names_of(outer: str, aliases: Sequence[frozenset[str]]) -> frozenset[str]:
-    """All names of a weight, its own among them."""
+    """All names of a weight, including this one."""
     return next((names for names in aliases if outer in names), frozenset({outer}))
 
 
@@ -124,12 +125,12 @@ def _extras(wanted: Mapping[str, tuple[str, Any]], given: Mapping[str, StoredWei
 
 
 def _listed(items: Sequence[str]) -> str:
-    left_out = len(items) - _MOST_TOLD
-    return "; ".join(items[:_MOST_TOLD]) + (f"; and {left_out} more" if left_out > 0 else "")
+    left_out = len(items) - _MAX_LISTED
+    return "; ".join(items[:_MAX_LISTED]) + (f"; and {left_out} more" if left_out > 0 else "")
 
 
 def _place_weights(graph: CompiledGraph, model: ir.Model, stored: Mapping[str, StoredWeight], aliases: Sequence[frozenset[str]]) -> None:
-    """Turn weight inputs into initializers; names of one weight share one."""
+    """Turn weight inputs into initializers; tied weights share one."""
     outer_names = {name: outer for name, (outer, _) in graph.weight_inputs().items()}
     placed: dict[frozenset[str], ir.Value] = {}
     for value in list(model.graph.inputs):
@@ -159,7 +160,7 @@ def _lazy(name: str, weight: StoredWeight) -> ir.LazyTensor:
 
 
 def _derive_sizes(graph: CompiledGraph, model: ir.Model) -> None:
-    """A size that Dynamo passes beside its tensor is computed from the tensor: a deployed model takes tensors only."""
+    """Compute each size that Dynamo passes as an input from its tensor: a deployed model takes tensors only."""
     by_symbol: dict[str, tuple[str, int]] = {}
     nodes = {node.name: node for node in graph.placeholders()}
     for value in model.graph.inputs:
@@ -186,7 +187,7 @@ def _replace_by_size(model: ir.Model, value: ir.Value, tensor_name: str, dim: in
 
 
 def _name_boundary(graph: CompiledGraph, model: ir.Model, arguments: Sequence[str]) -> None:
-    """The user's names and order, and the tensors as PyTorch shows them, whatever their layout in memory."""
+    """Give inputs and outputs the user's names and order, and outputs their logical shape, whatever their memory layout."""
     outer = {node.name: name for node, name in zip(graph.placeholders(), graph.outer_input_names(), strict=True)}
     part = graph.runners[0].part
     made = dict(
@@ -196,34 +197,34 @@ def _name_boundary(graph: CompiledGraph, model: ir.Model, arguments: Sequence[st
     order = graph.output_nodes()
     names = graph.job.output_names or tuple(f"output_{place}" for place in range(len(order)))
     model.graph.outputs.clear()
-    for node in model.graph:  # names inside must not meet those outside
+    for node in model.graph:  # names of inner values must not collide with the user's
         for value in node.outputs:
             value.name = f"{value.name}:inner"
-    for node, name in zip(order, _unlike(names, outer.values()), strict=True):
+    for node, name in zip(order, _unique_names(names, outer.values()), strict=True):
         if not isinstance(node, torch.fx.Node):
-            continue  # a constant: PyTorch gives it, a model has no place for it
+            continue  # a constant, which PyTorch returns and a model cannot
         if node.name not in made and node.name not in inputs:
-            raise UsageError(f"{name} is a size that Python computes, which a model cannot hand out; return a tensor instead")
+            raise UsageError(f"{name} is a size computed in Python, which a model cannot return; return a tensor instead")
         value, permutation = made[node.name] if node.name in made else (inputs[node.name], None)
-        model.graph.outputs.append(_handed_out(model, value, name, permutation, node.meta["val"]))
+        model.graph.outputs.append(_output(model, value, name, permutation, node.meta["val"]))
     numbered = {f"args.{place}": name for place, name in enumerate(arguments)}
     for name, value in inputs.items():
         value.name = numbered.get(outer[name], outer[name])
 
 
-def _unlike(names: Sequence[str], taken: Iterable[str]) -> list[str]:
-    """Names that differ from the inputs' and from each other: an input may be handed back, a value given twice."""
+def _unique_names(names: Sequence[str], taken: Iterable[str]) -> list[str]:
+    """Make output names unique: a function may return an input, or one value twice."""
     used, made = set(taken), []
     for name in names:
-        number, unlike = 1, name
-        while unlike in used:
-            unlike, number = f"{name}.{number}", number + 1
-        used.add(unlike)
-        made.append(unlike)
+        number, unique = 1, name
+        while unique in used:
+            unique, number = f"{name}.{number}", number + 1
+        used.add(unique)
+        made.append(unique)
     return made
 
 
-def _handed_out(model: ir.Model, value: ir.Value, name: str, permutation: tuple[int, ...] | None, meta: Any) -> ir.Value:
+def _output(model: ir.Model, value: ir.Value, name: str, permutation: tuple[int, ...] | None, meta: Any) -> ir.Value:
     inverse = None if permutation is None else inverse_order(permutation)
     attributes = [] if inverse is None else [ir.AttrInt64s("perm", inverse)]
     node = ir.Node("", "Identity" if inverse is None else "Transpose", [value], attributes, num_outputs=1, name=f"{name}/out")
@@ -234,7 +235,7 @@ def _handed_out(model: ir.Model, value: ir.Value, name: str, permutation: tuple[
 
 
 def _keep_pads(model: ir.Model) -> None:
-    """Keep ONNX Runtime from taking a Pad with zeros into a MaxPool, which pads with -inf: it leaves those with indices alone."""
+    """Stop ONNX Runtime from fusing a Pad with zeros into a MaxPool, which pads with -inf: it skips a MaxPool with indices."""
     for node in model.graph:
         source = node.inputs[0].producer() if node.op_type == "MaxPool" and node.inputs[0] is not None else None
         if source is not None and source.op_type == "Pad" and len(node.outputs) == 1:
@@ -243,7 +244,7 @@ def _keep_pads(model: ir.Model) -> None:
 
 
 def _save(model: ir.Model, target: pathlib.Path) -> None:
-    """Write beside the target, check, then move into place: nothing half-written is ever there under its name."""
+    """Write to a temporary folder, check, then move into place, so that the target is never half written."""
     size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
     data = target.with_suffix(".data") if size > _INLINE_BYTES else None
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
@@ -260,11 +261,11 @@ def _save(model: ir.Model, target: pathlib.Path) -> None:
 
 
 def _move(folder: pathlib.Path, target: pathlib.Path, data: pathlib.Path | None) -> None:
-    """Put a model and its data in place; when the second step fails, the old data comes back to the old model."""
+    """Move a model and its data into place; if moving the model fails, restore the old data."""
     old, kept = target.with_suffix(".data"), folder / "old.data"
     ours = old.exists() and _refers_to(target, old.name)
     if data is not None and old.exists() and not ours:
-        raise UsageError(f"{old} is in the way: it is not the data of an earlier {target.name}. Move it, or export under another name")
+        raise UsageError(f"{old} already exists and does not belong to an earlier {target.name}; move it, or export under another name")
     if ours:
         shutil.move(old, kept)
     try:
@@ -278,11 +279,11 @@ def _move(folder: pathlib.Path, target: pathlib.Path, data: pathlib.Path | None)
 
 
 def _refers_to(target: pathlib.Path, name: str) -> bool:
-    """Whether a model that is already there keeps weights in a file of this name."""
+    """Whether an existing model stores weights in a file of this name."""
     if not target.is_file():
         return False
     try:
         model = onnx.load(str(target), load_external_data=False)
-    except Exception:  # noqa: BLE001 - whatever lies there, it is no model with data
+    except Exception:  # noqa: BLE001 - whatever the file is, it is not a model with external data
         return False
     return any(entry.key == "location" and entry.value == name for tensor in model.graph.initializer for entry in tensor.external_data)

@@ -103,7 +103,7 @@ class Entry:
         outer = [_torch.example_of(node) for node in self._module.graph.find_nodes(op="placeholder")]
         inner = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
         same = len(outer) == len(inner) and all(_alike(first, second) for first, second in zip(outer, inner, strict=True))
-        return same and _torch.returns_plainly()
+        return same and _torch.returns_outputs_unchanged()
 
     def _output_names(self, module: torch.fx.GraphModule, mutated: Sequence[int]) -> list[str]:
         """New values of what the program writes to come first, then what it returns."""

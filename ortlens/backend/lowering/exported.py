@@ -45,7 +45,7 @@ class CompiledProgram:
             UsageError: The program takes something that is neither a tensor nor a plain value.
         """
         _refuse_objects(program)
-        program = _torch.with_guards_of_its_own_names(program)
+        program = _torch.with_renamed_guards(program)
         table = _decompositions(backend)
         for target in backend.custom_targets():
             table.pop(target, None)  # the user's function converts it whole

@@ -48,7 +48,7 @@ class ThreadChoice:
 
     def rest(self) -> Callable[[], Any] | None:
         """The function to call before each run; None if there is none."""
-        return _torch.thread_rester() if self.rests_torch else None
+        return _torch.openmp_pause() if self.rests_torch else None
 
     def apply(self, options: onnxruntime.SessionOptions) -> None:
         """Write the choice into options for a session.
@@ -78,7 +78,7 @@ def choose(work: int | None, *, alternates: bool) -> ThreadChoice:
     if work is not None and work < _SMALL:
         return ThreadChoice(count=1, spinning=False, reason=f"1: {work:,} operations finish before a second thread wakes")
     if alternates:
-        rests = work is not None and work >= _LARGE and _torch.thread_rester() is not None
+        rests = work is not None and work >= _LARGE and _torch.openmp_pause() is not None
         return ThreadChoice(
             count=count,
             spinning=False,

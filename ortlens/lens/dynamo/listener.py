@@ -65,7 +65,7 @@ class DynamoWatch:
         Args:
             compile_id: The compilation that begins.
         """
-        self._failures[compile_id] = _torch.untold_failures()
+        self._failures[compile_id] = _torch.unlogged_failures()
 
     def heard_break(self, compile_id: str, text: str) -> None:
         """Record a graph break.
@@ -152,7 +152,7 @@ class DynamoWatch:
         """
         self._heard_skip(compile_id, metrics)
         self._heard_nothing(compile_id, metrics)
-        name, file, line = _torch.told_code(
+        name, file, line = _torch.display_code(
             str(metrics.get("co_name") or ""), metrics.get("co_filename") or "", metrics.get("co_firstlineno")
         )
         place = {"name": plain_function(name) or None, "file": display_name(file) or None, "line": line}
@@ -197,7 +197,7 @@ class DynamoWatch:
         compiled = metrics.get("guard_count") is not None
         if compiled or metrics.get("fail_type") or any(compile_id in known.compile_ids for known in self._breaks.values()):
             return
-        failed = [text for text, count in _torch.untold_failures().items() if count > before.get(text, 0)]
+        failed = [text for text, count in _torch.unlogged_failures().items() if count > before.get(text, 0)]
         if failed:
             file, line, name = (metrics.get(key) for key in ("co_filename", "co_firstlineno", "co_name"))
             frame = f'User code traceback:\n  File "{file}", line {line}, in {name}'

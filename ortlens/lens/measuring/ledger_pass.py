@@ -101,7 +101,7 @@ class LedgerPass:
         self._stays.clear()
         before = self._eager_ns()
         heard: list[tuple[bool, int, int]] = []
-        with _torch.lookups_heard(heard) if listen else contextlib.nullcontext():
+        with _torch.record_lookups(heard) if listen else contextlib.nullcontext():
             started = clock()
             result = call()
             ended = clock()

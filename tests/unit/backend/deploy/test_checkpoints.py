@@ -108,7 +108,7 @@ def test_what_is_not_there_is_named(source: object, tmp_path: Path, monkeypatch:
 
 def test_a_folder_without_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "readme.txt").write_text("nothing")
-    with pytest.raises(UsageError, match="holds no checkpoint"):
+    with pytest.raises(UsageError, match="contains no checkpoint"):
         checkpoints.open_weights(tmp_path)
 
 

@@ -89,7 +89,7 @@ def tasks() -> int:
     return len(list(pathlib.Path("/proc/self/task").iterdir()))
 
 
-@pytest.mark.skipif(_torch.thread_rester() is None, reason="torch does not use GNU's OpenMP here")
+@pytest.mark.skipif(_torch.openmp_pause() is None, reason="torch does not use GNU's OpenMP here")
 def test_torchs_threads_end_before_a_large_run_and_come_back() -> None:
     rest = threads.choose(work(1024), alternates=True).rest()
     assert rest is not None
@@ -118,4 +118,4 @@ def test_a_graph_that_alternates_gives_the_same_with_threads_put_to_rest() -> No
     for _ in range(3):
         torch.testing.assert_close(fast(x), alternating(x))
     resting = ["are ended before each run" in reason for reason in lens.sessions.threads_reason]
-    assert any(resting) == (_torch.thread_rester() is not None)
+    assert any(resting) == (_torch.openmp_pause() is not None)
