@@ -75,4 +75,4 @@ def graph_to_export(recorder: Recorder, graphs: Sequence[CompiledGraph]) -> Comp
     first = [record for record in recorder.records(r.Graph) if record.compile_id not in recompiled and record.phase != "backward"]
     if len(first) > 1:
         raise UsageError(f"the model is split into {len(first)} graphs; one model can be exported from one graph only")
-    return [graph for graph in graphs if graph.job.phase != "backward"][-1]
+    return [graph for graph in graphs if graph.lowered.phase != "backward"][-1]

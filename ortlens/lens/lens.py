@@ -321,10 +321,8 @@ class Lens(CaptureView):
         Raises:
             UsageError: The lens wraps another backend, or the program takes script objects.
         """
-        from ortlens.backend.lowering.exported import CompiledProgram
-
         self._modules.append(program.graph_module)
-        compiled = CompiledProgram(program, self._backend_for(None), self._recorder, dry_run=self._dry_run)
+        compiled = self._backend_for(None).compile_program(program, self._recorder, dry_run=self._dry_run)
         self._targets.callables.append((program, compiled))
         return compiled
 

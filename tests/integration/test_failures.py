@@ -131,7 +131,7 @@ def test_a_refusal_that_names_a_node_costs_only_its_kind() -> None:
 def test_a_run_that_fails_goes_back_for_good_with_one_warning() -> None:
     lens = Lens(options={"pre_ort_model_transforms": [failing_run]})
     (said,) = calls_of(torch.compile(function, backend=lens))
-    assert "went back to PyTorch" in said
+    assert "falls back to PyTorch" in said
     (finding,) = lens.captured().findings
     assert (finding.rule, finding.severity) == ("run_failed", "warning")
     assert set(codes(lens).values()) == {"session_refused"}
@@ -155,7 +155,7 @@ def test_only_the_partition_whose_run_fails_is_lost() -> None:
     lens = Lens(options={"pre_ort_model_transforms": [spoil_the_first]})
     compiled = torch.compile(two_pieces, backend=lens)
     with torch.no_grad():
-        with pytest.warns(RuntimeWarning, match="went back to PyTorch"):
+        with pytest.warns(RuntimeWarning, match="falls back to PyTorch"):
             torch.testing.assert_close(compiled(X), two_pieces(X))
         torch.testing.assert_close(compiled(X), two_pieces(X))
     assert codes(lens) == {"prims.bessel_j0.default": "no_converter", "aten.sin.default": "session_refused"}
@@ -223,7 +223,7 @@ def test_a_failure_in_training_falls_back_in_both_phases() -> None:
     lens = Lens(options={"pre_ort_model_transforms": [failing_run]})
     compiled = torch.compile(function, backend=lens)
     ours, theirs = X.clone().requires_grad_(), X.clone().requires_grad_()
-    with pytest.warns(RuntimeWarning, match="went back to PyTorch"):
+    with pytest.warns(RuntimeWarning, match="falls back to PyTorch"):
         compiled(ours).sum().backward()
     function(theirs).sum().backward()
     torch.testing.assert_close(ours.grad, theirs.grad)

@@ -230,7 +230,7 @@ def test_a_partition_that_went_back_to_pytorch_is_eager() -> None:
     fast(X)
     (graph,) = lens.live_graphs()
     (runner,) = graph.runners
-    with pytest.warns(RuntimeWarning, match="went back to PyTorch"):
+    with pytest.warns(RuntimeWarning, match="falls back to PyTorch"):
         runner._failed(tuple(node.meta["val"].new_zeros(node.meta["val"].shape) for node in runner.part.inputs), RuntimeError("planted"))
     lens.measure(X)
     assert of(lens, "g0", "run") == 0

@@ -157,7 +157,7 @@ def test_a_partition_that_went_back_to_pytorch_is_not_called_right() -> None:
     with torch.no_grad():
         lens = ortlens.explain(lambda x: x.sin() * 2, calls=1)(x)
         (runner,) = lens.live_graphs()[0].runners
-        with pytest.warns(RuntimeWarning, match="went back to PyTorch"):
+        with pytest.warns(RuntimeWarning, match="falls back to PyTorch"):
             runner._failed((x,), RuntimeError("planted"))
         numerics = lens.verify(x)
     assert numerics.ok.isna().all()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ortlens
-from ortlens.backend import graph
+from ortlens.backend import models
 from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.runtime import session_config
 from ortlens.lens.verify import inner_values
@@ -108,7 +108,7 @@ def test_a_rewrite_of_the_model_before_onnx_runtime_is_named(monkeypatch: pytest
                 node.op_type = "Sub"
         return optimized
 
-    monkeypatch.setattr(graph, "optimize_model", wrongly)
+    monkeypatch.setattr(models, "optimize_model", wrongly)
     args = torch.rand(3, 4), torch.rand(3, 4)
     lens = ortlens.explain(doubled, calls=1)(*args)
     numerics = lens.verify(*args)

@@ -71,7 +71,7 @@ def export_graph(
 
 
 def _require_cover(graph: CompiledGraph) -> None:
-    if graph.job.phase != "inference":
+    if graph.lowered.phase != "inference":
         raise UsageError("the graph was compiled for training; compile it under torch.no_grad() to export it")
     left = graph.left_in_torch()
     if left or len(graph.runners) != 1:
@@ -195,7 +195,7 @@ def _name_boundary(graph: CompiledGraph, model: ir.Model, arguments: Sequence[st
     )
     inputs = {str(value.name): value for value in model.graph.inputs}
     order = graph.output_nodes()
-    names = graph.job.output_names or tuple(f"output_{place}" for place in range(len(order)))
+    names = graph.lowered.output_names or tuple(f"output_{place}" for place in range(len(order)))
     model.graph.outputs.clear()
     for node in model.graph:  # names of inner values must not collide with the user's
         for value in node.outputs:

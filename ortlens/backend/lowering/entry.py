@@ -1,8 +1,7 @@
-"""From Dynamo's graph to ours: what is known at the door and has to be known behind AOTAutograd."""
+"""Sends Dynamo's graphs through AOTAutograd and keeps what AOTAutograd does not pass on."""
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -10,114 +9,111 @@ import torch
 import torch.fx
 
 from ortlens import _torch
+from ortlens.backend.lowering.lowered import LoweredGraph
 from ortlens.backend.lowering.provenance import input_name
-from ortlens.backend.recording.reporter import GraphReporter
-from ortlens.trace.recorder import CURRENT
+from ortlens.progress import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from ortlens.backend.api import OrtBackend
-    from ortlens.trace.recorder import Recorder
     from ortlens.trace.records import Phase
 
+_MANY_OPERATIONS = 1000  # AOTAutograd takes more than a second for as many
 
-class Entry:
-    """One Dynamo graph on its way through AOTAutograd.
 
-    Attributes:
-        op_count: Operations in that graph.
-        direct: What Dynamo may call instead of AOTAutograd's result, once compiled; None when that does more than call our graph.
-    """
+class DynamoGraph:
+    """One Dynamo graph on its way through AOTAutograd, which makes one ATen graph of it, or a forward and a backward one."""
 
-    def __init__(
-        self, *, backend: OrtBackend, recorder: Recorder | None, module: torch.fx.GraphModule, whole: str | None, dry_run: bool
-    ) -> None:
-        """Note what AOTAutograd's compilers will not be told.
+    def __init__(self, module: torch.fx.GraphModule, compile_graph: Callable[[LoweredGraph], Callable[..., Any]]) -> None:
+        """Note what is known before AOTAutograd runs.
 
         Args:
-            backend: Compiles the graphs that come out.
-            recorder: Where records go, if anywhere.
-            module: As Dynamo hands it over.
-            whole: Name of the graph in the cache, if it has one.
-            dry_run: Plan and convert only.
+            module: Dynamo's graph.
+            compile_graph: Compiles an ATen graph to a boxed function.
         """
-        self._backend = backend
-        self._recorder = recorder
         self._module = module
-        self._whole = whole
-        self._autocasts = _torch.autocasts()  # asked here: AOTAutograd switches it off while it compiles
-        self.direct: Callable[..., Any] | None = None
-        self._dry_run = dry_run
-        self.op_count = count_ops(module)
-        self._input_names = [input_name(source, place) for place, source in enumerate(_torch.input_sources(module))]
+        self._compile_graph = compile_graph
+        self._autocasts = _torch.autocasts()  # read here, because AOTAutograd disables autocast while it compiles
+        self._direct: Callable[..., Any] | None = None
+        self._op_count = count_ops(module)
+        self._input_names = tuple(input_name(source, place) for place, source in enumerate(_torch.input_sources(module)))
         self._started = time.perf_counter_ns()
-        self._spent = 0  # by this backend's own work, so that what is left is AOTAutograd's
+        self._compile_ns = 0  # spent in `compile_graph`, to be subtracted from AOTAutograd's time
 
-    def recorded(self) -> contextlib.AbstractContextManager[object]:
-        """Around the whole compilation, for a lens that no Dynamo graph passes through."""
-        on_graph = None if self._recorder is None else self._recorder.on_graph
-        return contextlib.nullcontext() if on_graph is None else on_graph(self._module)
-
-    def compiler_for(self, phase: Phase) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
-        """The compiler that AOTAutograd calls for one phase.
+    def compile(self, example_inputs: Sequence[Any], decompositions: Mapping[Any, Callable[..., Any]]) -> Callable[..., Any]:
+        """Run AOTAutograd.
 
         Args:
-            phase: `inference`, `forward` or `backward`.
+            example_inputs: The inputs of the graph.
+            decompositions: Op overload -> function.
 
         Returns:
-            A function of an ATen graph and its inputs.
+            A callable of the same inputs: the compiled graph itself if AOTAutograd would only wrap it, else AOTAutograd's result.
         """
+        backend = _torch.aot_backend(
+            forward=self._compiler_for("forward"),
+            backward=self._compiler_for("backward"),
+            inference=self._compiler_for("inference"),
+            decompositions=decompositions,
+        )
+        with progress(f"lowering {self._op_count:,} operations", 0, "", at_once=self._op_count > _MANY_OPERATIONS):
+            compiled: Callable[..., Any] = backend(self._module, example_inputs)
+        return self._direct or compiled
 
-        def compile_graph(module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
+    def _compiler_for(self, phase: Phase) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
+        """The compiler that AOTAutograd calls for one phase."""
+
+        def compile_phase(module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
             entered = time.perf_counter_ns()
-            mutated = _torch.mutated_input_indices() if phase != "backward" else ()
-            static = _torch.static_input_indices() - set(mutated) if phase != "backward" else frozenset()
-            # The backward graph is compiled inside the forward's window or much later, at the first backward call:
-            # its share of AOTAutograd's time cannot be told apart and stays with the forward graph.
-            aot_ns = 0 if phase == "backward" else entered - self._started - self._spent
-            plain = phase == "inference" and self._is_plain(module)
+            lowered = self._lowered(module, phase, entered - self._started - self._compile_ns)
             with _torch.real_tensors():
-                run = self._backend.compile_graph(
-                    module,
-                    phase=phase,
-                    static_inputs=static,
-                    recorder=self._recorder,
-                    compile_id=_torch.current_compile_id(),
-                    op_count=0 if phase == "backward" else self.op_count,
-                    aot_ns=aot_ns,
-                    input_names=() if phase == "backward" else self._input_names,
-                    output_names=self._output_names(module, mutated) if phase == "inference" else (),
-                    dry_run=self._dry_run,
-                    whole=self._whole if plain else None,
-                )
-            self._spent += time.perf_counter_ns() - entered
-            if plain and not self._autocasts:  # AOTAutograd's code around a graph would do nothing but cost time with every call
-                self.direct = lambda *args: run(list(args))
+                run = self._compile_graph(lowered)
+            self._compile_ns += time.perf_counter_ns() - entered
+            if lowered.is_plain and not self._autocasts:  # AOTAutograd's wrapper would have no effect and cost time in every call
+                self._direct = lambda *args: run(list(args))
             return run
 
-        return compile_graph
+        return compile_phase
+
+    def _lowered(self, module: torch.fx.GraphModule, phase: Phase, aot_ns: int) -> LoweredGraph:
+        compile_id = _torch.current_compile_id()
+        if phase == "backward":
+            # It is compiled together with the forward graph or at the first backward call: its part of AOTAutograd's time is
+            # unknown and counts for the forward graph.
+            return LoweredGraph(module=module, phase=phase, static_inputs=frozenset(), compile_id=compile_id, op_count=0, aot_ns=0)
+        mutated = _torch.mutated_input_indices()
+        return LoweredGraph(
+            module=module,
+            phase=phase,
+            static_inputs=_torch.static_input_indices() - set(mutated),
+            compile_id=compile_id,
+            op_count=self._op_count,
+            aot_ns=aot_ns,
+            input_names=self._input_names,
+            output_names=self._output_names(module, mutated) if phase == "inference" else (),
+            is_plain=phase == "inference" and self._is_plain(module),
+        )
 
     def _is_plain(self, module: torch.fx.GraphModule) -> bool:
-        """Whether a graph of AOTAutograd's takes and gives what Dynamo's does, so that nothing is left to do around it."""
+        """Whether an ATen graph has the inputs and outputs of Dynamo's graph, so that AOTAutograd adds nothing around it."""
         outer = [_torch.example_of(node) for node in self._module.graph.find_nodes(op="placeholder")]
         inner = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
         same = len(outer) == len(inner) and all(_alike(first, second) for first, second in zip(outer, inner, strict=True))
         return same and _torch.returns_outputs_unchanged()
 
-    def _output_names(self, module: torch.fx.GraphModule, mutated: Sequence[int]) -> list[str]:
-        """New values of what the program writes to come first, then what it returns."""
+    def _output_names(self, module: torch.fx.GraphModule, mutated: Sequence[int]) -> tuple[str, ...]:
+        """Names of the outputs: first the new values of mutated inputs, then the results."""
         output = next(node for node in module.graph.nodes if node.op == "output")
         count = len(output.args[0]) - len(mutated)
         known = len(self._input_names)
         updated = [f"{self._input_names[place] if place < known else f'input_{place}'}.updated" for place in mutated]
-        return [*updated, *(f"output_{place}" for place in range(count))]
+        return (*updated, *(f"output_{place}" for place in range(count)))
 
 
 def _alike(first: Any, second: Any) -> bool:
-    """Whether two example values stand for the same input."""
+    """Whether two example values belong to the same input."""
     both = isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)
-    # As text: to compare symbolic sizes themselves would make guards.
+    # As text: to compare symbolic sizes themselves would add guards.
     return both and _layout_text(first) == _layout_text(second)
 
 
@@ -137,28 +133,11 @@ def needs_gradient(inputs: Sequence[Any]) -> bool:
     return torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
 
 
-def left_alone(module: torch.fx.GraphModule) -> Callable[..., Any]:
-    """A training graph that the user keeps from AOTAutograd: PyTorch runs it, and the reason is recorded.
-
-    Args:
-        module: As Dynamo hands it over.
-
-    Returns:
-        Its own `forward`.
-    """
-    recorder = CURRENT.get()
-    if recorder is not None:
-        compile_id = _torch.current_compile_id()
-        reporter = GraphReporter(recorder, phase="forward", compile_id=compile_id, op_count=count_ops(module), aot_ns=0)
-        reporter.graph_skipped(module, "use_aot_autograd=False leaves graphs that need gradients to PyTorch")
-    return module.forward
-
-
 def count_ops(module: torch.fx.GraphModule) -> int:
-    """Operations in a Dynamo graph.
+    """The number of operations in a Dynamo graph.
 
     Args:
-        module: As Dynamo hands it over.
+        module: Dynamo's graph.
 
     Returns:
         Calls of functions, methods and modules.

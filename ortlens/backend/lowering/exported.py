@@ -1,4 +1,4 @@
-"""`torch.export` programs down the same road: decompose, partition, convert, run; no Dynamo in between."""
+"""Exported programs: decomposed and compiled like Dynamo's graphs, without Dynamo and AOTAutograd."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from ortlens import _torch
 from ortlens.backend.lowering.entry import count_ops
+from ortlens.backend.lowering.lowered import LoweredGraph
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch.export import ExportedProgram
-
-    from ortlens.backend.api import OrtBackend
-    from ortlens.trace.recorder import Recorder
 
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
@@ -29,26 +27,33 @@ _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputK
 class CompiledProgram:
     """An exported program that runs through ONNX Runtime; called like `program.module()`, without gradients.
 
-    State is the program's own: buffers that a call changes are changed in the program.
+    It shares the program's state: buffers that a call changes are changed in the program.
     """
 
-    def __init__(self, program: ExportedProgram, backend: OrtBackend, recorder: Recorder | None, *, dry_run: bool = False) -> None:
+    def __init__(
+        self,
+        program: ExportedProgram,
+        compile_graph: Callable[[LoweredGraph], Callable[..., Any]],
+        *,
+        decompositions: Mapping[Any, Callable[..., Any]],
+        custom_targets: frozenset[Any],
+    ) -> None:
         """Decompose and compile.
 
         Args:
-            program: As `torch.export.export` or `torch.export.load` gives it.
-            backend: Whose options and tables are used.
-            recorder: Where records go, if anywhere.
-            dry_run: Plan and convert only; calls with fake tensors give fake tensors.
+            program: As `torch.export.export` or `torch.export.load` returns it.
+            compile_graph: Compiles an ATen graph to a boxed function.
+            decompositions: The backend's: op overload -> function.
+            custom_targets: Operators that are not decomposed because the user gave functions for them.
 
         Raises:
             UsageError: The program takes something that is neither a tensor nor a plain value.
         """
         _refuse_objects(program)
         program = _torch.with_renamed_guards(program)
-        table = _decompositions(backend)
-        for target in backend.custom_targets():
-            table.pop(target, None)  # the user's function converts it whole
+        table = _with_composite(decompositions)
+        for target in custom_targets:
+            table.pop(target, None)
         started = time.perf_counter_ns()
         with _torch.quiet():
             self._program = _torch.without_tokens(program.run_decompositions(table))
@@ -56,17 +61,17 @@ class CompiledProgram:
         inputs = self._program.graph_signature.input_specs
         mutated = {spec.target for spec in self._program.graph_signature.output_specs if spec.kind in _MUTATIONS}
         static = frozenset(i for i, spec in enumerate(inputs) if spec.kind in _WEIGHTS and spec.target not in mutated)
-        self._run = backend.compile_graph(
-            self._program.graph_module,
-            phase="inference",
-            static_inputs=static,
-            recorder=recorder,
-            compile_id=None,
-            op_count=count_ops(program.graph_module),
-            aot_ns=aot_ns,
-            input_names=[_input_name(spec) for spec in inputs],
-            output_names=[_output_name(spec, place) for place, spec in enumerate(self._program.graph_signature.output_specs)],
-            dry_run=dry_run,
+        self._run = compile_graph(
+            LoweredGraph(
+                module=self._program.graph_module,
+                phase="inference",
+                static_inputs=static,
+                compile_id=None,
+                op_count=count_ops(program.graph_module),
+                aot_ns=aot_ns,
+                input_names=tuple(_input_name(spec) for spec in inputs),
+                output_names=tuple(_output_name(spec, place) for place, spec in enumerate(self._program.graph_signature.output_specs)),
+            )
         )
         self._guards = _torch.exported_guards(program)
         self._user_inputs = [place for place, spec in enumerate(inputs) if spec.kind is InputKind.USER_INPUT]
@@ -97,9 +102,9 @@ class CompiledProgram:
         return _torch.unflatten(user, self._program.call_spec.out_spec)
 
 
-def _decompositions(backend: OrtBackend) -> dict[Any, Callable[..., Any]]:
-    """The backend's, under them those that PyTorch makes composite operators of."""
-    composite, own = _torch.composite_decompositions(), backend.tables()[1]
+def _with_composite(own: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """The backend's decompositions, and PyTorch's for composite operators where the backend has none."""
+    composite = _torch.composite_decompositions()
     table = {**composite, **own}
     if _ATTENTION in own and _ATTENTION in composite:
         table[_ATTENTION] = _attention_laid_out_as_traced(composite[_ATTENTION], own[_ATTENTION])
@@ -107,11 +112,11 @@ def _decompositions(backend: OrtBackend) -> dict[Any, Callable[..., Any]]:
 
 
 def _attention_laid_out_as_traced(torchs: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
-    """Attention whose result lies in memory as it did when the program was traced: the program may view it without a copy.
+    """Attention whose result has the memory layout that it had in tracing: the program may view it without a copy.
 
-    On the CPU PyTorch chooses: the fused operator lays its result out like the query, plain matrix products give a contiguous
-    one. Both are decomposed further, as on the way through Dynamo. What is not fused for its dimensions, and what other
-    devices fuse to operators without a decomposition, ours writes out.
+    On the CPU PyTorch chooses. The result of the fused operator has the layout of the query, the result of plain matrix products is
+    contiguous. Both are decomposed further, as in a graph of Dynamo. Our own decomposition serves what is not fused because of its
+    dimensions, and other devices, whose fused operators have no decomposition.
     """
 
     def attention(query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -136,7 +141,7 @@ def _output_name(spec: Any, place: int) -> str:
 
 
 def _effect_of(program: ExportedProgram, spec: Any) -> Callable[[dict[str, Any], Any], None] | None:
-    """What to do with an output that is not the user's: write it back. None for the user's own."""
+    """The function that writes an output back to the state of the program; None for an output of the user's."""
     if spec.kind not in _MUTATIONS:
         return None
     by_target = {entry.target: entry.arg.name for entry in program.graph_signature.input_specs if entry.kind in _WEIGHTS}

@@ -87,8 +87,8 @@ class LedgerPass:
             known = self._graph_count()
             with contextlib.ExitStack() as doors:
                 for graph in self._graphs():
-                    if graph.job.reporter is not None and graph.is_prepared:
-                        doors.enter_context(around_calls(graph, self._door(graph.job.reporter.graph_id)))
+                    if graph.context.reporter is not None and graph.is_prepared:
+                        doors.enter_context(around_calls(graph, self._door(graph.context.reporter.graph_id)))
                 while made < max_calls and self._graph_count() == known:
                     result = self._make_call(call, known, listen=parted and made % _EVERY == _FIRST)
                     made += 1

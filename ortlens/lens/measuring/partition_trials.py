@@ -29,7 +29,7 @@ def frozen(seen: Seen) -> Iterator[Trial]:
     weights = [seen.values[place] for place, node in enumerate(seen.runner.part.inputs) if node in seen.runner.weight_nodes()]
     size = sum(weight.nbytes for weight in weights if isinstance(weight, torch.Tensor))
     held = sum(weight.contiguous.nbytes for weight in seen.runner.sessions[-1].frozen)
-    if seen.graph.job.phase != "inference" or size < _WORTH_FREEZING or 2 * held >= size:
+    if seen.graph.lowered.phase != "inference" or size < _WORTH_FREEZING or 2 * held >= size:
         return
 
     def pair() -> Pair | None:

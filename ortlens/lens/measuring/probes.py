@@ -81,7 +81,7 @@ class Probe:
         self.call()  # creates the sessions that are still missing
         with contextlib.ExitStack() as stack:
             for graph in self.graphs:
-                reporter = graph.job.reporter
+                reporter = graph.context.reporter
                 for runner in graph.runners if reporter is not None else ():
                     if reporter is not None and len(runner.sessions) == 1:  # of one per size, it is not known which one runs
                         found[runner] = Seen(runner, graph, reporter.identity(runner))
@@ -130,7 +130,7 @@ class Probe:
     def _cold_start(self, fired: dict[tuple[str, str | None], r.Finding]) -> None:
         """Convert again into a cache, then from that cache, and record the time saved."""
         known = fired.get(("cold_start", "compile"))
-        graphs = [graph for graph in self.graphs if graph.job.cache is None and not graph.job.dry_run]
+        graphs = [graph for graph in self.graphs if graph.context.cache is None and not graph.context.dry_run]
         spent = sum(graph.phases.convert_ns + graph.phases.optimize_ns for graph in graphs)
         if known is None or spent > MAKING_NS:
             return
@@ -195,6 +195,6 @@ def _dtypes(seen: list[Seen]) -> set[str]:
 def _converting_ns(graph: CompiledGraph, folder: str) -> int:
     from ortlens.backend.cache.store import ModelCache
 
-    job = replace(graph.job, cache=ModelCache(folder), reporter=None, prepared=None)
-    phases = CompiledGraph(job).phases
+    context = replace(graph.context, cache=ModelCache(folder), reporter=None, whole_graph_key=None)
+    phases = CompiledGraph(graph.lowered, context).phases
     return phases.convert_ns + phases.optimize_ns

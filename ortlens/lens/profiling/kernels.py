@@ -114,12 +114,12 @@ class _Profiler:
         """Run as ever, then profile; what goes wrong in that is the lens's affair alone."""
         outputs = inner(*args)
         # PyTorch may run a backward graph in a thread of its own.
-        if runner in self.failures or (threading.get_ident() != self.thread and graph.job.phase != "backward"):
+        if runner in self.failures or (threading.get_ident() != self.thread and graph.lowered.phase != "backward"):
             return outputs
         with self.lock:
             self.seen.add(runner)
             try:
-                sitting = self._sitting(runner, args, ours=graph.job.options.ort_session_options is None)
+                sitting = self._sitting(runner, args, ours=graph.context.options.ort_session_options is None)
                 if sitting is not None:
                     sitting.measure(args, self.repeat, self.step)
             except Exception as error:  # noqa: BLE001 - observing must not break what is observed
@@ -217,7 +217,9 @@ def _record(  # noqa: PLR0913, PLR0917 - one call site
     plain, profiled = (_settled(times.runs_ns, sitting.groups) for times in (sitting.plain, sitting.profiled))
     total_ns = round(plain)
     times = divided([kernel.total_ns for kernel in read.kernels], [kernel.calls for kernel in read.kernels], total_ns, cost.told)
-    nodes = {node.node: node for node in recorder.records(r.Node) if graph.job.reporter and node.graph_id == graph.job.reporter.graph_id}
+    nodes = {
+        node.node: node for node in recorder.records(r.Node) if graph.context.reporter and node.graph_id == graph.context.reporter.graph_id
+    }
     assigned = _ort.assigned_providers(sitting.twin.session)
     rows = [
         _row(session_id, kernel, known.get(kernel.name), nodes, assigned, own_ns, total_ns)
@@ -233,8 +235,8 @@ def _record(  # noqa: PLR0913, PLR0917 - one call site
         arena_bytes=read.arena_bytes,
         arena_held_bytes=read.arena_held_bytes,
     )
-    if optimized is not None and graph.job.reporter is not None:
-        model_id = graph.job.reporter.identity(sitting.runner).model_id
+    if optimized is not None and graph.context.reporter is not None:
+        model_id = graph.context.reporter.identity(sitting.runner).model_id
         recorder.attach(f"models/{model_id}.optimized.onnx", optimized.SerializeToString())
         recorder.amend(r.Model, model_id, optimized_node_count=len(optimized.graph.node))
 
@@ -331,7 +333,7 @@ def _place(origin: kernel_origins.Origin, nodes: Mapping[str, r.Node]) -> r.Node
 
 
 def _failed(recorder: Recorder, graph: CompiledGraph | None, runner: PartitionRunner, error: Exception) -> None:
-    subject = graph.job.reporter.identity(runner).partition_id if graph is not None and graph.job.reporter is not None else None
+    subject = graph.context.reporter.identity(runner).partition_id if graph is not None and graph.context.reporter is not None else None
     recorder.add(
         r.Finding(
             rule="profile_failed",

@@ -128,7 +128,7 @@ def _title(subject: Subject, targets: Sequence[str]) -> str:
     if subject.runner is None:
         return f"{targets[0]} in PyTorch and in ONNX Runtime"
     count = "1 operator" if len(targets) == 1 else f"{len(targets)} operators"
-    phase = {"inference": "an inference"}.get(subject.graph.job.phase, f"a {subject.graph.job.phase}")
+    phase = {"inference": "an inference"}.get(subject.graph.lowered.phase, f"a {subject.graph.lowered.phase}")
     return f"{count} of {phase} graph in PyTorch and in ONNX Runtime"
 
 
@@ -205,7 +205,7 @@ class _Model:
             self._take(subject, runner.model, runner.factory.permutations)
         elif subject.reason is None or subject.reason[0] in ("session_refused", "too_small"):
             source = subject.part.module if not hidden else _with_inputs_for(module, hidden)
-            converted = converter.onnx_from_partition(source, subject.graph.job.registry, "repro")
+            converted = converter.onnx_from_partition(source, subject.graph.context.registry, "repro")
             model = optimize_model(converted.model)
             self._take(subject, converter.proto_from_model(model, converted.output_types), converted.output_permutations)
         if runner is not None and runner.sessions:
@@ -225,11 +225,11 @@ class _Model:
 
     def _freeze(self, subject: Subject, hidden: Mapping[str, torch.Tensor]) -> None:
         """Weights that were constants of the session are constants here, with values that are handed over in memory."""
-        job, runner = subject.graph.job, subject.runner
+        graph, runner = subject.graph, subject.runner
         if runner is not None and runner.sessions:
             names = {weight.name for weight in runner.sessions[-1].frozen}
         else:
-            frozen = job.phase == "inference" and job.options.freeze_weights is not False
+            frozen = graph.lowered.phase == "inference" and graph.context.options.freeze_weights is not False
             names = set(subject.graph.weight_inputs()) if frozen else set[str]()
         self.proto, self.frozen = _with_outside_values(self.proto, names | set(hidden))
 

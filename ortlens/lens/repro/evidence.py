@@ -115,7 +115,7 @@ def subjects_of(graphs: Sequence[CompiledGraph], subject_id: object) -> list[Sub
     Raises:
         UsageError: There is none of that name, or several; the message lists what there is.
     """
-    reported = {reporter.graph_id: graph for graph in graphs if (reporter := graph.job.reporter) is not None}
+    reported = {reporter.graph_id: graph for graph in graphs if (reporter := graph.context.reporter) is not None}
     if not reported:
         raise UsageError("there is nothing to reproduce: no graph was compiled through this lens by the ortlens backend")
     whole = {name: subject for graph in reported.values() for names, subject in _partitions(graph) for name in names}
@@ -136,7 +136,7 @@ def subjects_of(graphs: Sequence[CompiledGraph], subject_id: object) -> list[Sub
 
 
 def _partitions(graph: CompiledGraph) -> Iterator[tuple[list[str], Subject]]:
-    reporter = graph.job.reporter
+    reporter = graph.context.reporter
     for runner in graph.runners if reporter is not None else ():
         identity = reporter.identity(runner)  # type: ignore[union-attr]  # not None, as the line above says
         names = [name for name in (identity.partition_id, identity.session_id) if name is not None]
@@ -195,7 +195,7 @@ def _values_seen(
             stack.enter_context(around_calls(graph, _noting_node(subjects[0], seen, thread)))
         stack.enter_context(_gradients_for(targets, graph))
         result = targets.call(args, kwargs)
-        if graph.job.phase == "backward" and not seen:
+        if graph.lowered.phase == "backward" and not seen:
             _backward(result)
     missing = [subject.name for subject in subjects if subject.name not in seen]
     if missing:
@@ -235,7 +235,7 @@ def _kept(value: Any) -> Any:
 
 def _gradients_for(targets: CompiledTargets, graph: CompiledGraph) -> contextlib.AbstractContextManager[object]:
     """Gradients on or off, as when the graph was compiled: with the other, Dynamo would compile another graph."""
-    if graph.job.phase != "inference":
+    if graph.lowered.phase != "inference":
         return torch.enable_grad()
     trained = any(isinstance(value, torch.Tensor) and value.requires_grad for _, value in graph.weight_inputs().values())
     known = {False} if trained else targets.grad_modes

@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from ortlens.backend.graph import Job
+    from ortlens.backend.context import CompileContext
     from ortlens.backend.runtime.runner import PartitionRunner
 
 
-def as_converted(runner: PartitionRunner, job: Job, args: Sequence[Any], *, optimized: bool = False) -> PartitionRunner:
+def as_converted(runner: PartitionRunner, context: CompileContext, args: Sequence[Any], *, optimized: bool = False) -> PartitionRunner:
     """Convert a partition anew.
 
     Args:
         runner: The partition's.
-        job: What its graph was compiled from.
+        context: How its graph was compiled.
         args: The partition's inputs.
         optimized: Apply our own rewrites, and only the user's transforms not.
 
@@ -31,7 +31,7 @@ def as_converted(runner: PartitionRunner, job: Job, args: Sequence[Any], *, opti
     Raises:
         ModelRefused: ONNX Runtime does not take the model; whatever conversion raises.
     """
-    converted = converter.onnx_from_partition(runner.part.module, job.registry, f"partition_{runner.part.index}")
+    converted = converter.onnx_from_partition(runner.part.module, context.registry, f"partition_{runner.part.index}")
     model = optimize_model(converted.model) if optimized else converted.model
     made = variant_of(runner, model=converter.proto_from_model(model, converted.output_types))
     made.prepare(args)

@@ -19,7 +19,7 @@ from ortlens.lens.verify.verdicts import Verdict, judge
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ortlens.backend.graph import Job
+    from ortlens.backend.context import CompileContext
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.lens.verify.partition_check import PartitionCheck, Reference
     from ortlens.lens.verify.single_ops import SingleOps
@@ -72,16 +72,16 @@ class Cause:
 class Bisection:
     """Looks for the cause of one wrong value or output of a partition, within the call that showed it."""
 
-    def __init__(self, check: PartitionCheck, job: Job, ops: SingleOps) -> None:
+    def __init__(self, check: PartitionCheck, context: CompileContext, ops: SingleOps) -> None:
         """Take the evidence.
 
         Args:
             check: The partition, the inputs, and the verdicts on its values.
-            job: What its graph was compiled from.
+            context: How its graph was compiled.
             ops: Converts operators on their own.
         """
         self._check = check
-        self._job = job
+        self._context = context
         self._ops = ops
 
     def cause(self, suspect: Verdict, reference: Reference) -> Cause:
@@ -187,7 +187,7 @@ class Bisection:
 
     def _earlier(self, node: str, is_right: Callable[..., bool]) -> Cause:
         """Suspects before ONNX Runtime: the user's transforms, then onnxscript's rewrites."""
-        if self._job.options.pre_ort_model_transforms and self._is_right_anew(is_right, optimized=True):
+        if self._context.options.pre_ort_model_transforms and self._is_right_anew(is_right, optimized=True):
             return Cause(kind="transform", node=node, text="pre_ort_model_transforms makes it: the model is right without them")
         if self._is_right_anew(is_right, optimized=False):
             text = "a rewrite of the model before ONNX Runtime (onnxscript's, or ours) makes it: the model as converted is right"
@@ -196,7 +196,7 @@ class Bisection:
 
     def _is_right_anew(self, is_right: Callable[..., bool], *, optimized: bool) -> bool:
         try:
-            return is_right(as_converted(self._check.runner, self._job, self._check.args, optimized=optimized))
+            return is_right(as_converted(self._check.runner, self._context, self._check.args, optimized=optimized))
         except Exception:  # noqa: BLE001 - a model that does not run explains nothing
             return False
 

@@ -29,7 +29,8 @@ from ortlens.trace import records as r
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ortlens.backend.graph import CompiledGraph, Job
+    from ortlens.backend.context import CompileContext
+    from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.lens.verify.compare_values import Tolerances
     from ortlens.lens.verify.nonfinite import Origin
@@ -73,7 +74,7 @@ class Verification:
         self._thread = threading.get_ident()
         self._step: Callable[[int], None] = _untold
         self._checked: dict[PartitionRunner, _Checked] = {}
-        self._jobs: dict[PartitionRunner, Job] = {}
+        self._contexts: dict[PartitionRunner, CompileContext] = {}
         self._ops: dict[int, SingleOps] = {}
         self._whole: dict[PartitionRunner, PartitionRunner | None] = {}
         self._findings: dict[tuple[str, str, str], r.Finding] = {}
@@ -109,7 +110,7 @@ class Verification:
         with contextlib.ExitStack() as stack:
             for graph in self._graphs():
                 for runner in graph.runners if graph.is_prepared else ():
-                    self._jobs[runner] = graph.job
+                    self._contexts[runner] = graph.context
                     stack.enter_context(around_runs(runner, self._around(runner)))
             yield
 
@@ -153,7 +154,7 @@ class Verification:
         check = PartitionCheck(runner=runner, args=args, tolerances=self._tolerances, whole=functools.partial(self._whole_of, runner, args))
         check.run(outputs, self._step)
         for suspect, reference in check.suspects:
-            self._explain(runner, suspect, Bisection(check, self._jobs[runner], ops).cause(suspect, reference))
+            self._explain(runner, suspect, Bisection(check, self._contexts[runner], ops).cause(suspect, reference))
         if check.spoilt_outputs():
             for origin in check.origins[:1]:
                 self._tell_origin(runner, origin)
@@ -164,12 +165,12 @@ class Verification:
         if runner not in self._whole:
             self._whole[runner] = None
             with contextlib.suppress(Exception):  # the values that only it holds are then told as not compared
-                self._whole[runner] = as_converted(runner, self._jobs[runner], args)
+                self._whole[runner] = as_converted(runner, self._contexts[runner], args)
         return self._whole[runner]
 
     def _ops_of(self, runner: PartitionRunner) -> SingleOps:
-        job = self._jobs[runner]
-        return self._ops.setdefault(id(job.registry), SingleOps(job.registry, job.options))
+        context = self._contexts[runner]
+        return self._ops.setdefault(id(context.registry), SingleOps(context.registry, context.options))
 
     def _merge(self, known: _Checked, verdicts: Sequence[Verdict]) -> None:
         for verdict in verdicts:
@@ -218,7 +219,7 @@ class Verification:
         self._findings.setdefault(("nonfinite_origin", row.partition_id, row.node), finding)
 
     def _partition_id(self, runner: PartitionRunner) -> str:
-        reporter = self._jobs[runner].reporter
+        reporter = self._contexts[runner].reporter
         return "" if reporter is None else reporter.identity(runner).partition_id
 
     def _record(self) -> None:

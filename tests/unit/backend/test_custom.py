@@ -84,24 +84,24 @@ def test_an_empty_table_is_a_table() -> None:
 
 def test_a_backend_notices_what_is_registered_later_and_builds_its_tables_once() -> None:
     backend = OrtBackend()
-    before = backend.tables()
-    assert backend.tables() is before
+    before = backend.compiler.tables()
+    assert backend.compiler.tables() is before
     custom.register_op(SIN, convert)
-    after = backend.tables()
+    after = backend.compiler.tables()
     assert after is not before
     assert after[0].is_registered(SIN)
-    assert backend.tables() is after
+    assert backend.compiler.tables() is after
     custom.register_op(SIN, other)
-    assert backend.tables() is not after
+    assert backend.compiler.tables() is not after
 
 
 def test_a_backends_own_table_goes_first() -> None:
     custom.register_op(SIN, convert)
     custom.register_op(COS, convert)
-    registry = OrtBackend({"custom_translation_table": {SIN: other}}).tables()[0]
+    registry = OrtBackend({"custom_translation_table": {SIN: other}}).compiler.tables()[0]
     assert registry.get_decomps(SIN)[0].onnx_function is other
     assert registry.get_decomps(COS)[0].onnx_function is convert
-    assert OrtBackend().tables()[0].get_decomps(SIN)[0].onnx_function is convert
+    assert OrtBackend().compiler.tables()[0].get_decomps(SIN)[0].onnx_function is convert
 
 
 def test_registering_from_many_threads_loses_nothing() -> None:

@@ -14,34 +14,29 @@ import pytest
 import torch
 
 from ortlens import OrtBackendOptions, SessionError, _torch
-from ortlens.backend import graph
+from ortlens.backend import error_text, graph
+from ortlens.backend.context import CompileContext
+from ortlens.backend.lowering.lowered import LoweredGraph
 from ortlens.backend.runtime import session_info
-from ortlens.backend.runtime.providers import reason_against
 from tests.unit.backend.graphs import traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def job(
-    function: Callable[..., Any], *args: Any, static: frozenset[int] = frozenset(), symbolic: bool = False, **options: Any
-) -> graph.Job:
+def compiled_from(lowered: LoweredGraph, **options: Any) -> graph.CompiledGraph:
+    return graph.CompiledGraph(lowered, CompileContext(options=OrtBackendOptions(**options), registry=_torch.shared_registry()))
+
+
+def lowered_from(function: Callable[..., Any], *args: Any, static: frozenset[int] = frozenset(), symbolic: bool = False) -> LoweredGraph:
     table = _torch.decomposition_table(_torch.shared_registry())
-    return graph.Job(
-        input_names=(),
-        output_names=(),
-        dry_run=False,
-        cache=None,
+    return LoweredGraph(
         module=traced(function, *args, symbolic=symbolic, decomposition_table=table),
         phase="inference",
-        options=OrtBackendOptions(**options),
-        registry=_torch.shared_registry(),
-        can_run_on=reason_against,
         static_inputs=static,
-        reporter=None,
-        prepared=None,
-        transforms=lambda model: model,
-        dump=lambda _model, _part: None,
+        compile_id=None,
+        op_count=0,
+        aot_ns=0,
     )
 
 
@@ -50,7 +45,7 @@ def two_pieces(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def test_sessions_come_with_the_first_call_and_stay() -> None:
-    compiled = graph.CompiledGraph(job(two_pieces, torch.rand(4)))
+    compiled = compiled_from(lowered_from(two_pieces, torch.rand(4)))
     assert [len(runner.sessions) for runner in compiled.runners] == [0, 0]
     x = torch.rand(4)
     for calls in (1, 2, 3):
@@ -62,7 +57,7 @@ def test_sessions_come_with_the_first_call_and_stay() -> None:
 
 
 def test_first_calls_from_many_threads_make_one_session_per_partition() -> None:
-    compiled = graph.CompiledGraph(job(two_pieces, torch.rand(4)))
+    compiled = compiled_from(lowered_from(two_pieces, torch.rand(4)))
     barrier = threading.Barrier(6)
 
     def call(number: int) -> None:
@@ -78,14 +73,14 @@ def test_first_calls_from_many_threads_make_one_session_per_partition() -> None:
 
 
 def test_the_graph_as_it_came_is_left_alone() -> None:
-    work = job(lambda x, i: (x + i,), torch.rand(3), torch.arange(3))
+    work = lowered_from(lambda x, i: (x + i,), torch.rand(3), torch.arange(3))
     before = str(work.module.graph)
-    graph.CompiledGraph(work).run([torch.rand(3), torch.arange(3)])
+    compiled_from(work).run([torch.rand(3), torch.arange(3)])
     assert str(work.module.graph) == before
 
 
 def test_a_graph_and_its_sessions_go_together() -> None:
-    compiled = graph.CompiledGraph(job(two_pieces, torch.rand(4)))
+    compiled = compiled_from(lowered_from(two_pieces, torch.rand(4)))
     compiled.run([torch.rand(4)])
     gone = [weakref.ref(compiled), weakref.ref(compiled.runners[0].sessions[0].session)]
     del compiled
@@ -94,7 +89,7 @@ def test_a_graph_and_its_sessions_go_together() -> None:
 
 
 def test_static_inputs_are_frozen_and_noticed_when_they_change() -> None:
-    compiled = graph.CompiledGraph(job(lambda x, w: (x * w,), torch.rand(3), torch.rand(3), static=frozenset({1})))
+    compiled = compiled_from(lowered_from(lambda x, w: (x * w,), torch.rand(3), torch.rand(3), static=frozenset({1})))
     x, w = torch.rand(3), torch.rand(3)
     frozen = []
     for _ in range(5):
@@ -110,17 +105,17 @@ def test_every_session_is_refused_and_pytorch_runs_the_graph(monkeypatch: pytest
         raise RuntimeError("no sessions today")
 
     monkeypatch.setattr("onnxruntime.InferenceSession", refuse)
-    compiled = graph.CompiledGraph(job(two_pieces, torch.rand(4)))
+    compiled = compiled_from(lowered_from(two_pieces, torch.rand(4)))
     x = torch.rand(4)
     torch.testing.assert_close(tuple(compiled.run([x])), two_pieces(x))
     assert compiled.session_calls() == 0
-    strict = graph.CompiledGraph(job(two_pieces, torch.rand(4), on_error="raise"))
+    strict = compiled_from(lowered_from(two_pieces, torch.rand(4)), on_error="raise")
     with pytest.raises(SessionError, match="refused partition 0: no sessions today"):
         strict.run([x])
 
 
 def test_a_refusal_at_a_weight_change_goes_back_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = graph.CompiledGraph(job(lambda x, w: (x * w,), torch.rand(3), torch.rand(3), static=frozenset({1})))
+    compiled = compiled_from(lowered_from(lambda x, w: (x * w,), torch.rand(3), torch.rand(3), static=frozenset({1})))
     x, w = torch.rand(3), torch.rand(3)
     compiled.run([x, w])
 
@@ -142,7 +137,7 @@ def test_our_own_mistakes_are_not_blamed_on_onnx_runtime(monkeypatch: pytest.Mon
         raise TypeError("a mistake in ortlens")
 
     monkeypatch.setattr("ortlens.backend.runtime.call.make_call", broken)
-    compiled = graph.CompiledGraph(job(two_pieces, torch.rand(4)))
+    compiled = compiled_from(lowered_from(two_pieces, torch.rand(4)))
     x = torch.rand(4)
     with pytest.warns(RuntimeWarning, match="a mistake in ortlens"):
         torch.testing.assert_close(tuple(compiled.run([x])), two_pieces(x))
@@ -153,7 +148,7 @@ def test_signatures() -> None:
         return (torch.cat([x, x]) * n + flags.sum() + w,)
 
     args = (torch.rand(4, 3), 5, torch.tensor([True]), torch.rand(3).double())
-    compiled = graph.CompiledGraph(job(function, *args, symbolic=True, static=frozenset({3})))
+    compiled = compiled_from(lowered_from(function, *args, symbolic=True, static=frozenset({3})))
     compiled.run(list(args))
     (runner,) = compiled.runners
     text = session_info.signature_text(runner.sessions[0], runner.part)
@@ -169,10 +164,10 @@ def test_signatures() -> None:
     [(ValueError("a\n  b"), "ValueError: a b"), (KeyError(), "KeyError"), (RuntimeError("x" * 999), None)],
 )
 def test_short_texts(error: Exception, said: str | None) -> None:
-    text = graph.short_text(error)
+    text = error_text.short_text(error)
     assert len(text) <= 300
     assert "\n" not in text
     assert text == said or said is None
     outer = RuntimeError("outer")
     outer.__cause__ = error
-    assert graph.short_text(outer) == text
+    assert error_text.short_text(outer) == text

@@ -49,7 +49,7 @@ def test_known_sizes_are_one_constant(monkeypatch: pytest.MonkeyPatch) -> None:
         made.append(collections.Counter(node.op_type for node in model.graph))
         return model
 
-    monkeypatch.setattr("ortlens.backend.graph.optimize_model", counted)
+    monkeypatch.setattr("ortlens.backend.models.optimize_model", counted)
     torch.compile(lambda x: x.view(2, 2, 3, 4).expand(2, 2, 3, 4)[1:] + 1, backend=ortlens.Lens())(X)
     assert made[0]["Constant"] <= 7  # sizes of two shapes, four bounds of a slice, and the number
     assert not made[0]["Concat"]

@@ -1,0 +1,138 @@
+"""Compiles the graphs of one backend, from ATen graphs or from the cache."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from ortlens import _torch
+from ortlens.backend.cache import whole_graph
+from ortlens.backend.cache.store import ModelCache
+from ortlens.backend.context import CompileContext
+from ortlens.backend.conversion.functions import own_functions
+from ortlens.backend.conversion.shape_functions import shape_functions
+from ortlens.backend.custom import registered_ops
+from ortlens.backend.gc_paused import gc_paused
+from ortlens.backend.graph import CompiledGraph
+from ortlens.backend.lowering import decompositions
+from ortlens.backend.recording.reporter import GraphReporter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch.fx
+
+    from ortlens.backend.cache.whole_graph import CachedGraph
+    from ortlens.backend.lowering.lowered import LoweredGraph
+    from ortlens.backend.options import OrtBackendOptions
+    from ortlens.trace.recorder import Recorder
+
+
+class GraphCompiler:
+    """Compiles graphs with one set of options.
+
+    Attributes:
+        options: The user's options.
+        graphs: The graphs that were compiled and are still in use.
+    """
+
+    def __init__(self, options: OrtBackendOptions) -> None:
+        """Compile with these options.
+
+        Args:
+            options: The user's options.
+        """
+        self.options = options
+        self.graphs: weakref.WeakSet[CompiledGraph | CachedGraph] = weakref.WeakSet()
+        self._custom: dict[Any, Callable[..., Any]] = {}
+        self._tables: tuple[Any, dict[Any, Callable[..., Any]]] | None = None
+
+    def tables(self) -> tuple[Any, dict[Any, Callable[..., Any]]]:
+        """The registry of ONNX functions, and the decompositions that lead to it; rebuilt when `register_op` adds functions."""
+        custom = {**shape_functions(), **own_functions(), **registered_ops(), **(self.options.custom_translation_table or {})}
+        if self._tables is None or self._custom != custom:
+            registry = _torch.registry_with(custom)
+            table = _torch.decomposition_table(registry, decompositions.always_decompose() - custom.keys())  # custom functions win
+            own = {target: function for target, function in decompositions.own().items() if target not in custom}
+            self._custom, self._tables = custom, (registry, {**table, **own})
+        return self._tables
+
+    def custom_targets(self) -> frozenset[Any]:
+        """The operators that have functions of the user's, for this backend or for the whole process."""
+        return frozenset({**registered_ops(), **(self.options.custom_translation_table or {})})
+
+    def compile(
+        self, lowered: LoweredGraph, *, recorder: Recorder | None, dry_run: bool = False, whole_graph_key: str | None = None
+    ) -> Callable[[list[Any]], list[Any]]:
+        """Compile one ATen graph.
+
+        Args:
+            lowered: The graph.
+            recorder: Receives the records of a lens; None without a lens.
+            dry_run: Partition and convert only.
+            whole_graph_key: The key to cache the graph under, if it has the inputs and outputs of Dynamo's graph.
+
+        Returns:
+            A boxed function: it takes a list, empties it, and returns a list.
+        """
+        context = CompileContext(
+            options=self.options,
+            registry=self.tables()[0],
+            cache=None if dry_run else self._cache(),
+            whole_graph_key=whole_graph_key if lowered.is_plain else None,
+            reporter=None if recorder is None else _reporter(recorder, lowered),
+            dry_run=dry_run,
+        )
+        compiled = CompiledGraph(lowered, context)
+        self.graphs.add(compiled)
+        if recorder is not None:
+            recorder.live.append(compiled)
+        return _boxed(lambda args: compiled.run(args))  # noqa: PLW0108 - the first call replaces `run`
+
+    def whole_graph_key(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> str | None:
+        """The key of a Dynamo graph in the cache.
+
+        Args:
+            module: The graph.
+            inputs: Its example inputs.
+
+        Returns:
+            The key; None without a cache, or if the graph cannot be cached as a whole.
+        """
+        return None if self._cache() is None else whole_graph.key_for(module, inputs, self.options)
+
+    def cached_graph(self, key: str, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> CachedGraph | None:
+        """A graph that an earlier process compiled.
+
+        Args:
+            key: See `whole_graph_key`.
+            module: Dynamo's graph.
+            inputs: Its example inputs.
+
+        Returns:
+            The graph; None if it is not in the cache.
+        """
+        cache = self._cache()
+        if cache is None:
+            return None
+        context = CompileContext(options=self.options)
+        with _torch.real_tensors():
+            found: CachedGraph | None = gc_paused(whole_graph.load, cache, key, module=module, inputs=inputs, context=context)
+        if found is not None:
+            self.graphs.add(found)
+        return found
+
+    def _cache(self) -> ModelCache | None:
+        """The folder of converted models; None with conversion functions of the user's, whose names do not identify their code."""
+        folder = self.options.cache_dir
+        return None if folder is None or self.custom_targets() else ModelCache(folder)
+
+
+def _reporter(recorder: Recorder, lowered: LoweredGraph) -> GraphReporter:
+    return GraphReporter(recorder, phase=lowered.phase, compile_id=lowered.compile_id, op_count=lowered.op_count, aot_ns=lowered.aot_ns)
+
+
+def _boxed(run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+    """Mark a function as taking its inputs in a list that it may empty."""
+    run._boxed_call = True  # type: ignore[attr-defined]  # noqa: SLF001 - the mark AOTAutograd looks for
+    return run

@@ -1,0 +1,110 @@
+"""The context in which one graph is compiled: the options, what conversion needs, and where results and failures are reported."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ortlens.backend.dump import dump_model
+from ortlens.backend.error_text import full_text, short_text
+from ortlens.errors import ConversionError
+
+if TYPE_CHECKING:
+    import onnx
+
+    from ortlens.backend.cache.store import ModelCache
+    from ortlens.backend.options import OrtBackendOptions
+    from ortlens.backend.recording.reporter import GraphReporter
+    from ortlens.backend.runtime.runner import PartitionRunner
+    from ortlens.backend.runtime.session_info import SessionInfo
+    from ortlens.trace.runlog import RunLog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileContext:
+    """How one graph is compiled. It also serves the graph's runners as their `RunnerContext`.
+
+    Attributes:
+        options: The user's options.
+        registry: The functions that convert ATen operators to ONNX; None for a graph that is already converted.
+        cache: Models of earlier processes; None: every partition is converted.
+        whole_graph_key: The key under which the whole graph is cached once it is prepared, if at all.
+        reporter: Reports the graph to a lens; None when there is none.
+        dry_run: Partition and convert only; a call returns fake tensors for fake tensors.
+    """
+
+    options: OrtBackendOptions
+    registry: Any = None
+    cache: ModelCache | None = None
+    whole_graph_key: str | None = None
+    reporter: GraphReporter | None = None
+    dry_run: bool = False
+
+    def transformed(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Apply the user's `pre_ort_model_transforms`.
+
+        Args:
+            model: The model of a partition; a transform may change it in place.
+
+        Returns:
+            The model to run.
+
+        Raises:
+            ConversionError: A transform raised.
+        """
+        for place, transform in enumerate(self.options.pre_ort_model_transforms or ()):
+            try:
+                model = transform(model) or model
+            except Exception as error:  # noqa: PERF203 - the message names the transform that raised
+                name = getattr(transform, "__name__", repr(transform))
+                raise ConversionError(f"pre_ort_model_transforms[{place}] ({name}) raised {type(error).__name__}: {error}") from error
+        return model
+
+    def session_made(self, runner: PartitionRunner, info: SessionInfo) -> RunLog | None:
+        """Dump the model of a partition's first session and report the session.
+
+        Args:
+            runner: The partition's runner.
+            info: The session.
+
+        Returns:
+            The log for the session's calls; None without a reporter.
+        """
+        dumped = None if runner.ran_before else self._dump(runner)
+        if self.reporter is None:
+            return None
+        missing = [name for name in info.wanted_providers if name not in info.providers]
+        if missing:
+            self.reporter.provider_missing(missing, info.providers)
+        return self.reporter.session_made(runner, info, dumped)
+
+    def run_failed(self, runner: PartitionRunner, error: Exception) -> None:
+        """Report that a partition falls back to PyTorch from now on.
+
+        Args:
+            runner: The partition's runner.
+            error: The exception that ONNX Runtime raised.
+        """
+        self.report_failure("run_failed", f"partition {runner.part.index} falls back to PyTorch", error)
+        if self.reporter is not None:
+            self.reporter.partition_lost(runner, f"ONNX Runtime failed at run time: {short_text(error)}", full_text(error))
+
+    def report_failure(self, rule: str, title: str, error: Exception) -> None:
+        """Report and warn of a failure after which the results are still correct.
+
+        Args:
+            rule: The name of the failure in the findings.
+            title: What happened, in one line.
+            error: The exception.
+        """
+        if self.reporter is not None:
+            self.reporter.failure(rule, title, error)
+        warnings.warn(f"ortlens: {title}: {short_text(error)}", RuntimeWarning, stacklevel=2)
+
+    def _dump(self, runner: PartitionRunner) -> str | None:
+        try:
+            return dump_model(runner.model, runner.part.module, self.options)
+        except OSError as error:
+            self.report_failure("dump_failed", "a model could not be dumped; it runs nevertheless", error)
+            return None

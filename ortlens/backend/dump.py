@@ -1,0 +1,59 @@
+"""Dumps ONNX models and the text of their FX graphs, for users who want to look at them."""
+
+from __future__ import annotations
+
+import collections
+import os
+import pathlib
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx
+    import torch.fx
+
+    from ortlens.backend.options import OrtBackendOptions
+
+_numbers: dict[str, int] = collections.defaultdict(int)
+_lock = threading.Lock()
+
+
+def dump_prefix(options: OrtBackendOptions) -> str:
+    """The prefix of dumped files.
+
+    Args:
+        options: The user's options.
+
+    Returns:
+        The option `dump_path`, else the environment variable `ONNXRT_DUMP_PATH`; empty when nothing is dumped.
+    """
+    return str(options.dump_path or os.environ.get("ONNXRT_DUMP_PATH") or "")
+
+
+def dump_model(model: onnx.ModelProto, module: torch.fx.GraphModule, options: OrtBackendOptions) -> str | None:
+    """Write a model and the text of its FX graph.
+
+    Files are numbered from 0 for each prefix, across all backends of the process.
+
+    Args:
+        model: The ONNX model.
+        module: The partition that it was converted from.
+        options: The user's options.
+
+    Returns:
+        The path of the model; None when nothing is dumped.
+
+    Raises:
+        OSError: A file cannot be written.
+    """
+    prefix = dump_prefix(options)
+    if not prefix:
+        return None
+    with _lock:
+        number = _numbers[prefix]
+        _numbers[prefix] += 1
+    path = pathlib.Path(f"{prefix}{number}.onnx")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(model.SerializeToString())
+    path.with_suffix(".txt").write_text(f"{module.graph}\n", encoding="utf-8")
+    return str(path)

@@ -1,0 +1,93 @@
+"""The ONNX model of one partition: read from the cache, or converted and optimised."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from ortlens.backend.cache.keys import key_of
+from ortlens.backend.cache.store import CachedModel
+from ortlens.backend.conversion import converter
+from ortlens.backend.conversion.optimize import optimize_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import onnx_ir as ir
+
+    from ortlens.backend.context import CompileContext
+    from ortlens.backend.partitioning.extraction import Partition
+    from ortlens.backend.recording.reporter import Phases
+
+
+def model_key(partition: Partition, context: CompileContext) -> str | None:
+    """The cache key of a partition's model.
+
+    Args:
+        partition: The partition.
+        context: How its graph is compiled.
+
+    Returns:
+        The key; None if the partition has none.
+    """
+    return key_of("partition", partition.module, partition.index, context.options.export_options)
+
+
+def model_of(partition: Partition, context: CompileContext, phases: Phases, step: Callable[[int], None]) -> tuple[CachedModel, bool]:
+    """The model of a partition, before the user's transforms.
+
+    Args:
+        partition: The partition.
+        context: How its graph is compiled.
+        phases: Time spent; updated.
+        step: Reports progress, in nodes.
+
+    Returns:
+        The model, and whether it comes from the cache.
+
+    Raises:
+        converter.NodeFailures: Nodes could not be converted.
+    """
+    cache = context.cache
+    if cache is None:
+        return _converted(partition, context, phases, step), False
+    key = model_key(partition, context)
+    cached = cache.load(key)
+    if cached is not None:
+        return cached, True
+    made = _converted(partition, context, phases, step)
+    if key is not None and made.facts["optimized"]:
+        try:
+            cache.store(key, made)
+        except OSError as error:
+            context.report_failure("cache_failed", "a converted model could not be kept in cache_dir; it runs nevertheless", error)
+    return made, False
+
+
+def _converted(partition: Partition, context: CompileContext, phases: Phases, step: Callable[[int], None]) -> CachedModel:
+    started = time.perf_counter_ns()
+    try:
+        converted = converter.onnx_from_partition(partition.module, context.registry, f"partition_{partition.index}", step)
+    finally:
+        phases.convert_ns += time.perf_counter_ns() - started
+    started = time.perf_counter_ns()
+    model, optimized = _optimized(partition, converted.model, context)
+    wanted = context.options.export_options and context.options.export_options.opset_version
+    if wanted:
+        model = converter.to_opset(model, wanted)
+    proto = converter.proto_from_model(model, converted.output_types)
+    phases.optimize_ns += time.perf_counter_ns() - started
+    return CachedModel(model=proto, facts={"permutations": converted.output_permutations, "optimized": optimized})
+
+
+def _optimized(partition: Partition, model: ir.Model, context: CompileContext) -> tuple[ir.Model, bool]:
+    """The optimised model, and whether optimisation succeeded."""
+    if context.dry_run:
+        return model, False
+    try:
+        return optimize_model(model), True
+    except Exception as error:  # noqa: BLE001 - optimisation is optional, and a failed pass leaves the model unchanged
+        if context.reporter is not None:
+            title = f"the ONNX optimiser failed on partition_{partition.index}; the model runs unoptimised"
+            context.reporter.failure("optimiser_failed", title, error)
+        return model, False

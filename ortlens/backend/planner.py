@@ -1,0 +1,143 @@
+"""Plans one graph: partitions it and converts the partitions, again without the nodes that fail, until every partition has a model."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import torch
+import torch.fx
+
+from ortlens.backend.conversion.converter import NodeFailures
+from ortlens.backend.error_text import short_text
+from ortlens.backend.lowering import type_promotion
+from ortlens.backend.models import model_of
+from ortlens.backend.partitioning import extraction
+from ortlens.backend.partitioning.exclusions import Exclusions
+from ortlens.backend.partitioning.plan import Plan, plan_partitions
+from ortlens.backend.partitioning.support import Support, storage_readers
+from ortlens.backend.runtime.program import eager_nodes
+from ortlens.backend.runtime.providers import reason_against
+from ortlens.backend.runtime.runner import PartitionRunner, runner_for
+from ortlens.backend.runtime.threads import work_of
+from ortlens.errors import ConversionError
+from ortlens.progress import progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ortlens.backend.context import CompileContext
+    from ortlens.backend.lowering.lowered import LoweredGraph
+    from ortlens.backend.recording.reporter import Phases
+
+MAX_PLANS = 12
+"""How often one graph is planned. In the last but one plan, every partition that still fails is excluded as a whole."""
+
+
+class Planner:
+    """Plans one graph, as often as nodes have to be excluded.
+
+    Attributes:
+        promoted: The graph with explicit type promotion, which is what gets partitioned.
+        exclusions: The nodes that failed so far.
+        plan: The latest plan: where each node runs.
+    """
+
+    plan: Plan
+
+    def __init__(self, lowered: LoweredGraph, context: CompileContext, phases: Phases) -> None:
+        """Make type promotion explicit, on a copy of the graph.
+
+        Args:
+            lowered: The graph; it stays as it is, so that PyTorch can run it.
+            context: How it is compiled.
+            phases: Time spent; updated.
+        """
+        self._lowered = lowered
+        self._context = context
+        self._phases = phases
+        started = time.perf_counter_ns()
+        self.promoted = _promoted(lowered.module)
+        self.exclusions = Exclusions(storage_readers(self.promoted.graph))
+        phases.partition_ns += time.perf_counter_ns() - started
+
+    def runners(self) -> list[PartitionRunner]:
+        """Plan and convert until every partition has a model.
+
+        Returns:
+            One runner per partition of the plan, without sessions.
+
+        Raises:
+            ConversionError: Nodes fail, and `on_error` is `"raise"`; or there is no plan after `MAX_PLANS` attempts.
+        """
+        for attempt in range(MAX_PLANS):
+            partitions = self._partitioned()
+            with progress("converting to ONNX", sum(len(partition.module.graph.nodes) for partition in partitions), "node") as step:
+                runners = [self._runner(partition, step, last=attempt == MAX_PLANS - 2) for partition in partitions]
+            complete = [runner for runner in runners if runner is not None]
+            if len(complete) == len(partitions):
+                return complete
+        raise ConversionError(f"the graph could not be planned in {MAX_PLANS} attempts")
+
+    def static_inputs(self) -> frozenset[torch.fx.Node]:
+        """The inputs that are parameters or buffers."""
+        placeholders = self.promoted.graph.find_nodes(op="placeholder")
+        return frozenset(node for place, node in enumerate(placeholders) if place in self._lowered.static_inputs)
+
+    def _partitioned(self) -> list[extraction.Partition]:
+        started = time.perf_counter_ns()
+        support = Support(self._context.registry, reason_against, self.exclusions.verdicts)
+        self.plan = plan_partitions(self.promoted.graph, support.verdict, min_nodes=self._context.options.min_partition_nodes)
+        partitions = extraction.split(self.plan, self.promoted)
+        self._phases.partition_ns += time.perf_counter_ns() - started
+        return partitions
+
+    def _runner(self, partition: extraction.Partition, step: Callable[[int], None], *, last: bool) -> PartitionRunner | None:
+        """The runner of a partition; None when nodes had to be excluded."""
+        try:
+            cached, hit = model_of(partition, self._context, self._phases, step)
+        except NodeFailures as failures:
+            self._exclude(partition, failures, last=last)
+            return None
+        started = time.perf_counter_ns()
+        model = self._context.transformed(cached.model)
+        self._phases.optimize_ns += time.perf_counter_ns() - started
+        inference, static = self._lowered.phase == "inference", self.static_inputs()
+        return runner_for(
+            partition,
+            model,
+            cached.facts,
+            self._context,
+            weight_inputs=frozenset(place for place, node in enumerate(partition.inputs) if node in static),
+            inference=inference,
+            alternates=not inference or self.plan.partition_count > 1 or bool(eager_nodes(self.plan)),
+            work=work_of(partition.nodes),
+            cached=hit,
+        )
+
+    def _exclude(self, partition: extraction.Partition, failures: NodeFailures, *, last: bool) -> None:
+        if self._context.options.on_error == "raise":
+            name, error = next(iter(failures.failures.items()))
+            raise ConversionError(f"node {name} could not be converted: its ONNX function raised {short_text(error)}") from error
+        self.exclusions.conversion_failed(failures.failures)
+        if last:
+            self.exclusions.partition_failed(partition, "converter_raised", "its partition could not be converted")
+
+
+def _promoted(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    copied = torch.fx.GraphModule(module, _copy_of(module.graph))
+    type_promotion.promote(copied)
+    for node in copied.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):  # noqa: SLF001 - a name
+        copied.graph.erase_node(node)  # tracing has settled the dtype and the device that it asserts
+    copied.graph.eliminate_dead_code()
+    return copied
+
+
+def _copy_of(graph: torch.fx.Graph) -> torch.fx.Graph:
+    copied = torch.fx.Graph()
+    mapping: dict[torch.fx.Node, torch.fx.Node] = {}
+    output = copied.graph_copy(graph, mapping)
+    copied.output(output)
+    for source, copy in mapping.items():
+        copy.meta = dict(source.meta)
+    return copied
