@@ -79,9 +79,8 @@ class OrtBackend:
         decompositions = self.compiler.tables()[1]  # built here, so that it does not count as AOTAutograd's time
         compile_graph = functools.partial(self.compiler.compile, recorder=recorder, dry_run=dry_run, whole_graph_key=key)
         graph = DynamoGraph(graph_module, compile_graph)
-        with _seen_by(recorder, graph_module):
-            compiled: Callable[..., Any] = gc_paused(graph.compile, example_inputs, decompositions)
-        return compiled
+        with _seen_by(recorder, graph_module), gc_paused():
+            return graph.compile(example_inputs, decompositions)
 
     def compile_program(self, program: ExportedProgram, recorder: Recorder | None = None, *, dry_run: bool = False) -> CompiledProgram:
         """Compile an exported program.

@@ -116,8 +116,8 @@ class GraphCompiler:
         if cache is None:
             return None
         context = CompileContext(options=self.options)
-        with _torch.real_tensors():
-            found: CachedGraph | None = gc_paused(whole_graph.load, cache, key, module=module, inputs=inputs, context=context)
+        with _torch.real_tensors(), gc_paused():
+            found = whole_graph.load(cache, key, module=module, inputs=inputs, context=context)
         if found is not None:
             self.graphs.add(found)
         return found

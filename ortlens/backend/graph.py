@@ -137,17 +137,18 @@ class CompiledGraph:
         with self._lock:
             if self.run == self._first_run:
                 try:
-                    gc_paused(self._prepare, args)
+                    with gc_paused():
+                        self._prepare(args)
                 except Exception as error:  # noqa: BLE001 - whatever fails, PyTorch can run the graph
                     self._fall_back(error)
         return self.run(args)
 
     def _prepare(self, args: list[Any]) -> None:
-        """Create all sessions, planning again without what ONNX Runtime rejects, then generate the program."""
+        """Create all sessions, planning again without what ONNX Runtime refuses, then generate the program."""
         for _ in range(MAX_PLANS):
             with progress("making ONNX Runtime sessions", len(self.runners), "session", at_once=self._is_heavy(args)) as step:
-                rejected = [runner for runner in self.runners if not self._prepare_runner(runner, args, step)]
-            if not rejected:
+                refused = [runner for runner in self.runners if not self._prepare_runner(runner, args, step)]
+            if not refused:
                 break
             self._plan()
         log, reporter = None, self.context.reporter
@@ -159,7 +160,7 @@ class CompiledGraph:
         self._cache_whole()
 
     def _prepare_runner(self, runner: PartitionRunner, args: list[Any], step: Callable[[int], None]) -> bool:
-        """Create the session of a partition; False when ONNX Runtime rejects the model."""
+        """Create the session of a partition; False when ONNX Runtime refuses the model."""
         placeholders = dict(zip(self.placeholders(), args, strict=True))
         values = [placeholders.get(node) for node in runner.part.inputs]
         started = time.perf_counter_ns()

@@ -144,7 +144,8 @@ class CachedGraph:
             if self._is_prepared:
                 return
             try:
-                gc_paused(self.runners[0].prepare, args)
+                with gc_paused():
+                    self.runners[0].prepare(args)
             except UsageError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever fails, PyTorch can run the graph
