@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import os
 import shutil
 import subprocess
@@ -21,6 +23,9 @@ ROOT = Path(__file__).resolve().parents[1]
 # One thread for each of several workers, before torch is imported anywhere: otherwise they fight for the cores.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
+
+TRIES = 6
+"""How often a test on measured times is tried before it counts as failed."""
 
 SLOW_FOLDERS = (ROOT / "tests" / "browser",)
 
@@ -48,6 +53,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what Inductor cannot compile here: a machine with Python alone has no compiler, and ortlens needs none."""
     if item.get_closest_marker("inductor") and (missing := missing_for_inductor()):
         pytest.skip(f"Inductor needs {' and '.join(missing)}. On Debian: apt-get install g++ python3-dev")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Try what is `timed` again: other work on the machine makes one measurement wrong, a defect makes all of them wrong."""
+    if pyfuncitem.get_closest_marker("timed") is None:
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    for _ in range(TRIES - 1):
+        with contextlib.suppress(AssertionError):
+            pyfuncitem.obj(**arguments)
+            return True
+        sys.modules["torch"].compiler.reset()
+    pyfuncitem.obj(**arguments)
+    return True
 
 
 @pytest.fixture(scope="session")

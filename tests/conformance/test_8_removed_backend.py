@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture
 
 BATCHES = (3, 5, 8, 2)
-BACKENDS = [pytest.param("inductor", marks=pytest.mark.inductor), "eager", "ortlens"]
+BACKENDS = [pytest.param("inductor", marks=[pytest.mark.inductor, pytest.mark.slow]), "eager", "ortlens"]
 
 
 def r(*shape: int) -> torch.Tensor:
@@ -106,6 +106,7 @@ def test_8_1_mlp_backward_dynamic() -> None:
     assert set(lens.sessions.calls) == {len(BATCHES)}
 
 
+@pytest.mark.slow
 def test_8_1_llama_block_forward_dynamic() -> None:
     model, lens = llama_block().eval(), Lens()
     compiled = torch.compile(model, backend=lens, dynamic=True)
@@ -118,6 +119,7 @@ def test_8_1_llama_block_forward_dynamic() -> None:
     assert set(lens.sessions.calls) == {len(BATCHES)}
 
 
+@pytest.mark.slow
 def test_8_1_llama_block_backward_dynamic() -> None:
     lens = train_both(
         llama_block(), [(torch.randint(0, 20, (batch, 7)),) for batch in BATCHES], lambda out: out.last_hidden_state.square().mean()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Break
 
 # Measures what breaks cost.
-pytestmark = pytest.mark.serial
+pytestmark = [pytest.mark.serial, pytest.mark.timed]
 
 X = torch.linspace(-1, 1, 64)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ortlens.analysis.ledger import LedgerTotals
 
 # Measures the parts of a call's time.
-pytestmark = pytest.mark.serial
+pytestmark = [pytest.mark.serial, pytest.mark.timed]
 
 X = torch.linspace(-1, 1, 64)
 SLOW = 0.004

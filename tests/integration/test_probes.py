@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Finding
 
 # Measures what a change would gain.
-pytestmark = pytest.mark.serial
+pytestmark = [pytest.mark.serial, pytest.mark.timed]
 
 
 @pytest.fixture(autouse=True)

@@ -7,25 +7,22 @@ import warnings
 import pytest
 
 import ortlens
+from tests.sample import sampled
 from tests.zoo.__main__ import PAGE
 from tests.zoo.measure import Measurement, is_ours, measure
 from tests.zoo.page import FAILS, page_from_measurements, rows_from_page
 from tests.zoo.table import ARCHITECTURES
 
-# One per family and one per way of failing, each a few seconds; the others carry the marker `slow`.
+# One per way of failing, each a few seconds; the others carry the marker `slow`.
 REPRESENTATIVE = (
     "BitModel",  # a padded max pooling, which ONNX Runtime's own fusion gets wrong
-    "CLIPModel",
     "Gemma3ForCausalLM",
-    "Lfm2ForCausalLM",
     "MBartModel",
-    "MixtralForCausalLM",
-    "ModernBertModel",
     "Wav2Vec2Model",
 )
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in REPRESENTATIVE else pytest.mark.slow) for name in ARCHITECTURES])
+@pytest.mark.parametrize("name", sampled(ARCHITECTURES, REPRESENTATIVE))
 def test_matches_eager_and_is_no_worse_than_the_page_says(name: str) -> None:
     measurement, row = measure(ARCHITECTURES[name]), rows_from_page(PAGE.read_text(encoding="utf-8"))[name]
     assert not measurement.failed, measurement.problems
