@@ -1,4 +1,4 @@
-"""Conversion functions that the user gives, for one backend or for the whole process."""
+"""Conversion functions of the user's, for one backend or for the whole process."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _registered: dict[Any, Callable[..., Any]] = {}
 
 
 def register_op(target: Any, function: Callable[..., Any]) -> None:
-    """Convert an operator with this function, in every backend of this process and from its next compilation on.
+    """Convert an operator with a function of your own, in all later compilations of this process.
 
     Args:
-        target: An op overload, as `torch.ops.mylib.scale.default`.
-        function: An ONNX Script function that takes the operator's arguments. It is used before the built-in ones; a
-            backend's own `custom_translation_table` goes before it.
+        target: An op overload, such as `torch.ops.mylib.scale.default`.
+        function: An ONNX Script function that takes the operator's arguments. It takes precedence over the built-in function; a
+            backend's `custom_translation_table` takes precedence over it.
 
     Raises:
-        UsageError: The target is no op overload, or the function cannot be called.
+        UsageError: The target is not an op overload, or the function is not callable.
     """
     check_entry(target, function, "register_op")
     with _lock:
@@ -29,7 +29,7 @@ def register_op(target: Any, function: Callable[..., Any]) -> None:
 
 
 def registered_ops() -> dict[Any, Callable[..., Any]]:
-    """What `register_op` was given so far.
+    """The functions that were registered so far.
 
     Returns:
         Op overload -> function; a copy.
@@ -39,32 +39,32 @@ def registered_ops() -> dict[Any, Callable[..., Any]]:
 
 
 def check_entry(target: Any, function: Any, what: str) -> None:
-    """Refuse an entry of a translation table that no graph could use.
+    """Check one entry of a translation table.
 
     Args:
-        target: Should be an op overload.
-        function: Should be callable.
-        what: Where the entry was given, for the message.
+        target: The key, which must be an op overload.
+        function: The value, which must be callable.
+        what: Where the entry comes from, for the message.
 
     Raises:
-        UsageError: It is not; the message names the item and what to write instead.
+        UsageError: They are not; the message says what to write instead.
     """
     if not hasattr(target, "_schema"):
         overloads = getattr(target, "overloads", None)
         advice = f"; name one of its overloads: {', '.join(f'{target}.{name}' for name in overloads())}" if callable(overloads) else ""
         raise UsageError(f"{what}: {target!r} is not an op overload such as torch.ops.aten.relu.default{advice}")
     if not callable(function):
-        raise UsageError(f"{what}: the function given for {target} is a {type(function).__name__}, which cannot be called")
+        raise UsageError(f"{what}: the function for {target} is a {type(function).__name__}, which is not callable")
 
 
 def check_table(table: Any) -> None:
-    """Refuse a translation table with an entry that no graph could use.
+    """Check a translation table.
 
     Args:
-        table: Should map op overloads to functions.
+        table: It must map op overloads to functions.
 
     Raises:
-        UsageError: It is no mapping, or an entry is wrong.
+        UsageError: It is not a mapping, or an entry is invalid.
     """
     if not isinstance(table, Mapping):
         raise UsageError(f"custom_translation_table must map op overloads to ONNX Script functions, not be a {type(table).__name__}")

@@ -1,4 +1,4 @@
-"""What the user may choose about the backend."""
+"""The options of the backend."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
-_LOWEST_OPSET = 18  # what torch's and onnxscript's functions write; ONNX converts upwards only
+_LOWEST_OPSET = 18  # the version that torch's and onnxscript's functions write; ONNX converts to higher versions only
 
 Provider: TypeAlias = "str | tuple[str, Mapping[str, Any]]"
 
@@ -26,21 +26,21 @@ class ExportOptions:
     """How partitions are turned into ONNX.
 
     Attributes:
-        dynamic_shapes: What becomes of sizes that torch.compile keeps symbolic. None or True: they stay open, and one session
-            serves them all. False: each combination of sizes gets a session made for it.
-        opset_version: Version of the default ONNX operator set of the models, for what reads the dumped ones. The functions
-            behind the conversion write version 18 and the model is converted from there; a model that cannot be converted
-            counts as one that cannot be prepared. None: as written.
+        dynamic_shapes: How to treat sizes that torch.compile keeps symbolic. None or True: they stay symbolic, and one session
+            serves all sizes. False: each combination of sizes gets a session of its own.
+        opset_version: Version of the default ONNX operator set of the models, for tools that read dumped models. The conversion
+            produces version 18, and the model is then converted to this version. If that fails, the graph stays in PyTorch. None:
+            version 18.
     """
 
     dynamic_shapes: bool | None = None
     opset_version: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse versions that no conversion leads to.
+        """Check the values.
 
         Raises:
-            UsageError: The version is not a whole number from 18.
+            UsageError: `dynamic_shapes` is not a boolean or None, or `opset_version` is not an integer of at least 18.
         """
         _require(self.dynamic_shapes in (None, True, False), "dynamic_shapes", self.dynamic_shapes, "True, False or None")
         whole = isinstance(self.opset_version, int) and not isinstance(self.opset_version, bool)
@@ -48,7 +48,7 @@ class ExportOptions:
             self.opset_version is None or (whole and self.opset_version >= _LOWEST_OPSET),
             "opset_version",
             self.opset_version,
-            f"a whole number from {_LOWEST_OPSET}, or None",
+            f"an integer of at least {_LOWEST_OPSET}, or None",
         )
 
 
@@ -58,28 +58,28 @@ class OrtBackendOptions:
 
     Attributes:
         preferred_execution_providers: Names or `(name, options)` pairs, tried before the inferred ones.
-        infer_execution_providers: Take providers from the devices of the inputs, else of the outputs.
-        default_execution_providers: Last in line; the CPU provider when nothing is said.
-        use_aot_autograd: Train through AOTAutograd, so that forward and backward graphs go to ONNX Runtime. False: graphs that
-            need gradients stay in PyTorch, with reason `policy`; graphs that need none go to ONNX Runtime as ever.
-        preallocate_output: PyTorch allocates every output whose size is known before the run, ONNX Runtime writes into it.
+        infer_execution_providers: Infer providers from the devices of the inputs, or of the outputs if there are no inputs.
+        default_execution_providers: Tried last; by default the CPU provider.
+        use_aot_autograd: Train through AOTAutograd, so that forward and backward graphs run in ONNX Runtime. False: graphs that
+            need gradients stay in PyTorch, with reason `policy`; other graphs run in ONNX Runtime.
+        preallocate_output: PyTorch allocates every output whose size is known before the run, and ONNX Runtime writes into it.
             Otherwise ONNX Runtime may allocate outputs of symbolic size.
         export_options: `ExportOptions` or a mapping of their names.
-        ort_session_options: An `onnxruntime.SessionOptions` used as it is for every session.
-        pre_ort_model_transforms: Callables on `onnx.ModelProto`, in order, before the session is made. Each may change the
-            model in place, or return another one.
+        ort_session_options: An `onnxruntime.SessionOptions` that is used unchanged for every session.
+        pre_ort_model_transforms: Callables on `onnx.ModelProto`, applied in order before the session is created. Each may change
+            the model in place, or return another one.
         freeze_weights: `"auto"` or True: in inference, parameters and buffers become constants of the session, so that
-            ONNX Runtime folds and prepacks them; a changed weight is noticed before it is used, by its identity, torch's
-            count of in-place writes, its address, and eight of its elements. Writes that torch does not count (through
-            `param.data` or a numpy view) are noticed by the elements, that is when they change a good part of the tensor; to
-            write a few elements, use `torch.no_grad()` instead, or say False. False: weights stay inputs.
+            ONNX Runtime folds and prepacks them. Every call checks for changed weights: their identity, torch's count of in-place
+            writes, their address, and eight of their elements. Writes that torch does not count (through `param.data` or a numpy
+            view) are detected by these elements, that is if they change a large share of the tensor. To write a few elements, write
+            under `torch.no_grad()` instead, or set False. False: weights stay inputs.
         min_partition_nodes: Partitions with fewer compute nodes stay in PyTorch, with reason `too_small`.
         on_error: `"fallback"` sends a partition that cannot be converted, loaded or run back to PyTorch, with the reason
             recorded; `"raise"` raises.
-        custom_translation_table: Op overload -> ONNX Script function, used before the built-in ones.
-        cache_dir: Folder where converted models are kept, for other processes to use. An entry is found by the graph, the options,
-            the versions of all packages and this code; whatever does not fit is passed over and written anew, and the folder may
-            be shared and emptied at any time. Models with conversion functions of your own are not kept.
+        custom_translation_table: Op overload -> ONNX Script function; it takes precedence over the built-in one.
+        cache_dir: Folder for converted models, which later processes reuse. The key of a model covers the graph, the options, the
+            versions of all packages and the code of ortlens. Files that do not fit are ignored and overwritten. The folder may be
+            shared between processes and emptied at any time. Models with your own conversion functions are not cached.
         dump_path: Prefix of dumped files: `{prefix}{n}.onnx` and `{prefix}{n}.txt`, n counting up from 0 per prefix.
             The environment variable `ONNXRT_DUMP_PATH` is used when this is None.
     """
@@ -100,19 +100,19 @@ class OrtBackendOptions:
     dump_path: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values that no run could use, and keep copies of what the caller could change later.
+        """Check the values, and copy those that the caller could change later.
 
         Raises:
-            UsageError: A field has a value outside its range.
+            UsageError: A field has an invalid value.
         """
         for name in ("infer_execution_providers", "use_aot_autograd", "preallocate_output"):
             _require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
         _require(self.freeze_weights in ("auto", True, False), "freeze_weights", self.freeze_weights, '"auto", True or False')
         _require(self.on_error in ("fallback", "raise"), "on_error", self.on_error, '"fallback" or "raise"')
         whole = isinstance(self.min_partition_nodes, int) and not isinstance(self.min_partition_nodes, bool)
-        _require(whole and self.min_partition_nodes >= 1, "min_partition_nodes", self.min_partition_nodes, "a whole number from 1")
+        _require(whole and self.min_partition_nodes >= 1, "min_partition_nodes", self.min_partition_nodes, "an integer of at least 1")
         for name in ("cache_dir", "dump_path"):
-            _require(isinstance(getattr(self, name), str | os.PathLike | None), name, getattr(self, name), "a text or path, or None")
+            _require(isinstance(getattr(self, name), str | os.PathLike | None), name, getattr(self, name), "a string or path, or None")
         self._check_objects()
         self._keep_copies()
 
@@ -129,7 +129,7 @@ class OrtBackendOptions:
             check_table(self.custom_translation_table)
 
     def _keep_copies(self) -> None:
-        """Backends are kept by their options: a list that the caller goes on to change must not change a kept one."""
+        """Backends are cached by their options, so a list that the caller changes later must not change them."""
         if not isinstance(self.export_options, ExportOptions | None):
             object.__setattr__(self, "export_options", _from_mapping(ExportOptions, self.export_options, "export_options"))
         for name in ("preferred_execution_providers", "default_execution_providers"):
@@ -143,7 +143,7 @@ class OrtBackendOptions:
 
     @classmethod
     def from_any(cls, options: OrtBackendOptions | Mapping[str, Any] | None) -> OrtBackendOptions:
-        """Accept what users pass.
+        """Convert what users pass.
 
         Args:
             options: Options, a mapping of option names to values, or None for the defaults.
@@ -152,7 +152,7 @@ class OrtBackendOptions:
             Options.
 
         Raises:
-            UsageError: A name is unknown (the message lists the valid ones) or a value cannot be used.
+            UsageError: A name is unknown (the message lists the valid ones) or a value is invalid.
         """
         if options is None:
             return cls()

@@ -76,6 +76,15 @@ def test_weights_are_those_of_now(tmp_path: pathlib.Path, asked: Watched) -> Non
 
 
 @torch.no_grad()
+def test_a_cached_graph_is_dumped_as_well(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layers, x = model(), torch.rand(3, 8)
+    compiled(layers, tmp_path / "cache")(x)
+    monkeypatch.setenv("ONNXRT_DUMP_PATH", str(tmp_path / "dumped"))
+    assert_same(compiled(layers, tmp_path / "cache")(x), layers(x))
+    assert {path.name for path in tmp_path.glob("dumped*")} == {"dumped0.onnx", "dumped0.txt"}
+
+
+@torch.no_grad()
 def test_sessions_are_counted_and_found(tmp_path: pathlib.Path) -> None:
     layers, x = model(), torch.rand(3, 8)
     compiled(layers, tmp_path)(x)

@@ -1,8 +1,8 @@
-"""Attention written out with matrix products and a softmax, which ONNX Runtime fuses again.
+"""Attention decomposed into matrix products and a softmax, which ONNX Runtime fuses again.
 
-Attention on the CPU reaches the backend as one fused operator. torch's exporter has a function for it, which makes up its
-second output (`logsumexp`): harmless in inference, wrong in training, where the backward reads it. And for the backward
-there is neither a function nor a decomposition.
+On the CPU, attention is one fused operator. The function that torch's exporter has for it does not compute the second output
+(`logsumexp`). That is harmless in inference and wrong in training, where the backward reads it. For the backward there is neither a
+function nor a decomposition.
 
 Source: the definitions in torch's `aten/src/ATen/native/transformers/attention.cpp` and the gradients of softmax
 attention, Dao et al., "FlashAttention", 2022, appendix B.
@@ -27,7 +27,7 @@ def whole(  # noqa: PLR0913, PLR0917 - the operator's schema
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Softmax attention as exported programs hold it; query is [..., head, row, feature], a mask may be boolean."""
+    """Softmax attention as in exported programs. The query is [..., head, row, feature]; a mask may be boolean."""
     groups = query.shape[-3] // key.shape[-3] if enable_gqa else 1
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         attn_mask = torch.where(attn_mask, _number(0.0, query), _number(-torch.inf, query))
@@ -49,7 +49,7 @@ def forward(  # noqa: PLR0913 - the operator's schema
     attn_mask: torch.Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Softmax attention and the logarithm of each row's sum of exponentials; query is [batch, head, row, feature]."""
+    """Softmax attention, and the logarithm of each row's sum of exponentials. The query is [batch, head, row, feature]."""
     if dropout_p != 0.0:
         raise NotImplementedError(f"the fused attention of the CPU has no dropout, but dropout_p is {dropout_p}")
     groups = query.shape[1] // key.shape[1]
@@ -59,10 +59,10 @@ def forward(  # noqa: PLR0913 - the operator's schema
 
 
 def _attended(weights: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """Weights times values; a row with nothing to look at gives zeros, as PyTorch's operators do, where softmax gives NaN.
+    """Weights times values. A fully masked row gives zeros, as in PyTorch's operators, where softmax gives NaN.
 
-    Such rows are found in the mask, which all heads and mostly all layers share, and zeroed in the output: to look for them in
-    the scores costs as much as the softmax.
+    Such rows are found in the mask, which all heads and mostly all layers share, and zeroed in the output. Searching the scores
+    instead would cost as much as the softmax.
     """
     output = torch.matmul(weights, value.to(weights.dtype))
     if mask is None:
@@ -83,7 +83,7 @@ def backward(  # noqa: PLR0913, PLR0917 - the operator's schema
     attn_mask: torch.Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of query, key and value; probabilities are computed anew from `logsumexp`."""
+    """Gradients of query, key and value; the probabilities are recomputed from `logsumexp`."""
     del dropout_p
     groups = query.shape[1] // key.shape[1]
     keys, values = _repeated(key, groups), _repeated(value, groups)
@@ -106,14 +106,14 @@ def backward(  # noqa: PLR0913, PLR0917 - the operator's schema
 
 
 def _laid_out_like(output: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-    """In the order in memory that the query has, as the fused operator gives it: code after it may view it without a copy."""
+    """The output in the memory order of the query, as the fused operator returns it: later code may view it without a copy."""
     strides = [_torch.size_hint(stride) for stride in query.stride()]
     order = order_from_strides(query.shape, strides)
     return output.contiguous() if order == list(range(query.dim())) else laid_out(output, order)
 
 
 def _like_operator(gradient: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """In the layout that the fused operator gives its gradients: [batch, row, head, feature] in memory."""
+    """The gradient in the memory layout of the fused operator: [batch, row, head, feature]."""
     return gradient.to(like.dtype).transpose(1, 2).contiguous().transpose(1, 2)
 
 
@@ -122,7 +122,7 @@ def _scale(query: torch.Tensor, scale: float | None) -> float:
 
 
 def _scores(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, scale: float | None, *, is_causal: bool) -> torch.Tensor:
-    """Scaled, masked scores, in float32 for the 16-bit types, as the fused operator accumulates."""
+    """Scaled, masked scores, in float32 for 16-bit types, as in the fused operator."""
     wide = torch.float32 if query.dtype in (torch.float16, torch.bfloat16) else query.dtype
     scores = torch.matmul(query.to(wide), key.to(wide).transpose(-2, -1)) * _scale(query, scale)
     if is_causal:
@@ -136,7 +136,7 @@ def _number(value: float, like: torch.Tensor) -> torch.Tensor:
 
 
 def _repeated(tensor: torch.Tensor, groups: int) -> torch.Tensor:
-    """Heads of key or value once per query head that shares them."""
+    """The heads of key or value, repeated for each query head that shares them."""
     return tensor if groups == 1 else tensor.repeat_interleave(groups, -3)
 
 

@@ -1,4 +1,4 @@
-"""Where an FX node comes from and what it costs: user line, module path, shape, bytes, FLOPs."""
+"""The origin and the cost of an FX node: user line, module path, shape, bytes, FLOPs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INDEX = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\"|(\d+))\]")
 
 
 class UserLine(NamedTuple):
-    """The line of the user's code that made a node; all None when unknown."""
+    """The line of the user's code that a node comes from; all None if it is unknown."""
 
     file: str | None
     line: int | None
@@ -30,7 +30,7 @@ class UserLine(NamedTuple):
 
 
 class ModulePath(NamedTuple):
-    """The nn.Module that made a node; both None for plain functions."""
+    """The nn.Module that a node comes from; both None for plain functions."""
 
     path: str | None
     type: str | None
@@ -43,14 +43,14 @@ def user_line(node: torch.fx.Node) -> UserLine:
         node: Any FX node; `meta["stack_trace"]` is Dynamo's text of the user frames.
 
     Returns:
-        File, line number and text; a backward node gives the line of its forward node.
+        File, line number and text; for a backward node those of its forward node.
     """
     trace = node.meta.get("stack_trace")
     if not trace:
         return UserLine(None, None, None)
     line = _user_line_of(trace)
-    told = line.file and display_name(line.file)
-    return line if told == line.file else line._replace(file=told)
+    shown = line.file and display_name(line.file)
+    return line if shown == line.file else line._replace(file=shown)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -95,11 +95,11 @@ def _parts(path: str) -> list[str]:
 
 
 def input_name(source: str | None, position: int) -> str:
-    """What to call an input of a graph: the name of a parameter as in `named_parameters()`, or of an argument.
+    """The name of an input of a graph: that of a parameter, as in `named_parameters()`, or of an argument.
 
     Args:
-        source: As `_torch.input_sources` gives it.
-        position: Place among the inputs, for inputs without a source.
+        source: See `_torch.input_sources`.
+        position: Its position, for an input without a source.
 
     Returns:
         `layers.0.weight` for `L['self']._modules['layers']._modules['0']._parameters['weight']`, `x` for `L['x']`.
@@ -108,16 +108,16 @@ def input_name(source: str | None, position: int) -> str:
         return f"input_{position}"
     parts = _parts(source)
     if any(table in source for table in _TABLES):
-        parts = parts[2:] if parts[0] in ("L", "G") else parts[1:]  # the module itself: whatever the function calls it
+        parts = parts[2:] if parts[0] in ("L", "G") else parts[1:]  # without the module itself, whatever the function calls it
     elif parts and parts[0] in ("L", "G"):
         parts = parts[1:]
     if len(parts) > 1 and parts[0] == "kwargs":
-        parts = parts[1:]  # a decorator took the caller's keyword arguments and hands them through
+        parts = parts[1:]  # a decorator passes the caller's keyword arguments on
     return ".".join(parts) or f"input_{position}"
 
 
 def target_name(node: torch.fx.Node) -> str:
-    """The operator as people write it, `aten.add.Tensor`.
+    """The name of an operator, such as `aten.add.Tensor`.
 
     Args:
         node: A `call_function` node.
@@ -158,7 +158,7 @@ def tensor_bytes(value: Any) -> int:
         value: As found in `meta["val"]`.
 
     Returns:
-        Bytes; hints stand in for symbolic sizes.
+        Bytes, with hints for symbolic sizes.
     """
     return sum(functools.reduce(lambda n, d: n * _torch.size_hint(d), t.shape, 1) * t.element_size() for t in tensors_in(value))
 
@@ -176,13 +176,13 @@ def node_bytes(node: torch.fx.Node) -> int:
 
 
 def node_flops(node: torch.fx.Node) -> int:
-    """Floating-point operations by the formulas of `torch.utils.flop_counter`.
+    """Floating-point operations, by the formulas of `torch.utils.flop_counter`.
 
     Args:
         node: A `call_function` node with `meta["val"]`.
 
     Returns:
-        FLOPs for matrix products, convolutions and attention; 0 for every other op, which the counter leaves out.
+        FLOPs for matrix products, convolutions and attention; 0 for every other operator, which the counter ignores.
     """
     from torch.utils.flop_counter import flop_registry
 
@@ -193,12 +193,12 @@ def node_flops(node: torch.fx.Node) -> int:
     kwargs = {k: _concrete(getattr(v, "meta", {}).get("val", v) if hasattr(v, "meta") else v) for k, v in node.kwargs.items()}
     try:
         return int(formula(*args, **kwargs, out_val=_concrete(node.meta.get("val"))))
-    except Exception:  # noqa: BLE001 - a formula of torch that does not fit its own op's arguments costs a figure, no more
+    except Exception:  # noqa: BLE001 - a formula of torch may not accept all arguments of its operator; then the figure is missing
         return 0
 
 
 def _concrete(value: Any) -> Any:
-    """Fake tensors with hints instead of symbols: the formulas multiply sizes and must not make guards."""
+    """Meta tensors with hints instead of symbols: the formulas multiply sizes and must not add guards."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -222,13 +222,13 @@ def shape_text(value: Any) -> tuple[int | str, ...] | None:
 
 
 def dtype_text(value: Any) -> str | None:
-    """The dtype of the first tensor in a value, as `float32`.
+    """The dtype of the first tensor in a value, such as `float32`.
 
     Args:
         value: As found in `meta["val"]`.
 
     Returns:
-        The name; `int`, `float` or `bool` for symbolic numbers; None when there is nothing.
+        The name; `int`, `float` or `bool` for symbolic numbers; None if there is no value.
     """
     first = next(tensors_in(value), None)
     if first is not None:

@@ -1,4 +1,4 @@
-"""Making PyTorch's implicit conversions explicit: ONNX operators convert nothing by themselves."""
+"""Makes PyTorch's implicit type promotion explicit, because ONNX operators do not convert their inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _aten = torch.ops.aten
 
 
 def promote(module: torch.fx.GraphModule) -> None:
-    """Insert the conversions that PyTorch does inside its operators, in place.
+    """Insert the conversions that PyTorch makes inside its operators, in place.
 
     Args:
         module: A copy of an ATen graph, its nodes with `meta["val"]`.
@@ -25,13 +25,13 @@ def promote(module: torch.fx.GraphModule) -> None:
 
 
 def may_promote(node: torch.fx.Node) -> bool:
-    """Whether PyTorch could convert something inside an operator: not when everything has one type already.
+    """Whether PyTorch may convert something inside an operator.
 
     Args:
         node: A call of an elementwise operator or reduction.
 
     Returns:
-        False when all tensors have the result's dtype (or the result is a truth value), and no number is of a wider kind.
+        False when all tensors have the dtype of the result (or the result is boolean), and no number is of a wider kind.
     """
     dtypes = {source.meta["val"].dtype for source in node.all_input_nodes if isinstance(source.meta.get("val"), torch.Tensor)}
     result = node.meta["val"]
@@ -42,7 +42,7 @@ def may_promote(node: torch.fx.Node) -> bool:
 
 
 def _widens(arg: Any, dtype: torch.dtype) -> bool:
-    """Whether a number among the arguments may be of a wider kind than a tensor; that of a symbolic one is left open."""
+    """Whether an argument is a number that may be of a wider kind than a tensor; the kind of a symbolic number is unknown."""
     if isinstance(arg, torch.fx.Node):
         return not _is_tensor(arg)
     if dtype.is_floating_point:
@@ -55,7 +55,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _outgrows_half(node: torch.fx.Node) -> bool:
-    """A float16 tensor with a Python number beyond its range: PyTorch computes in float32, where the number has a place."""
+    """Whether a float16 tensor meets a Python number beyond its range: PyTorch then computes in float32."""
     limit = torch.finfo(torch.float16).max
     numbers = [arg for arg in node.args if isinstance(arg, (int, float)) and not isinstance(arg, bool)]
     return any(_is_half(source) for source in node.all_input_nodes) and any(limit < abs(n) < float("inf") for n in numbers)
@@ -67,7 +67,7 @@ def _is_half(value: Any) -> bool:
 
 
 def _compute_wide(node: torch.fx.Node) -> None:
-    """Convert to float32 before a node and back after it."""
+    """Convert the inputs of a node to float32 and its result back."""
     graph = node.graph
     with graph.inserting_before(node):
         node.args = tuple(_converted(graph, arg, torch.float32) if _is_half(arg) else arg for arg in node.args)
