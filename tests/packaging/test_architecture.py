@@ -1,0 +1,62 @@
+"""The architecture page names rooms and files that exist, and its walks stay short."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "ortlens"
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+NAMED = re.compile(r"`([\w./-]+\.py|[\w./-]+/)`")
+MAX_FILES = 8
+
+
+def rooms() -> dict[str, list[str]]:
+    """The rows of the room tables: room -> the names in its row, relative to the room."""
+    found: dict[str, list[str]] = {}
+    for line in PAGE.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        names = NAMED.findall(cells[0])
+        if line.startswith("|") and names:
+            for name in names:
+                found.setdefault(name, [])
+            found[names[0]] += NAMED.findall(" ".join(cells[2:]))
+    return found
+
+
+def walks() -> dict[str, list[str]]:
+    """The walks: title -> the file at the head of each step."""
+    text = PAGE[PAGE.index("## Three walks") : PAGE.index("## How a graph becomes sessions")]
+    sections = re.split(r"^### ", text, flags=re.MULTILINE)[1:]
+    return {section.partition("\n")[0]: re.findall(r"^\d+\. `([\w./]+\.py)`:", section, flags=re.MULTILINE) for section in sections}
+
+
+def test_every_room_and_every_file_on_the_page_exists() -> None:
+    missing = [room for room in rooms() if not (PACKAGE / room).exists()]
+    missing += [f"{room}{name}" for room, names in rooms().items() for name in names if not (PACKAGE / room / name).exists()]
+    missing += [name for names in walks().values() for name in names if not (PACKAGE / name).is_file()]
+    assert missing == []
+
+
+def test_every_folder_of_the_package_has_a_row() -> None:
+    folders = {f"{path.parent.relative_to(PACKAGE).as_posix()}/" for path in PACKAGE.rglob("*.py")} - {"./"}
+    assert folders - set(rooms()) == set()
+
+
+def test_every_file_of_the_backend_is_named_once() -> None:
+    named = [f"{room}{name}" for room, names in rooms().items() if room.startswith("backend/") for name in names]
+    files = {path.relative_to(PACKAGE).as_posix() for path in (PACKAGE / "backend").rglob("*.py") if path.name != "__init__.py"}
+    assert sorted(named) == sorted(files)
+
+
+def test_a_walk_names_at_most_eight_files_and_none_twice() -> None:
+    assert len(walks()) == 3
+    for title, files in walks().items():
+        assert 3 <= len(files) <= MAX_FILES, title
+        assert len(set(files)) == len(files), title
+
+
+def test_decisions_are_linked_from_the_page() -> None:
+    linked = set(re.findall(r"\(adr/([\w-]+\.md)\)", PAGE))
+    assert linked == {path.name for path in (ROOT / "docs" / "adr").glob("*.md")}
