@@ -82,7 +82,7 @@ def pages_with_examples() -> Iterator[ParameterSet]:
             yield pytest.param(page, id=name, marks=() if name in FIRST_READ else pytest.mark.slow)
 
 
-@pytest.mark.parametrize("page", pages_with_examples())
+@pytest.mark.parametrize("page", list(pages_with_examples()))
 def test_the_examples_of_a_page_run(page: Path, run_python: Callable[..., str]) -> None:
     blocks = python_blocks(page.read_text(encoding="utf-8"))
     runnable = [(block.line, block.body) for block in blocks if block.reason is None]
