@@ -152,13 +152,12 @@ function right(store) {
   const title = "Are the results correct?";
   if (!found.checked && !store.data.overview.coverage.ort_node_count) return card("right", title, note("ONNX Runtime computed nothing that could be compared.", null));
   if (!found.checked) return card("right", title, isDryRun(store.data) ? note(DRY, null) : note("Not checked yet.", HELP.numerics.call));
-  const words = `${counted(found.checked, "value")} compared with PyTorch`;
+  const left = unchecked(store);
+  const words = `${counted(found.checked, "value")} compared with PyTorch${left ? `, ${count(left)} not compared` : ""}`;
   if (!found.wrong) {
     const worst = found.worst === null ? "" : `; the largest difference is ${real(found.worst)}`;
-    const left = unchecked(store);
     const yes = left ? "Yes, as far as checked" : "Yes, within tolerance";
-    const missing = left ? ` ${counted(left, "value")} ${left === 1 ? "was" : "were"} not compared.` : "";
-    return card("right", title, el("p.ol-big", {}, yes), el("p", {}, `${words}${worst}.${missing} `, go(store, "See each", { tab: "numerics" })));
+    return card("right", title, el("p.ol-big", {}, yes), el("p", {}, `${words}${worst}. `, go(store, "See each", { tab: "numerics" })));
   }
   const at = found.first === null ? null : store.identity.idOf("numerics", found.first);
   const where = at ? go(store, store.identity.label(at), { selected: at, tab: "numerics" }) : null;

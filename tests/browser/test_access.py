@@ -223,6 +223,6 @@ def test_the_keys_are_written_down(show: Callable[..., Page]) -> None:
     page = show(TWELVE)
     page.click(".ol-keys summary")
     said = page.inner_text(".ol-keys")
-    assert all(word in said for word in ("Esc", "selects nothing", "finds: in the graph, the tables, the source"))
+    assert all(word in said for word in ("Esc", "clears the selection", "searches the graph, the tables, the source"))
     page.keyboard.press("Escape")
     assert not page.is_visible(".ol-keys-list")

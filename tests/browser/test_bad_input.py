@@ -103,7 +103,7 @@ def look_at_every_panel(page: Page) -> str:
             for mode in ("time", "error", "reason", "phase"):
                 page.select_option(".olg-tools select[aria-label=Colour]", mode)
             page.click("[data-by=partition]")
-            page.click(".olg-openings button:text-is('Open all')")
+            page.click(".olg-openings button:text-is('Expand all')")
         if panel == "tables":
             for button in page.locator("[data-table]").all():
                 button.click()

@@ -91,7 +91,7 @@ def test_the_first_view_says_what_is_in_onnx_runtime(show: Callable[..., Page], 
     assert page.inner_text(".olg-sentence").replace("\n", " ").startswith(SENTENCES[name])
     assert page.locator(".olg-box").count() >= 5
     assert bool(page.locator(".olg-torch, .olg-mixed").count()) == ("PyTorch" in SENTENCES[name])
-    page.click(".olg-openings button:text-is('Open all')")
+    page.click(".olg-openings button:text-is('Expand all')")
     settled(page)
     assert inside(page, page.locator(".olg-open").first)
     assert page.locator(".olg-svg *").count() < 3000
@@ -114,7 +114,7 @@ def test_groups_open_where_they_stand_and_close_again(show: Callable[..., Page])
     box(page, "lm_head").locator(".olg-title").dispatch_event("dblclick")
     settled(page)
     assert "mm" in titles(page)
-    page.click(".olg-openings button:text-is('Close')")
+    page.click(".olg-openings button:text-is('Collapse all')")
     settled(page)
     assert "mm" not in titles(page)
 
@@ -272,7 +272,7 @@ def test_what_stays_in_pytorch_is_told_without_colour(show: Callable[..., Page],
 def test_what_stays_in_pytorch_stands_out_at_every_scale(show: Callable[..., Page]) -> None:
     page = show(RECORDED["partitions"])
     graph(page)
-    page.click(".olg-openings button:text-is('Open all')")
+    page.click(".olg-openings button:text-is('Expand all')")
     for _ in range(12):
         settled(page)
         seen = page.locator(".olg-torch, .olg-mixed").evaluate_all("all => Math.max(...all.map(x => x.getBoundingClientRect().height))")
@@ -348,7 +348,7 @@ def test_hostile_names_are_names(show: Callable[..., Page]) -> None:
     ]
     page = show(made_up([*nodes, *(node(f"{one.node}2", (one.node,), module=one.module) for one in nodes)]))
     graph(page)
-    page.click(".olg-openings button:text-is('Open all')")
+    page.click(".olg-openings button:text-is('Expand all')")
     settled(page)
     assert page.locator(".olg-svg script, .olg-svg img").count() == 0
     page.fill(".olg-find", "a")
@@ -380,7 +380,7 @@ def test_a_huge_graph_says_what_it_leaves_out(show: Callable[..., Page]) -> None
     )
     graph(page)
     assert "the first 50,000 of 100,000 operations are here" in page.inner_text(".olg-sentence")
-    page.click(".olg-openings button:text-is('Open all')")
+    page.click(".olg-openings button:text-is('Expand all')")
     page.wait_for_selector(".olg-warning:has-text('left closed')", timeout=60_000)
     settled(page)
     assert page.locator(".olg-svg *").count() < 4000

@@ -128,7 +128,7 @@ def shows(page: Page, panel: str) -> bool:
     if panel == "timeline":
         return "belong to the selection" in root.inner_text()
     if panel == "numerics":
-        return "of the selection, outlined" in root.inner_text()
+        return ", outlined" in root.inner_text()
     return root.locator("[aria-current=true]").count() > 0
 
 
@@ -192,7 +192,7 @@ def test_python_and_the_explorer_know_the_same_chain(show: Callable[..., Page]) 
     page.click("[data-table=nodes]")
     models = {model.partition_id: model.model_id for model in BERT.models}
     for node in BERT.nodes[:: len(BERT.nodes) // 20]:
-        page.fill("input[aria-label='Find in any column']", node.node)
+        page.fill("input[aria-label='Search all columns']", node.node)
         page.locator(".ol-grid-rows .ol-grid-row").filter(has=page.locator(f"div:text-is('{node.node}')")).first.click()
         assert page.get_attribute(".ol-details", "data-selected") == f"node:{node.graph_id}/{node.node}"
         rows = list(links(BERT, node=f"{node.graph_id}:{node.node}"))

@@ -267,7 +267,7 @@ def test_a_notebook_that_was_executed_elsewhere_shows_its_explorer_once_it_is_tr
     view.locator(".ol-panel-breaks:not([hidden])").wait_for()
     assert selected(view) == "p3"
     go(view, "graph").locator(".olg-linked").first.wait_for()
-    go(view, "onnx").locator("[role=alert]:has-text('run the notebook')").wait_for()
+    go(view, "onnx").locator("[role=alert]:has-text('start the notebook')").wait_for()
     assert notebook.trouble == []
     notebook.page.close()
 

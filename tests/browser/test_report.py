@@ -179,7 +179,7 @@ def test_without_javascript_all_of_it_can_be_read(report: Callable[..., Page]) -
         "FusedGemm",
         "execution providers",
         "Which source lines take the most time?",
-        "lens.profile(...) makes a twin of each session",
+        "lens.profile(...) creates a second session",
     ):
         assert said in text, said
     assert page.locator("#figures svg").count() == 9

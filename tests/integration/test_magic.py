@@ -166,7 +166,7 @@ def test_files_are_written(shell: Shell, tmp_path: Path) -> None:
         ("f(x) -o lens", "options go before the expression: %ortlens -o lens f(x)"),
         ("y = f(x)", "%ortlens -o lens f(x); its value is then in lens.result"),
         ("f(x", "was never closed"),
-        ("await f(x)", "cannot wait"),
+        ("await f(x)", "cannot await"),
         ("-o lens", "needs an expression"),
         ("-o", "expected one argument"),
         ("-o 1a f(x)", "'1a' is no name"),

@@ -70,7 +70,7 @@ function graphChoice({ tree, labels }, choice) {
   if (tree.graphs.length < 2) return null;
   const words = tree.graphs.map((item) => [item.graph.id, `${labels.title(item)}: ${[labels.note(item), labels.side(item)].filter(Boolean).join(", ")}`]);
   const old = tree.graphs.filter((item) => item.old).length;
-  const all = old ? `all ${counted(tree.graphs.length - old, "graph")}, ${counted(old, "earlier version")}` : `all ${counted(tree.graphs.length, "graph")}`;
+  const all = old ? `all ${counted(tree.graphs.length - old, "graph")}, +${count(old)} earlier` : `all ${counted(tree.graphs.length, "graph")}`;
   return choice("Graph", "graph", [["", all], ...words]);
 }
 
