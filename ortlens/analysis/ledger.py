@@ -27,7 +27,7 @@ _Book: TypeAlias = "defaultdict[tuple[str, LedgerPartName], float]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class GraphVisit:
     """One stay inside a graph.
 
     Attributes:
@@ -72,7 +72,7 @@ class CallTrace:
 
     started_ns: int
     ended_ns: int
-    entries: tuple[Entry, ...]
+    entries: tuple[GraphVisit, ...]
     sessions: Mapping[str, SessionTime] = field(default_factory=dict)
     eager_ns: Mapping[str, int] = field(default_factory=dict)
     heard: tuple[tuple[bool, int, int], ...] = ()

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ortlens import _torch
-from ortlens.analysis.ledger import CallTrace, Entry, SessionTime, Surroundings, ledger_from_calls, lookups_ahead
+from ortlens.analysis.ledger import CallTrace, GraphVisit, SessionTime, Surroundings, ledger_from_calls, lookups_ahead
 from ortlens.lens.dynamo.listener import lens_failure
 from ortlens.lens.watching import around_calls
 from ortlens.trace import records as r
@@ -213,7 +213,7 @@ class _Call:
         return CallTrace(
             started_ns=self.started,
             ended_ns=self.ended,
-            entries=tuple(Entry(graph_id=graph_id, entered_ns=entered, left_ns=left) for graph_id, entered, left in stays),
+            entries=tuple(GraphVisit(graph_id=graph_id, entered_ns=entered, left_ns=left) for graph_id, entered, left in stays),
             sessions={
                 graph_id: SessionTime(bind_ns=bind, run_ns=run, output_ns=output) for graph_id, (bind, run, output) in self.sessions.items()
             },

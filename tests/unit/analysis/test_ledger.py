@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ortlens.analysis.ledger import (
     PARTS,
     CallTrace,
-    Entry,
+    GraphVisit,
     Ledger,
     SessionTime,
     Surroundings,
@@ -30,7 +30,7 @@ def call(*readings: int, shift: int = 0, eager: int = 0) -> CallTrace:
     return CallTrace(
         started_ns=start,
         ended_ns=end,
-        entries=tuple(Entry(graph_id=f"g{n}", entered_ns=entered, left_ns=left) for n, (entered, left) in enumerate(stays)),
+        entries=tuple(GraphVisit(graph_id=f"g{n}", entered_ns=entered, left_ns=left) for n, (entered, left) in enumerate(stays)),
         sessions={"g0": SessionTime(bind_ns=10, run_ns=70, output_ns=5)},
         eager_ns={"g0": eager},
     )
@@ -80,7 +80,7 @@ def test_a_graph_entered_twice_has_one_row_per_part() -> None:
     twice = CallTrace(
         started_ns=0,
         ended_ns=100,
-        entries=(Entry(graph_id="g0", entered_ns=10, left_ns=40), Entry(graph_id="g0", entered_ns=55, left_ns=90)),
+        entries=(GraphVisit(graph_id="g0", entered_ns=10, left_ns=40), GraphVisit(graph_id="g0", entered_ns=55, left_ns=90)),
         sessions={"g0": SessionTime(run_ns=60)},
     )
     ledger = ledger_from_calls([twice], Surroundings(lookup_ns={"g0": 5.0}))
