@@ -1,6 +1,6 @@
-"""The versions that ortlens was written for, and the ones that are here.
+"""The versions that ortlens supports, and the installed ones.
 
-Everything goes through `importlib.metadata`: nothing is imported, so the answer costs milliseconds and is there even
+Everything goes through `importlib.metadata`: nothing is imported, so the answer costs milliseconds and works even
 when the package itself does not import.
 
 ONNX Runtime comes as one of several distributions that all install the module `onnxruntime`: the plain one for CPU,
@@ -75,7 +75,7 @@ SUPPORTED: Mapping[str, SupportedRange] = MappingProxyType(
 
 
 def installed() -> dict[str, str]:
-    """Look up the versions of the packages that ortlens stands on.
+    """Look up the versions of the packages that ortlens depends on.
 
     Returns:
         Package name (a key of `SUPPORTED`) to version, missing packages left out; empty when none is installed.
@@ -97,7 +97,7 @@ def onnxruntime_distributions() -> dict[str, str]:
 
 
 def check_supported(*names: str) -> None:
-    """Refuse to go on with packages that ortlens was not written for.
+    """Refuse packages outside the supported range.
 
     Args:
         names: Keys of `SUPPORTED`; none means all of them.
@@ -105,7 +105,7 @@ def check_supported(*names: str) -> None:
     Raises:
         UsageError: A name is not one that ortlens has a range for.
         OptionalDependencyError: A package is not installed.
-        UnsupportedVersionError: A package is outside its range. Both messages hold the pip line that mends it.
+        UnsupportedVersionError: A package is outside its range. Both messages contain the pip command that fixes it.
     """
     for name in names or tuple(SUPPORTED):
         _check_one(name)

@@ -59,7 +59,7 @@ class Attention(nn.Module):
 
 
 class DemoModel(nn.Module):
-    """An attention block and an MLP with the three things that ortlens is there to show."""
+    """An attention block and an MLP with one graph break, one fallback and one recompile."""
 
     def __init__(self, width: int = _WIDTH) -> None:
         """Make the layers.

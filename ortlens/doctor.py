@@ -40,7 +40,7 @@ class Check:
         name: What was looked at.
         status: `ok`, `info` (a fact without judgement), `warning` (a feature is missing) or `error` (the main job
             cannot run).
-        found: What is there.
+        found: What was found.
         advice: What to do; empty when nothing is to be done.
     """
 
@@ -51,7 +51,7 @@ class Check:
 
 
 def examine() -> tuple[Check, ...]:
-    """Look at this Python and everything that ortlens stands on.
+    """Check this Python and everything that ortlens depends on.
 
     Returns:
         The checks, in reading order: Python and machine, packages, backends, ONNX Runtime's providers, features.

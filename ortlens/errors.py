@@ -13,7 +13,7 @@ class OrtLensError(Exception):
 
 
 class UsageError(OrtLensError, ValueError):
-    """The caller asked for something that cannot be: an unknown option, a wrong value."""
+    """The caller passed something invalid: an unknown option, a wrong value."""
 
 
 class OptionalDependencyError(OrtLensError, ImportError):
@@ -21,7 +21,7 @@ class OptionalDependencyError(OrtLensError, ImportError):
 
 
 class UnsupportedVersionError(OrtLensError):
-    """An installed package is outside the range that ortlens was written for."""
+    """An installed package is outside the supported range."""
 
 
 class ConversionError(OrtLensError):

@@ -48,16 +48,16 @@ class _Display(Protocol):
 
 @contextlib.contextmanager
 def progress(what: str, total: int, unit: str, *, at_once: bool = False) -> Iterator[Callable[[int], None]]:
-    """Show how far a piece of work is, if it takes more than a second and somebody looks.
+    """Show the progress of work that takes more than a second, if there is somewhere to show it.
 
     Args:
         what: What is being done, as `converting to ONNX`.
-        total: How many steps there are, as far as is known; more may come. 0 for work whose steps nobody tells.
+        total: How many steps there are, as far as is known; more may come. 0 if the steps are unknown.
         unit: What is counted, as `node`.
         at_once: Whether the bar is drawn from the beginning, for work that is long from its first step on.
 
     Yields:
-        A function that is told how many steps were done since the last time; cheap, and never raises.
+        A function that takes the number of steps done since its last call; cheap, and never raises.
 
     Example:
         >>> with progress("counting", 3, "sheep") as step:
@@ -78,7 +78,7 @@ def progress(what: str, total: int, unit: str, *, at_once: bool = False) -> Iter
 
 
 def no_progress(_count: int) -> None:
-    """Take the steps of a piece of work that nobody looks at.
+    """Ignore progress.
 
     Args:
         _count: How many were done.
@@ -86,7 +86,7 @@ def no_progress(_count: int) -> None:
 
 
 def _begun(what: str, total: int, unit: str) -> _Bar | None:
-    """A bar in the place of the one around it, which gives up its line; None while another thread has one."""
+    """A bar that replaces the outer one; None while another thread shows one."""
     with _lock:
         outer = _bars[-1] if _bars else None
         if outer is not None and outer.thread != threading.get_ident():
@@ -104,7 +104,7 @@ def _is_wanted() -> bool:
         return said == "1"
     try:
         return in_notebook() or sys.stderr.isatty()
-    except Exception:  # noqa: BLE001 - standard error may be anything, or closed; then nobody looks
+    except Exception:  # noqa: BLE001 - standard error may be anything, or closed
         return False
 
 
@@ -193,7 +193,7 @@ def _tqdm_class() -> Callable[..., tqdm[Any]]:
 
 
 class _NoLock:
-    """A lock that nobody has to wait for: a bar is drawn by one thread."""
+    """A lock that never blocks: a bar is drawn by one thread."""
 
     def acquire(self, *_: object, **__: object) -> bool:
         return True

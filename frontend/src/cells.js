@@ -50,18 +50,18 @@ export function sectionsOf({ data, identity }) {
 }
 
 function cellFrom(numerics, node, id, name, rows) {
-  const told = rows.filter((row) => numerics.get(row, "ok") !== null);
-  const wrong = told.some((row) => numerics.get(row, "ok") === false);
+  const checked = rows.filter((row) => numerics.get(row, "ok") !== null);
+  const wrong = checked.some((row) => numerics.get(row, "ok") === false);
   return {
     node,
     id,
     name,
     rows,
-    state: wrong ? "wrong" : told.length ? "ok" : "unchecked",
+    state: wrong ? "wrong" : checked.length ? "ok" : "unchecked",
     first: rows.some((row) => numerics.get(row, "first_divergence") === true),
     nonfinite: rows.map((row) => numerics.get(row, "nonfinite")).find((value) => value !== null) ?? null,
-    abs: worst(numerics, told, "max_abs"),
-    rel: worst(numerics, told, "max_rel"),
+    abs: worst(numerics, checked, "max_abs"),
+    rel: worst(numerics, checked, "max_rel"),
   };
 }
 

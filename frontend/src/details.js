@@ -25,7 +25,7 @@ const STEP_NAMES = {
 const KIND_NAMES = { graph: "graph", partition: "partition", node: "FX node", module: "module", line: "line", model: "ONNX model", onnx: "ONNX node",
   session: "session", kernel: "kernel", break: "graph break", recompile: "recompile", finding: "finding", run: "call" };
 
-/** Sign and meaning of each confidence: told by shape and word, not by colour. */
+/** Sign and meaning of each confidence: shape and words, not colour. */
 const CONFIDENCE = {
   exact: ["●", "exact: matched by name"],
   fused: ["◐", "fused: several merged into one"],
@@ -215,6 +215,6 @@ function linkItem(store, chain, { id, confidence }) {
 /** Only the signs that are there need explaining. */
 function legend(chain) {
   const used = new Set(STEPS.flatMap((step) => chain[step].map((found) => found.confidence)));
-  const told = Object.entries(CONFIDENCE).filter(([name]) => used.has(name) && name !== "exact");
-  return told.length ? el("p.ol-soft.ol-legend", {}, [["exact", CONFIDENCE.exact], ...told].map(([, [sign, meaning]]) => `${sign} ${meaning}`).join("  ")) : null;
+  const shown = Object.entries(CONFIDENCE).filter(([name]) => used.has(name) && name !== "exact");
+  return shown.length ? el("p.ol-soft.ol-legend", {}, [["exact", CONFIDENCE.exact], ...shown].map(([, [sign, meaning]]) => `${sign} ${meaning}`).join("  ")) : null;
 }

@@ -1,4 +1,4 @@
-// What ortlens noticed: evidence, why it matters, what to do.
+// The findings: evidence, why it matters, what to do.
 import { cards, followSelection } from "./breaks.js";
 import { button, el, facts, link, roving } from "./dom.js";
 import { clipped, counted, place, visible } from "./format.js";

@@ -1,4 +1,4 @@
-// What lies between two calls: what PyTorch runs there, or the graph break that was crossed.
+// What runs between two calls: operators in PyTorch, or a graph break.
 import { clipped, counted, place } from "./format.js";
 import { stretches } from "./partitions.js";
 

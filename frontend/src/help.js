@@ -1,4 +1,4 @@
-// One line of help per panel, and what to say when there is nothing to show: what is missing, and which call fills it.
+// One line of help per panel, and what to say when there is nothing to show: what is missing, and which call records it.
 import { el } from "./dom.js";
 
 /** @type {Record<string, {help: string, missing: string, call?: string}>} */

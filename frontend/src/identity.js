@@ -1,4 +1,4 @@
-// What belongs together: from a user line to the kernel that ONNX Runtime ran. Everything that can be selected has one
+// The links from a source line to the kernel that ONNX Runtime ran. Everything that can be selected has one
 // id, which Python uses too:
 //   graph:g0  partition:p0  node:g0/addmm  module:g0/layers.0.attn  line:/path/file.py:12  model:m0  onnx:m0/addmm/Gemm
 //   session:s0  kernel:s0/<kernel>  break:b0  recompile:0/1  finding:<row>  run:<row>
@@ -207,7 +207,7 @@ export function createIdentity(data) {
     links.kernels.add(kernel, weaker(confidence, data.table("kernels").get(row, "confidence") ?? "none"));
   }
 
-  /** Ids of the ONNX nodes that a kernel computes, where the profile tells them. */
+  /** Ids of the ONNX nodes that a kernel computes, where the profile lists them. */
   function kernelOnnx(kernel) {
     const get = (column) => data.table("kernels").get(rowOf(kernel).row, column);
     const session = rowOf(`session:${get("session_id")}`);

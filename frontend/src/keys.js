@@ -1,4 +1,4 @@
-// Keys that mean the same in every panel, and where all of them are written down.
+// Keys that work in every panel, and the list of all keys.
 import { el } from "./dom.js";
 
 /** @type {[string, string][]} */
@@ -15,7 +15,7 @@ const KEYS = [
 ];
 
 /**
- * Escape selects nothing, / goes to the field that finds. What a panel used itself comes here as prevented.
+ * Escape clears the selection, / goes to the search field. A key that a panel handled itself arrives here as prevented.
  * @param {HTMLElement} root
  * @param {import("./store.js").Store} store
  * @returns {() => void} Stops it.

@@ -1,4 +1,4 @@
-// What became of each user line: its nodes, its time, and what happened there.
+// Per source line: its nodes, its time, and the events on it.
 
 /**
  * @typedef {object} Line

@@ -201,8 +201,8 @@ class HeatMap {
 
   say(at) {
     const cell = this.cells[at];
-    if (!cell || this.told === at) return;
-    this.told = at;
+    if (!cell || this.announced === at) return;
+    this.announced = at;
     const nodes = this.store.data.table("nodes");
     const where = cell.node < 0 ? "" : `, ${nodes.get(cell.node, "target")}, ${place(nodes.get(cell.node, "file"), nodes.get(cell.node, "line"))}`;
     this.said.textContent = `${visible(cell.name)}${visible(where)}: ${this.words(cell)}`;
@@ -211,11 +211,11 @@ class HeatMap {
   words(cell) {
     const numerics = this.store.data.table("numerics");
     if (cell.state === "unchecked") return cell.rows.map((row) => numerics.get(row, "note")).find(Boolean) || "not checked";
-    const told = cell.rows.filter((row) => numerics.get(row, "ok") !== null);
-    const values = told.filter((row) => numerics.get(row, "scope") === "value");
+    const checked = cell.rows.filter((row) => numerics.get(row, "ok") !== null);
+    const values = checked.filter((row) => numerics.get(row, "scope") === "value");
     const same = (row, other) => ["max_abs", "max_rel", "ok", "note"].every((name) => Object.is(numerics.get(row, name), numerics.get(other, name)));
     // What was handed out as it was computed needs no second sentence.
-    const shown = told.filter((row) => numerics.get(row, "scope") !== "output" || !values.some((value) => same(value, row)));
+    const shown = checked.filter((row) => numerics.get(row, "scope") !== "output" || !values.some((value) => same(value, row)));
     return shown.map((row) => rowWords(numerics, row)).join("; ");
   }
 

@@ -184,16 +184,16 @@ function say(view, text, ...more) {
   view.status.replaceChildren(text, ...more);
 }
 
-/** Says how far it is while a model is drawn; a layout does not tell, so the time does. */
+/** Says how far it is while a model is drawn; a layout reports no progress, so the elapsed time is shown. */
 function progress(view, nodes) {
   view.stopProgress?.();
   const started = performance.now();
-  const tell = () => {
+  const update = () => {
     const seconds = Math.round((performance.now() - started) / 1000);
     say(view, `Drawing ${count(nodes)} nodes…${seconds > 1 ? ` ${seconds} s` : ""}`);
   };
-  tell();
-  const timer = setInterval(tell, 1000);
+  update();
+  const timer = setInterval(update, 1000);
   return () => clearInterval(timer);
 }
 

@@ -23,7 +23,7 @@ const token = () => Array.from(crypto.getRandomValues(new Uint32Array(4)), (part
 /**
  * @param {HTMLElement} root Where it stands.
  * @param {string} html The frame's page.
- * @param {(message: {type: string, [key: string]: any}) => void} heard What it tells: `ready`, `opened`, `selected`, `failed`, `leave`.
+ * @param {(message: {type: string, [key: string]: any}) => void} heard Messages of the frame: `ready`, `opened`, `selected`, `failed`, `leave`.
  * @returns {Frame}
  */
 export function createFrame(root, html, heard) {

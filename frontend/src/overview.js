@@ -51,9 +51,9 @@ function followSelection(root, store) {
 /** Where the figures come from. */
 function recorded({ created, environment }) {
   const known = [["version_torch", "torch"], ["version_onnxruntime", "onnxruntime"], ["python", "Python"], ["platform", ""], ["cpu_count", "processors:"], ["torch_threads", "torch threads:"]];
-  const told = known.filter(([key]) => environment[key]).map(([key, words]) => `${words} ${environment[key]}`.trim());
-  if (!created && !told.length) return el("span");
-  return el("p.ol-soft.ol-recorded", {}, clipped(`Recorded ${String(created).replace("T", " ").slice(0, 16)} with ${told.join(", ")}`, 400));
+  const versions = known.filter(([key]) => environment[key]).map(([key, words]) => `${words} ${environment[key]}`.trim());
+  if (!created && !versions.length) return el("span");
+  return el("p.ol-soft.ol-recorded", {}, clipped(`Recorded ${String(created).replace("T", " ").slice(0, 16)} with ${versions.join(", ")}`, 400));
 }
 
 const card = (name, question, ...children) => el(`section.ol-card.ol-card-${name}`, {}, el("h3", {}, question), ...children);

@@ -82,7 +82,7 @@ export function partitionStrip(store, limit) {
   return el("div", {}, list, key(all.slice(0, limit)));
 }
 
-/** What the boxes mean, of those that are there. */
+/** The meaning of the boxes that are shown. */
 function key(shown) {
   const segments = shown.flatMap((stretch) => stretch.segments);
   const signs = [

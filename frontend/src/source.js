@@ -1,4 +1,4 @@
-// The user's lines with what became of them. Only lines that made something are recorded, so gaps are marked.
+// The user's source lines with time and nodes. Only lines with operations are recorded, so gaps are marked.
 import { heatBar } from "./bars.js";
 import { button, el, link, roving, together } from "./dom.js";
 import { clipped, count, counted, place, time, visible } from "./format.js";

@@ -55,8 +55,8 @@ export function createStore(data, initial = {}) {
     }
   }
 
-  // A listener may set more: what it changed is told in a further round, so that no listener is entered twice at once.
-  function tell() {
+  // A listener may set more: that change is published in a further round, so that no listener is entered twice at once.
+  function publish() {
     if (notifying) return;
     notifying = true;
     try {
@@ -81,7 +81,7 @@ export function createStore(data, initial = {}) {
     get: (key) => state[key],
     set(patch) {
       put(patch);
-      tell();
+      publish();
     },
     subscribe(keys, listener) {
       const entry = { keys, heard: listener };

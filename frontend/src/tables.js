@@ -51,7 +51,7 @@ export function mountTables(root, store) {
   const grid = createGrid({
     keep: (row) => (!onlyLinked.checked || linked.has(row)) && (wanted === null || wanted(row)),
     marked: (row) => linked.has(row),
-    onChange: () => (summary.textContent = told(store, grid.order().length, onlyLinked.checked ? 0 : linked.size)),
+    onChange: () => (summary.textContent = rowCount(store, grid.order().length, onlyLinked.checked ? 0 : linked.size)),
     onChoose: (row) => {
       const id = store.identity.idOf(store.get("table"), row);
       if (id) store.set({ selected: id });
@@ -99,7 +99,7 @@ export function mountTables(root, store) {
     if (onlyLinked.checked) refresh();
     else {
       linked = linkedRows(store);
-      summary.textContent = told(store, grid.order().length, onlyLinked.checked ? 0 : linked.size);
+      summary.textContent = rowCount(store, grid.order().length, onlyLinked.checked ? 0 : linked.size);
     }
     chooseSelected();
   };
@@ -113,7 +113,7 @@ export function anywhere(text, columns) {
   return (row) => words.every((word) => columns.some((column) => column.text(row).toLowerCase().includes(word)));
 }
 
-function told(store, shown, linked) {
+function rowCount(store, shown, linked) {
   const { rows, total, unread } = store.data.table(store.get("table"));
   const newer = unread.length ? `; ${unread.map(visible).join(", ")} not shown (written by a newer ortlens)` : "";
   const own = linked ? `, ${count(linked)} linked to the selection` : "";

@@ -118,7 +118,7 @@ function bar({ context, colours, calls, scale }, row, left, top, high) {
   for (const part of PARTS) {
     const wide = partOf(calls, part, row) * scale;
     context.fillStyle = colours[part];
-    // Told by height too: what goes before and after the run stands lower.
+    // Shown by height too: bars before and after the run are lower.
     if (part === "run") context.fillRect(at, top, wide, high);
     else context.fillRect(at, top + high / 4, wide, (high * 3) / 4);
     at += wide;

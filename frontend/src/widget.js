@@ -31,8 +31,8 @@ function giveBack(packed) {
  */
 export async function mount({ model, el, packed, ask }) {
   const data = await takeData(packed);
-  const told = SHARED.map((key) => [key, model.get(key)]).filter(([, value]) => value);
-  const store = createStore(data, Object.fromEntries(told));
+  const initial = SHARED.map((key) => [key, model.get(key)]).filter(([, value]) => value);
+  const store = createStore(data, Object.fromEntries(initial));
   const root = document.createElement("div");
   el.replaceChildren(root);
   el.classList.add("ortlens-output");
@@ -65,7 +65,7 @@ function share(model, store, key) {
   };
 }
 
-/** The panel of ONNX models, once Python has told which there are: models and Netron do not weigh on the notebook. */
+/** The panel of ONNX models. Python lists and sends them on demand, so that models and Netron do not weigh on the notebook. */
 const onnxFromPython = (ask) => (root, store) => {
   let cleanup = () => {};
   let gone = false;

@@ -134,7 +134,7 @@ def _skipped(item: Break) -> str | None:
 
 
 _OF_PYTHON = frozenset({"time", "gc", "sys", "posix", "nt", "os", "_json", "_hashlib", "builtins", "_io", "_warnings"})
-"""Modules of Python itself, whose functions nobody makes an operator of a model."""
+"""Modules of Python itself, whose functions are no candidates for custom operators."""
 
 
 def _numpy(item: Break) -> str | None:
@@ -235,7 +235,7 @@ def _said(item: Break) -> str:
 
 
 def _or_setting(item: Break) -> str:
-    """The setting that PyTorch's own hints tell to switch on."""
+    """The setting that PyTorch's own hints recommend."""
     name = next((name for name in _SWITCHES if any(name in hint for hint in item.hints)), None)
     return f", or set `torch._dynamo.config.{name} = True`" if name else ""
 

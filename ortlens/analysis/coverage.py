@@ -51,8 +51,8 @@ def code_key(graph: Graph) -> tuple[object, ...]:
         graph: Any graph.
 
     Returns:
-        Dynamo's frame number, the function and the phase. The function is part of it because frame numbers start
-        anew after `torch._dynamo.reset()`. A graph without a compile id is its own kind.
+        Dynamo's frame number, the function and the phase. The function is part of it because frame numbers restart
+        after `torch._dynamo.reset()`. A graph without a compile id is a kind of its own.
     """
     if graph.compile_id is None:
         return (graph.graph_id,)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dag:
-    """A graph as numbers: what is at place k of a sequence is said of node k, and nodes come in the order they run.
+    """A graph as numbers: item k of each sequence describes node k; nodes are in execution order.
 
     Attributes:
         sources: Nodes that it reads, each once; inputs of the graph and constants are none.

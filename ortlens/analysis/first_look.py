@@ -17,8 +17,8 @@ Subject: TypeAlias = Literal["finding", "nothing_runs", "break", "fallback", "re
 
 _SUBJECTS: tuple[Subject, ...] = ("finding", "nothing_runs", "break", "fallback", "recompile", "rule")
 _MAX_LOOKS = 3
-_TOLD_OTHERWISE = ("hot_break", "hot_fallback", "recompile_storm")
-"""Rules about breaks, fallbacks and recompiles, which come by themselves."""
+_SHOWN_OTHERWISE = ("hot_break", "hot_fallback", "recompile_storm")
+"""Rules about breaks, fallbacks and recompiles, which are listed separately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ def looks_of(overview: Overview) -> tuple[Look, ...]:
 
 def _findings(overview: Overview) -> Iterator[Look]:
     for finding in overview.findings:
-        if finding.severity != "info" and finding.rule not in _TOLD_OTHERWISE:
+        if finding.severity != "info" and finding.rule not in _SHOWN_OTHERWISE:
             subject: Subject = "rule" if finding.rule in RULE_NAMES else "finding"
             yield Look(subject=subject, what=finding.title, file=finding.file, line=finding.line, count=1, ns_per_call=finding.gain_ns)
 

@@ -1,4 +1,4 @@
-"""What ONNX Runtime made of a model: which nodes it put together, changed, put in, or did without."""
+"""What ONNX Runtime changed in a model: nodes that it fused, changed, inserted or removed."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Fusion:
 
 
 def fusions(capture: Capture) -> tuple[Fusion, ...]:
-    """Tell what ONNX Runtime's rewrites made of the models that were profiled.
+    """List what ONNX Runtime's rewrites changed in the profiled models.
 
     Args:
-        capture: Any capture; the kernels of `profile` tell what ran.
+        capture: Any capture; the kernels of `profile` show what ran.
 
     Returns:
         What differs, session by session, kernels first; nodes that ran as they were have no row. Empty where nothing was profiled.

@@ -137,7 +137,7 @@ def _length(guard: str, _item: Recompile) -> str | None:
     if found is None:
         return None
     name = user_name(found["name"])
-    if "!=" in guard:  # only dicts are told of in this way
+    if "!=" in guard:  # only dicts are reported in this way
         return f"Pass `{name}` with the same keys every time"
     return f"Pass `{name}` with the same number of items every time, or its items as one tensor: a loop over them is unrolled"
 

@@ -68,7 +68,7 @@ def links(  # noqa: PLR0913 - a link has so many names
         capture: Any capture; kernels are there after `profile`.
         line: User line as `model.py:12`; the end of a path is enough.
         module: nn.Module path as `layers.0`; those inside it belong to it.
-        node: FX node; graphs number their nodes alike, `g0:add` tells them apart.
+        node: FX node; names repeat between graphs, `g0:add` is unique.
         partition: Id of a partition.
         onnx_node: Name of an ONNX node in a partition's model.
         kernel: Name of a kernel.
@@ -114,17 +114,17 @@ def _all_links(capture: Capture) -> Iterator[Link]:
     by_onnx, by_node = _kernels(capture)
     for node in capture.nodes:
         partition, known = node.partition_id or "", dict(zip(node.onnx_nodes, node.onnx_confidences, strict=False))
-        told: set[tuple[str, str]] = set()
+        linked: set[tuple[str, str]] = set()
         for onnx_node in node.onnx_nodes:
             found = by_onnx.get((partition, onnx_node), ())
-            told.update((kernel.session_id, kernel.kernel) for kernel in found)
+            linked.update((kernel.session_id, kernel.kernel) for kernel in found)
             for kernel in found or (None,):
                 yield _link(graphs, node, onnx_node, known.get(onnx_node, "exact"), kernel)
         for kernel in by_node.get((partition, node.node), ()):
-            if (kernel.session_id, kernel.kernel) not in told:  # put in by ONNX Runtime for this node, or known by its name alone
-                told.add((kernel.session_id, kernel.kernel))
+            if (kernel.session_id, kernel.kernel) not in linked:  # inserted by ONNX Runtime for this node, or known by name only
+                linked.add((kernel.session_id, kernel.kernel))
                 yield _link(graphs, node, None, "none", kernel)
-        if not told and not node.onnx_nodes:
+        if not linked and not node.onnx_nodes:
             yield _link(graphs, node, None, "none", None)
 
 

@@ -1,4 +1,4 @@
-"""What kernels take without the profiler, from what they take with it."""
+"""Kernel times without the profiler's overhead, estimated from profiled times."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def divided(profiled_ns: Sequence[float], calls: Sequence[int], total_ns: int, c
 
 
 def _without_excess(given: Sequence[float], calls: Sequence[int], least: Sequence[float], total_ns: float) -> list[float]:
-    """The same taken from every call until the sum fits; who is at the least already gives no more."""
+    """Subtract the same from every call until the sum fits; entries already at the minimum are skipped."""
     times = list(given)
     giving = {place for place, time in enumerate(times) if time > least[place]}
     while giving and (excess := sum(times) - total_ns) > 1e-9 * total_ns:

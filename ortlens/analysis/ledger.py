@@ -1,8 +1,8 @@
-"""The ledger of a call: where its wall time went, part by part, so that nothing is left unsaid.
+"""The ledger of a call: its wall time, part by part, with a residual.
 
-The clock readings of some calls come in, rows that add up to their wall time go out. The rows are means over the middle half
-of the calls by wall time: a mean adds up exactly, and the slow and the lucky calls stay outside. Rejected: the median of each
-part on its own, since medians of parts do not add up to the median of the whole, and what is missing would look like a residual.
+It turns the clock readings of some calls into rows that add up to their wall time. The rows are means over the middle half
+of the calls by wall time: a mean adds up exactly, and outliers are excluded. Rejected: the median of each
+part on its own, since medians of parts do not add up to the median of the whole, and the difference would look like a residual.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Book: TypeAlias = "defaultdict[tuple[str, LedgerPartName], float]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphVisit:
-    """One stay inside a graph.
+    """One visit to a graph.
 
     Attributes:
         graph_id: The graph.
@@ -48,7 +48,7 @@ class SessionTime:
     Attributes:
         bind_ns: Binding.
         run_ns: Inside ONNX Runtime, or the whole graph under another backend.
-        output_ns: Handing outputs back.
+        output_ns: Returning outputs.
     """
 
     bind_ns: int = 0
@@ -63,16 +63,16 @@ class CallTrace:
     Attributes:
         started_ns: Before the call.
         ended_ns: After it.
-        entries: Stays inside graphs, in order; they do not overlap.
+        visits: Visits to graphs, in order; they do not overlap.
         sessions: Time of the sessions by graph id.
         eager_ns: Time of the nodes that PyTorch ran by graph id.
-        heard: What Dynamo did, in order: whether it looked for compiled code or ran it, with the readings at both ends; only of
-            calls in which that was listened to, which are slower than the others.
+        heard: What Dynamo did, in order: whether it looked for compiled code or ran it, with the readings at both ends; only for
+            calls in which Dynamo was traced, which are slower than the others.
     """
 
     started_ns: int
     ended_ns: int
-    entries: tuple[GraphVisit, ...]
+    visits: tuple[GraphVisit, ...]
     sessions: Mapping[str, SessionTime] = field(default_factory=dict)
     eager_ns: Mapping[str, int] = field(default_factory=dict)
     heard: tuple[tuple[bool, int, int], ...] = ()
@@ -80,15 +80,15 @@ class CallTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What is known of the time outside the graphs.
+    """What is known about the time outside the graphs.
 
     Attributes:
-        lookup_ns: What Dynamo does ahead of a stay, guards included, by graph id; see `lookups_ahead`.
-        last_lookup_ns: Its look-ups after the last graph of a call.
-        break_ahead: The break that lies ahead of a graph, by graph id; a graph at the start of a frame has none.
-        last_break: The break after which no graph comes any more, when there is exactly one.
+        lookup_ns: Dynamo's time before a visit, guards included, by graph id; see `lookups_ahead`.
+        last_lookup_ns: Dynamo's look-ups after the last graph of a call.
+        break_ahead: The break before a graph, by graph id; a graph at the start of a frame has none.
+        last_break: The break after which no graph follows, when there is exactly one.
         has_python_after: Whether user code runs after the last graph, as it does after such a break.
-        unclocked: Graphs with nodes that PyTorch runs without a clock of their own; what their sessions leave is theirs.
+        unclocked: Graphs with nodes that PyTorch runs without a clock of their own; the time that their sessions leave counts as theirs.
     """
 
     lookup_ns: Mapping[str, float] = field(default_factory=dict)
@@ -134,23 +134,23 @@ class LedgerTotals:
 
 
 def ledger_from_calls(calls: Sequence[CallTrace], around: Surroundings) -> Ledger:
-    """Balance the books of some calls.
+    """Split the wall time of some calls into parts.
 
     Args:
         calls: Clock readings; calls that entered no graph are left out.
-        around: What is known of the time outside the graphs.
+        around: What is known about the time outside the graphs.
 
     Returns:
         Rows whose shares add to 1; no rows without calls.
     """
-    middle = _middle_half([call for call in calls if call.entries])
+    middle = _middle_half([call for call in calls if call.visits])
     book: _Book = defaultdict(float)
     price: defaultdict[str, float] = defaultdict(float)
     for call in middle:
         _book_gaps(call, around, book, price)
         _book_insides(call, around, book)
     count = max(len(middle), 1)
-    graph_ids = dict.fromkeys(entry.graph_id for call in middle for entry in call.entries)
+    graph_ids = dict.fromkeys(visit.graph_id for call in middle for visit in call.visits)
     rows = {(graph_id, part): round(book[graph_id, part] / count) for graph_id in graph_ids for part in PARTS}
     breaks = {break_id: round(ns / count) for break_id, ns in price.items()}
     return Ledger(parts=_parts(rows), break_ns=breaks, calls=len(middle))
@@ -165,18 +165,18 @@ def _middle_half(calls: list[CallTrace]) -> list[CallTrace]:
 def _book_gaps(call: CallTrace, around: Surroundings, book: _Book, price: defaultdict[str, float]) -> None:
     """The time outside the graphs: ahead of each, and after the last."""
     left = call.started_ns
-    for number, entry in enumerate(call.entries):
-        gap, graph_id = entry.entered_ns - left, entry.graph_id
+    for number, visit in enumerate(call.visits):
+        gap, graph_id = visit.entered_ns - left, visit.graph_id
         broken = around.break_ahead.get(graph_id)
-        # Nothing of the user's runs ahead of the first graph, unless a break came even before it.
+        # No user code runs before the first graph, unless a break precedes it.
         only_guards = number == 0 and broken is None
         guards = gap if only_guards else min(around.lookup_ns.get(graph_id, 0.0), gap)
         book[graph_id, "guards"] += guards
         book[graph_id, "eager"] += gap - guards
-        if broken is not None:  # ahead of the first graph the guards are due with or without the break
+        if broken is not None:  # before the first graph, guards run with or without the break
             price[broken] += gap if number else gap - guards
-        left = entry.left_ns
-    last, tail = call.entries[-1].graph_id, call.ended_ns - left
+        left = visit.left_ns
+    last, tail = call.visits[-1].graph_id, call.ended_ns - left
     guards = min(around.last_lookup_ns, tail) if around.has_python_after else tail
     book[last, "guards"] += guards
     book[last, "eager"] += tail - guards
@@ -187,8 +187,8 @@ def _book_gaps(call: CallTrace, around: Surroundings, book: _Book, price: defaul
 def _book_insides(call: CallTrace, around: Surroundings, book: _Book) -> None:
     """The time inside the graphs: sessions, nodes that PyTorch runs, and what neither explains."""
     inside: defaultdict[str, int] = defaultdict(int)
-    for entry in call.entries:
-        inside[entry.graph_id] += entry.left_ns - entry.entered_ns
+    for visit in call.visits:
+        inside[visit.graph_id] += visit.left_ns - visit.entered_ns
     for graph_id, whole in inside.items():
         times, eager = call.sessions.get(graph_id, SessionTime()), call.eager_ns.get(graph_id, 0)
         book[graph_id, "bind"] += times.bind_ns
@@ -207,23 +207,23 @@ def _parts(rows: Mapping[tuple[str, LedgerPartName], int]) -> tuple[LedgerPart, 
 
 
 def lookups_ahead(calls: Iterable[CallTrace]) -> tuple[dict[str, float], float]:
-    """What Dynamo does ahead of each graph: it looks for compiled code, and that code gathers what the graph takes.
+    """Dynamo's time before each graph: looking up compiled code, and gathering the inputs of the graph.
 
     Args:
-        calls: Calls in which that was listened to.
+        calls: Calls in which Dynamo was traced.
 
     Returns:
-        The median per stay in a graph, by graph id, and the median per call of the look-ups after the last graph; in ns.
+        The median per visit, by graph id, and the median per call of the look-ups after the last graph; in ns.
     """
     ahead: defaultdict[str, list[int]] = defaultdict(list)
     after = [0] if not (calls := tuple(calls)) else []
     for call in calls:
         left = call.started_ns
-        for entry in call.entries:
-            starts = [start for is_lookup, start, _ in call.heard if not is_lookup and left <= start <= entry.entered_ns]
-            gathering = entry.entered_ns - starts[-1] if starts else 0
-            ahead[entry.graph_id].append(_looked_up(call, left, entry.entered_ns) + gathering)
-            left = entry.left_ns
+        for visit in call.visits:
+            starts = [start for is_lookup, start, _ in call.heard if not is_lookup and left <= start <= visit.entered_ns]
+            gathering = visit.entered_ns - starts[-1] if starts else 0
+            ahead[visit.graph_id].append(_looked_up(call, left, visit.entered_ns) + gathering)
+            left = visit.left_ns
         after.append(_looked_up(call, left, call.ended_ns))
     return {graph_id: median(ns) for graph_id, ns in ahead.items()}, median(after)
 
@@ -233,14 +233,14 @@ def _looked_up(call: CallTrace, start: int, end: int) -> int:
 
 
 def ledger_from_logs(capture: Capture) -> tuple[LedgerPart, ...]:
-    """The ledger as far as the logs of sessions and nodes tell it: means over all calls, without guards and residual.
+    """The ledger from the logs of sessions and nodes: means over all calls, without guards and residual.
 
     Args:
         capture: Any capture.
 
     Returns:
         Rows for `bind`, `run`, `output` and `eager`, with shares of their sum; empty when nothing ran, or when the latest
-        calls do not tell how the time of each session was split.
+        calls do not show how the time of each session was split.
     """
     calls = call_time(capture).calls
     if not calls:

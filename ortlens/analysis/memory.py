@@ -71,7 +71,7 @@ class Peak(NamedTuple):
 
 
 def memory(capture: Capture) -> tuple[MemoryRow, ...]:
-    """Tell how much memory each graph and each of its partitions takes.
+    """Sum up the memory of each graph and each of its partitions.
 
     Args:
         capture: Any capture of our backend; what the arena held is there after `profile`.

@@ -1,4 +1,4 @@
-"""What comparing ONNX Runtime's numbers with PyTorch's came to: how many were right, wrong, and not compared and why."""
+"""The result of comparing ONNX Runtime with PyTorch: how many values match, differ, or were not compared and why."""
 
 from __future__ import annotations
 

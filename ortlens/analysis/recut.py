@@ -1,4 +1,4 @@
-"""Recorded graphs, cut anew: from the records of a graph to what `cut` takes, and from its answer back to partitions."""
+"""Recorded graphs, cut again: from the records of a graph to the input of `cut`, and from its result to partitions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class RecordedGraph:
 
 
 @dataclass(slots=True)
-class Piece:
+class CutPartition:
     """One partition of a cut.
 
     Attributes:
@@ -74,13 +74,13 @@ class Piece:
 
 
 def recorded_graphs(capture: Capture) -> Iterator[RecordedGraph]:
-    """The graphs of a capture that can be cut anew.
+    """The graphs of a capture that can be cut again.
 
     Args:
         capture: Any capture.
 
     Yields:
-        A graph for every one whose nodes were recorded, in the order of the capture.
+        Each graph whose nodes were recorded, in the order of the capture.
 
     Raises:
         CaptureError: A node reads what comes after it.
@@ -93,7 +93,7 @@ def recorded_graphs(capture: Capture) -> Iterator[RecordedGraph]:
             yield _recorded(graph, nodes[graph.graph_id])
 
 
-class _Entry(NamedTuple):
+class _Value(NamedTuple):
     """A node, or an item of the tuple that a node makes."""
 
     name: str
@@ -102,59 +102,59 @@ class _Entry(NamedTuple):
     size: int
 
 
-def _entries(nodes: list[Node]) -> Iterator[_Entry]:
+def _values(nodes: list[Node]) -> Iterator[_Value]:
     for node in nodes:
-        yield _Entry(node.node, node, is_item=False, size=node.output_bytes or 0)
+        yield _Value(node.node, node, is_item=False, size=node.output_bytes or 0)
         for item, size in itertools.zip_longest(node.items, node.item_sizes[: len(node.items)], fillvalue=0):
-            yield _Entry(str(item), node, is_item=True, size=int(size))
+            yield _Value(str(item), node, is_item=True, size=int(size))
 
 
 def _recorded(graph: Graph, nodes: list[Node]) -> RecordedGraph:
-    entries = list(_entries(nodes))
-    place = {entry.name: number for number, entry in enumerate(entries)}
-    sources = [_sources(entry, place, entries) for entry in entries]
+    values = list(_values(nodes))
+    place = {value.name: number for number, value in enumerate(values)}
+    sources = [_sources(value, place, values) for value in values]
     weights = frozenset(graph.weights)
     return RecordedGraph(
         graph=graph,
         dag=Dag(
             sources=sources,
-            readers=_readers(sources, entries, graph.graph_id),
-            returned=[entry.name in entry.record.item_outputs if entry.record.items else entry.record.is_output for entry in entries],
-            counted=[entry.record.kind == "compute" and not entry.is_item for entry in entries],
-            anchored=[bool(entry.record.items) for entry in entries],
-            roaming=[entry.record.roaming for entry in entries],
-            writes=[entry.record.mutates and not entry.is_item for entry in entries],
-            size_of=[entry.size for entry in entries].__getitem__,
+            readers=_readers(sources, values, graph.graph_id),
+            returned=[value.name in value.record.item_outputs if value.record.items else value.record.is_output for value in values],
+            counted=[value.record.kind == "compute" and not value.is_item for value in values],
+            anchored=[bool(value.record.items) for value in values],
+            roaming=[value.record.roaming for value in values],
+            writes=[value.record.mutates and not value.is_item for value in values],
+            size_of=[value.size for value in values].__getitem__,
         ),
-        records=tuple(entry.record for entry in entries),
-        supported=tuple(entry.record.supported or entry.record.reason_code == "too_small" for entry in entries),
-        ordered=tuple(entry.record.reason_code == "side_effect" for entry in entries),
-        makes_tuple=tuple(bool(entry.record.items) and not entry.is_item for entry in entries),
-        outer=tuple(() if entry.is_item else tuple(name for name in entry.record.inputs if name not in place) for entry in entries),
+        records=tuple(value.record for value in values),
+        supported=tuple(value.record.supported or value.record.reason_code == "too_small" for value in values),
+        ordered=tuple(value.record.reason_code == "side_effect" for value in values),
+        makes_tuple=tuple(bool(value.record.items) and not value.is_item for value in values),
+        outer=tuple(() if value.is_item else tuple(name for name in value.record.inputs if name not in place) for value in values),
         input_sizes={name: size for name, size in zip(graph.inputs, graph.input_sizes, strict=False) if name not in weights},
     )
 
 
-def _sources(entry: _Entry, place: dict[str, int], entries: list[_Entry]) -> list[int]:
+def _sources(value: _Value, place: dict[str, int], values: list[_Value]) -> list[int]:
     """Places that a node reads: of a tuple the items that it takes; the whole of it only where it takes none."""
-    if entry.is_item:
-        return [place[entry.record.node]]
-    items = [place[item] for item in entry.record.item_inputs if item in place]
-    makers = {entries[item].record.node for item in items}
-    return [*(place[name] for name in entry.record.inputs if name in place and name not in makers), *items]
+    if value.is_item:
+        return [place[value.record.node]]
+    items = [place[item] for item in value.record.item_inputs if item in place]
+    makers = {values[item].record.node for item in items}
+    return [*(place[name] for name in value.record.inputs if name in place and name not in makers), *items]
 
 
-def _readers(sources: list[list[int]], entries: list[_Entry], graph_id: str) -> list[list[int]]:
+def _readers(sources: list[list[int]], values: list[_Value], graph_id: str) -> list[list[int]]:
     readers: list[list[int]] = [[] for _ in sources]
     for number, read in enumerate(sources):
         for source in read:
             if source >= number:
-                raise CaptureError(f"graph {graph_id}: node {entries[number].name} reads {entries[source].name}, which comes after it")
+                raise CaptureError(f"graph {graph_id}: node {values[number].name} reads {values[source].name}, which comes after it")
             readers[source].append(number)
     return readers
 
 
-def pieces_of(graph: RecordedGraph, made: Cut) -> list[Piece]:
+def partitions_of(graph: RecordedGraph, made: Cut) -> list[CutPartition]:
     """The partitions of a cut, with what goes in and out; numbers that roam and constants go nowhere.
 
     Args:
@@ -164,29 +164,29 @@ def pieces_of(graph: RecordedGraph, made: Cut) -> list[Piece]:
     Returns:
         The partitions in the order of execution.
     """
-    pieces = [Piece(places=[], sources=set(), inputs=set(), outputs=[]) for _ in range(made.count)]
+    partitions = [CutPartition(places=[], sources=set(), inputs=set(), outputs=[]) for _ in range(made.count)]
     level, inside, dag = made.level, made.inside, graph.dag
     for place in itertools.compress(range(len(inside)), inside):
         number = level[place]
-        piece = pieces[number]
-        piece.places.append(place)
-        piece.inputs.update(graph.outer[place])
+        partition = partitions[number]
+        partition.places.append(place)
+        partition.inputs.update(graph.outer[place])
         for source in dag.sources[place]:
             if level[source] != number or not inside[source]:
-                _read(graph, source, piece)
+                _read(graph, source, partition)
         if not graph.makes_tuple[place] and _leaves(graph, made, place):
-            piece.outputs.append(place)
-    return pieces
+            partition.outputs.append(place)
+    return partitions
 
 
-def _read(graph: RecordedGraph, source: int, piece: Piece) -> None:
+def _read(graph: RecordedGraph, source: int, partition: CutPartition) -> None:
     """Note what is read from outside; what makes up a roaming number is read by whoever needs the number."""
     if not graph.dag.roaming[source]:
-        piece.sources.add(source)
+        partition.sources.add(source)
         return
-    piece.inputs.update(graph.outer[source])
+    partition.inputs.update(graph.outer[source])
     for deeper in graph.dag.sources[source]:
-        _read(graph, deeper, piece)
+        _read(graph, deeper, partition)
 
 
 def _leaves(graph: RecordedGraph, made: Cut, place: int) -> bool:

@@ -1,7 +1,7 @@
 """What if ONNX Runtime took these operators? The recorded graphs, cut as if it did; nothing is run.
 
-What would be saved per call is put together from what the capture itself tells: a session call fewer saves what binding and
-handing back cost in the recorded calls, a byte fewer over a boundary what a byte cost there. How long ONNX Runtime would need for
+Savings per call are estimated from the capture itself: one session call fewer saves what binding and outputs cost in the
+recorded calls, one byte fewer over a boundary saves what a byte cost there. How long ONNX Runtime would need for
 the operators is not known to anyone before it runs them. So there are two figures: `saved_ns` takes it to need as long as
 PyTorch does now, `saved_at_most_ns` to need no time at all.
 """
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.lanes import partition_counts
-from ortlens.analysis.recut import RecordedGraph, pieces_of, recorded_graphs
+from ortlens.analysis.recut import RecordedGraph, partitions_of, recorded_graphs
 from ortlens.errors import UsageError
 from ortlens.trace.records import column
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ortlens.analysis.recut import Piece
+    from ortlens.analysis.recut import CutPartition
     from ortlens.trace.records import Capture, Fallback, ReasonCode
 
 _MAX_PAIRS = 60
@@ -76,7 +76,7 @@ class Cost(NamedTuple):
     """What a boundary costs, fitted to the recorded calls.
 
     Attributes:
-        call_ns: Per session call: binding and handing back.
+        call_ns: Per session call: binding and outputs.
         byte_ns: Per byte over the boundary.
         basis: How the two were obtained, in words.
     """
@@ -107,21 +107,21 @@ def partitions_if(capture: Capture, asked: Sequence[object]) -> tuple[PlannedPar
     for graph in recorded_graphs(capture):
         now, then = graph.cut().count, graph.cut(ops)
         note = "; ".join(filter(None, (_needs(_fallbacks_of(capture, ops, graph.graph.graph_id)), _drift(graph, now))))
-        for number, piece in enumerate(pieces_of(graph, then)):
-            rows.append(_planned(graph, number, piece, counts=(now, then.count), note=note))
+        for number, partition in enumerate(partitions_of(graph, then)):
+            rows.append(_planned(graph, number, partition, counts=(now, then.count), note=note))
     return tuple(rows)
 
 
-def _planned(graph: RecordedGraph, number: int, piece: Piece, *, counts: tuple[int, int], note: str) -> PlannedPartition:
-    nodes = [graph.records[place] for place in piece.places if graph.dag.counted[place]]
+def _planned(graph: RecordedGraph, number: int, partition: CutPartition, *, counts: tuple[int, int], note: str) -> PlannedPartition:
+    nodes = [graph.records[place] for place in partition.places if graph.dag.counted[place]]
     return PlannedPartition(
         graph_id=graph.graph.graph_id,
         partition=number,
         node_count=len(nodes),
-        input_count=len(piece.sources) + len(piece.inputs),
-        output_count=len(piece.outputs),
-        input_bytes=_bytes_in(graph, piece),
-        output_bytes=sum(map(graph.dag.size_of, piece.outputs)),
+        input_count=len(partition.sources) + len(partition.inputs),
+        output_count=len(partition.outputs),
+        input_bytes=_bytes_in(graph, partition),
+        output_bytes=sum(map(graph.dag.size_of, partition.outputs)),
         partition_ids=tuple(dict.fromkeys(node.partition_id for node in nodes if node.partition_id is not None)),
         gained_nodes=tuple(node.node for node in nodes if node.partition_id is None),
         partitions_now=counts[0],
@@ -130,8 +130,8 @@ def _planned(graph: RecordedGraph, number: int, piece: Piece, *, counts: tuple[i
     )
 
 
-def _bytes_in(graph: RecordedGraph, piece: Piece) -> int:
-    return sum(map(graph.dag.size_of, piece.sources)) + sum(graph.input_sizes.get(name, 0) for name in piece.inputs)
+def _bytes_in(graph: RecordedGraph, partition: CutPartition) -> int:
+    return sum(map(graph.dag.size_of, partition.sources)) + sum(graph.input_sizes.get(name, 0) for name in partition.inputs)
 
 
 def _drift(graph: RecordedGraph, now: int) -> str:
@@ -226,8 +226,8 @@ class _Ranking:
     def __init__(self, capture: Capture) -> None:
         current = {graph.graph_id for graph in current_graphs(capture.graphs)}
         self._graphs = [graph for graph in recorded_graphs(capture) if graph.graph.graph_id in current]
-        cut_anew = {graph.graph.graph_id for graph in self._graphs}
-        self._fallbacks = [fallback for fallback in capture.fallbacks if fallback.graph_id in cut_anew]
+        recorded_ids = {graph.graph.graph_id for graph in self._graphs}
+        self._fallbacks = [fallback for fallback in capture.fallbacks if fallback.graph_id in recorded_ids]
         self._known = _candidates(self._fallbacks)
         self._present = [{record.target for record in graph.records} & set(self._known) for graph in self._graphs]
         self._now = [_totals(graph, frozenset()) for graph in self._graphs]
@@ -285,8 +285,8 @@ class _Ranking:
 
 def _totals(graph: RecordedGraph, ops: frozenset[str]) -> _Totals:
     made = graph.cut(ops)
-    pieces = pieces_of(graph, made)
-    moved = sum(_bytes_in(graph, piece) + sum(map(graph.dag.size_of, piece.outputs)) for piece in pieces)
+    partitions = partitions_of(graph, made)
+    moved = sum(_bytes_in(graph, partition) + sum(map(graph.dag.size_of, partition.outputs)) for partition in partitions)
     return _Totals(made.count, moved, sum(itertools.compress(graph.dag.counted, made.inside)))
 
 
@@ -312,7 +312,7 @@ def boundary_cost(capture: Capture) -> Cost | None:
         capture: Any capture.
 
     Returns:
-        A line through the sessions (bytes over their boundary, median of binding and handing back), by least squares and with
+        A line through the sessions (bytes over their boundary, median of binding and outputs), by least squares and with
         no slope below zero; None when no call was recorded.
     """
     points = _boundary_points(capture)

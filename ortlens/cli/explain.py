@@ -11,7 +11,7 @@ from ortlens.cli.commands import command_in
 from ortlens.cli.exit_codes import EXIT_NO, EXIT_OK
 from ortlens.cli.inputs import inputs_from_texts
 from ortlens.cli.printing import print_error, print_summary, print_text, print_written
-from ortlens.cli.targets import target_from_text, told_as_usage
+from ortlens.cli.targets import raised_as_usage, target_from_text
 from ortlens.errors import OrtLensError
 from ortlens.job.request import add_compiling, add_measuring, add_outputs, request_from_options
 from ortlens.job.work import explained, new_lens, write_outputs
@@ -72,11 +72,11 @@ def _watched(request: Request, options: argparse.Namespace, inputs: Inputs) -> L
 
     torch.manual_seed(options.seed)
     target = target_from_text(options.target, on_meta=request.dry_run)
-    with told_as_usage("creating the inputs"):
+    with raised_as_usage("creating the inputs"):
         args, kwargs = inputs.made(options.seed)
     lens = new_lens(request, options.target)
     try:
-        with told_as_usage(f"calling {options.target} with {' '.join(options.input) or 'no --input'}"):
+        with raised_as_usage(f"calling {options.target} with {' '.join(options.input) or 'no --input'}"):
             explained(request, lens, target, args, kwargs)
     except BaseException:
         _keep(request, lens)
@@ -85,7 +85,7 @@ def _watched(request: Request, options: argparse.Namespace, inputs: Inputs) -> L
 
 
 def _keep(request: Request, lens: Lens) -> None:
-    """Write what was captured until an error or Ctrl-C; the error is what there is to tell."""
+    """Write what was captured before an error or Ctrl-C; errors while writing are suppressed in favour of the first."""
     if lens.captured().graphs:
         with contextlib.suppress(OrtLensError):
             for line in write_outputs(request, lens):

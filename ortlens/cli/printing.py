@@ -1,4 +1,4 @@
-"""Text onto stdout: the width, the colours and the letters that stand at the other end."""
+"""Printing to stdout: width, colours and encoding of the terminal."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _default_output(capture: Path) -> Path:
-    """Beside the capture; what is there already was not named and stays."""
+    """Beside the capture; an existing file that was not named is not replaced."""
     path = capture.with_name(f"{capture.stem or 'capture'}.html")
     if path.exists():
         raise UsageError(f"{path} already exists; use -o {path} to replace it, or choose another file")

@@ -1,4 +1,4 @@
-"""Targets as they are written on a command line: `MODULE:NAME`, imported as from the folder one stands in."""
+"""Targets as they are written on a command line: `MODULE:NAME`, imported from the current folder."""
 
 from __future__ import annotations
 
@@ -115,12 +115,12 @@ def _called(make: Any, text: str, *, on_meta: bool) -> Any:  # noqa: ANN401 - wh
     if on_meta:
         with contextlib.suppress(Exception), torch.device("meta"):  # what reads its own weights while it is made cannot be made so
             return make()
-    with told_as_usage(f"creating the model with {text}"):
+    with raised_as_usage(f"creating the model with {text}"):
         return make()
 
 
 @contextlib.contextmanager
-def told_as_usage(doing: str) -> Iterator[None]:
+def raised_as_usage(doing: str) -> Iterator[None]:
     """Turn what the user's own code raises into one message with its place.
 
     Args:

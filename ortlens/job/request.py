@@ -1,4 +1,4 @@
-"""What a user may ask for at either door, the command line or a magic: one list of options, one object they become."""
+"""The options that the command line and the magics share, and the object that they become."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class Request:
     redact: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be done together, before anything has run.
+        """Reject contradictory options before anything runs.
 
         Raises:
-            UsageError: Two things exclude each other, or a file cannot be written where it is asked for.
+            UsageError: Two options exclude each other, or a file cannot be written.
         """
         if self.dry_run and (self.profile or self.verify):
             asked = "--profile" if self.profile else "--verify"
@@ -78,7 +78,7 @@ def add_outputs(parser: argparse.ArgumentParser, *save_names: str) -> None:
 
 
 def add_measuring(parser: argparse.ArgumentParser) -> None:
-    """Add the options that ask for more than one look.
+    """Add the options for profiling, verifying and redacting.
 
     Args:
         parser: The parser of a command or magic.
@@ -116,8 +116,8 @@ def request_from_options(options: argparse.Namespace, **given: Any) -> Request: 
     """Make the request from parsed options.
 
     Args:
-        options: What the parser found; options that a door does not have keep their defaults.
-        **given: Fields that the door sets by itself.
+        options: What the parser found; options that the caller does not have keep their defaults.
+        **given: Fields that the caller sets.
 
     Returns:
         The request.

@@ -18,14 +18,14 @@ _OWN_NAMES = ("ortlens", "onnxrt")
 
 
 def new_lens(request: Request, name: str) -> Lens:
-    """Make the lens that watches.
+    """Create the lens.
 
     Args:
         request: What was asked for.
         name: Name of the capture.
 
     Returns:
-        A lens that has watched nothing yet.
+        A lens that has recorded nothing yet.
 
     Raises:
         UsageError: An option of the backend is unknown or wrong, or another backend is asked for what only ours can do.
@@ -39,7 +39,7 @@ def new_lens(request: Request, name: str) -> Lens:
 
 
 def explained(request: Request, lens: Lens, target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Compile a target, call it, and look as close as was asked for.
+    """Compile a target, call it, and profile and verify it if requested.
 
     Args:
         request: What was asked for.

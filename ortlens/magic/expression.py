@@ -114,7 +114,7 @@ def _take(target: Callable[..., Any], /, *args: object, **kwargs: object) -> Cal
 def _whole(text: str, namespace: dict[str, Any], file: str, line: int) -> Call:
     """The expression as a function of the tensors that it names; other names it looks up where the user has them."""
     names = [name for name in _free_names(text) if name in namespace and _tensors_only(namespace[name])]
-    before = "\n" * (line - 1)  # so that the expression stands in its own line
+    before = "\n" * (line - 1)  # so that line numbers match
     source = f"{before}def expression({', '.join(names)}): return ({text.strip()}\n)"
     made: dict[str, Any] = {}
     exec(compile(source, file, "exec"), namespace, made)  # noqa: S102 - as above

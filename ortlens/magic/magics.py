@@ -49,7 +49,7 @@ class OrtlensMagics(Magics):
     """`%ortlens` and `%%ortlens`."""
 
     def __init__(self, shell: Any) -> None:  # noqa: ANN401 - IPython's class is annotated in part
-        """Stand ready.
+        """Register no capture yet.
 
         Args:
             shell: The shell that the magics belong to.
@@ -109,7 +109,7 @@ class OrtlensMagics(Magics):
           --              ends the options, for an expression that starts with a minus
         """
         try:
-            with _told_by_the_shell():
+            with _errors_for_the_shell():
                 self._run(line, cell, local_ns or {})
         except Exception as err:  # noqa: BLE001 - raised again, without the frames between the user's line and the user's code
             raise err.with_traceback(_users_part(err.__traceback__))  # noqa: B904 - it is the same
@@ -123,7 +123,7 @@ class OrtlensMagics(Magics):
         Raises:
             UsageError: IPython's: an option is wrong, or a capture is open already.
         """
-        with _told_by_the_shell():
+        with _errors_for_the_shell():
             if self._open is not None:
                 raise UsageError("%%ortlens is already active in this cell; use it once, in the first line, with %timeit and others below")
             options = cell_options(line)
@@ -151,7 +151,7 @@ class OrtlensMagics(Magics):
             print(_SHORT_HELP.format(version=__version__))
 
     def _run_line(self, line: str, names: dict[str, Any]) -> None:
-        """Run an expression, with the names of the function that the magic stands in before those of the notebook."""
+        """Run an expression, looking up names in the calling function first, then in the notebook."""
         options, expression = split_line(line_parser(), line)
         if not expression:
             raise UsageError("%ortlens needs an expression after its options, for example %ortlens model(x)")
@@ -225,7 +225,7 @@ class OrtlensMagics(Magics):
 
 
 @contextlib.contextmanager
-def _told_by_the_shell() -> Iterator[None]:
+def _errors_for_the_shell() -> Iterator[None]:
     """IPython shows its own UsageError as one line; ours, about what was typed, becomes one."""
     try:
         yield

@@ -37,7 +37,7 @@ MAX_RATIO = 200
 """How many times smaller a member may be packed. Text packs 5 to 50 times; deflate's own end, reached by bombs, is 1032."""
 
 RATIO_FREE_BYTES = 2**20
-"""Members below this are exempt from `MAX_RATIO`: short tables of equal values pack extremely well and harm nobody."""
+"""Members below this are exempt from `MAX_RATIO`: short tables of equal values pack extremely well and do no harm."""
 
 DAMAGE = (OSError, ValueError, RuntimeError, EOFError, struct.error, zlib.error, zipfile.BadZipFile)
 """What Python's zip, JSON and file functions raise on damaged input; not a bug of ours, so it becomes a `CaptureError`."""

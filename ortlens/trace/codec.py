@@ -219,7 +219,7 @@ def _refuse(value: object, wanted: str) -> NoReturn:
 
 
 def _shown(value: object) -> str:
-    """A bounded text of a value that nobody vouches for; printing a huge integer in full would itself fail."""
+    """A bounded text of an untrusted value; printing a huge integer in full would itself fail."""
     if isinstance(value, int) and value not in _INT64:
         return f"an integer of {value.bit_length()} bits"
     return reprlib.repr(value)

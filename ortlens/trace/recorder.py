@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 CURRENT: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar("ortlens_recorder", default=None)
-"""The recorder that a graph compiled right now writes into; None when nobody watches."""
+"""The recorder that a graph compiled right now writes into; None when nothing is recorded."""
 
 _R = TypeVar("_R", bound=r.Record)
 _MAX_ROWS = 200_000  # rows of `runs` in one capture; sums in `sessions` stay exact
@@ -85,7 +85,7 @@ class Recorder:
 
         Args:
             kind: The record class.
-            key: Its id, or `(graph_id, node)`; an unknown key is ignored, since what is told may be gone.
+            key: Its id, or `(graph_id, node)`; an unknown key is ignored, since the record may be gone.
             **changes: Fields and their new values.
         """
         with self._lock:
@@ -94,7 +94,7 @@ class Recorder:
                 table[key] = replace(table[key], **changes)  # type: ignore[arg-type]  # fields differ per kind
 
     def drop(self, kind: type[r.Record], key: object) -> None:
-        """Take a record back, because what it tells did not happen after all.
+        """Remove a record of something that did not happen after all.
 
         Args:
             kind: The record class.
@@ -104,7 +104,7 @@ class Recorder:
             self._tables[kind].pop(key, None)
 
     def forget_graph(self, graph_id: str) -> None:
-        """Drop what was derived from one graph, because it is partitioned anew; the graph itself stays.
+        """Drop what was derived from one graph, because it is partitioned again; the graph itself stays.
 
         Its nodes, partitions, fallbacks, models, sessions, kernels, compared values and ledger go in one step, with the
         logs and the attached models, so that no row is left that points to one that is gone.
@@ -188,11 +188,11 @@ class Recorder:
             return tuple(self._run_logs), dict(self._eager_logs)
 
     def replace_all(self, kind: type[_R], records: Iterable[_R]) -> None:
-        """Put records in the place of all of their kind, because they were found out anew.
+        """Replace all records of a kind.
 
         Args:
             kind: The record class.
-            records: What there is now.
+            records: The new records.
         """
         with self._lock:
             self._tables[kind] = {self._key(record): record for record in records}

@@ -113,7 +113,7 @@ class RunLog:
             start: Before binding, `time.perf_counter_ns`.
             bound: After binding.
             ran: After the run.
-            done: After the outputs were handed over.
+            done: After the outputs were returned.
             thread: `threading.get_ident()` of the calling thread, which is what keeps the writers apart.
         """
         shard = self._shards.get(thread)

@@ -52,7 +52,7 @@ def save(capture: Capture, path: str | os.PathLike[str]) -> Path:
         path: A zip file when it ends in `.ortlens`; a folder when it does not, ends in a separator, or is one already.
 
     Returns:
-        Where it was written, as an absolute path.
+        The absolute path of the file.
 
     Raises:
         CaptureError: It cannot be written there, a folder there holds other files, or a record holds a value that its

@@ -35,7 +35,7 @@ def graph_label(graph: Graph) -> str:
         graph: The graph.
 
     Returns:
-        `0/0`; a forward and its backward share the id and are told apart by their phase.
+        `0/0`; a forward and its backward share the id, so the phase is appended.
     """
     return (graph.compile_id or graph.graph_id) + ("" if graph.phase == "inference" else f" {graph.phase}")
 

@@ -115,7 +115,7 @@ class CaptureView(ABC):
         return frame_from_capture(self.captured(), "ledger")
 
     def summary(self) -> str:
-        """Tell in a few lines how the model went through ONNX Runtime.
+        """Summarise in a few lines how the model runs in ONNX Runtime.
 
         Returns:
             The text; see `ortlens.views.text.summary` for its options.
@@ -152,15 +152,15 @@ class CaptureView(ABC):
         return frame_from_records(table_from_record("links", Link), found)
 
     def fusions(self) -> pd.DataFrame:
-        """Tell what ONNX Runtime's rewrites made of the models that were profiled.
+        """List what ONNX Runtime's rewrites changed in the profiled models.
 
         Returns:
-            A row per node that it fused, changed, put in or did without; nodes that ran as they were have none. Empty before `profile`.
+            A row per node that was fused, changed, inserted or removed; unchanged nodes have none. Empty before `profile`.
         """
         return frame_from_records(table_from_record("fusions", Fusion), fusions(self.captured()))
 
     def memory(self) -> pd.DataFrame:
-        """Tell how much memory the model takes, and where PyTorch and ONNX Runtime each hold a copy of its weights.
+        """Measure the memory of the model, and list which weights PyTorch and ONNX Runtime both hold.
 
         Returns:
             Per graph one row for all of it, then one per partition and session: weights, activations at their peak, and, after
@@ -169,15 +169,15 @@ class CaptureView(ABC):
         return frame_from_records(table_from_record("memory", MemoryRow), memory(self.captured()))
 
     def what_if(self, *ops: object) -> pd.DataFrame:
-        """Tell what supporting operators would change; nothing is run.
+        """Predict what supporting operators would change; nothing is run.
 
         Args:
             *ops: Operators that stay in PyTorch, as in `fallbacks.target`; `aten.median` stands for all its overloads.
 
         Returns:
             With operators, the partitions as they would be if these were supported, a row each. Without, the operators that stay and
-            pairs of them, ranked by what supporting them would save; empty when none stays. Cut by the lines that cut what is
-            compiled; what is estimated says how.
+            pairs of them, ranked by what supporting them would save; empty when none stays. The cut uses the same code as
+            compilation; estimates say how they were made.
 
         Raises:
             UsageError: No node of such an operator stays in PyTorch; the message lists those that do.
@@ -193,16 +193,16 @@ class CaptureView(ABC):
         It shows a snapshot; call it again to see what was recorded later.
 
         Args:
-            selected: What to select at first, by its id: `partition:p0`, `node:g0/addmm`, `break:b0`, `line:model.py:12`.
-            tab: The panel to open: `overview`, `graph`, `tables`, `timeline`, `source`, `breaks`, `findings`, `numerics` or `onnx`.
-            graph: The graph to show at first; by default all of them.
+            selected: Id of the initial selection: `partition:p0`, `node:g0/addmm`, `break:b0`, `line:model.py:12`.
+            tab: The initial panel: `overview`, `graph`, `tables`, `timeline`, `source`, `breaks`, `findings`, `numerics` or `onnx`.
+            graph: The initial graph; by default all of them.
 
         Returns:
             The widget, whose `selected`, `tab` and `graph` are shared with the browser both ways. Without the packages for widgets, a
             static summary that says which are missing. Outside notebooks None: a line is printed that says what to do there.
 
         Raises:
-            UsageError: Something is to be selected or shown that the capture does not have; the message says what there is.
+            UsageError: `selected`, `tab` or `graph` names nothing in the capture; the message lists what exists.
         """
         return shown(self.captured(), selected=selected, tab=tab, graph=graph)
 
@@ -218,7 +218,7 @@ class CaptureView(ABC):
             What a notebook draws, without the values of weights. Elsewhere its `save("m0.html")` writes one file for any browser.
 
         Raises:
-            UsageError: Nothing is called so, or `optimized` and the model was not profiled; the message says what there is.
+            UsageError: There is no such partition or model, or it was not profiled and `optimized` is set; the message lists what exists.
             CaptureError: The capture does not hold the model, as one that was redacted, or holds a damaged one.
             OptionalDependencyError: Netron is not installed; the message says how to get it.
         """
@@ -230,16 +230,16 @@ class CaptureView(ABC):
         It loads nothing, so that it can be mailed, kept, and opened offline. Figures are drawn with matplotlib.
 
         Args:
-            path: The file; a report that is there is replaced.
-            title: What stands at its top; by default the name of the capture.
+            path: The file; an existing report is replaced.
+            title: Its title; by default the name of the capture.
             redact: Shorten paths to file names, and leave source text and ONNX models out, to show it to strangers.
             models: Put the ONNX models, without their weights, into it as far as they fit.
 
         Returns:
-            Where it was written, as an absolute path.
+            The absolute path of the file.
 
         Raises:
-            UsageError: It cannot be written there, or something other than a report is there; nothing is changed then.
+            UsageError: It cannot be written there, or the file exists and is not a report. Nothing is changed then.
 
         Example:
             >>> import tempfile, ortlens
@@ -257,7 +257,7 @@ class CaptureView(ABC):
             path: The file, as `run.ortlens`; a folder when the name ends otherwise.
 
         Returns:
-            Where it was written, as an absolute path.
+            The absolute path of the file.
 
         Raises:
             CaptureError: It cannot be written there; what was there before is untouched.

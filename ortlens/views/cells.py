@@ -40,7 +40,7 @@ def cell_starts(_info: object = None) -> None:
     """Close what only the cell that now starts to run showed, or cells that were deleted.
 
     Args:
-        _info: What IPython tells its listeners; not needed.
+        _info: What IPython passes to its listeners; unused.
     """
     about = _metadata()
     deleted = about.get("deletedCells")

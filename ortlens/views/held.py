@@ -35,7 +35,7 @@ class Held(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no types
         """Send them.
 
         Args:
-            digest: What tells them from others.
+            digest: Digest of the content.
             content: Any bytes.
             capture: The capture that was packed, if it is one.
         """
@@ -46,10 +46,10 @@ class Held(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no types
 
 
 def hold_code(user: object) -> Held:
-    """Hold the explorer's code for somebody.
+    """Hold the explorer's code for a user of it.
 
     Args:
-        user: Who needs it, until it releases it.
+        user: The user; holds it until `release`.
 
     Returns:
         The model that holds it, the same for all.
@@ -58,11 +58,11 @@ def hold_code(user: object) -> Held:
 
 
 def hold_capture(capture: Capture, user: object) -> Held:
-    """Hold a packed capture for somebody; it is packed and sent once, also where it is another snapshot of the same.
+    """Hold a packed capture; equal snapshots are packed and sent once.
 
     Args:
         capture: Any capture.
-        user: Who needs it, until it releases it.
+        user: The user; holds it until `release`.
 
     Returns:
         The model that holds it.
@@ -81,10 +81,10 @@ def _hold(content: bytes, user: object, capture: Capture | None = None) -> Held:
 
 
 def release(user: object) -> None:
-    """Let go of everything that somebody held; what nobody holds any more leaves the browser.
+    """Release everything that a user held; what has no user left is removed from the browser.
 
     Args:
-        user: Who needs it no longer.
+        user: The user.
     """
     for digest, held in list(_HELD.items()):
         held.users.discard(user)

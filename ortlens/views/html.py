@@ -1,6 +1,6 @@
-"""The summary of a capture as one static piece of HTML for notebooks.
+"""The summary of a capture as one static HTML fragment for notebooks.
 
-No script, no remote load, no ids: the piece may stand in a page many times. Colours come from JupyterLab's `--jp-*`
+No script, no remote load, no ids: the fragment may occur on a page many times. Colours come from JupyterLab's `--jp-*`
 variables and fall back to the system's `Canvas` and `CanvasText`, so it follows light and dark everywhere. A viewer that
 drops style sheets, as GitHub does, still shows headings and tables in reading order.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def summary_html(capture: Capture, *, overview: Overview | None = None) -> str:
-    """Tell how a model went through ONNX Runtime, as a piece of HTML.
+    """Summarise how a model runs in ONNX Runtime, as an HTML fragment.
 
     Args:
         capture: Any capture, also an empty one, a huge one, or one that holds hostile names.
@@ -45,14 +45,14 @@ def summary_html(capture: Capture, *, overview: Overview | None = None) -> str:
 
 
 def answers_html(overview: Overview, numbers: Numbers | None) -> str:
-    """The answers in sentences: how much runs in ONNX Runtime, in how many pieces, what a call takes, what to look at first.
+    """The answers in sentences: how much runs in ONNX Runtime, in how many partitions, what a call takes, what to look at first.
 
     Args:
         overview: The overview of a capture.
         numbers: What comparing its numbers came to, if they were compared.
 
     Returns:
-        Paragraphs, to stand within an element of class `ortlens-summary`.
+        Paragraphs for an element of class `ortlens-summary`.
     """
     return _coverage(overview) + _facts(overview, numbers) + _looks(overview)
 

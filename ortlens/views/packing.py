@@ -1,4 +1,4 @@
-"""Columns packed for the explorer: shared strings, differences where they are shorter, lists told once.
+"""Columns packed for the explorer: shared strings, differences where they are shorter, each list once.
 
 The browser unpacks them (`frontend/src/data.js`). Everything is plain JSON: NaN and infinities travel as their names, and
 integers beyond 2**53 lose their last digits there, as every number in a browser does.
@@ -81,7 +81,7 @@ def packed_column(column: Column, values: list[Any], texts: Texts) -> Packed:
         texts: The strings of the payload; grows.
 
     Returns:
-        `enc` and what it needs: a column that always holds the same is told once.
+        `enc` and what it needs: a constant column is stored as one value.
     """
     plain = values if set(map(type, values)) <= _PLAIN else [_plain(value) for value in values]
     if column.kind != "tuple" and _all_same(plain):
@@ -134,8 +134,8 @@ def _lists(values: list[Any], texts: Texts) -> Packed:
     """Tuples: each distinct one once, when that saves something."""
     distinct = list(dict.fromkeys(values))
     shared = len(distinct) * 2 < len(values)
-    told = distinct if shared else values
-    items = [item for value in told if value is not None for item in value]
+    stored = distinct if shared else values
+    items = [item for value in stored if value is not None for item in value]
     text = all(isinstance(item, str) for item in items)
     packed: Packed = {
         "enc": "lists",
@@ -143,7 +143,7 @@ def _lists(values: list[Any], texts: Texts) -> Packed:
         "items": _ints([texts.code(item) for item in items])
         if text
         else [_bounded(item) if isinstance(item, str) else item for item in items],
-        "lengths": [-1 if value is None else len(value) for value in told],
+        "lengths": [-1 if value is None else len(value) for value in stored],
     }
     if shared:
         places = {value: place for place, value in enumerate(distinct)}
@@ -152,7 +152,7 @@ def _lists(values: list[Any], texts: Texts) -> Packed:
 
 
 def _sum(table: str, column: str, columns: Mapping[str, list[Any]]) -> Packed | None:
-    """A column that is the sum of others need not be told; calls of another backend are not split, so it must hold for all rows."""
+    """A column that is the sum of others is not stored. Calls of another backend are not split, so the sum must hold for all rows."""
     parts = _SUMS.get((table, column))
     if parts is None or not columns[column]:
         return None

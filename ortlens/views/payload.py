@@ -35,7 +35,7 @@ MAX_RUNS = 100_000
 """Calls that are shown, the newest."""
 
 MAX_ROWS = 50_000
-"""Rows of any other table that are shown, the first: a page of 100,000 nodes helps nobody."""
+"""Rows of any other table that are shown, the first: a page of 100,000 nodes is useless."""
 
 _MAX_GROUPS = 50
 _LEVEL = 6  # 9 takes four times as long for 3 % less

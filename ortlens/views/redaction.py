@@ -26,13 +26,13 @@ _GONE = "…"
 
 
 def redacted_capture(capture: Capture) -> Capture:
-    """Take out what tells about the machine and the program.
+    """Remove what identifies the machine and the program.
 
     Args:
         capture: Any capture.
 
     Returns:
-        The same capture with every path shortened to its file name, wherever it stands, and without source lines, also
+        The same capture with every path shortened to its file name, wherever it occurs, and without source lines, also
         where a text quotes them. Different files of one name get different endings, the same in every view. Names of
         functions, modules and operators stay. Attachments are dropped: models may hold paths and source lines too.
     """
@@ -61,7 +61,7 @@ def _last(path: str) -> str:
 
 
 def _short_names(files: Iterable[str]) -> dict[str, str]:
-    """File names by path. Two paths of one name are told apart by their digests, which no order of rows changes."""
+    """File names by path. Two paths of one name get a digest, which does not depend on the order of rows."""
     paths: dict[str, list[str]] = defaultdict(list)
     for file in files:
         paths[_last(file)].append(file)

@@ -31,7 +31,7 @@ _KEYS = {
     "recompile": ("recompiles", "compile_id"),
 }
 _KINDS = (*_KEYS, "module", "line", "onnx", "finding", "run")
-_MAX_TOLD = 4
+_MAX_LISTED = 4
 
 
 class Selectable:
@@ -146,17 +146,21 @@ class Selectable:
 
     def _examples(self) -> str:
         firsts = [next(iter(self._ids(kind)), None) for kind in _KINDS]
-        told = ", ".join(_quoted(first) for first in firsts if first)
-        return f"an id is a kind and a name, here for example {told}." if told else "the capture is empty, so there is nothing to select."
+        examples = ", ".join(_quoted(first) for first in firsts if first)
+        return (
+            f"an id is a kind and a name, here for example {examples}."
+            if examples
+            else "the capture is empty, so there is nothing to select."
+        )
 
     def _nearest(self, kind: str, wanted: str, ends: list[str]) -> str:
         ids = list(self._ids(kind))
         if not ids:
             return f"it has no {kind} at all. {self._examples().capitalize()}"
-        alike = [] if kind in ("run", "finding") else get_close_matches(wanted, ids[:2000], n=_MAX_TOLD, cutoff=0.75)
+        alike = [] if kind in ("run", "finding") else get_close_matches(wanted, ids[:2000], n=_MAX_LISTED, cutoff=0.75)
         near = ends or alike or ids
-        more = f", and {len(ids) - _MAX_TOLD:,} more" if near is ids and len(ids) > _MAX_TOLD else ""
-        return f"there {'are' if len(near) > 1 else 'is'} {', '.join(_quoted(found) for found in near[:_MAX_TOLD])}{more}."
+        more = f", and {len(ids) - _MAX_LISTED:,} more" if near is ids and len(ids) > _MAX_LISTED else ""
+        return f"there {'are' if len(near) > 1 else 'is'} {', '.join(_quoted(found) for found in near[:_MAX_LISTED])}{more}."
 
 
 def panel(wanted: object) -> str:
@@ -181,8 +185,8 @@ def _quoted(value: object) -> str:
 
 
 def _listed(known: list[str]) -> str:
-    more = f" and {len(known) - _MAX_TOLD:,} more" if len(known) > _MAX_TOLD else ""
-    return f"{'are' if len(known) > 1 else 'is'} {', '.join(known[:_MAX_TOLD])}{more}" if known else ""
+    more = f" and {len(known) - _MAX_LISTED:,} more" if len(known) > _MAX_LISTED else ""
+    return f"{'are' if len(known) > 1 else 'is'} {', '.join(known[:_MAX_LISTED])}{more}" if known else ""
 
 
 def _outwards(path: str | None) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Sentences that the text and the HTML view share, so that both tell the same story."""
+"""Sentences that the text and the HTML view share, so that both say the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ortlens.analysis.overview import FallbackGroup, Overview
     from ortlens.trace.records import Finding
 
-_TOLD = 120  # characters of an exception by which a reason is known to hold it
+_QUOTED = 120  # characters of an exception that are looked for in a reason
 
 
 def title(overview: Overview) -> str:
@@ -179,10 +179,10 @@ def exception_words(group: FallbackGroup) -> str:
         group: Nodes that stay.
 
     Returns:
-        Class and message of the innermost cause on one line; empty where nothing was raised, or where the reason tells it already.
+        Class and message of the innermost cause on one line; empty where nothing was raised, or where the reason already includes it.
     """
     lines = [line for line in (group.exception or "").splitlines() if line.strip()]
-    return "" if not lines or lines[-1].strip()[:_TOLD] in group.reason else f"raised {visible(lines[-1].strip())}"
+    return "" if not lines or lines[-1].strip()[:_QUOTED] in group.reason else f"raised {visible(lines[-1].strip())}"
 
 
 def look_sentence(look: Look) -> str:

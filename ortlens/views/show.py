@@ -44,8 +44,8 @@ class StaticSummary:
         """The summary as text and HTML, with the hint.
 
         Args:
-            include: MIME types that IPython asks for; it filters by itself.
-            exclude: MIME types that IPython does not want; likewise.
+            include: MIME types that IPython wants; ignored, IPython filters the result.
+            exclude: MIME types that IPython does not want; ignored as well.
 
         Returns:
             `text/plain` and `text/html`.
@@ -60,15 +60,15 @@ def shown(capture: Capture, *, selected: str | None, tab: str | None, graph: str
 
     Args:
         capture: The capture.
-        selected: What to select at first.
-        tab: The panel to show at first.
-        graph: The graph to show at first.
+        selected: Id of the initial selection.
+        tab: The initial panel.
+        graph: The initial graph.
 
     Returns:
         The widget; a static summary where widgets are missing; None outside notebooks, where a line is printed.
 
     Raises:
-        UsageError: Something is to be selected or shown that there is not.
+        UsageError: `selected`, `tab` or `graph` names nothing in the capture.
     """
     if not _shows_widgets():
         Selectable(capture).checked(selected=selected, tab=tab, graph=graph)

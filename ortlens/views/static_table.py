@@ -15,7 +15,7 @@ MAX_BYTES = 7_500
 """Bytes of the rows of one table in a notebook; six tables and the frame stay below 60 kB."""
 
 _MAX_CELL = 120
-_MAX_WORDS = 240  # cells of words, where a cut sentence helps nobody
+_MAX_WORDS = 240  # cells of words, where a cut sentence would be useless
 _KEPT_WHOLE = 50  # shorter places and operators stay on one line
 _MAX_TEXT = 240
 

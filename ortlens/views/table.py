@@ -98,7 +98,7 @@ def _number(value: float, name: str, unit: str) -> str:
 
 
 def _fitting(columns: list[list[str]], width: int) -> int:
-    """How many leading columns fit; at least one, since an empty table helps nobody."""
+    """How many leading columns fit; at least one, since an empty table is useless."""
     used = 0
     for number, column in enumerate(columns):
         used += len(column[0]) + (len(_GAP) if number else 0)

@@ -43,7 +43,7 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
 def summary(capture: Capture, *, width: int = 100, ascii_only: bool = False, colour: bool = False, overview: Overview | None = None) -> str:
-    """Tell in a few lines how a model went through ONNX Runtime.
+    """Summarise in a few lines how a model runs in ONNX Runtime.
 
     Args:
         capture: Any capture, also an empty one or one of another backend.
@@ -53,7 +53,7 @@ def summary(capture: Capture, *, width: int = 100, ascii_only: bool = False, col
         overview: Of this capture, when it is at hand.
 
     Returns:
-        About ten to twenty lines without a trailing line break: what runs in ONNX Runtime, in how many pieces, what
+        About ten to twenty lines without a trailing line break: what runs in ONNX Runtime, in how many partitions, what
         stays in PyTorch and why, graph breaks, recompiles, times, and what to look at first.
     """
     overview = overview or overview_of(capture)

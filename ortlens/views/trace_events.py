@@ -24,7 +24,7 @@ def trace_from_capture(capture: Capture) -> dict[str, Any]:
 
     Returns:
         The trace, to be written as JSON: a slice per call, named by partition and graph; inside it binding, the run in ONNX Runtime,
-        and handing over the outputs. What lies between slices is PyTorch and Python. Times are microseconds from the first call on.
+        and returning the outputs. Gaps between slices are PyTorch and Python. Times are microseconds from the first call on.
         `otherData` says how many calls there were and how many of them are here. No slices when nothing was called.
     """
     runs = sorted(capture.runs, key=lambda run: run.start_ns)

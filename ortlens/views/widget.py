@@ -1,7 +1,7 @@
 """The explorer in a notebook: an anywidget whose selection Python and the browser share.
 
 An output carries a few hundred bytes of JavaScript. The explorer's code and the capture are models of their own (`held`), so that
-many outputs weigh little; ONNX models are fetched from Python when somebody looks at them.
+many outputs weigh little; ONNX models are fetched from Python when their panel opens.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Explorer(anywidget.AnyWidget):
 
         Args:
             capture: What to show; a snapshot, which later calls do not change.
-            selected: What to select at first.
-            tab: The panel to show at first.
+            selected: Id of the initial selection.
+            tab: The initial panel.
             graph: The graph to show; by default all of them.
 
         Raises:
@@ -101,7 +101,7 @@ class Explorer(anywidget.AnyWidget):
             raise SelectionError(str(err)) from err
 
     def _answer(self, _view: object, asked: Mapping[str, Any], _buffers: object) -> None:
-        """What the browser asks for on demand. Whatever happens here, the notebook goes on."""
+        """Answer a request of the browser. A failure is sent back as text, so that it cannot disturb the notebook."""
         reply: dict[str, Any] = {"answer": asked.get("number")}
         try:
             found = [self._asked(asked)]

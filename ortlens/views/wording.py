@@ -58,13 +58,13 @@ PART_WORDS: Mapping[LedgerPartName, str] = {
     "output": "outputs",
     "residual": "unattributed",
 }
-"""What each part of the ledger is, in the order in which it is told."""
+"""What each part of the ledger is, in the order of display."""
 
 _SENTENCE_END = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)")
 _ASCII = str.maketrans({"█": "#", "░": ".", "…": "~", "µ": "u"})
 _HARMLESS = {"\n": " ", "\r": " ", "\t": " "}
-_MAX_PATH = 48  # characters of a shortened path; the end is the part that tells files apart
+_MAX_PATH = 48  # characters of a shortened path; the end distinguishes files
 
 
 def visible(text: str) -> str:

@@ -15,7 +15,7 @@ from torch import nn
 
 import ortlens
 from ortlens import UsageError, _torch
-from ortlens.analysis.recut import pieces_of, recorded_graphs
+from ortlens.analysis.recut import partitions_of, recorded_graphs
 from tests.integration.small_models import SMALL_MODELS
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def as_cut_anew(capture: Capture) -> list[tuple[Any, ...]]:
     rows: list[tuple[Any, ...]] = []
     for graph in recorded_graphs(capture):
         of_graph = [p.partition_id for p in capture.partitions if p.graph_id == graph.graph.graph_id]
-        for partition_id, piece in zip(of_graph, pieces_of(graph, graph.cut()), strict=True):
+        for partition_id, piece in zip(of_graph, partitions_of(graph, graph.cut()), strict=True):
             nodes = [graph.records[place] for place in piece.places if graph.dag.counted[place]]
             assert {node.partition_id for node in nodes} == {partition_id}
             sizes = sum(map(graph.dag.size_of, piece.sources)) + sum(graph.input_sizes.get(name, 0) for name in piece.inputs)

@@ -36,7 +36,7 @@ export function boxElement(item, level, paint, at) {
   return group;
 }
 
-/** Inputs and outputs are told by their shape. */
+/** Inputs and outputs have a shape of their own. */
 const roundness = (item) => (item.parts ? 7 : item.kind === "op" ? 4 : item.h / 2);
 
 function classOf(item) {

@@ -111,7 +111,7 @@ export class Colours {
 
   partitionLegend() {
     const count = this.partitions.size;
-    if (count < 2) return { entries: [] }; // one hue tells nothing
+    if (count < 2) return { entries: [] }; // one hue says nothing
     const now = new Set(this.tree.graphs.filter((graph) => !graph.old).flatMap((graph) => [...partitionsIn(this.tree, graph)]));
     const first = [...this.partitions].filter(([id]) => now.has(id)).slice(0, HUES.length);
     const shown = first.map(([id, at]) => ({ hue: HUES[at % HUES.length], words: safe(id) }));

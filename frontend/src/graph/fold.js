@@ -1,8 +1,8 @@
 // Layers that are alike become one box with a count; groups with too many children are cut into pages.
 import { Item } from "./item.js";
 
-const ALIKE = 3; // so many equal neighbours become one box
-const CROWD = 12; // so many numbered siblings become one box also where they are of several kinds
+const ALIKE = 3; // this many equal neighbours become one box
+const CROWD = 12; // this many numbered siblings become one box, even if they are of several kinds
 export const MAX_CHILDREN = 400;
 const PAGE = 100;
 

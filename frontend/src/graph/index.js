@@ -82,7 +82,7 @@ export function mountGraph(root, store) {
     finder.cleanup,
     () => view.stop(),
   ];
-  stage.addEventListener("pointerenter", () => map.draw()); // nobody tells when a notebook changes its theme
+  stage.addEventListener("pointerenter", () => map.draw()); // no event says when a notebook changes its theme
   view.onLayout = bars.refresh;
   return () => {
     together(cleanups)();
@@ -98,7 +98,7 @@ function hatching(prefix) {
   return pattern;
 }
 
-/** The focus stays on the stage; the current box is told by its id, so that a repaint cannot lose it. */
+/** The focus stays on the stage; `aria-activedescendant` names the current box, so that a repaint cannot lose it. */
 function announce(stage, view) {
   const element = view.current && view.scene.elementOf(view.current);
   if (element) stage.setAttribute("aria-activedescendant", element.id);

@@ -17,7 +17,7 @@ export class Item {
     this.kind = kind;
     this.title = title;
     this.parts = parts;
-    this.noted = ""; // the class of a module, what a run holds; or what tells it
+    this.noted = ""; // the class of a module, what a run holds; or a function that returns it
     this.id = null; // what the store calls it; null for groups that only this view knows
     this.also = null; // further ids: of modules that hold nothing but this one
     this.own = ""; // name of a module in the one around it
@@ -51,7 +51,7 @@ export class Item {
     this.partitions = null; // kept by labels.js
   }
 
-  /** @returns {string} Told when it is first read: most boxes of a large graph are never looked at. */
+  /** @returns {string} Set when it is first read: most boxes of a large graph are never looked at. */
   get note() {
     if (typeof this.noted === "function") this.noted = this.noted();
     return this.noted;

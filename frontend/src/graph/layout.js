@@ -1,4 +1,4 @@
-// Where boxes stand: one run of dagre per opened group, kept by what it was given, so that equal layers cost one run.
+// Positions of boxes: one run of dagre per opened group, kept by what it was given, so that equal layers cost one run.
 import dagre from "@dagrejs/dagre";
 import { columnsOf } from "./columns.js";
 import { rankedLayout } from "./rank.js";
@@ -109,7 +109,7 @@ export function planOf(boxes, wires, font) {
   try {
     laid = small ? withDagre(boxes, wires, font) : null;
   } catch {
-    laid = null; // it fails on few graphs, and nobody knows which
+    laid = null; // dagre fails on a few graphs; the plain layout draws those
   }
   const plain = laid === null;
   laid ??= { ...ranked(boxes, wires), doors: {} };

@@ -1,4 +1,4 @@
-// What is open when a graph is first shown: enough to see its parts and where PyTorch comes in, little enough to read.
+// What is expanded when a graph is first shown: enough to see its parts and what stays in PyTorch, little enough to read.
 import { setOpen } from "./item.js";
 
 const ROOM = 30; // boxes
@@ -13,8 +13,8 @@ export function openFirst(root) {
   let waiting = [root];
   while (waiting.length) {
     const next = waiting.shift();
-    // Brothers open together or not at all: one of ten layers standing open would look like the odd one. Where there is
-    // no room for all of them, those that PyTorch has a part in may open alone: they are odd.
+    // Siblings open together or not at all: one open layer of ten would look special. If there is no room for all of them,
+    // only those with operations in PyTorch open: they are special.
     const worthy = groups(next).filter((child) => worthOpening(child, whole));
     const opening = [worthy, worthy.filter(isMixed)].find((children) => grown(children) <= room) ?? [];
     room -= grown(opening);

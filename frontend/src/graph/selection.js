@@ -1,4 +1,4 @@
-// The selection of the whole explorer, shown in the graph, and what is clicked here told to the others.
+// The selection of the whole explorer, shown in the graph, and clicks in the graph passed on to it.
 
 /**
  * @param {import("./view.js").View} view

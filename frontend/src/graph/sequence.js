@@ -1,4 +1,4 @@
-// Between graphs there are no tensors to follow, only the order in which they run: what parts them is named.
+// Between graphs there are no tensors to follow, only the order in which they run, and the break between them.
 import { safe } from "./text.js";
 
 /**

@@ -1,4 +1,4 @@
-// What stands around the drawing: choices above it, the legend and what is left out below it.
+// The controls around the drawing: choices above it, the legend and warnings below it.
 import { button, el } from "../dom.js";
 import { count, counted, percent } from "../format.js";
 import { MODES } from "./colours.js";
@@ -8,7 +8,7 @@ import { safe } from "./text.js";
  * @typedef {object} Bars
  * @property {HTMLElement} top
  * @property {HTMLElement} foot
- * @property {HTMLElement} zoom Stands in a corner of the drawing.
+ * @property {HTMLElement} zoom In a corner of the drawing.
  * @property {HTMLInputElement} find
  * @property {HTMLElement} findHome Where the list of what was found goes.
  * @property {() => void} refresh Shows the state anew.

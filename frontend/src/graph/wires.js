@@ -51,7 +51,7 @@ function join(wires, scan, row, from, to) {
   if (!wires.has(key)) wires.set(key, { from, to, count: 0, cut: 0, cuts: false });
   const wire = wires.get(key);
   wire.count++;
-  if (from >= 0 && to >= 0 && scan.cuts(row, to)) { // a border is told once, where the wire comes from
+  if (from >= 0 && to >= 0 && scan.cuts(row, to)) { // a border is labelled once, at the start of the wire
     wire.cuts = true;
     wire.cut += scan.ops.bytes[row];
   }

@@ -1,4 +1,4 @@
-"""What several rules ask of a capture."""
+"""Facts about a capture that several rules need."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture, Fallback, Graph, LedgerPart, Partition, Run, Session
 
 ENOUGH_CALLS = 3
-"""Fewer calls tell about the warm-up."""
+"""Fewer calls describe the warm-up."""
 
 _MAX_RUNS = 50_000
-"""The latest runs tell what a call costs now; more would only make looking at a capture slow."""
+"""The latest runs show what a call costs now; more would only slow down every view."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +25,9 @@ class RunTime:
     """Medians over the kept runs of one session, in ns.
 
     Attributes:
-        crossing_ns: Binding inputs and handing over outputs.
+        crossing_ns: Binding inputs and returning outputs.
         run_ns: Inside ONNX Runtime.
-        output_ns: Handing over outputs alone.
+        output_ns: Returning outputs.
     """
 
     crossing_ns: int
@@ -145,7 +145,7 @@ def measured_ledger(capture: Capture) -> tuple[LedgerPart, ...]:
         capture: Any capture.
 
     Returns:
-        Its rows; empty where it is only what the logs tell, means that hold the slow first calls.
+        Its rows; empty where it comes only from the logs, whose means include the slow first calls.
     """
     was_measured = any(part.part in ("guards", "residual") for part in capture.ledger)
     return capture.ledger if was_measured else ()
@@ -159,7 +159,7 @@ def entries_per_call(capture: Capture) -> dict[str, float]:
 
     Returns:
         By graph id: its calls over those of what was compiled first. Where that holds no graph of its own, as the frame of a
-        container whose layers break, its calls were not counted; then the ledger tells, by the time of the graph's sessions per
+        container whose layers break, its calls were not counted; then the ledger is used: the time of the graph's sessions per
         call of the model over the time of a run; that is an estimate, since a machine may have been busier at one of the two times.
         Empty without calls.
     """
@@ -186,7 +186,7 @@ def usable_cores(capture: Capture) -> int | None:
         capture: Any capture.
 
     Returns:
-        Their number, or that of all cores where the system does not tell; None when neither was recorded.
+        Their number, or that of all cores where the system does not report it; None when neither was recorded.
     """
     for name in ("cpu_usable", "cpu_count"):
         text = capture.environment.get(name, "")

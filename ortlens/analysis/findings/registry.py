@@ -66,9 +66,8 @@ _SEVERITIES = ("error", "warning", "info")
 def findings_of(capture: Capture) -> tuple[Finding, ...]:
     """Everything there is to report: what was recorded, and what the rules find in the records.
 
-    A recorded finding stands for that of a rule of the same name and subject: a probe knows more than an estimate. A measured one
-    stands for all that were recorded before it about the same. A saved capture holds the recorded ones,
-    and the rules look at it anew.
+    A recorded finding replaces that of a rule of the same name and subject: a probe knows more than an estimate. A measured one
+    replaces all earlier ones about the same subject. A saved capture holds the recorded findings; rules are evaluated on access.
 
     Args:
         capture: Any capture.
@@ -77,8 +76,8 @@ def findings_of(capture: Capture) -> tuple[Finding, ...]:
         Errors first, then warnings, then information; within each the most expensive first. Empty when there is nothing.
     """
     recorded = _latest(capture.findings)
-    told = {(finding.rule, finding.subject) for finding in recorded}
-    found = [finding for rule in RULES for finding in _applied(rule, capture) if (finding.rule, finding.subject) not in told]
+    known = {(finding.rule, finding.subject) for finding in recorded}
+    found = [finding for rule in RULES for finding in _applied(rule, capture) if (finding.rule, finding.subject) not in known]
     return tuple(sorted([*recorded, *found], key=_rank))
 
 

@@ -239,7 +239,7 @@ def tiny_graph(capture: Capture) -> Iterator[Finding]:
     probed="A session whose outputs PyTorch allocates before the run, against the one in use, on the same inputs.",
 )
 def output_allocations(capture: Capture) -> Iterator[Finding]:
-    """Sessions that spend their time handing over outputs of symbolic size."""
+    """Sessions that spend their time returning outputs of symbolic size."""
     dynamic = {graph.graph_id: graph for graph in current(capture) if graph.dynamic_shapes}
     parts = {part.partition_id: part for part in capture.partitions}
     times, calls = run_times(capture), call_time(capture).calls

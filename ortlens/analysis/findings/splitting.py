@@ -120,7 +120,7 @@ _REMEDIES = {
 def _by_operator(capture: Capture) -> dict[tuple[str, str], list[Fallback]]:
     found: dict[tuple[str, str], list[Fallback]] = defaultdict(list)
     for fallback in capture.fallbacks:
-        if _RANDOM not in fallback.reason:  # `random_splits` tells of those
+        if _RANDOM not in fallback.reason:  # `random_splits` reports those
             found[fallback.target, fallback.reason_code].append(fallback)
     return found
 

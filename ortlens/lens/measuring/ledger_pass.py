@@ -213,7 +213,7 @@ class _Call:
         return CallTrace(
             started_ns=self.started,
             ended_ns=self.ended,
-            entries=tuple(GraphVisit(graph_id=graph_id, entered_ns=entered, left_ns=left) for graph_id, entered, left in stays),
+            visits=tuple(GraphVisit(graph_id=graph_id, entered_ns=entered, left_ns=left) for graph_id, entered, left in stays),
             sessions={
                 graph_id: SessionTime(bind_ns=bind, run_ns=run, output_ns=output) for graph_id, (bind, run, output) in self.sessions.items()
             },

@@ -60,7 +60,7 @@ class NetronView:
             path: `*.onnx` for the model as it was recorded, anything else for one HTML page with Netron in it, which needs no network.
 
         Returns:
-            Where it was written, as an absolute path.
+            The absolute path of the file.
 
         Raises:
             OSError: It cannot be written there.
@@ -126,7 +126,7 @@ def netron_view(capture: Capture, name: object, *, optimized: bool) -> NetronVie
         What a notebook draws.
 
     Raises:
-        UsageError: Nothing is called so, or the model was not profiled.
+        UsageError: There is no such partition or model, or it was not profiled.
         CaptureError: The capture does not hold the model, or holds a damaged one.
         OptionalDependencyError: Netron is not installed.
     """

@@ -34,7 +34,7 @@ def script_source() -> str:
 
 
 def page_policy() -> dict[str, str]:
-    """Tell what a page must allow so that the frame works in it: a frame without a URL of its own inherits the page's rules.
+    """List what a page must allow for the frame to work: a frame without its own URL inherits the page's rules.
 
     Returns:
         Sources to add, by directive of a Content-Security-Policy. All of them are made in the frame; nothing is loaded.

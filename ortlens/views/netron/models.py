@@ -28,7 +28,7 @@ def model_named(capture: Capture, name: object) -> Model:
         The model's record.
 
     Raises:
-        UsageError: Nothing is called so; the message lists what is there.
+        UsageError: There is no such partition or model; the message lists what exists.
     """
     for model in capture.models:
         if name in (model.partition_id, model.model_id):

@@ -64,7 +64,7 @@ class Viewer:
     """What a page needs of Netron."""
 
     version: str
-    """Version of the installed package; `unknown` where it does not tell."""
+    """Version of the installed package; `unknown` without metadata."""
     modules: dict[str, str]
     """Bodies of functions of `need` and `later` that return what a module exports, by the module's name."""
     styles: tuple[str, ...]
@@ -101,7 +101,7 @@ def installed_viewer(feature: str) -> Viewer:
 
 
 def operators_for(viewer: Viewer, used: Collection[tuple[str, str]], opsets: Collection[tuple[str, int]]) -> list[dict[str, Any]]:
-    """Choose what is told about the operators of some models.
+    """Select the operator definitions that some models need.
 
     Args:
         viewer: The viewer.

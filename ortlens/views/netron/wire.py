@@ -22,7 +22,7 @@ class WireError(ValueError):
 
 
 class Field(NamedTuple):
-    """One field of a message, as it stands there."""
+    """One field of a message."""
 
     number: int
     """Which field, as the message's definition counts them."""

@@ -36,7 +36,7 @@ _FEW_TIMES = 3
 """How far times may be apart to stand on a plain scale."""
 
 _LABELLED = 0.085
-"""Share of the width from which on a part has its name written on it: colours alone tell nobody enough."""
+"""Share of the width from which on a part has its name written on it: colours alone are not enough."""
 
 _SETTINGS: Mapping[str, Any] = {
     "svg.fonttype": "none",
@@ -170,7 +170,7 @@ def _legend(axes: Axes, drawing: Bars) -> None:
 
     first = drawing.bars[0]
     lengths, whole = dict(first.parts), first.total or 1
-    shares = len(first.parts) > 2  # noqa: PLR2004 - a bar of two parts tells its shares by itself
+    shares = len(first.parts) > 2  # noqa: PLR2004 - a bar of two parts shows its shares by itself
     names = [f"{word} {percent(lengths.get(kind, 0) / whole)}" if shares else word for kind, word in drawing.words.items()]
     patches = [Patch(**_look(kind)) for kind in drawing.words]
     axes.figure.legend(patches, names, loc="outside lower left", ncols=2, handlelength=1.2, handleheight=0.9, columnspacing=1.2)

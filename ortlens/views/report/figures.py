@@ -124,7 +124,7 @@ class Figure:
         name: Short name, unique within a report.
         title: The question that it answers.
         caption: How it was measured and over how many calls, in one line.
-        method: The same in full: what was done, by which clock, and what the figure does not tell.
+        method: The same in full: what was done, by which clock, and what the figure does not show.
         drawing: What it shows.
     """
 

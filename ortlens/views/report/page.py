@@ -1,7 +1,7 @@
 """A capture as one self-contained page: the explorer on top, and below it everything that matters as text, figures and tables.
 
 Nothing is loaded, and the page's own rules forbid it to load anything; its scripts are named by their hashes, so that no other
-runs. Without JavaScript the explorer is absent and the rest is there, unfolded; so it is in print.
+runs. Without JavaScript, and in print, the explorer is absent and the rest is unfolded.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def report_page(capture: Capture, *, title: str | None = None, redact: bool = Fa
 
     Args:
         capture: Any capture, also an empty or a huge one, or one that holds hostile names.
-        title: What stands at its top; by default the name of the capture.
+        title: Its title; by default the name of the capture.
         redact: Shorten paths to file names, leave source text and ONNX models out.
         models: Put the ONNX models without their weights into it, as far as they fit.
 
@@ -140,7 +140,7 @@ def _bundle() -> str:
 
 
 def _quoted(text: str) -> str:
-    """Text that does not end the script that it stands in; in JavaScript it means the same within strings."""
+    """Text that cannot end the script around it; inside JavaScript strings it means the same."""
     return _ENDS.sub(r"<\\\1", text)
 
 

@@ -22,14 +22,14 @@ MAX_TITLE = 300
 """Characters of a title."""
 
 FOLD = "document.currentScript.parentNode.open=false"
-"""Folds the section that it stands in, at once, so that nothing is seen to fold; without JavaScript it stays open."""
+"""Folds the section around it before it is painted; without JavaScript, the section stays open."""
 
 _MAX_TABLE_BYTES = 30_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What a page tells.
+    """The contents of a page.
 
     Attributes:
         heading: Its title.
@@ -52,17 +52,17 @@ def header(parts: Contents, more: tuple[str, ...]) -> str:
     """Title, verdict, where it was captured, and what is left out.
 
     Args:
-        parts: What the page tells.
-        more: What is said about ONNX models, likewise.
+        parts: The contents of the page.
+        more: Notes about ONNX models.
 
     Returns:
         One `header` element.
     """
-    told = dict(surroundings_of(parts.capture))
-    facts = [f"captured {told['captured']}"] if parts.capture.created else []
-    facts += [f"backend {told['backend']}"]
-    facts += [f"{name} {told[name]}" for name in ("torch", "onnxruntime") if name in told]
-    facts += [told["execution providers"]] if "execution providers" in told else []
+    known = dict(surroundings_of(parts.capture))
+    facts = [f"captured {known['captured']}"] if parts.capture.created else []
+    facts += [f"backend {known['backend']}"]
+    facts += [f"{name} {known[name]}" for name in ("torch", "onnxruntime") if name in known]
+    facts += [known["execution providers"]] if "execution providers" in known else []
     lines = [f'<p class="or-about">{safe(" · ".join(facts))}</p>']
     notes = [f"<span>{safe(_sentence(note), 600)}</span>" for note in parts.notes]
     notes += [f"<span data-ortlens-onnx-note>{safe(_sentence(note), 600)}</span>" for note in more]  # shown in that panel too
@@ -80,7 +80,7 @@ def sections(parts: Contents) -> Iterator[str]:
     """Everything below the explorer; a section without content is left out.
 
     Args:
-        parts: What the page tells.
+        parts: The contents of the page.
 
     Yields:
         Summary, figures, tables, environment, and how each figure was measured.
@@ -138,8 +138,8 @@ _UNITS = (
 
 
 def _methods(parts: Contents) -> str:
-    told = [(figure.title, figure.method) for figure, _ in parts.figures]
-    items = "".join(f"<dt>{safe(title)}</dt><dd>{safe(text, 2_000)}</dd>" for title, text in (*told, *_UNITS))
+    methods = [(figure.title, figure.method) for figure, _ in parts.figures]
+    items = "".join(f"<dt>{safe(title)}</dt><dd>{safe(text, 2_000)}</dd>" for title, text in (*methods, *_UNITS))
     return _part("measured", "How each figure was measured", f'<dl class="or-method">{items}</dl>', folded=True)
 
 

@@ -30,7 +30,7 @@ def memory_figure(capture: Capture) -> Figure | None:
         capture: Any capture.
 
     Returns:
-        A bar per holder; None where no session tells what it took.
+        A bar per holder; None where no session recorded its memory.
     """
     rows = [row for row in memory(capture) if row.session_id is not None]
     sums = [(name, column, [value for row in rows if (value := getattr(row, column)) is not None]) for name, column in _HOLDERS]

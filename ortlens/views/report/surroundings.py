@@ -34,13 +34,13 @@ def surroundings_of(capture: Capture) -> tuple[tuple[str, str], ...]:
 
 
 def _pairs(capture: Capture) -> Iterator[tuple[str, str]]:
-    told = dict(sorted(capture.environment.items()))
+    left = dict(sorted(capture.environment.items()))
     yield "captured", capture.created.replace("T", " ").replace("+00:00", " UTC") or "not recorded"
     yield "backend", capture.backend
-    for name in [name for name in told if name.startswith("version_")]:
-        yield name.removeprefix("version_"), told.pop(name)
-    for name in [name for name in _WORDS if name in told]:
-        yield _WORDS[name], told.pop(name)
+    for name in [name for name in left if name.startswith("version_")]:
+        yield name.removeprefix("version_"), left.pop(name)
+    for name in [name for name in _WORDS if name in left]:
+        yield _WORDS[name], left.pop(name)
     providers = dict.fromkeys(", ".join(session.providers) for session in capture.sessions)
     if providers:
         yield "execution providers", "; ".join(providers)
@@ -49,10 +49,10 @@ def _pairs(capture: Capture) -> Iterator[tuple[str, str]]:
     )
     if threads:
         yield "threads per session", "; ".join(threads)
-    options = [name for name in told if name.startswith("option_")]
+    options = [name for name in left if name.startswith("option_")]
     for name in options:
-        yield f"option {name.removeprefix('option_')}", told.pop(name)
-    yield from told.items()
+        yield f"option {name.removeprefix('option_')}", left.pop(name)
+    yield from left.items()
 
 
 def _threads(count: int, reason: str) -> str:

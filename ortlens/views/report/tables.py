@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture, Kernel, Numeric
 
 ROWS = 60
-"""Rows of one table: what somebody reads. The explorer and the frames have all."""
+"""Rows of one table: as many as anyone reads. The explorer and the frames have all."""
 
 
 def report_tables(capture: Capture, overview: Overview) -> tuple[StaticTable, ...]:

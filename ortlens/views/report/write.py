@@ -9,7 +9,7 @@ from pathlib import Path
 from ortlens.errors import UsageError
 
 MARK = '<meta name="generator" content="ortlens report">'
-"""Stands near the top of every report, and tells it from other pages."""
+"""Near the top of every report; identifies it as one."""
 
 _HEAD = 4096  # bytes in which the mark is looked for
 
@@ -22,10 +22,10 @@ def write_report(path: str | os.PathLike[str], page: str) -> Path:
         page: The page, with `MARK` at its top.
 
     Returns:
-        Where it was written, as an absolute path.
+        The absolute path of the file.
 
     Raises:
-        UsageError: It cannot be written there, or something else than a report is there; that is untouched.
+        UsageError: It cannot be written there, or the file exists and is not a report; it is left untouched.
     """
     target = checked_target(path)
     temporary = target.with_name(f".{target.name[:80]}.{secrets.token_hex(4)}.tmp")
@@ -53,7 +53,7 @@ def checked_target(path: str | os.PathLike[str]) -> Path:
         Its absolute path.
 
     Raises:
-        UsageError: The folder is missing, a folder is there, or a file that is no report.
+        UsageError: The folder is missing, or the path is a folder or a file that is not a report.
     """
     try:
         target = Path(path).expanduser().resolve()

@@ -30,7 +30,7 @@ def call(*readings: int, shift: int = 0, eager: int = 0) -> CallTrace:
     return CallTrace(
         started_ns=start,
         ended_ns=end,
-        entries=tuple(GraphVisit(graph_id=f"g{n}", entered_ns=entered, left_ns=left) for n, (entered, left) in enumerate(stays)),
+        visits=tuple(GraphVisit(graph_id=f"g{n}", entered_ns=entered, left_ns=left) for n, (entered, left) in enumerate(stays)),
         sessions={"g0": SessionTime(bind_ns=10, run_ns=70, output_ns=5)},
         eager_ns={"g0": eager},
     )
@@ -80,7 +80,7 @@ def test_a_graph_entered_twice_has_one_row_per_part() -> None:
     twice = CallTrace(
         started_ns=0,
         ended_ns=100,
-        entries=(GraphVisit(graph_id="g0", entered_ns=10, left_ns=40), GraphVisit(graph_id="g0", entered_ns=55, left_ns=90)),
+        visits=(GraphVisit(graph_id="g0", entered_ns=10, left_ns=40), GraphVisit(graph_id="g0", entered_ns=55, left_ns=90)),
         sessions={"g0": SessionTime(run_ns=60)},
     )
     ledger = ledger_from_calls([twice], Surroundings(lookup_ns={"g0": 5.0}))
@@ -94,7 +94,7 @@ def test_slow_and_lucky_calls_stay_outside() -> None:
 
 
 def test_nothing_was_entered() -> None:
-    outside = CallTrace(started_ns=0, ended_ns=50, entries=())
+    outside = CallTrace(started_ns=0, ended_ns=50, visits=())
     for calls in ([], [outside]):
         assert ledger_from_calls(calls, Surroundings()) == Ledger(parts=(), break_ns={}, calls=0)
 
@@ -109,7 +109,7 @@ def test_shares_add_to_one_and_rows_to_the_wall_time(steps: list[list[int]], loo
     for step in steps:
         readings = [sum(step[: n + 1]) for n in range(len(step))]
         plain = call(*readings)
-        calls.append(CallTrace(started_ns=plain.started_ns, ended_ns=plain.ended_ns, entries=plain.entries))
+        calls.append(CallTrace(started_ns=plain.started_ns, ended_ns=plain.ended_ns, visits=plain.visits))
     around = Surroundings(lookup_ns={"g0": lookup, "g1": lookup}, last_lookup_ns=lookup, break_ahead={"g1": "b0"}, has_python_after=after)
     ledger = ledger_from_calls(calls, around)
     walls = sorted(c.ended_ns - c.started_ns for c in calls)
@@ -133,7 +133,7 @@ def test_lookups_and_what_compiled_code_gathers_lie_ahead_of_a_graph() -> None:
             (True, 310, 319),
         )
         plain = call(0, 20, 120, 160, 280, 330)
-        return CallTrace(started_ns=plain.started_ns, ended_ns=plain.ended_ns, entries=plain.entries, heard=heard)
+        return CallTrace(started_ns=plain.started_ns, ended_ns=plain.ended_ns, visits=plain.visits, heard=heard)
 
     ahead, after = lookups_ahead([listened(0), listened(1), listened(2)])
     assert ahead == {"g0": 7 + 6, "g1": 3 + 3 + 6}, "a frame without a graph was entered on the way to g1; of three calls, the median"

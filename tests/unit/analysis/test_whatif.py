@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortlens.analysis.lanes import partition_counts
-from ortlens.analysis.recut import pieces_of, recorded_graphs
+from ortlens.analysis.recut import partitions_of, recorded_graphs
 from ortlens.analysis.whatif import Candidate, PlannedPartition, boundary_cost, partitions_if, ranking
 from ortlens.errors import CaptureError, UsageError
 from ortlens.trace import records as r
@@ -197,7 +197,7 @@ def test_items_of_tuples_cross_boundaries_one_by_one() -> None:
     ]
     (graph,) = recorded_graphs(capture_of(*nodes))
     made = graph.cut()
-    first, second = pieces_of(graph, made)
+    first, second = partitions_of(graph, made)
     assert (first.places, first.outputs, second.places, second.sources) == ([0, 1, 2], [1, 2], [4], {2, 3})
     (row,) = partitions_if(capture_of(*nodes), ["aten.A"])
     assert (row.node_count, row.input_bytes, row.output_bytes) == (3, 8, 4)
@@ -213,7 +213,7 @@ def test_numbers_that_roam_bring_what_they_are_made_of() -> None:
         node("b", "b", "A", "size", is_output=True),
     ]
     (graph,) = recorded_graphs(capture_of(*nodes))
-    _, second = pieces_of(graph, graph.cut())
+    _, second = partitions_of(graph, graph.cut())
     assert (second.sources, second.inputs) == ({2}, {"x"})
 
 
