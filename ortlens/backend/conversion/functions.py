@@ -268,7 +268,33 @@ def gelu(x: Any, approximate: str = "none") -> Any:
     return op.Mul(op.Mul(x, op.Add(op.Erf(op.Div(x, root)), one)), half)
 
 
+def mv(matrix: Any, vector: Any) -> Any:
+    """`aten.mv`, as a product of two matrices.
+
+    ONNX Runtime's `MatmulTransposeFusion` is wrong if one operand of MatMul is one-dimensional: it moves the Transpose of the matrix
+    into FusedMatMul, which then computes with other elements. Seen in version 1.31; gradients of a product make the form, too.
+    """
+    op = _opset()
+    axis = op.Constant(value_ints=[-1])
+    return op.Squeeze(op.MatMul(matrix, op.Unsqueeze(vector, axis)), axis)
+
+
+def addmv(x: Any, matrix: Any, vector: Any, beta: float = 1, alpha: float = 1) -> Any:
+    """`aten.addmv`; with `beta=0`, PyTorch ignores `x`, also where it is NaN."""
+    op = _opset()
+    product = _scaled(mv(matrix, vector), alpha)
+    return product if beta == 0 else op.Add(_scaled(x, beta), product)
+
+
+def _scaled(x: Any, factor: float) -> Any:
+    op = _opset()
+    constant = op.Constant(value_int=factor) if isinstance(factor, int) else op.Constant(value_float=factor)
+    return x if factor == 1 else op.Mul(x, op.CastLike(constant, x))
+
+
 _OWN: dict[Any, Callable[..., Any]] = {
+    _aten.mv.default: mv,
+    _aten.addmv.default: addmv,
     _aten.amax.default: amax,
     _aten.amin.default: amin,
     _aten.max.default: max_all,
