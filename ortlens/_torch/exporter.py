@@ -40,6 +40,18 @@ def quiet() -> Iterator[None]:
             logging.getLogger(name).setLevel(level)
 
 
+_NEVER_DECOMPOSED = frozenset(
+    {
+        # Decomposed, they draw other random numbers than PyTorch's own kernels and leave the generator in another state.
+        *("cauchy", "cauchy_", "exponential", "exponential_", "geometric", "geometric_", "log_normal", "log_normal_"),
+        "cumprod",  # quadratic in time and memory
+        "cumprod_",
+        "diagonal_scatter",  # writes in place through a view, which AOTAutograd rejects
+    }
+)
+"""Operators whose decompositions in torch's table are wrong or slow; they stay in PyTorch."""
+
+
 @functools.cache
 def shared_registry() -> Any:
     """Return the registry of ATen-to-ONNX functions of the installed torch and onnxscript; built once, in about 0.5 s.
@@ -101,6 +113,8 @@ def decomposition_table(registry: Any, always_decompose: frozenset[Any] = frozen
     has_side_effect(torch.ops.aten._linalg_check_errors.default)
     implemented = set(_decomp.get_onnx_implemented_overloads(registry)) - always_decompose
     table = dict(_decomp.create_onnx_friendly_decomposition_table(implemented))
+    for overload in [overload for overload in table if getattr(overload, "_opname", "") in _NEVER_DECOMPOSED]:
+        del table[overload]
     for overload in (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default):
         # AOTAutograd lifts tensor constants itself; a decomposition would mix the real constant with fake tensors.
         table.pop(overload, None)
