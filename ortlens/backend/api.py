@@ -113,7 +113,7 @@ class OrtBackend:
     @property
     def sessions_by_graph(self) -> dict[torch.fx.GraphModule, list[SessionInfo]]:
         """The sessions of each partition, by the partition's GraphModule."""
-        return {runner.part.module: list(runner.sessions) for graph in self.compiler.graphs for runner in graph.runners}
+        return {runner.partition.module: list(runner.sessions) for graph in self.compiler.graphs for runner in graph.runners}
 
     @classmethod
     def get_cached_instance_for_options(cls, options: OrtBackendOptions | Mapping[str, Any] | None = None) -> OrtBackend:

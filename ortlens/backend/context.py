@@ -86,7 +86,7 @@ class CompileContext:
             runner: The partition's runner.
             error: The exception that ONNX Runtime raised.
         """
-        self.report_failure("run_failed", f"partition {runner.part.index} falls back to PyTorch", error)
+        self.report_failure("run_failed", f"partition {runner.partition.index} falls back to PyTorch", error)
         if self.reporter is not None:
             self.reporter.partition_lost(runner, f"ONNX Runtime failed at run time: {short_text(error)}", full_text(error))
 
@@ -104,7 +104,7 @@ class CompileContext:
 
     def _dump(self, runner: PartitionRunner) -> str | None:
         try:
-            return dump_model(runner.model, runner.part.module, self.options)
+            return dump_model(runner.model, runner.partition.module, self.options)
         except OSError as error:
             self.report_failure("dump_failed", "a model could not be dumped; it runs nevertheless", error)
             return None

@@ -162,7 +162,7 @@ class CompiledGraph:
     def _prepare_runner(self, runner: PartitionRunner, args: list[Any], step: Callable[[int], None]) -> bool:
         """Create the session of a partition; False when ONNX Runtime refuses the model."""
         placeholders = dict(zip(self.placeholders(), args, strict=True))
-        values = [placeholders.get(node) for node in runner.part.inputs]
+        values = [placeholders.get(node) for node in runner.partition.inputs]
         started = time.perf_counter_ns()
         try:
             with _torch.real_tensors():
@@ -173,8 +173,8 @@ class CompiledGraph:
             raise
         except ModelRefused as error:
             if self.context.options.on_error == "raise":
-                raise SessionError(f"ONNX Runtime refused partition {runner.part.index}: {error}") from error
-            self._planner.exclusions.session_refused(runner.part, runner.node_names(), error)
+                raise SessionError(f"ONNX Runtime refused partition {runner.partition.index}: {error}") from error
+            self._planner.exclusions.session_refused(runner.partition, runner.node_names(), error)
             return False
         finally:
             self.phases.session_ns += time.perf_counter_ns() - started
@@ -195,8 +195,8 @@ class CompiledGraph:
         whole_graph.store(
             cache,
             key,
-            partition=runner.part,
-            model_key=model_key(runner.part, self.context),
+            partition=runner.partition,
+            model_key=model_key(runner.partition, self.context),
             inputs=self.placeholders(),
             static_inputs=self.lowered.static_inputs,
             outputs=self.output_nodes(),

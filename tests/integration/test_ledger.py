@@ -231,7 +231,9 @@ def test_a_partition_that_went_back_to_pytorch_is_eager() -> None:
     (graph,) = lens.live_graphs()
     (runner,) = graph.runners
     with pytest.warns(RuntimeWarning, match="falls back to PyTorch"):
-        runner._failed(tuple(node.meta["val"].new_zeros(node.meta["val"].shape) for node in runner.part.inputs), RuntimeError("planted"))
+        runner._failed(
+            tuple(node.meta["val"].new_zeros(node.meta["val"].shape) for node in runner.partition.inputs), RuntimeError("planted")
+        )
     lens.measure(X)
     assert of(lens, "g0", "run") == 0
     assert of(lens, "g0", "eager") > 3_000

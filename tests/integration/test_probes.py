@@ -170,7 +170,7 @@ def test_outputs_of_symbolic_size_are_measured_preallocated(monkeypatch: pytest.
 
 def test_a_trial_that_fails_is_told_and_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(runner: PartitionRunner, **_settings: object) -> PartitionRunner:
-        raise RuntimeError(f"no variant of {len(runner.part.nodes)} nodes")
+        raise RuntimeError(f"no variant of {len(runner.partition.nodes)} nodes")
 
     model, x = nn.Linear(256, 256), torch.ones(1, 256)
     lens = explained(model, x, options={"freeze_weights": False})

@@ -124,7 +124,7 @@ def test_a_weight_that_changes_once_more_while_a_change_is_noticed() -> None:
 
 def _values_for(runner: Any, x: torch.Tensor) -> tuple[Any, ...]:
     """What the program hands to the partition: its unchanged weights, and the input."""
-    return tuple(runner._frozen[place].tensor if place in runner._frozen else x for place in range(len(runner.part.inputs)))
+    return tuple(runner._frozen[place].tensor if place in runner._frozen else x for place in range(len(runner.partition.inputs)))
 
 
 def test_threads_ask_for_new_sizes_at_once_and_weights_change() -> None:

@@ -189,9 +189,13 @@ def _replace_by_size(model: ir.Model, value: ir.Value, tensor_name: str, dim: in
 def _name_boundary(graph: CompiledGraph, model: ir.Model, arguments: Sequence[str]) -> None:
     """Give inputs and outputs the user's names and order, and outputs their logical shape, whatever their memory layout."""
     outer = {node.name: name for node, name in zip(graph.placeholders(), graph.outer_input_names(), strict=True)}
-    part = graph.runners[0].part
+    partition = graph.runners[0].partition
     made = dict(
-        zip((node.name for node in part.outputs), zip(model.graph.outputs, graph.runners[0].factory.permutations, strict=True), strict=True)
+        zip(
+            (node.name for node in partition.outputs),
+            zip(model.graph.outputs, graph.runners[0].factory.permutations, strict=True),
+            strict=True,
+        )
     )
     inputs = {str(value.name): value for value in model.graph.inputs}
     order = graph.output_nodes()

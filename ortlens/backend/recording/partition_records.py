@@ -36,17 +36,17 @@ def partition_record(graph_id: str, partition_id: str, model_id: str, runner: Pa
     Returns:
         The record; weights count as `weight_bytes`, not as `input_bytes`.
     """
-    part, weights = runner.part, runner.weight_nodes()
+    partition, weights = runner.partition, runner.weight_nodes()
     return r.Partition(
         partition_id=partition_id,
         graph_id=graph_id,
-        node_count=sum(1 for node in part.nodes if kind_of(node) is NodeKind.COMPUTE),
-        input_count=len(part.inputs),
-        output_count=len(part.outputs),
-        input_bytes=sum(_bytes_of(node) for node in part.inputs if node not in weights),
-        output_bytes=sum(_bytes_of(node) for node in part.outputs),
+        node_count=sum(1 for node in partition.nodes if kind_of(node) is NodeKind.COMPUTE),
+        input_count=len(partition.inputs),
+        output_count=len(partition.outputs),
+        input_bytes=sum(_bytes_of(node) for node in partition.inputs if node not in weights),
+        output_bytes=sum(_bytes_of(node) for node in partition.outputs),
         weight_bytes=sum(_bytes_of(node) for node in weights),
-        flops=sum(provenance.node_flops(node) for node in part.nodes),
+        flops=sum(provenance.node_flops(node) for node in partition.nodes),
         model_id=model_id,
     )
 
@@ -144,7 +144,7 @@ def layout_copies(partition_id: str, runner: PartitionRunner) -> Iterator[r.Find
     Yields:
         One finding per input whose copy costs something.
     """
-    for node in runner.part.inputs:
+    for node in runner.partition.inputs:
         if node not in runner.weight_nodes() and _bytes_of(node) >= _WORTH_REPORTING and not _is_dense(node):
             yield _layout_copy(partition_id, node)
 

@@ -148,7 +148,7 @@ class GraphReporter:
         session_id = self._sessions[runner] = self._recorder.next_id("s")
         changes: dict[str, Any] = {"path": dumped} if dumped else {}
         self._recorder.amend(r.Model, model_id, initializer_bytes=embedded_bytes(runner.model) + frozen_bytes(info), **changes)
-        self._recorder.add(session_record(session_id, partition_id, model_id, info, signature_text(info, runner.part)))
+        self._recorder.add(session_record(session_id, partition_id, model_id, info, signature_text(info, runner.partition)))
         self._recorder.add(*layout_copies(partition_id, runner))
         return self._recorder.run_log(session_id, self.graph_id)
 
@@ -172,7 +172,7 @@ class GraphReporter:
             exception: The exception with its class, as text.
         """
         lost = Verdict(supported=False, code="session_refused", reason=reason, exception=exception)
-        for node in runner.part.nodes:
+        for node in runner.partition.nodes:
             if kind_of(node) is NodeKind.COMPUTE:
                 change: dict[str, Any] = {"supported": False, "reason_code": "session_refused", "reason": reason, "partition_id": None}
                 self._recorder.amend(r.Node, (self.graph_id, node.name), **change)
@@ -278,4 +278,4 @@ class GraphReporter:
 
 def _first_copy(runners: list[PartitionRunner], node: torch.fx.Node) -> PartitionRunner | None:
     """The first partition that has its own copy of a hoisted size computation."""
-    return next((runner for runner in runners if node in runner.part.carried), None)
+    return next((runner for runner in runners if node in runner.partition.carried), None)

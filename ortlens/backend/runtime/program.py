@@ -100,8 +100,8 @@ class _Writer:
             for node in wave:
                 yield _Step(reads=tuple(node.all_input_nodes), writes=(node,), node=node)
             if index < len(self._runners):
-                part = self._runners[index].part
-                yield _Step(reads=part.inputs, writes=part.outputs, partition=index)
+                partition = self._runners[index].partition
+                yield _Step(reads=partition.inputs, writes=partition.outputs, partition=index)
 
     def _needed(self, steps: list[_Step], output: torch.fx.Node) -> list[_Step]:
         """Skip size computations that only partitions read."""

@@ -62,7 +62,7 @@ class PartitionRunner:
 
     Attributes:
         factory: Creates the sessions.
-        part: The partition.
+        partition: The partition.
         model: Its ONNX model, with weights as inputs.
         weight_inputs: Positions of the inputs that are parameters or buffers.
         freezes: Whether these may become constants of a session.
@@ -85,7 +85,7 @@ class PartitionRunner:
             cached: Whether an earlier process converted the model.
         """
         self.factory = factory
-        self.part: Partition = factory.part
+        self.partition: Partition = factory.partition
         self.model: onnx.ModelProto = factory.model
         self.weight_inputs = weight_inputs
         self.freezes = freezes
@@ -96,7 +96,7 @@ class PartitionRunner:
         self._context = context
         self._freezable = weight_inputs if freezes else frozenset()
         self._frozen: dict[int, weights.FrozenWeight] = {}
-        self._fixed_sizes = _wants_fixed_sizes(self.part, context.options)
+        self._fixed_sizes = _wants_fixed_sizes(self.partition, context.options)
         self._by_sizes: dict[tuple[Any, ...], Callable[..., tuple[Any, ...]]] = {}
         self.ran_before = False
         self._failed_once = False
@@ -162,7 +162,7 @@ class PartitionRunner:
 
     def weight_nodes(self) -> frozenset[torch.fx.Node]:
         """The inputs that are parameters or buffers."""
-        return frozenset(self.part.inputs[place] for place in self.weight_inputs)
+        return frozenset(self.partition.inputs[place] for place in self.weight_inputs)
 
     def node_names(self) -> dict[str, str]:
         """ONNX nodes and the FX nodes that they come from.
@@ -256,7 +256,7 @@ class PartitionRunner:
 
     def _failed(self, args: tuple[Any, ...], error: Exception) -> tuple[Any, ...]:
         """ONNX Runtime failed during a run: PyTorch computes this call and all later ones, unless `on_error` is "raise"."""
-        where = f"partition of {len(self.part.nodes)} nodes, from {self.part.nodes[0].name} to {self.part.nodes[-1].name}"
+        where = f"partition of {len(self.partition.nodes)} nodes, from {self.partition.nodes[0].name} to {self.partition.nodes[-1].name}"
         if self._context.options.on_error == "raise":
             raise SessionError(f"ONNX Runtime failed while running a {where}: {error}") from error
         self.run = self._run_torch
@@ -265,12 +265,12 @@ class PartitionRunner:
         return self._run_torch(*args)
 
     def _run_torch(self, *args: Any) -> tuple[Any, ...]:
-        outputs: tuple[Any, ...] = self.part.module(*args)
+        outputs: tuple[Any, ...] = self.partition.module(*args)
         return outputs
 
 
 def runner_for(  # noqa: PLR0913 - what is known about a partition, each by name
-    part: Partition,
+    partition: Partition,
     model: onnx.ModelProto,
     facts: Mapping[str, Any],
     context: RunnerContext,
@@ -284,7 +284,7 @@ def runner_for(  # noqa: PLR0913 - what is known about a partition, each by name
     """Make the runner of a partition from its model, whether that was just converted or read from the cache.
 
     Args:
-        part: The partition.
+        partition: The partition.
         model: Its ONNX model, with weights as inputs and the user's transforms applied.
         facts: What the cache holds beside a model; read is `permutations`, the memory order of each output or None.
         context: The options, and who to notify of new sessions and failures.
@@ -298,7 +298,7 @@ def runner_for(  # noqa: PLR0913 - what is known about a partition, each by name
         The runner; its sessions are created by `prepare`.
     """
     factory = SessionFactory(
-        part=part,
+        partition=partition,
         model=model,
         permutations=[None if order is None else tuple(order) for order in facts["permutations"]],
         options=context.options,
@@ -309,10 +309,10 @@ def runner_for(  # noqa: PLR0913 - what is known about a partition, each by name
     return PartitionRunner(factory, context, weight_inputs=weight_inputs, freezes=freezes, cached=cached)
 
 
-def _wants_fixed_sizes(part: Partition, options: OrtBackendOptions) -> bool:
+def _wants_fixed_sizes(partition: Partition, options: OrtBackendOptions) -> bool:
     """Whether each combination of sizes gets a session of its own: `dynamic_shapes=False`, on a graph with symbolic sizes."""
     chosen = options.export_options
-    symbolic = any(_is_symbolic(node.meta["val"]) for node in part.inputs)
+    symbolic = any(_is_symbolic(node.meta["val"]) for node in partition.inputs)
     return symbolic and chosen is not None and chosen.dynamic_shapes is False
 
 

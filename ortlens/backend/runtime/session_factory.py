@@ -33,7 +33,7 @@ class SessionFactory:
     """Everything that the sessions of a partition have in common.
 
     Attributes:
-        part: The partition.
+        partition: The partition.
         model: Its ONNX model, with weights as inputs.
         permutations: Memory order of each output; None where an output is contiguous.
         options: The user's options.
@@ -42,7 +42,7 @@ class SessionFactory:
         threads: Threads for every session; None: chosen anew for each one.
     """
 
-    part: Partition
+    partition: Partition
     model: onnx.ModelProto
     permutations: Sequence[tuple[int, ...] | None]
     options: OrtBackendOptions
@@ -52,7 +52,7 @@ class SessionFactory:
 
     def input_names(self) -> list[str]:
         """Names of all inputs of the partition, in the order of its arguments."""
-        return [node.name for node in self.part.module.graph.nodes if node.op == "placeholder"]
+        return [node.name for node in self.partition.module.graph.nodes if node.op == "placeholder"]
 
     def bound_names(self) -> set[str]:
         """Names of the inputs that the model takes: the optimizer may have removed others."""
@@ -67,7 +67,7 @@ class SessionFactory:
         unknown = self.bound_names() - set(self.input_names())
         if unknown:
             raise ModelRefused(f"the model has inputs {sorted(unknown)} that the partition has not")
-        outputs, wanted = len(self.model.graph.output), len(self.part.outputs)
+        outputs, wanted = len(self.model.graph.output), len(self.partition.outputs)
         if outputs != wanted:
             raise ModelRefused(f"the model has {outputs} outputs, the partition {wanted}; see pre_ort_model_transforms")
 
@@ -81,7 +81,7 @@ class SessionFactory:
             Name of the dimension in the model -> size.
         """
         sizes: dict[str, int] = {}
-        for node, arg in zip(self.part.inputs, args, strict=True):
+        for node, arg in zip(self.partition.inputs, args, strict=True):
             if isinstance(arg, torch.Tensor):
                 for meta, size in zip(node.meta["val"].shape, arg.shape, strict=True):
                     if not isinstance(meta, int):
@@ -136,8 +136,8 @@ class SessionFactory:
             output_names=tuple(value.name for value in config.model.graph.output),
             input_value_infos=tuple(config.model.graph.input),
             output_value_infos=tuple(config.model.graph.output),
-            input_devices=tuple(_device(node.meta["val"]) for node in self.part.inputs),
-            output_devices=tuple(_device(node.meta["val"]) for node in self.part.outputs),
+            input_devices=tuple(_device(node.meta["val"]) for node in self.partition.inputs),
+            output_devices=tuple(_device(node.meta["val"]) for node in self.partition.outputs),
             providers=tuple(session.get_providers()),
             session=session,
             wanted_providers=tuple(name for name, _ in config.providers),
@@ -162,7 +162,7 @@ class SessionFactory:
         bound, orders, by_name = self.bound_names(), self._orders(frozen), {weight.name: weight for weight in frozen}
         return [
             Input(name=name, meta=node.meta["val"], frozen=by_name.get(name), bound=name in bound, permutation=orders.get(name))
-            for name, node in zip(self.input_names(), self.part.inputs, strict=True)
+            for name, node in zip(self.input_names(), self.partition.inputs, strict=True)
         ]
 
     def outputs(self, session: onnxruntime.InferenceSession) -> list[Output]:
@@ -177,7 +177,7 @@ class SessionFactory:
         shapes = {value.name: value.shape for value in session.get_outputs()}
         names = [value.name for value in self.model.graph.output]
         made = []
-        for name, node, order in zip(names, self.part.outputs, self.permutations, strict=True):
+        for name, node, order in zip(names, self.partition.outputs, self.permutations, strict=True):
             meta = node.meta["val"]
             sizes = list(meta.shape) if isinstance(meta, torch.Tensor) else []
             shape = layout.given_shape(shapes[name], sizes if order is None else [sizes[dim] for dim in order])
@@ -187,7 +187,7 @@ class SessionFactory:
     def _orders(self, frozen: Sequence[FrozenWeight]) -> dict[str, tuple[int, ...]]:
         """Memory order of the inputs that are not contiguous. Of frozen weights the session has contiguous copies."""
         bound = self.bound_names() - {weight.name for weight in frozen}
-        orders = {name: memory_order(node.meta["val"]) for name, node in zip(self.input_names(), self.part.inputs, strict=True)}
+        orders = {name: memory_order(node.meta["val"]) for name, node in zip(self.input_names(), self.partition.inputs, strict=True)}
         return {name: order for name, order in orders.items() if order is not None and name in bound}
 
     def _threads(self) -> ThreadChoice:
@@ -197,8 +197,8 @@ class SessionFactory:
         return threads.choose(self.work, alternates=self.alternates) if given is None else threads.of_the_user(given)
 
     def _devices(self) -> list[torch.device]:
-        devices = [node.meta["val"].device for node in self.part.inputs if isinstance(node.meta["val"], torch.Tensor)]
-        return devices or [_device(node.meta["val"]) for node in self.part.outputs]
+        devices = [node.meta["val"].device for node in self.partition.inputs if isinstance(node.meta["val"], torch.Tensor)]
+        return devices or [_device(node.meta["val"]) for node in self.partition.outputs]
 
 
 def _device(meta: Any) -> torch.device:

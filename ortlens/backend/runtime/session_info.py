@@ -62,18 +62,18 @@ class SessionInfo:
     copied_bytes: int
 
 
-def signature_text(info: SessionInfo, part: Partition) -> str:
+def signature_text(info: SessionInfo, partition: Partition) -> str:
     """The dtypes and shapes that a session accepts.
 
     Args:
         info: The session.
-        part: Its partition.
+        partition: Its partition.
 
     Returns:
         Text such as `f32[2,8] i64[s0]`; frozen weights are left out.
     """
     frozen = {weight.name for weight in info.frozen}
-    return " ".join(_value_text(node.meta["val"]) for node in part.inputs if node.name not in frozen)
+    return " ".join(_value_text(node.meta["val"]) for node in partition.inputs if node.name not in frozen)
 
 
 def _value_text(meta: Any) -> str:

@@ -138,7 +138,7 @@ class CallTrials:
             subject=graph_id,
             change=f"leaving {len(chosen)} partition{'s' if len(chosen) > 1 else ''} of {graph_id} to PyTorch",
             mitigation=f"min_partition_nodes={largest + 1} leaves partitions of up to {largest} compute nodes to PyTorch.",
-            pair=lambda: (self._whole({}), self._whole({seen: seen.runner.part.module for seen in chosen})),
+            pair=lambda: (self._whole({}), self._whole({seen: seen.runner.partition.module for seen in chosen})),
         )
 
     def _whole(self, others: dict[Seen, Run]) -> Callable[[], int]:

@@ -26,7 +26,7 @@ def frozen(seen: Seen) -> Iterator[Trial]:
     Yields:
         The trial, if the graph is for inference and most of its weights are inputs now.
     """
-    weights = [seen.values[place] for place, node in enumerate(seen.runner.part.inputs) if node in seen.runner.weight_nodes()]
+    weights = [seen.values[place] for place, node in enumerate(seen.runner.partition.inputs) if node in seen.runner.weight_nodes()]
     size = sum(weight.nbytes for weight in weights if isinstance(weight, torch.Tensor))
     held = sum(weight.contiguous.nbytes for weight in seen.runner.sessions[-1].frozen)
     if seen.graph.lowered.phase != "inference" or size < _WORTH_FREEZING or 2 * held >= size:
@@ -57,7 +57,7 @@ def dense(seen: Seen, copied: Container[str | None]) -> Iterator[Trial]:
     Yields:
         One trial per copied input.
     """
-    for place, node in enumerate(seen.runner.part.inputs):
+    for place, node in enumerate(seen.runner.partition.inputs):
         value, subject = seen.values[place], f"{seen.identity.partition_id}:{node.name}"
         if subject in copied and isinstance(value, torch.Tensor):
             others = (*seen.values[:place], value.contiguous(), *seen.values[place + 1 :])

@@ -48,7 +48,7 @@ class Seen:
     @property
     def node_count(self) -> int:
         """Its compute nodes."""
-        return len(self.runner.part.nodes)
+        return len(self.runner.partition.nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

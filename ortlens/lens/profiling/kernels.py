@@ -281,7 +281,7 @@ def _bodies(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def _origins(sitting: _Sitting, optimized: onnx.ModelProto | None, kernels: Mapping[str, str]) -> dict[str, kernel_origins.Origin]:
-    compute = [node.name for node in sitting.runner.part.nodes]
+    compute = [node.name for node in sitting.runner.partition.nodes]
     if optimized is None:
         return kernel_origins.origins_by_name(sitting.twin.model, kernels, compute)
     return kernel_origins.origins(sitting.twin.model, optimized, kernels, compute)

@@ -140,7 +140,7 @@ def _partitions(graph: CompiledGraph) -> Iterator[tuple[list[str], Subject]]:
     for runner in graph.runners if reporter is not None else ():
         identity = reporter.identity(runner)  # type: ignore[union-attr]  # not None, as the line above says
         names = [name for name in (identity.partition_id, identity.session_id) if name is not None]
-        yield names, Subject(name=identity.partition_id, graph=graph, part=runner.part, runner=runner)
+        yield names, Subject(name=identity.partition_id, graph=graph, part=runner.partition, runner=runner)
 
 
 def _all_of(graph: CompiledGraph, graph_id: str) -> list[Subject]:

@@ -31,7 +31,7 @@ def as_converted(runner: PartitionRunner, context: CompileContext, args: Sequenc
     Raises:
         ModelRefused: ONNX Runtime does not take the model; whatever conversion raises.
     """
-    converted = converter.onnx_from_partition(runner.part.module, context.registry, f"partition_{runner.part.index}")
+    converted = converter.onnx_from_partition(runner.partition.module, context.registry, f"partition_{runner.partition.index}")
     model = optimize_model(converted.model) if optimized else converted.model
     made = variant_of(runner, model=converter.proto_from_model(model, converted.output_types))
     made.prepare(args)

@@ -125,16 +125,18 @@ class Bisection:
         return outputs[self._output_place(suspect)]
 
     def _output_place(self, suspect: Verdict) -> int:
-        names = [node.name for node in self._check.runner.part.outputs]
-        graph = self._check.runner.part.module.graph
+        names = [node.name for node in self._check.runner.partition.outputs]
+        graph = self._check.runner.partition.module.graph
         return names.index(list(graph.nodes)[suspect.place].name)
 
     def _wrong_alone(self, suspect: Verdict) -> Cause | None:
         """The operator, or one before it whose value the model does not hold, that is wrong when converted on its own."""
         candidates = self._unseen_before(suspect)
-        nodes = list(self._check.runner.part.module.graph.nodes)
+        nodes = list(self._check.runner.partition.module.graph.nodes)
         makers = {nodes.index(verdict.line_of): verdict for verdict in candidates}
-        for place, step in zip(_call_places(nodes), steps(self._check.runner.part.module, self._check.args, double=False), strict=True):
+        for place, step in zip(
+            _call_places(nodes), steps(self._check.runner.partition.module, self._check.args, double=False), strict=True
+        ):
             verdict = makers.get(place)
             if verdict is None:
                 continue

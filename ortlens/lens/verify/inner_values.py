@@ -75,7 +75,7 @@ class InnerValues:
         self._runner, self._args = runner, args
         held = {name for node in runner.model.graph.node for name in node.output if name}
         held |= {tensor.name for tensor in runner.model.graph.initializer}
-        calls = [node for node in runner.part.module.graph.nodes if node.op == "call_function" and is_single(node.meta.get("val"))]
+        calls = [node for node in runner.partition.module.graph.nodes if node.op == "call_function" and is_single(node.meta.get("val"))]
         wanted = [node for node in calls if node not in only_beside]
         found = {node: name for node in wanted if (name := next(filter(held.__contains__, names_of(node)), None))}
         self._groups = list(_groups(found))

@@ -87,7 +87,7 @@ class Verification:
         """
         eager = {log: (list(log.calls), list(log.total_ns)) for log in self._recorder.logs()[1].values()}
         devices = range(torch.cuda.device_count())
-        values = sum(len(runner.part.nodes) for runner in self._sessions())
+        values = sum(len(runner.partition.nodes) for runner in self._sessions())
         with torch.random.fork_rng(devices=devices), contextlib.ExitStack() as after:
             after.callback(_restore, eager)
             self._step = after.enter_context(progress("verifying", values, "value"))
@@ -146,8 +146,8 @@ class Verification:
             return
         ops = self._ops_of(runner)
         if self._per_op:
-            places = {node: place for place, node in enumerate(runner.part.module.graph.nodes)}
-            for step in steps(runner.part.module, args, double=False):
+            places = {node: place for place, node in enumerate(runner.partition.module.graph.nodes)}
+            for step in steps(runner.partition.module, args, double=False):
                 self._merge(known, list(ops.verdicts(step, places[step.node], self._tolerances)))
                 self._step(1)
             return
@@ -181,7 +181,7 @@ class Verification:
     def _explain(self, runner: PartitionRunner, suspect: Verdict, cause: Cause) -> None:
         suspect.add(cause.text)
         row = suspect.row(self._partition_id(runner))
-        node = next(node for node in runner.part.nodes if node.name == cause.node)
+        node = next(node for node in runner.partition.nodes if node.name == cause.node)
         fused = cause.kind in ("ort", "optimizer", "transform")
         rule = "fusion_changes_numbers" if fused else "numbers_differ"
         by = f": {' and '.join(cause.optimizers)}" if cause.optimizers else ""
@@ -255,8 +255,8 @@ def _badness(verdict: Verdict) -> tuple[int, float]:
 
 
 def _all_unchecked(runner: PartitionRunner, note: str) -> list[Verdict]:
-    places = {node.name: place for place, node in enumerate(runner.part.module.graph.nodes)}
-    return [Verdict(node=node.name, scope="output", place=places[node.name], note=note, line_of=node) for node in runner.part.outputs]
+    places = {node.name: place for place, node in enumerate(runner.partition.module.graph.nodes)}
+    return [Verdict(node=node.name, scope="output", place=places[node.name], note=note, line_of=node) for node in runner.partition.outputs]
 
 
 def _distance(verdict: Verdict) -> str:

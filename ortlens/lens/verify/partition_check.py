@@ -73,9 +73,9 @@ class PartitionCheck:
             told: Hears of each value, to show progress.
         """
         inner = _Sources(self)
-        returned = {node.name for node in self.runner.part.outputs}
-        places = {node: place for place, node in enumerate(self.runner.part.module.graph.nodes)}
-        for step in steps(self.runner.part.module, self.args, inner.take):
+        returned = {node.name for node in self.runner.partition.outputs}
+        places = {node: place for place, node in enumerate(self.runner.partition.module.graph.nodes)}
+        for step in steps(self.runner.partition.module, self.args, inner.take):
             told(1)
             if is_uninitialised(step.node) or not self._unwritten.isdisjoint(step.node.all_input_nodes):
                 self._unwritten.add(step.node)
@@ -86,7 +86,7 @@ class PartitionCheck:
                 if step.node.name in returned:
                     self._by_node[step.node.name] = verdict
                     self._kept[step.node.name] = Reference(step.eager, step.double), step.ort
-        for node, output in zip(self.runner.part.outputs, outputs, strict=True):
+        for node, output in zip(self.runner.partition.outputs, outputs, strict=True):
             self._output(node, output)
         self.verdicts.sort(key=lambda verdict: (verdict.place, verdict.scope != "value"))
 
@@ -201,7 +201,7 @@ class _Sources:
 
     def __init__(self, check: PartitionCheck) -> None:
         self.running = InnerValues(check.runner, check.args)
-        calls = (node for node in check.runner.part.module.graph.nodes if node.op == "call_function")
+        calls = (node for node in check.runner.partition.module.graph.nodes if node.op == "call_function")
         lost = any(isinstance(node.meta.get("val"), torch.Tensor) and node not in self.running.names for node in calls)
         whole = check.whole() if lost else None
         self._whole = None if whole is None else InnerValues(whole, check.args, only_beside=self.running.names)

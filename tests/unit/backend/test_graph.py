@@ -151,7 +151,7 @@ def test_signatures() -> None:
     compiled = compiled_from(lowered_from(function, *args, symbolic=True, static=frozenset({3})))
     compiled.run(list(args))
     (runner,) = compiled.runners
-    text = session_info.signature_text(runner.sessions[0], runner.part)
+    text = session_info.signature_text(runner.sessions[0], runner.partition)
     kinds = sorted(part.partition("[")[0] for part in text.split())
     assert kinds.count("f32") == 1
     assert kinds.count("bool") == 1

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 class TorchRunner:
     """A partition run by its own module, which checks that it is given exactly its inputs."""
 
-    def __init__(self, part: Partition) -> None:
-        self.part = part
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
         self.calls = 0
 
     def run(self, *args: Any) -> tuple[Any, ...]:
         self.calls += 1
-        assert len(args) == len(self.part.inputs)
-        results = self.part.module(*args)
+        assert len(args) == len(self.partition.inputs)
+        results = self.partition.module(*args)
         assert isinstance(results, tuple)
-        assert len(results) == len(self.part.outputs)
+        assert len(results) == len(self.partition.outputs)
         return results
 
 
@@ -110,7 +110,7 @@ def test_constants_of_the_graph_reach_both_sides() -> None:
     module = torch.fx.GraphModule(owner, graph)
     program, runners, _ = program_of(module, lambda node: NO if node is outside else YES)
     torch.testing.assert_close(program([torch.tensor([3.0, 4.0])]), [torch.tensor([4.0, 10.0]), torch.tensor([1.0, 2.0])])
-    assert [list(runner.part.inputs) for runner in runners] == [[x]], "a constant is carried, not handed in"
+    assert [list(runner.partition.inputs) for runner in runners] == [[x]], "a constant is carried, not handed in"
 
 
 def test_values_go_after_their_last_use() -> None:
@@ -202,7 +202,7 @@ def test_sizes_are_computed_where_they_are_needed() -> None:
     result, size = program([torch.ones(9)])
     torch.testing.assert_close(result, torch.ones(18))
     assert size == 16
-    assert [len(runner.part.inputs) for runner in runners] == [1]
+    assert [len(runner.partition.inputs) for runner in runners] == [1]
 
 
 def test_eager_nodes_are_counted_per_call() -> None:
