@@ -54,7 +54,7 @@ REDUCTIONS: dict[str, OpCase] = {
     "softmax_no_dimensions": case(lambda x: (x.softmax(0), x.log_softmax(0), x.sum(0)), torch.tensor(2.0)),
     "cumulative": case(lambda x: (x.cumsum(0), x.cumsum(1), x.long().cumsum(0), (x > 0).cumsum(1)), r(4, 6), then=(r(5, 3),)),
     "cumulative_products": case(
-        lambda x: (x.cumprod(0), x.logcumsumexp(1)), r(4, 6), then=(r(5, 3),), stays={"prims.prod.default": "no_converter"}
+        lambda x: (x.cumprod(0), x.logcumsumexp(1)), r(4, 6), then=(r(5, 3),), stays={"aten.cumprod.default": "no_converter"}
     ),
     "cumulative_extremes": case(
         lambda x: (x.cummax(0), x.cummin(1)), r(4, 6), stays={"aten.cummax.default": "no_converter", "aten.cummin.default": "no_converter"}
