@@ -38,6 +38,7 @@ PLANTED = [
     ("backend/conversion/dtypes.py", "def f():\n    from ortlens.backend.conversion import converter", CIRCLES),
     ("backend/conversion/dtypes.py", "from ortlens.backend.runtime import threads", BACKEND),
     ("backend/runtime/threads.py", "from ortlens.backend import graph", BACKEND),
+    ("backend/stray.py", "import json", "stray"),
     ("lens/profiling/kernels.py", "from ortlens.lens.lens import Lens", LENS),
     ("views/wording.py", "from ortlens.views import html", VIEWS),
     ("analysis/coverage.py", "from ortlens.analysis import overview", ANALYSES),
