@@ -1,9 +1,9 @@
-"""The ledger pass: call the target some times, with a clock at the door of every graph.
+"""The ledger pass: call the target several times, with a clock around every graph.
 
-Nothing in the compiled code changes: the door is `watching.around_calls`, what happens inside is in the logs that sessions
-and nodes keep anyway, and these carry readings of the same clock. Graphs of another backend keep whole calls in their logs, so
-that they need no door. Rejected: `sys.setprofile` and torch's profiler around the whole call, which cost more than what they
-would measure; the profiler is asked for one thing alone, what Dynamo's look-ups take, in calls of their own.
+The compiled code does not change: `watching.around_calls` reads the clock around a graph, and the logs of sessions and nodes hold
+readings of the same clock for what happens inside. Graphs of another backend log whole calls and need no wrapping. Rejected:
+`sys.setprofile` and torch's profiler around the whole call, which cost more than they would measure. The profiler is used for the
+cache lookups of Dynamo only, in calls of their own.
 """
 
 from __future__ import annotations
@@ -32,42 +32,42 @@ if TYPE_CHECKING:
     from ortlens.trace.recorder import Recorder
 
 MEASURE_NS = 500_000_000
-"""How long calls are made for a measurement that was asked for by itself."""
+"""Time limit of `Lens.measure`."""
 
 MAX_CALLS = 100
-_EVERY, _FIRST = 8, 3  # calls in which Dynamo's look-ups are listened to: among the others, so that all see the same machine
+_EVERY, _FIRST = 8, 3  # calls that time Dynamo's lookups, spread among the others so that all run under the same load
 
 
 class LedgerPass:
-    """Measures calls of one target and writes the ledger and what each break costs."""
+    """Measures calls of one target; records the ledger and the cost of each break."""
 
     def __init__(self, recorder: Recorder, watch: DynamoWatch, graphs: Callable[[], tuple[CompiledGraph, ...]]) -> None:
-        """Say where things are.
+        """Prepare to measure.
 
         Args:
             recorder: Holds the records and logs; the ledger goes there.
             watch: Knows which break lies ahead of which graph.
-            graphs: The graphs of our backend as of now.
+            graphs: Returns the present graphs of our backend.
         """
         self._recorder = recorder
         self._watch = watch
         self._graphs = graphs
         self._thread = threading.get_ident()
-        self._stays: list[tuple[str, int, int]] = []  # graph, entered, left; of the call that is made now
+        self._stays: list[tuple[str, int, int]] = []  # graph, entered, left; in the present call
         self._calls: list[_Call] = []
         self.averaged = 0
-        """Calls over which the ledger is a mean; 0 before it was written."""
+        """Calls that the ledger averages; 0 before it was recorded."""
 
     def measure(self, call: Callable[[], Any], *, max_calls: int = MAX_CALLS, budget_ns: int | None = MEASURE_NS) -> Any:
-        """Call, and write down where the time went.
+        """Call the target several times, and record where the time went.
 
         Args:
             call: Calls the target, which was compiled and called before.
             max_calls: How often to call; at least 1.
-            budget_ns: When to stop calling, the last call may last longer; None makes all calls.
+            budget_ns: When to start no further call; None: make all calls.
 
         Returns:
-            What the last call returned. What the target raises is raised; what fails in here becomes a finding.
+            The result of the last call. Exceptions of the target are raised; a failure of the measurement becomes a finding.
         """
         deadline = None if budget_ns is None else time.perf_counter_ns() + budget_ns
         result = self._make_calls(call, max_calls, deadline)
@@ -79,18 +79,18 @@ class LedgerPass:
         return result
 
     def _make_calls(self, call: Callable[[], Any], max_calls: int, deadline: int | None) -> Any:
-        """Calls with a clock at the doors; when one of them compiles something new, the doors are found again."""
-        # A graph that is entered straight away has nothing but guards ahead of it.
-        parted = len(self._recorder.records(r.Graph)) > 1 or bool(self._recorder.records(r.Break))
+        """Make calls with a clock around each graph; when a call compiles another graph, that one is included from the next call on."""
+        # Before the first graph of a function there are only guards.
+        is_split = len(self._recorder.records(r.Graph)) > 1 or bool(self._recorder.records(r.Break))
         result, made = None, 0
         while made < max_calls:
             known = self._graph_count()
-            with contextlib.ExitStack() as doors:
+            with contextlib.ExitStack() as clocks:
                 for graph in self._graphs():
                     if graph.context.reporter is not None and graph.is_prepared:
-                        doors.enter_context(around_calls(graph, self._door(graph.context.reporter.graph_id)))
+                        clocks.enter_context(around_calls(graph, self._clock(graph.context.reporter.graph_id)))
                 while made < max_calls and self._graph_count() == known:
-                    result = self._make_call(call, known, listen=parted and made % _EVERY == _FIRST)
+                    result = self._make_call(call, known, listen=is_split and made % _EVERY == _FIRST)
                     made += 1
                     if deadline is not None and time.perf_counter_ns() > deadline:
                         return result
@@ -105,7 +105,7 @@ class LedgerPass:
             started = clock()
             result = call()
             ended = clock()
-        if self._graph_count() == known:  # else it compiled, and is not like the others
+        if self._graph_count() == known:  # else the call compiled, and is not comparable
             eager = {node: ns - before.get(node, 0) for node, ns in self._eager_ns().items()}
             made = _Call(started=started, ended=ended, stays=list(self._stays), eager_ns=eager, heard=tuple(heard), listened=listen)
             self._calls.append(made)
@@ -114,12 +114,12 @@ class LedgerPass:
     def _graph_count(self) -> int:
         return len(self._recorder.records(r.Graph))
 
-    def _door(self, graph_id: str) -> Callable[[Callable[[list[Any]], list[Any]], list[Any]], list[Any]]:
-        """What a graph is entered and left through: it reads the clock twice."""
+    def _clock(self, graph_id: str) -> Callable[[Callable[[list[Any]], list[Any]], list[Any]], list[Any]]:
+        """A function around the calls of a graph that reads the clock before and after."""
         clock, ident, own, note = time.perf_counter_ns, threading.get_ident, self._thread, self._stays.append
 
         def through(inner: Callable[[list[Any]], list[Any]], args: list[Any]) -> list[Any]:
-            if ident() != own:  # another thread's call is not the one that is measured
+            if ident() != own:  # the call of another thread is not measured
                 return inner(args)
             entered = clock()
             outputs = inner(args)
@@ -135,7 +135,7 @@ class LedgerPass:
         return {(graph_id, node): ns for graph_id, log in logs.items() for node, ns in zip(log.nodes, log.total_ns, strict=True)}
 
     def _read_logs(self) -> None:
-        """Give each call what the logs hold of it; calls that a full ring holds no more are dropped."""
+        """Assign the entries of the logs to the calls. Calls that a full ring buffer no longer holds are dropped."""
         starts = [call.started for call in self._calls]
         oldest = 0
         for log in self._recorder.logs()[0]:
@@ -149,7 +149,7 @@ class LedgerPass:
         self._calls = [call for call in self._calls if call.started >= oldest]
 
     def _write(self) -> None:
-        """Put the ledger and the costs of the breaks into the records, if a call was seen going through a graph."""
+        """Record the ledger and the costs of the breaks, if a call entered a graph."""
         calls = [call for call in self._calls if not call.listened]
         ledger = ledger_from_calls([call.trace() for call in calls], self._surroundings())
         if not ledger.parts:
@@ -167,7 +167,7 @@ class LedgerPass:
         ahead = {graph.graph_id: self._watch.break_ahead(graph.compile_id) for graph in graphs}
         last = self._watch.last_breaks()
         held = {graph.compile_id for graph in graphs}
-        # In a frame that holds no graph, user code may go on after the graphs of what it calls.
+        # A frame without a graph may run user code after the graphs of the functions that it calls.
         skipped = any(not held.issuperset(known.compile_ids) for known in self._recorder.records(r.Break))
         return Surroundings(
             lookup_ns=lookup_ns,
@@ -179,14 +179,14 @@ class LedgerPass:
         )
 
     def _unclocked(self) -> frozenset[str]:
-        """Graphs of which PyTorch runs nodes that have no clock: a partition that was lost, or a graph that was given up."""
+        """Graphs in which PyTorch runs nodes that are not timed: with a partition that failed, or left to PyTorch as a whole."""
         slots = {graph_id: set(log.nodes) for graph_id, log in self._recorder.logs()[1].items()}
         return frozenset(row.graph_id for row in self._recorder.records(r.Fallback) if row.node not in slots.get(row.graph_id, ()))
 
 
 @dataclass(slots=True, kw_only=True)
 class _Call:
-    """One call as it is read."""
+    """Readings of one call."""
 
     started: int
     ended: int
@@ -197,7 +197,7 @@ class _Call:
     sessions: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0, 0]))
 
     def add(self, graph_id: str, readings: tuple[int, int, int, int], *, foreign: bool) -> None:
-        """Add a run of a session, or of a whole graph of another backend, which is a stay in it as well."""
+        """Add a run of a session, or a call of a whole graph of another backend."""
         start, bound, ran, done = readings
         for place, ns in enumerate((bound - start, ran - bound, done - ran)):
             self.sessions[graph_id][place] += ns
@@ -205,7 +205,7 @@ class _Call:
             self.stays.append((graph_id, start, done))
 
     def trace(self) -> CallTrace:
-        """The same as the analysis wants it."""
+        """The readings in the form that `analysis.ledger` takes."""
         stays = sorted(self.stays, key=lambda stay: stay[1])
         eager: defaultdict[str, int] = defaultdict(int)
         for (graph_id, _), ns in self.eager_ns.items():

@@ -1,4 +1,4 @@
-"""Two ways of doing the same, timed in turns, and whether one is really faster."""
+"""Times two ways of doing the same in turns, and decides whether one is really faster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _WARM_UP = 2
 _FEWEST, _MOST = 7, 200
 _WORTH = 0.03
-"""Share of the time below which a difference is no reason to change anything, even where it is sure."""
+"""Share of the time below which a difference is too small to act on, even if it is significant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Comparison:
         other_ns: Median of the second.
         gain_ns: Median of the differences, pair by pair; negative when the second is slower.
         is_faster: Whether the second is faster in three of four pairs, by at least 3 %.
-        is_slower: Whether the first is, likewise.
+        is_slower: Whether the first is, by the same measure.
         rounds: Pairs that were timed.
     """
 
@@ -38,12 +38,12 @@ class Comparison:
 
 
 def compare(base: Callable[[], int], other: Callable[[], int], budget_ns: int) -> Comparison:
-    """Time two ways in turns, so that a machine that changes its speed changes both.
+    """Time two ways in turns, so that changes in the speed of the machine affect both.
 
     Args:
-        base: Does it the first way and returns how long that took, in ns.
-        other: The second way, likewise.
-        budget_ns: When to stop; at least seven pairs are timed whatever they take.
+        base: Runs the first way and returns its time in ns.
+        other: Runs the second way, likewise.
+        budget_ns: Time limit; at least seven pairs are timed.
 
     Returns:
         The comparison.
@@ -54,7 +54,7 @@ def compare(base: Callable[[], int], other: Callable[[], int], budget_ns: int) -
     pairs: list[tuple[int, int]] = []
     deadline = time.perf_counter_ns() + budget_ns
     while len(pairs) < _FEWEST or (len(pairs) < _MOST and time.perf_counter_ns() < deadline):
-        if len(pairs) % 2:  # who comes second may find warm caches
+        if len(pairs) % 2:  # the second may profit from warm caches
             second, first = other(), base()
         else:
             first, second = base(), other()
@@ -63,7 +63,7 @@ def compare(base: Callable[[], int], other: Callable[[], int], budget_ns: int) -
 
 
 def comparison_of(pairs: list[tuple[int, int]]) -> Comparison:
-    """What timed pairs tell.
+    """Evaluate timed pairs.
 
     Args:
         pairs: Time of the first way and of the second, in ns; at least two.
@@ -86,10 +86,10 @@ def comparison_of(pairs: list[tuple[int, int]]) -> Comparison:
 
 
 def clocked(run: Callable[[], object]) -> Callable[[], int]:
-    """A function that runs another one and tells how long it took.
+    """A function that runs another one and returns its time.
 
     Args:
-        run: What to time; its result is dropped after the clock has been read.
+        run: The function to time; its result is freed after the clock has been read.
 
     Returns:
         A function that returns ns.

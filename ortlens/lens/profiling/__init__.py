@@ -1,1 +1,1 @@
-"""Kernel times: profiles of ONNX Runtime, corrected and led back to FX nodes."""
+"""Kernel times: profiles of ONNX Runtime, corrected and traced back to FX nodes."""

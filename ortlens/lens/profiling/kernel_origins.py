@@ -1,12 +1,12 @@
-"""The way back from what ONNX Runtime executes: kernel -> ONNX nodes of the model as it was -> FX nodes.
+"""Trace kernels back to their origins: kernel -> ONNX nodes of the original model -> FX nodes.
 
-ONNX Runtime keeps no metadata in its optimised model, but it keeps names. A value that outlives the rewrites has its old
-name; a node made from others is called after one of them (`node_MatMul/MatMulScaleFusion/`) or after its output
-(`relu_nchwc`). So each node of the optimised model is anchored: at the makers of the values that it writes, else at the
-node that its name tells. What a fused node took in is then whatever lies between its anchors and values that still exist.
+ONNX Runtime keeps no metadata in its optimised model, but it keeps names. A value that survives the rewrites has its old
+name. A node made from others is named after one of them (`node_MatMul/MatMulScaleFusion/`) or after its output
+(`relu_nchwc`). So each node of the optimised model is anchored at the producers of the values that it writes, or at the
+node that its name contains. A fused node then includes everything between its anchors and values that still exist.
 
-A node that changes no values, as a Reorder before a convolution, has no origin; it is counted for the one whose value it
-hands on, and said to be inferred.
+A node that changes no values, such as a Reorder before a convolution, has no origin of its own. It gets the origin of the
+value that it copies, marked as inferred.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Confidence
 
-_HANDS_ON = frozenset(
+_COPIES = frozenset(
     {"ReorderInput", "ReorderOutput", "MemcpyFromHost", "MemcpyToHost", "Cast", "Transpose", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
 )
-"""Operators that ONNX Runtime puts between nodes; one that was in the model before is known by its name."""
+"""Operators that ONNX Runtime inserts between nodes; those of the original model are known by name."""
 
 _ALWAYS_INSERTED = frozenset({"ReorderInput", "ReorderOutput", "MemcpyFromHost", "MemcpyToHost"})
 _NAME_ENDS = ("_nchwc", "_transformed", "_nhwc")
@@ -40,12 +40,12 @@ class Origin:
     Attributes:
         kernel: Its name, as in a profile.
         op_type: Its operator.
-        onnx_nodes: Nodes of the model as it was that it computes, in their order there.
+        onnx_nodes: Nodes of the original model that it computes, in their order there.
         onnx_ops: Their operators.
-        node: FX node that makes its output; None when that is not known.
+        node: FX node that computes its output; None if unknown.
         nodes: Every FX node that it computes.
         confidence: How sure that is.
-        candidates: FX nodes of which it may come from any, where that is all that is known.
+        candidates: FX nodes that it may come from, if nothing more exact is known.
     """
 
     kernel: str
@@ -59,13 +59,13 @@ class Origin:
 
 
 def origins(before: onnx.ModelProto, after: onnx.ModelProto, kernels: Mapping[str, str], compute: Sequence[str]) -> dict[str, Origin]:
-    """Walk back from kernels by the optimised model.
+    """Trace kernels back through the optimised model.
 
     Args:
         before: The model that the session was made from, labelled by `node_provenance.assign_provenance`.
-        after: What ONNX Runtime made of it, with `optimized_model_filepath`.
-        kernels: Kernel name -> operator, as in a profile, in the order in which they ran first.
-        compute: Names of the FX nodes of the partition, in order; a label that names none of them, as an input does, is no origin.
+        after: The model as optimised by ONNX Runtime, written to `optimized_model_filepath`.
+        kernels: Kernel name -> operator, as in a profile, in the order of their first runs.
+        compute: Names of the FX nodes of the partition, in order; provenance that names none of them, such as an input, is no origin.
 
     Returns:
         Kernel name -> origin.
@@ -84,10 +84,10 @@ def origins(before: onnx.ModelProto, after: onnx.ModelProto, kernels: Mapping[st
 
 
 def _with_names(after: onnx.ModelProto, kernels: Mapping[str, str]) -> tuple[onnx.ModelProto, list[str]]:
-    """The optimised model with names for nodes that have none, where it lists its nodes in the order in which they ran.
+    """Name the nameless nodes of the optimised model, if it lists its nodes in the order in which they ran.
 
-    A profile calls such a node after its operator and a number that the model does not tell. Where all named nodes, and all
-    operators of the others, stand in both in the same order, the places tell which is which.
+    A profile names such a node after its operator and a number that is not in the model. If the model and the profile list all
+    named nodes, and the operators of the others, in the same order, they are matched by position.
     """
     names = {node.name for node in after.graph.node if node.name}
     listed = [node.name or node.op_type for node in after.graph.node]
@@ -102,7 +102,7 @@ def _with_names(after: onnx.ModelProto, kernels: Mapping[str, str]) -> tuple[onn
 
 
 def _agreed(name: str, op_type: str, found: list[Origin]) -> Origin:
-    """The origin of a kernel; of several that it may have, as nodes without a name do, what they agree on."""
+    """The origin of a kernel. If several are possible, as for nameless nodes, what they have in common."""
     if len(found) == 1:
         return replace(found[0], kernel=name)
     nodes = {origin.node: None for origin in found}
@@ -113,7 +113,7 @@ def _agreed(name: str, op_type: str, found: list[Origin]) -> Origin:
 
 
 def origins_by_name(before: onnx.ModelProto, kernels: Mapping[str, str], compute: Sequence[str]) -> dict[str, Origin]:
-    """Walk back by names alone, for providers whose optimised model cannot be written.
+    """Trace kernels back by name only, for providers whose optimised model cannot be written.
 
     Args:
         before: As for `origins`.
@@ -153,7 +153,7 @@ def _named(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
 
 
 def _known_name(name: str, known: Collection[str]) -> str | None:
-    """The longest known name that a made-up one begins with: `node_Gemm_39` for `fused node_Gemm_39/GemmActivationFusion/`."""
+    """The longest known name that a generated one begins with: `node_Gemm_39` for `fused node_Gemm_39/GemmActivationFusion/`."""
     for start in _NAME_STARTS:
         name = name.removeprefix(start)
     while name:
@@ -166,7 +166,7 @@ def _known_name(name: str, known: Collection[str]) -> str | None:
 
 @dataclass(slots=True)
 class _Graphs:
-    """One graph of the model as it was and what became of it; bodies of control flow are further such pairs."""
+    """A graph of the original model and its optimised form; bodies of control flow are further such pairs."""
 
     before: onnx.GraphProto
     after: onnx.GraphProto
@@ -187,7 +187,7 @@ class _Graphs:
 
     def walk(self) -> Iterator[Origin]:
         nodes = list(self.after.node)
-        for node in reversed(nodes):  # users first: they tell what a value without its old name stands for
+        for node in reversed(nodes):  # readers first: they show what a renamed value stands for
             self._anchor(node)
         claimed = {made.name for anchors in self.anchors.values() for made in anchors}
         kept = self.makers_now.keys() | {value.name for value in (*self.after.input, *self.after.initializer)}
@@ -210,7 +210,7 @@ class _Graphs:
             yield self._inserted(node, known)
 
     def _anchor(self, node: onnx.NodeProto) -> None:
-        """Find what a node certainly computes, and what its inputs stand for."""
+        """Find the nodes that a node certainly computes, and what its inputs stand for."""
         values = [self.stands_for.get(value, value) for value in node.output if value]
         makers = _distinct(self.makers[value] for value in values if value in self.makers)
         same = self.everywhere.get(node.name)
@@ -219,7 +219,7 @@ class _Graphs:
             if source and source not in self.makers and values[0] in self.makers:
                 self.stands_for.setdefault(source, values[0])
             return
-        anchors = makers or ([same] if same is not None and same.op_type == node.op_type else self._told_by_name(node))
+        anchors = makers or ([same] if same is not None and same.op_type == node.op_type else self._anchored_by_name(node))
         if anchors:
             self.anchors[id(node)] = anchors
             self._match_inputs(node, anchors)
@@ -227,29 +227,29 @@ class _Graphs:
     def _is_inserted(self, node: onnx.NodeProto, makers: list[onnx.NodeProto], same: onnx.NodeProto | None) -> bool:
         if node.op_type in _ALWAYS_INSERTED:
             return True
-        if node.op_type not in _HANDS_ON or (same is not None and same.op_type == node.op_type):
+        if node.op_type not in _COPIES or (same is not None and same.op_type == node.op_type):
             return False
-        # One that reads what the maker of its value read does the maker's work, under another operator: Cast for CastLike.
+        # A node with an input of the value's producer replaces the producer by another operator: Cast for CastLike.
         return not any(maker.op_type == node.op_type or set(node.input) & set(maker.input) for maker in makers)
 
-    def _told_by_name(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    def _anchored_by_name(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         name = node.name
         for end in _NAME_ENDS:
             stem = name.split(end)[0] if end in name else name
             if stem != name and stem in self.makers:
                 return [self.makers[stem]]
         known = _known_name(name, self.everywhere)
-        return [] if known is None or node.op_type in _HANDS_ON else [self.everywhere[known]]
+        return [] if known is None or node.op_type in _COPIES else [self.everywhere[known]]
 
     def _match_inputs(self, node: onnx.NodeProto, anchors: list[onnx.NodeProto]) -> None:
-        """The inputs of a node that is still what it was stand for those it had, place by place."""
+        """The inputs of an unchanged node stand for its old inputs, position by position."""
         if len(anchors) == 1 and anchors[0].op_type == node.op_type:
             for now, then in zip(node.input, anchors[0].input, strict=False):
                 if now and now not in self.makers and then in self.makers:
                     self.stands_for.setdefault(now, then)
 
     def _taken(self, anchors: list[onnx.NodeProto], kept: Collection[str], claimed: Collection[str]) -> list[onnx.NodeProto]:
-        """The anchors and every node before them whose values exist no longer and that nobody else computes."""
+        """The anchors, and every node before them whose values no longer exist and that no other node computes."""
         found = {node.name: node for node in anchors}
         waiting = list(anchors)
         while waiting:
@@ -265,7 +265,7 @@ class _Graphs:
         nodes = tuple(sorted({name for label in known for name in label.nodes}, key=lambda name: self.compute.get(name, -1)))
         last = [label for made in anchors if (label := node_provenance.provenance_of(made)).node in self.compute] or known[-1:]
         if not last:
-            return None  # it turns an input, which no FX node makes
+            return None  # it permutes an input, which no FX node computes
         alone = len(taken) == 1 and taken[0].op_type == node.op_type
         sure: Confidence = last[-1].confidence if alone or last[-1].inferred else "fused"
         return Origin(
@@ -279,7 +279,7 @@ class _Graphs:
         )
 
     def _inserted(self, node: onnx.NodeProto, known: Mapping[str, Origin]) -> Origin:
-        """What ONNX Runtime put in hands on a value: that of who makes it, else what the first reader needs."""
+        """Origin of an inserted node: its producer's, else its first consumer's."""
         neighbours = (*self._along(node, known, backwards=True), *self._along(node, known, backwards=False))
         served = next((origin for origin in neighbours if origin.node), None)
         if served is None:
@@ -287,7 +287,7 @@ class _Graphs:
         return Origin(kernel=node.name, op_type=node.op_type, node=served.node, nodes=(str(served.node),), confidence="inferred")
 
     def _along(self, node: onnx.NodeProto, known: Mapping[str, Origin], *, backwards: bool) -> Iterator[Origin]:
-        """The nearest origins before or after a node, past others that were put in as well."""
+        """The nearest origins before or after a node, skipping other inserted nodes."""
         waiting, seen = [node], {node.name}
         while waiting:
             for other in self._next_to(waiting.pop(0), backwards=backwards):
@@ -313,7 +313,7 @@ class _Graphs:
 
 
 def _read_by(node: onnx.NodeProto) -> Iterator[str]:
-    """Values that a node reads, also from within its bodies."""
+    """Values that a node reads, including those read inside its bodies."""
     yield from node.input
     for _, body in node_provenance.subgraphs_of(node):
         for inner in body.node:

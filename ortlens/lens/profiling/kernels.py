@@ -1,7 +1,7 @@
-"""Where the time inside ONNX Runtime goes: each partition profiled in a session of its own, next to the one that runs.
+"""Profiles each partition in a second session beside the one that runs, to see where the time inside ONNX Runtime goes.
 
-ONNX Runtime's profiler makes a run longer, so its totals are never told. Profiled runs alternate with plain ones of the same
-inputs, in the session that really runs; the plain ones say how long a run takes, the profiled ones how it is divided.
+ONNX Runtime's profiler slows a run down, so its totals are not reported. Profiled runs alternate with plain runs of the session in
+use, on the same inputs. The plain runs give the time of a run, the profiled ones its division among kernels.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
     from ortlens.trace.recorder import Recorder
 
 _MAX_CALLS = 3
-"""How often the target is called at most: a call may compile graphs anew, which are profiled in the next one."""
+"""Most calls of the target: a call may compile more graphs, which the next one profiles."""
 
 
 _MAX_EVENTS = 100_000
-"""Kernels that are written down for one session; each takes some 700 bytes in the file, and more when it is read."""
+"""Most kernel events of one session; each takes some 700 bytes in the file, and more when read."""
 
 _LARGE = 1024
-"""Bytes; larger constants are left out of the optimised model that is kept."""
+"""Bytes; larger constants are removed from the optimised model before it is kept."""
 
 
 class _RunTimes(RunLog):
-    """The time inside ONNX Runtime of each run, one after the other."""
+    """The time inside ONNX Runtime of each run, in order."""
 
     __slots__ = ("runs_ns",)
 
@@ -76,7 +76,7 @@ class _Sitting:
     counter: Iterator[int] = field(default_factory=itertools.count)
 
     def measure(self, args: tuple[Any, ...], repeat: int, step: Callable[[int], None]) -> None:
-        """Run the same inputs with and without the profiler, in turn and after one run each that does not count."""
+        """Run the same inputs in turns with and without the profiler, after one warm-up run each."""
         plain = uncounted(self.runner, self.twin.info.session, log=self.plain)
         profiled = uncounted(self.runner, self.twin.session, log=self.profiled)
         group = next(self.counter)
@@ -89,14 +89,14 @@ class _Sitting:
         step(repeat - affordable)
 
     def _affordable(self, repeat: int) -> int:
-        """Fewer repeats where the profile would grow too large; one at least."""
+        """Fewer repeats if the profile would grow too large; at least one."""
         affordable = _MAX_EVENTS // max(len(self.twin.model.graph.node), 1) - len(self.groups) - 1
         return max(min(repeat, affordable), 1)
 
 
 @dataclass(slots=True)
 class _Profiler:
-    """Goes around every run of a partition while the target is called."""
+    """Intercepts every run of a partition while the target is called."""
 
     repeat: int
     folder: Path
@@ -111,7 +111,7 @@ class _Profiler:
     def around(
         self, runner: PartitionRunner, graph: CompiledGraph, inner: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]
     ) -> tuple[Any, ...]:
-        """Run as ever, then profile; what goes wrong in that is the lens's affair alone."""
+        """Run as usual, then profile. A failure of the profiling is recorded and does not reach the caller."""
         outputs = inner(*args)
         # PyTorch may run a backward graph in a thread of its own.
         if runner in self.failures or (threading.get_ident() != self.thread and graph.lowered.phase != "backward"):
@@ -153,9 +153,9 @@ def profile(targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...],
 
     Args:
         targets: What was compiled; the first target is called.
-        recorder: The lens's.
-        args: Arguments of the target.
-        kwargs: Likewise.
+        recorder: Where the kernels go.
+        args: Positional arguments of the target.
+        kwargs: Keyword arguments of the target.
         repeat: How often each run of a session is repeated with the profiler, and as often without.
 
     Raises:
@@ -173,7 +173,7 @@ def profile(targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...],
                     break
         graphs = {runner: graph for graph in targets.graphs() for runner in graph.runners}
         for sitting in profiler.sittings.values():
-            _told(sitting, graphs.get(sitting.runner), profiler, recorder)
+            _recorded(sitting, graphs.get(sitting.runner), profiler, recorder)
         for runner, error in profiler.failures.items():
             _failed(recorder, graphs.get(runner), runner, error)
     if not profiler.sittings and not profiler.failures:
@@ -183,7 +183,7 @@ def profile(targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...],
 
 
 def _call_watched(targets: CompiledTargets, profiler: _Profiler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Call the target once; whether sessions were made meanwhile that were not profiled yet."""
+    """Call the target once. Returns whether the call created sessions, which are not profiled yet."""
     with contextlib.ExitStack() as stack:
         for graph in targets.graphs():
             for runner in graph.runners:
@@ -196,8 +196,8 @@ def _call_watched(targets: CompiledTargets, profiler: _Profiler, args: tuple[Any
     return bool(after - before)
 
 
-def _told(sitting: _Sitting, graph: CompiledGraph | None, profiler: _Profiler, recorder: Recorder) -> None:
-    """Turn the profile of one session into records; a failure becomes a finding."""
+def _recorded(sitting: _Sitting, graph: CompiledGraph | None, profiler: _Profiler, recorder: Recorder) -> None:
+    """Record the profile of one session; a failure becomes a finding."""
     session_id = sitting.twin.session_id
     written = Path(sitting.twin.session.end_profiling())
     if graph is None or session_id is None or sitting.runner in profiler.failures:
@@ -212,11 +212,11 @@ def _record(  # noqa: PLR0913, PLR0917 - one call site
     sitting: _Sitting, written: Path, graph: CompiledGraph, session_id: str, cost: profiler_overhead.Cost, recorder: Recorder
 ) -> None:
     model, optimized = sitting.twin.model, _optimized(sitting)
-    read = profiles.read_profile(written, sitting.groups, _bodies(optimized or model), cost.untold)
+    read = profiles.read_profile(written, sitting.groups, _bodies(optimized or model), cost.after_event)
     known = _origins(sitting, optimized, {kernel.name: kernel.op_type for kernel in read.kernels})
     plain, profiled = (_settled(times.runs_ns, sitting.groups) for times in (sitting.plain, sitting.profiled))
     total_ns = round(plain)
-    times = divided([kernel.total_ns for kernel in read.kernels], [kernel.calls for kernel in read.kernels], total_ns, cost.told)
+    times = divided([kernel.total_ns for kernel in read.kernels], [kernel.calls for kernel in read.kernels], total_ns, cost.in_event)
     nodes = {
         node.node: node for node in recorder.records(r.Node) if graph.context.reporter and node.graph_id == graph.context.reporter.graph_id
     }
@@ -242,7 +242,7 @@ def _record(  # noqa: PLR0913, PLR0917 - one call site
 
 
 def _settled(runs_ns: list[int], groups: list[int | None]) -> float:
-    """Time of all runs that count, the faster half of each repeated call standing for all of it."""
+    """Time of all counted runs, estimated from the faster half of the runs of each call."""
     by_group: dict[int, list[int]] = {}
     for group, time in zip(groups, runs_ns, strict=True):
         if group is not None:
@@ -251,7 +251,7 @@ def _settled(runs_ns: list[int], groups: list[int | None]) -> float:
 
 
 def _optimized(sitting: _Sitting) -> onnx.ModelProto | None:
-    """The model as ONNX Runtime rewrote it, without its weights; None when its provider has none to write."""
+    """The model as optimised by ONNX Runtime, without its weights; None if the provider cannot write it."""
     import onnx
 
     path = sitting.folder / "optimized.onnx"
@@ -263,7 +263,7 @@ def _optimized(sitting: _Sitting) -> onnx.ModelProto | None:
         *(body for node in node_provenance.iter_nodes(model.graph) for _, body in node_provenance.subgraphs_of(node)),
     ):
         for tensor in graph.initializer:
-            if len(tensor.raw_data) > _LARGE:  # the user's session options leave weights inside
+            if len(tensor.raw_data) > _LARGE:  # with the user's session options, weights stay inside the model
                 tensor.ClearField("raw_data")
                 tensor.data_location = onnx.TensorProto.EXTERNAL
                 tensor.external_data.add(key="location", value="weights.bin")
@@ -271,7 +271,7 @@ def _optimized(sitting: _Sitting) -> onnx.ModelProto | None:
 
 
 def _bodies(model: onnx.ModelProto) -> dict[str, str]:
-    """Kernel in a body of control flow -> kernel that runs the body."""
+    """Map each kernel in a body of control flow to the kernel that runs the body."""
     return {
         inner.name: outer.name
         for outer in node_provenance.iter_nodes(model.graph)
@@ -320,9 +320,9 @@ def _row(  # noqa: PLR0913, PLR0917 - one call site
 
 
 def _place(origin: kernel_origins.Origin, nodes: Mapping[str, r.Node]) -> r.Node | None:
-    """The node that says where a kernel comes from: the one that makes its output, else another that it computes and that knows.
+    """The node whose source line a kernel gets: the one that computes its output, else another one with a known line.
 
-    Of nodes that it may come from, what they agree on.
+    If only candidates are known, the line and module that all of them share.
     """
     names = (origin.node or "", *reversed(origin.nodes))
     known = [nodes[name] for name in names if name in nodes]
@@ -341,7 +341,7 @@ def _failed(recorder: Recorder, graph: CompiledGraph | None, runner: PartitionRu
             severity="warning",
             title=f"{subject or 'a partition'} could not be profiled; it has no kernels",
             evidence=f"{type(error).__name__}: {error}"[:2000],
-            hazard="Its time is known as a whole only. The model's answer is right.",
-            mitigation="Call profile() again, with a smaller repeat where the evidence speaks of runs that are missing.",
+            hazard="Only its total time is known. The results of the model are correct.",
+            mitigation="Call profile() again, with a smaller repeat if the evidence mentions missing runs.",
         )
     )

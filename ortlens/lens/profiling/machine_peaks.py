@@ -1,7 +1,7 @@
-"""What the machine can do at most, measured: floating-point operations and bytes per second through ONNX Runtime.
+"""Peak speed of the machine: floating-point operations and bytes per second, measured with ONNX Runtime.
 
-A kernel is judged by what the same library reaches on the same cores with the same number of threads, not by a data sheet.
-Measured on demand, once per process, element type and number of threads; the figures go into every capture made after.
+A kernel is compared with what the same library reaches on the same cores with the same number of threads, not with a data sheet.
+Peaks are measured on demand, once per process, element type and number of threads; every later capture contains them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ortlens.trace.recorder import Recorder
 
 _SIZE = 512
-"""Rows and columns of the product: 0.27 GFLOP on 3 MB; of 384 to 1536 the best or close to it where it was tried."""
+"""Rows and columns of the product: 0.27 GFLOP on 3 MB; the best or nearly the best of 384 to 1536 on the machines tried."""
 
 _LENGTH = 16 << 20
 """Elements that are read and written: 64 MiB each way, beyond any cache."""
@@ -50,10 +50,10 @@ def measured() -> Mapping[str, str]:
 
 
 def measure(dtypes: set[str], threads: int) -> None:
-    """Measure the peaks of the CPU that are not known yet: half a second for each.
+    """Measure the peaks of the CPU that are not known yet, half a second each.
 
     Args:
-        dtypes: Element types; all but `float32` and `float64` are passed over, since ONNX Runtime computes them in those.
+        dtypes: Element types; only `float32` and `float64` are measured: ONNX Runtime computes the others in these.
         threads: Threads that work on one operator.
     """
     with _LOCK:
@@ -67,9 +67,9 @@ def measure(dtypes: set[str], threads: int) -> None:
 
 
 def measure_peaks(recorder: Recorder) -> None:
-    """Measure the peaks that the kernels of a profile are held against; nothing where all kernels are short.
+    """Measure the peaks that the kernels of a profile are compared with; nothing if all kernels are short.
 
-    The figures go into the environment of every capture made after. What fails becomes a finding.
+    The figures go into the environment of every later capture. A failure becomes a finding.
 
     Args:
         recorder: Holds the kernels, and their sessions and nodes.
@@ -81,7 +81,7 @@ def measure_peaks(recorder: Recorder) -> None:
     try:
         for threads in {session.threads or usable_cores() for session in sessions}:
             measure(dtypes, threads)
-    except Exception as error:  # noqa: BLE001 - a guard of the lens: a profile is a profile without it too
+    except Exception as error:  # noqa: BLE001 - a guard of the lens: the profile is useful without it
         lens_failure(recorder, "measuring what the machine reaches", error)
 
 
@@ -135,7 +135,7 @@ def _best(run: Callable[[], object]) -> int:
     run()
     times: list[int] = []
     deadline = time.perf_counter_ns() + _BUDGET_NS
-    while len(times) < _REPEATS and (len(times) < 3 or time.perf_counter_ns() < deadline):  # noqa: PLR2004 - one may be disturbed
+    while len(times) < _REPEATS and (len(times) < 3 or time.perf_counter_ns() < deadline):  # noqa: PLR2004 - two may be disturbed
         started = time.perf_counter_ns()
         run()
         times.append(time.perf_counter_ns() - started)

@@ -1,8 +1,8 @@
-"""What ONNX Runtime's profiler adds to the time that it tells of a kernel, measured on this machine.
+"""Overhead of ONNX Runtime's profiler per kernel, measured on this machine.
 
-It writes down sizes and shapes between its two readings of the clock, so that a kernel of 0.2 us is told to take 2. A
-model of nothing but such kernels says how much that is: two lengths of it, run without the profiler, give the true time of
-one kernel, with all that a run does around it left out.
+The profiler records sizes and shapes between its two readings of the clock, so that it reports 2 us for a kernel of 0.2 us.
+Models of nothing but such kernels show how much that is: the difference between two lengths, run without the profiler, is the
+true time of the additional kernels, without the overhead of a run.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ class Cost(NamedTuple):
     """What the profiler costs per call of a kernel, in ns.
 
     Attributes:
-        told: How much longer it says that the kernel takes than it does.
-        untold: What it takes beyond that, after its second reading of the clock: a kernel of control flow is told to take that for
-            every kernel of its body.
+        in_event: What it adds to the reported time of the kernel.
+        after_event: What it takes after its second reading of the clock: reported as part of the kernel of control flow, if the kernel
+            runs in the body of one.
     """
 
-    told: float
-    untold: float
+    in_event: float
+    after_event: float
 
 
 def measure_cost() -> Cost:
-    """Find out what the profiler costs; takes about 0.15 s.
+    """Measure the overhead of the profiler; takes about 0.15 s.
 
     Returns:
-        The cost, about 1800 and 2500 ns on common machines.
+        The overhead, about 1800 and 2500 ns on common machines.
     """
     short, long = _session(_SHORT, None), _session(_LONG, None)
     with tempfile.TemporaryDirectory(prefix="ortlens-profile-") as folder:
@@ -45,7 +45,7 @@ def measure_cost() -> Cost:
         times: dict[int, list[int]] = {_SHORT: [], _LONG: []}
         watched: list[int] = []
         feed = _feed()
-        for _ in range(_ROUNDS):  # in turn: what else goes on in the machine meets all of them
+        for _ in range(_ROUNDS):  # in turns, so that other load affects all of them alike
             for length, session in ((_SHORT, short), (_LONG, long)):
                 started = time.perf_counter_ns()
                 session.run(None, feed)
@@ -54,13 +54,13 @@ def measure_cost() -> Cost:
             profiled.run(None, feed)
             watched.append(time.perf_counter_ns() - started)
         events = json.loads(Path(profiled.end_profiling()).read_bytes())
-    told = [1000 * int(event["dur"]) for event in events if event.get("cat") == "Node"][_LONG * _WARM :]
+    reported = [1000 * int(event["dur"]) for event in events if event.get("cat") == "Node"][_LONG * _WARM :]
     true = (quiet_mean(times[_LONG][_WARM:]) - quiet_mean(times[_SHORT][_WARM:])) / (_LONG - _SHORT)
-    if not told:
+    if not reported:
         return Cost(0.0, 0.0)
-    inside = max(quiet_mean(told) - max(true, 0.0), 0.0)
+    inside = max(quiet_mean(reported) - max(true, 0.0), 0.0)
     whole = (quiet_mean(watched[_WARM:]) - quiet_mean(times[_LONG][_WARM:])) / _LONG
-    return Cost(told=inside, untold=max(whole - inside, 0.0))
+    return Cost(in_event=inside, after_event=max(whole - inside, 0.0))
 
 
 def _session(length: int, folder: str | None) -> Any:

@@ -1,8 +1,8 @@
-"""Reading a profile of ONNX Runtime: how long each kernel took in the runs that count.
+"""Reads a profile of ONNX Runtime: how long each kernel took in the counted runs.
 
-The file holds an event per session, run and kernel, each on its line, in microseconds. A kernel of control flow holds the kernels of its
-body within its own time; here a time is a kernel's own. The faster half of the runs is averaged: the others were interrupted
-more, and a median would only know whole microseconds.
+The file has one event per line for each session, run and kernel, in microseconds. The event of a control flow kernel includes the
+kernels of its body; here a time is the kernel's own. The faster half of the runs is averaged: the others were interrupted more, and a
+median would be limited to whole microseconds.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _SUFFIX = "_kernel_time"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTime:
-    """What the profile tells of one kernel.
+    """Times of one kernel.
 
     Attributes:
         name: Name of the node in the optimised model.
         op_type: Its operator.
-        provider: Execution provider that ran it; empty where the profile does not tell.
-        calls: How often it ran in the runs that count.
+        provider: Execution provider that ran it; empty if the profile does not report it.
+        calls: How often it ran in the counted runs.
         total_ns: Its own time in them, under the profiler.
-        bytes: Bytes that a call reads and writes; None where the profile does not tell.
+        bytes: Bytes that a call reads and writes; None if the profile does not report it.
     """
 
     name: str
@@ -43,12 +43,12 @@ class KernelTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What a profile tells.
+    """The content of a profile.
 
     Attributes:
         kernels: In the order in which they first ran.
-        arena_bytes: The most that the allocator held for activations at a time; None where the profile does not tell.
-        arena_held_bytes: The most that it had taken from the system; likewise.
+        arena_bytes: Most bytes that the allocator held for activations at a time; None if the profile does not report it.
+        arena_held_bytes: Most bytes that it had taken from the system; likewise.
     """
 
     kernels: tuple[KernelTime, ...]
@@ -56,8 +56,8 @@ class Profile:
     arena_held_bytes: int | None
 
 
-class ProfileIncomplete(Exception):  # noqa: N818 - said of a file
-    """The profile ends before the last run: ONNX Runtime keeps a million events and drops what comes after."""
+class ProfileIncomplete(Exception):  # noqa: N818 - describes a file
+    """The profile ends before the last run: ONNX Runtime keeps a million events and drops the rest."""
 
 
 def read_profile(path: Path, groups: Sequence[int | None], bodies: Mapping[str, str], nested_ns: float = 0.0) -> Profile:
@@ -67,13 +67,13 @@ def read_profile(path: Path, groups: Sequence[int | None], bodies: Mapping[str, 
         path: As returned by `end_profiling`.
         groups: For each run of the session, the number of the call that it repeats; None for a run that does not count.
         bodies: Kernel in a body of control flow -> kernel that runs the body.
-        nested_ns: What the profiler takes for a kernel beyond what it tells of it, which counts for the kernel that runs the body.
+        nested_ns: Overhead of the profiler after each event, which the event of the kernel that runs the body includes.
 
     Returns:
         The kernels with their own times.
 
     Raises:
-        ProfileIncomplete: There are fewer runs in it than were made.
+        ProfileIncomplete: The profile has fewer runs than were made.
     """
     starts = sorted(int(event["ts"]) for event in _events(path, "model_run") if event.get("name") == "model_run")
     if len(starts) != len(groups):
@@ -86,7 +86,7 @@ def read_profile(path: Path, groups: Sequence[int | None], bodies: Mapping[str, 
 
 
 def _events(path: Path, marker: str) -> Iterator[Mapping[str, Any]]:
-    """The events on lines with a text in them. ONNX Runtime writes a line per event, so that a large file is never held whole."""
+    """The events on lines that contain a text. ONNX Runtime writes one line per event, so large files are read line by line."""
     with path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             if marker in line:
@@ -129,7 +129,7 @@ class _Reader:
         own: dict[str, dict[int, float]] = {name: dict(runs) for name, runs in self._micros.items()}
         for name, parent in bodies.items():
             if name in self._micros and parent in own:
-                for run, micros in self._micros[name].items():  # all of the kernel, with what is in its own bodies
+                for run, micros in self._micros[name].items():  # the whole kernel, including its own bodies
                     own[parent][run] = own[parent].get(run, 0) - micros - nested * self._times[name][run]
         return Profile(
             kernels=tuple(self._kernel(name, own[name]) for name in self._facts if self._calls[name]),
@@ -152,7 +152,7 @@ class _Reader:
 
 
 def quiet_mean(values: Sequence[float]) -> float:
-    """The mean of the faster half: what else goes on in a machine only ever makes a run longer.
+    """The mean of the faster half: other load on the machine can only make a run longer.
 
     Args:
         values: At least one.
@@ -170,7 +170,7 @@ def _touched(args: Mapping[str, Any]) -> int | None:
 
 
 class _Memory:
-    """What the events tell of the allocator: it held something before the first kernel, which are weights that were packed."""
+    """Memory of the allocator. What it held before the first kernel are packed weights, which do not count."""
 
     def __init__(self) -> None:
         self._before: int | None = None

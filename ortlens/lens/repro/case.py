@@ -43,14 +43,14 @@ NoneType = type(None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is to be reproduced.
+    """A partition or an operator to reproduce.
 
     Attributes:
-        name: As it is called in the records: `p0`, or the name of a node.
+        name: Its id in the records: `p0`, or the name of a node.
         graph: Its graph.
         part: Its nodes.
-        runner: The partition, when it is a whole one.
-        reason: Why PyTorch runs it, when it does; the code and the words.
+        runner: Its runner, if it is a whole partition.
+        reason: Why PyTorch runs it, as code and text; None if ONNX Runtime does.
     """
 
     name: str
@@ -62,14 +62,14 @@ class Subject:
 
 @dataclass(slots=True, kw_only=True)
 class Case:
-    """What is written of a subject.
+    """The files of a subject, as data.
 
     Attributes:
         subject: The subject.
         program: Text of a module with a function `forward`.
         model: The ONNX model; None where there is no ONNX function.
         facts: The entry in `spec.json`.
-        values: Values of inputs that are to be kept, by name.
+        values: Values of inputs to keep, by name.
         ops: Operators with their counts, most frequent first.
     """
 
@@ -82,14 +82,14 @@ class Case:
 
 
 def case_of(subject: Subject, seen: Sequence[Any] | None, *, real_inputs: bool, weights: bool, source: bool) -> Case:
-    """Put together what is written of a subject.
+    """Build the case of a subject.
 
     Args:
         subject: The subject.
-        seen: Values of its inputs in a call; None when there was none.
-        real_inputs: Keep these values, weights apart.
+        seen: Values of its inputs in a call; None without a call.
+        real_inputs: Keep these values, except those of weights.
         weights: Keep the weights and constants.
-        source: Say in the program which of the user's lines its operators come from.
+        source: Name in the program the user's line that each operator comes from.
 
     Returns:
         The case.
@@ -136,9 +136,9 @@ def _title(subject: Subject, targets: Sequence[str]) -> str:
 
 
 def _with_open_constants(part: Partition, *, keep: bool) -> tuple[torch.fx.GraphModule, dict[str, torch.Tensor]]:
-    """The program with its constants as arguments, and those of them that may not be told.
+    """The program with its constants as arguments, and those of them that must stay private.
 
-    A constant of more than one floating-point number may be something learned; the model is then made anew without it.
+    A constant of more than one floating-point number may be learned; then the model is made again without it.
     """
     module = part.module
     graph, mapping = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
@@ -167,15 +167,15 @@ _CONSTANT = "ortlens_constant"
 def _inputs(
     subject: Subject, module: torch.fx.GraphModule, seen: Sequence[Any] | None, hidden: Mapping[str, torch.Tensor]
 ) -> list[tuple[dict[str, Any], Any]]:
-    """What is written of each argument of the program, and its value where it is known."""
+    """The entry in `spec.json` of each argument of the program, and its value where it is known."""
     known = subject.graph.weight_inputs()
     outer = iter(zip(subject.part.inputs, seen if seen is not None else [None] * len(subject.part.inputs), strict=True))
     found: list[tuple[dict[str, Any], Any]] = []
     for node in module.graph.find_nodes(op="placeholder"):
         if _CONSTANT in node.meta:
             value = node.meta[_CONSTANT]
-            may_be_told = node.name not in hidden and value.numel() <= _MAX_LITERAL and not _torch.is_fake(value)
-            written = as_literal(node.name, value) if may_be_told else described(node.name, value, value, kind="constant")
+            is_public = node.name not in hidden and value.numel() <= _MAX_LITERAL and not _torch.is_fake(value)
+            written = as_literal(node.name, value) if is_public else described(node.name, value, value, kind="constant")
             found.append((written, value))
             continue
         origin, value = next(outer)
@@ -185,14 +185,14 @@ def _inputs(
     return found
 
 
-_MAX_LITERAL = 4096  # elements of a constant that are written out
+_MAX_LITERAL = 4096  # elements of a constant that are written as literals
 
 
 # ----------------------------------------------------------------------------------------------------------- the model
 
 
 class _Model:
-    """The ONNX model of a subject, without weights, and how its session is made."""
+    """The ONNX model of a subject, without weights, and the configuration of its session."""
 
     def __init__(self, subject: Subject, module: torch.fx.GraphModule, hidden: Mapping[str, torch.Tensor]) -> None:
         runner = subject.runner
@@ -224,7 +224,7 @@ class _Model:
         ]
 
     def _freeze(self, subject: Subject, hidden: Mapping[str, torch.Tensor]) -> None:
-        """Weights that were constants of the session are constants here, with values that are handed over in memory."""
+        """Weights that were constants of the session are constants here, with values that are passed in memory."""
         graph, runner = subject.graph, subject.runner
         if runner is not None and runner.sessions:
             names = {weight.name for weight in runner.sessions[-1].frozen}
@@ -235,7 +235,7 @@ class _Model:
 
 
 def _with_inputs_for(module: torch.fx.GraphModule, hidden: Mapping[str, torch.Tensor]) -> torch.fx.GraphModule:
-    """The program with constants that may be told back in their place; the others stay arguments."""
+    """The program with public constants back in place; private ones stay arguments."""
     graph, mapping, owner = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node](), torch.nn.Module()
     for node in module.graph.nodes:
         if node.op == "placeholder" and _CONSTANT in node.meta and node.name not in hidden:
@@ -250,7 +250,7 @@ def _with_inputs_for(module: torch.fx.GraphModule, hidden: Mapping[str, torch.Te
 
 
 def _bare(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy without what leads back to the user's code."""
+    """A copy without metadata that refers to the user's code."""
     import onnx
 
     made = onnx.ModelProto()
@@ -268,7 +268,7 @@ def _bare(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _with_outside_values(model: Any, names: set[str]) -> tuple[onnx.ModelProto, list[str]]:
-    """The model with some inputs as constants whose bytes come from outside, and which those are."""
+    """The model with some inputs as constants whose bytes are passed separately, and the names of these."""
     import onnx
 
     kept, frozen = [], []
@@ -306,7 +306,7 @@ def _program(module: torch.fx.GraphModule, *, source: bool) -> str:
 
 
 def _import_of(name: str, value: Any) -> str:
-    """The line that brings a global of FX's code; only what torch and Python ship can be brought."""
+    """The import of a global of FX's code; only torch and the standard library can be imported."""
     home = str(getattr(value, "__module__", None) or getattr(value, "__name__", ""))
     top = home.partition(".")[0]
     if top not in ("torch", "math", "operator", "_operator", "builtins"):

@@ -1,7 +1,7 @@
-"""Evidence to hand on: a folder that runs a partition, or one operator, in PyTorch and in ONNX Runtime, without ortlens.
+"""Writes a folder that reproduces a partition, or one operator, in PyTorch and in ONNX Runtime, without ortlens.
 
-Nothing of the user's goes in unasked: inputs and weights are random numbers with the recorded statistics, the program is
-the operators, and files are written to a folder beside the one asked for, which takes its name when all is there.
+By default the folder contains no data of the user: inputs and weights are random numbers with the recorded statistics, and the
+program holds operators only. The files are written to a temporary folder beside the target, which is renamed when complete.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 _TEMPLATES = ("repro", "test_repro", "bench_repro")
 _RTOL = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
-"""Largest difference to let pass, over the larger of the value and the root mean square of its tensor."""
+"""Tolerance, relative to the larger of the value and the root mean square of its tensor."""
 
 _CHECK_LIMIT = 1 << 30
-"""Bytes of inputs and weights beyond which the folder is not run while it is made: they would be in memory twice."""
+"""Bytes of inputs and weights above which the folder is not tested: they would be in memory twice."""
 
 
-def write_repro(  # noqa: PLR0913 - one call site, whose arguments these are
+def write_repro(  # noqa: PLR0913 - the arguments of `Lens.repro`
     targets: CompiledTargets,
     subject_id: object,
     folder: str | os.PathLike[str],
@@ -57,9 +57,9 @@ def write_repro(  # noqa: PLR0913 - one call site, whose arguments these are
     Args:
         targets: What was compiled.
         subject_id: What to reproduce.
-        folder: Where to.
-        args: Arguments of the target; None: no call is made.
-        kwargs: Likewise.
+        folder: The folder to write.
+        args: Positional arguments of the target; None: no call is made.
+        kwargs: Keyword arguments of the target.
         real_inputs: Keep the values of the inputs.
         weights: Keep the weights.
         source: Quote the user's lines.
@@ -84,7 +84,7 @@ def write_repro(  # noqa: PLR0913 - one call site, whose arguments these are
         (made / "ISSUE.md").write_text(issue_of(cases, _checked(made, cases), source=source), encoding="utf-8")
         made.chmod(0o755)
         if target.exists():
-            target.rmdir()  # empty, as was seen above; else this raises
+            target.rmdir()  # empty, as checked above; otherwise this raises
         made.rename(target)
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
@@ -99,11 +99,11 @@ def _check_free(target: pathlib.Path) -> None:
         raise UsageError(f"the folder {target} is not empty; name one that does not exist yet, nothing is overwritten")
 
 
-# -------------------------------------------------------------------------------------------------- what is meant by it
+# -------------------------------------------------------------------------------------------------- what an id names
 
 
 def subjects_of(graphs: Sequence[CompiledGraph], subject_id: object) -> list[Subject]:
-    """What an id or a row of a frame names.
+    """Find what an id or a row of a frame names.
 
     Args:
         graphs: Those of a lens.
@@ -113,7 +113,7 @@ def subjects_of(graphs: Sequence[CompiledGraph], subject_id: object) -> list[Sub
         The partitions, or one node.
 
     Raises:
-        UsageError: There is none of that name, or several; the message lists what there is.
+        UsageError: Nothing has that name, or several nodes have; the message lists what there is.
     """
     reported = {reporter.graph_id: graph for graph in graphs if (reporter := graph.context.reporter) is not None}
     if not reported:
@@ -152,7 +152,7 @@ def _all_of(graph: CompiledGraph, graph_id: str) -> list[Subject]:
 
 
 def _node_meant(subject_id: object, whole: Mapping[str, Subject], reported: Mapping[str, CompiledGraph]) -> tuple[str | None, str]:
-    """Graph, if it is said, and node."""
+    """The graph, if it is given, and the node."""
     if isinstance(subject_id, str):
         return None, subject_id
     if isinstance(subject_id, tuple) and not hasattr(subject_id, "node") and len(subject_id) == 2:  # noqa: PLR2004 - graph and node
@@ -227,14 +227,14 @@ def _noting_node(subject: Subject, seen: dict[str, list[Any]], thread: int) -> C
 
 
 def _kept(value: Any) -> Any:
-    """A value as it is now: the run may write into it."""
+    """A copy of a value, because the run may write into it."""
     if not isinstance(value, torch.Tensor) or isinstance(value, torch.nn.Parameter):
         return value
     return value.detach().clone()
 
 
 def _gradients_for(targets: CompiledTargets, graph: CompiledGraph) -> contextlib.AbstractContextManager[object]:
-    """Gradients on or off, as when the graph was compiled: with the other, Dynamo would compile another graph."""
+    """Gradients on or off as when the graph was compiled; otherwise Dynamo would compile another graph."""
     if graph.lowered.phase != "inference":
         return torch.enable_grad()
     trained = any(isinstance(value, torch.Tensor) and value.requires_grad for _, value in graph.weight_inputs().values())
@@ -282,7 +282,7 @@ def _fill(folder: pathlib.Path, cases: Sequence[Case]) -> None:
 
 
 def _checked(folder: pathlib.Path, cases: Sequence[Case]) -> list[Outcome]:
-    """What the comparison of the folder says, case by case: rows, or why there are none."""
+    """Run the comparison of the folder; for each case its rows, or why there are none."""
     if sum(_input_bytes(case) for case in cases) > _CHECK_LIMIT:
         return ["not run while this was written: its inputs and weights are larger than 1 GiB"] * len(cases)
     scope = runpy.run_path(str(folder / "repro.py"))
@@ -294,7 +294,7 @@ def _outcome(compare: Callable[[Any], list[dict[str, Any]]], case: Any) -> Outco
         with _torch.quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return compare(case)
-    except Exception as error:  # noqa: BLE001 - whatever it raises is what there is to report
+    except Exception as error:  # noqa: BLE001 - the exception is the outcome to report
         return f"raised {type(error).__name__}: {without_paths(str(error))}"
 
 

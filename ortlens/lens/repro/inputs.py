@@ -1,4 +1,4 @@
-"""What the inputs of a reproduction are made from: shapes, dtypes and statistics instead of the values themselves."""
+"""Describes the inputs of a reproduction: shapes, dtypes and statistics instead of values."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import torch
 from ortlens import _torch
 
 STANDARD = "standard"
-"""Said of inputs of which no values were seen: normal numbers, and whole numbers of 0 and 1."""
+"""Statistics of inputs whose values were not seen: normal numbers, and integers of 0 and 1."""
 
 RECORDED = "recorded"
 _CHUNK = 1 << 20
 
 
 def described(name: str, meta: Any, value: Any, *, kind: str) -> dict[str, Any]:
-    """What a reproduction has to know of one input.
+    """Describe one input.
 
     Args:
         name: Its name in the program and in the model.
         meta: A fake tensor or a number, as found in `meta["val"]`.
-        value: Its value; None when none was seen.
+        value: Its value; None if it was not seen.
         kind: `input`, `weight`, `constant`, or `number`.
 
     Returns:
@@ -44,7 +44,7 @@ def described(name: str, meta: Any, value: Any, *, kind: str) -> dict[str, Any]:
 
 
 def as_literal(name: str, value: torch.Tensor) -> dict[str, Any]:
-    """A constant whose elements are told as they are.
+    """Describe a constant by its elements.
 
     Args:
         name: Its name in the program.
@@ -73,7 +73,7 @@ def _standard(dtype: torch.dtype, kind: str) -> dict[str, Any]:
 
 
 def statistics_of(tensor: torch.Tensor) -> dict[str, Any]:
-    """The figures that random values are drawn by.
+    """The statistics that random values are drawn from.
 
     Args:
         tensor: Real values, of any dtype that ONNX Runtime takes.

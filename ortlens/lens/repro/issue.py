@@ -1,4 +1,4 @@
-"""The text that goes with a reproduction: versions, command, what was expected and what came out, ready to be pasted."""
+"""The issue text of a reproduction: versions, command, expected and actual result, ready to paste."""
 
 from __future__ import annotations
 
@@ -15,41 +15,43 @@ if TYPE_CHECKING:
     from ortlens.lens.repro.case import Case
 
 Outcome: TypeAlias = list[dict[str, Any]] | str
-"""A row per compared output, or in words why there are none."""
+"""A row per compared output, or a text that says why there are none."""
 
 
 def versions() -> dict[str, str]:
-    """What the result depends on.
+    """Versions that the result depends on.
 
     Returns:
         Name -> version.
     """
     found = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
     for package in ("torch", "onnxruntime", "onnx", "onnxscript"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # the module knows of its build, as `2.13.0+cpu`
+        with contextlib.suppress(
+            importlib.metadata.PackageNotFoundError
+        ):  # the module's own version includes the build, such as `2.13.0+cpu`
             found[package] = getattr(sys.modules.get(package), "__version__", None) or importlib.metadata.version(package)
     return found
 
 
 def without_paths(text: str) -> str:
-    """Take folders out of a text.
+    """Remove folders from a text.
 
     Args:
         text: Such as the message of an exception.
 
     Returns:
-        The text, with file names alone and without colours.
+        The text, with bare file names and without colours.
     """
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     return re.sub(r"(?:[A-Za-z]:)?(?:[/\\][\w.@~+-]+)+[/\\](?=[\w.@~+-])", "", text)
 
 
 def issue_of(cases: Sequence[Case], outcomes: Sequence[Outcome], *, source: bool) -> str:
-    """The text of an issue, in Markdown.
+    """Write an issue in Markdown.
 
     Args:
-        cases: What was written.
-        outcomes: What comparing each gave.
+        cases: The cases in the folder.
+        outcomes: The outcome of comparing each.
         source: Whether the user's lines are in the folder.
 
     Returns:
