@@ -1,4 +1,4 @@
-"""Where a capture was made: versions and the machine."""
+"""The environment of a capture: versions and the machine."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ def environment() -> dict[str, str]:
 
 
 def chosen_options(options: OrtBackendOptions) -> dict[str, str]:
-    """The options of our backend that were not left at their defaults, for the head of a capture.
+    """The options of our backend that differ from their defaults, for the head of a capture.
 
     Args:
         options: The options.
 
     Returns:
-        `option_<name>` -> text; objects are told by their type, functions by their names.
+        `option_<name>` -> text; objects are represented by their type, functions by their names.
     """
     chosen = ((field.name, getattr(options, field.name), field.default) for field in fields(options))
-    return {f"option_{name}": _told(value) for name, value, default in chosen if value is not default and value != default}
+    return {f"option_{name}": _text_of(value) for name, value, default in chosen if value is not default and value != default}
 
 
-def _told(value: object) -> str:
+def _text_of(value: object) -> str:
     if isinstance(value, str | int | float | None):
         return str(value)[:_MAX_TEXT]
     if isinstance(value, os.PathLike):
         return str(value)[:_MAX_TEXT]
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_told(item)}" for key, item in value.items())[:_MAX_TEXT]
+        return ", ".join(f"{key}: {_text_of(item)}" for key, item in value.items())[:_MAX_TEXT]
     if isinstance(value, Sequence):
-        return ", ".join(told for item in value if (told := _told(item)))[:_MAX_TEXT]
+        return ", ".join(text for item in value if (text := _text_of(item)))[:_MAX_TEXT]
     if hasattr(value, "__dataclass_fields__"):
         return str(value)[:_MAX_TEXT]
     return str(getattr(value, "__qualname__", None) or f"an object of type {type(value).__name__}")[:_MAX_TEXT]

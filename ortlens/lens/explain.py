@@ -36,19 +36,19 @@ def explain(  # noqa: PLR0913 - the contract's own signature
 ) -> Callable[..., Lens]:
     """Compile a function or module, call it, and return the lens over it. Curried like `torch._dynamo.explain`.
 
-    Other compilations of the same function are left alone. Gradients are as the caller has them: under `torch.no_grad()`
-    the inference graph is compiled, otherwise the forward graph of a training step.
+    Other compilations of the same function are not affected. The caller's gradient mode applies: under `torch.no_grad()` the
+    inference graph is compiled, otherwise the forward graph of a training step.
 
     Args:
-        target: A function, an `nn.Module`, or a `torch.export.ExportedProgram`, which takes the same road without Dynamo.
+        target: A function, an `nn.Module`, or a `torch.export.ExportedProgram`, which is compiled without Dynamo.
         backend: As for `Lens`.
         options: As for `Lens`.
         dry_run: Analyse under fake tensors: graphs, partitions, reasons, FLOPs and bytes, without memory for weights and
-            without running anything. The model may be real, on the meta device, or built under a fake tensor mode. Where the
-            model's own Python asks a tensor for its values the analysis ends, with a finding.
+            without running anything. The model may be real, on the meta device, or built under a fake tensor mode. If the
+            model's own Python asks a tensor for its values, the analysis ends with a finding.
         dynamic: As for `torch.compile`.
-        calls: How often to call, the first call included; by default until the figures are stable, at most about a second.
-            Say 1 for targets with side effects.
+        calls: Number of calls, including the first; by default until the figures are stable, at most about a second.
+            Set 1 for targets with side effects.
         name: Name of the capture; by default the target's.
 
     Returns:
@@ -86,10 +86,10 @@ def explain_under(  # noqa: PLR0913 - those of `explain`
     dynamic: bool | None = None,
     calls: int | None = None,
 ) -> None:
-    """Do what `explain` does under a lens that is there already, and stays with what it saw when the target raises.
+    """Like `explain`, with an existing lens, which keeps what it recorded if the target raises.
 
     Args:
-        lens: A lens that has watched nothing yet.
+        lens: A lens that has recorded nothing yet.
         target: As for `explain`.
         args: Arguments of the target.
         kwargs: Likewise.
@@ -116,7 +116,7 @@ def _compiled(
 
 
 def _called(lens: Lens, target: Any, call: Callable[[], Any], calls: int | None) -> Any:
-    """Call once, which compiles, and then for stable figures, with a clock at every graph; what the last call returned."""
+    """Call once to compile, then for stable figures with a clock around every graph; returns the result of the last call."""
     with _compiling(target):
         result = call()
     if calls == 1:
@@ -125,7 +125,7 @@ def _called(lens: Lens, target: Any, call: Callable[[], Any], calls: int | None)
 
 
 def _compiling(target: Any) -> AbstractContextManager[object]:
-    """Progress of a first call. PyTorch traces without telling how far it is, for seconds where there are many modules."""
+    """Progress of a first call. PyTorch does not report the progress of tracing, which takes seconds for many modules."""
     modules = sum(1 for _ in target.modules()) if isinstance(target, torch.nn.Module) else 0
     return progress(f"tracing {_name_of(target)}", 0, "", at_once=modules > _MANY_MODULES)
 

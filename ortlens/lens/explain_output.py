@@ -1,4 +1,4 @@
-"""What `torch._dynamo.explain` returns, from a lens: the same names, with recompiles left out of the breaks."""
+"""The result of `torch._dynamo.explain`, made by a lens: the same names, but recompiles do not count as breaks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BreakReason:
         reason: What stopped the graph.
         user_stack: User frames, outermost first, as `file:line function`.
         graph_break: Always True.
-        occurrences: How many graph boundaries it makes.
+        occurrences: Number of graph boundaries that it causes.
     """
 
     reason: str
@@ -40,7 +40,7 @@ class ExplainOutput:
     Attributes:
         graphs: The FX graphs that Dynamo made, recompilations included.
         graph_count: How many there are.
-        graph_break_count: Boundaries between graphs that a break made. A recompile is no break.
+        graph_break_count: Boundaries between graphs that a break caused. A recompile is not a break.
         recompile_count: Compilations because a guard failed.
         break_reasons: The distinct breaks.
         op_count: Operations in all graphs.
@@ -54,7 +54,7 @@ class ExplainOutput:
     op_count: int
 
     def __str__(self) -> str:
-        """The counts and the reasons, one under the other."""
+        """The counts and the reasons, one per line."""
         lines = [
             f"Graph Count: {self.graph_count}",
             f"Graph Break Count: {self.graph_break_count}",
@@ -91,7 +91,7 @@ class ExplainOutput:
 def _table(reasons: tuple[BreakReason, ...]) -> StaticTable:
     return StaticTable(
         title="Break reasons",
-        help="Where PyTorch stopped a graph and started a new one, and how many boundaries between graphs that makes.",
+        help="Where PyTorch stopped a graph and started another, and how many boundaries between graphs this caused.",
         source="break_reasons",
         total=len(reasons),
         head=("reason", "where", "called from", "times"),

@@ -50,7 +50,7 @@ def test_the_rewrite_of_onnx_runtime_that_changes_the_numbers_is_named(monkeypat
     assert wrong.first_divergence.all()
     (finding,) = lens.findings[lens.findings.rule == "fusion_changes_numbers"].to_dict("records")
     assert re.search(
-        r"LayerNormFusionL[12] makes it, from optimisation level \w+ on: right without, wrong without all others", wrong.note.iloc[0]
+        r"LayerNormFusionL[12] causes it, from optimisation level \w+ on: right without, wrong without all others", wrong.note.iloc[0]
     )
     assert "LayerNormFusion" in finding["title"]
     assert 'optimization.disable_specified_optimizers", "LayerNormFusionL' in finding["mitigation"]
@@ -95,7 +95,7 @@ def test_a_transform_of_the_user_is_named() -> None:
     numerics = lens.verify(*args)
     (first,) = numerics[numerics.first_divergence].to_dict("records")
     assert first["node"] == "add"
-    assert "pre_ort_model_transforms makes it" in first["note"]
+    assert "pre_ort_model_transforms causes it" in first["note"]
 
 
 @torch.no_grad()

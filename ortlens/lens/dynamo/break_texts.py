@@ -1,8 +1,8 @@
-"""Dynamo's texts about graph breaks and recompiles, taken apart. Pure text in, plain data out.
+"""Parses Dynamo's texts about graph breaks and recompiles into plain data.
 
 Source: `format_graph_break_message` in `torch/_dynamo/exc.py`, `log_graph_break` in `torch/_dynamo/symbolic_convert.py` and
-`get_guard_fail_reason` in `torch/_dynamo/guards.py`, torch 2.13. The texts are made for people and change between
-versions: what is not found stays None, and the first line is always kept as the reason.
+`get_guard_fail_reason` in `torch/_dynamo/guards.py`, torch 2.13. The texts are written for people and change between
+versions: a field that is not found stays None, and the first line is always kept as the reason.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _PYTHON_TRACEBACK = "\nTraceback (most recent call last):"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakText:
-    """What Dynamo said about one graph break.
+    """Dynamo's report of one graph break.
 
     Attributes:
         reason: What stopped the graph, in one line.
-        gb_id: Id in PyTorch's registry, as `GB0025`, when the text has a link to it.
+        gb_id: Id in PyTorch's registry, such as `GB0025`, if the text links to it.
         explanation: PyTorch's explanation.
         hints: PyTorch's hints.
         file: File of the user line.
@@ -65,29 +65,29 @@ class BreakText:
     user_stack: tuple[str, ...]
 
     def source(self) -> str | None:
-        """Text of the user line, when the file can be read."""
+        """Text of the user line, if the file can be read."""
         if self.file is None or self.line is None:
             return None
         try:
             return linecache.getline(self.file, self.line).strip() or None
-        except ValueError:  # a damaged name, as one with a NUL in it, names no file
+        except ValueError:  # a damaged name, such as one with a NUL character, is not a file
             return None
 
 
 def is_break(text: str) -> bool:
-    """Whether a text tells of a graph break, and not of an exception that leads to one.
+    """Whether a text reports a graph break, and not an exception that leads to one.
 
     Args:
         text: Payload of a `dynamo_graph_break_reason` artifact.
 
     Returns:
-        True for texts that say so, or that explain.
+        True for texts that say so or contain an explanation.
     """
     return "raph break" in text or "WON'T CONVERT" in text or _EXPLANATION.search(text) is not None
 
 
 def break_from_text(text: str) -> BreakText:
-    """Take Dynamo's message about a graph break apart.
+    """Parse Dynamo's message about a graph break.
 
     Args:
         text: Payload of a `dynamo_graph_break_reason` artifact.
@@ -97,15 +97,15 @@ def break_from_text(text: str) -> BreakText:
     """
     message, _, trace = text.partition(_PYTHON_TRACEBACK)
     frames = _user_frames(message)
-    told = trace if _EXPLANATION.search(trace) and not _EXPLANATION.search(message) else message
-    explanation = _EXPLANATION.search(told)
-    gb_id = _GB_ID.search(told)
+    found = trace if _EXPLANATION.search(trace) and not _EXPLANATION.search(message) else message
+    explanation = _EXPLANATION.search(found)
+    gb_id = _GB_ID.search(found)
     file, line = _place(message, frames)
     return BreakText(
-        reason=_raised(trace) if explanation is None and _WHOLE_FRAME.match(message) else _reason(told, explanation),
+        reason=_raised(trace) if explanation is None and _WHOLE_FRAME.match(message) else _reason(found, explanation),
         gb_id=f"GB{gb_id['number']}" if gb_id else None,
         explanation=_one_line(explanation["text"]) if explanation else None,
-        hints=tuple(_one_line(match["text"]) for match in _HINT.finditer(told)),
+        hints=tuple(_one_line(match["text"]) for match in _HINT.finditer(found)),
         file=file,
         line=line,
         function=plain_function(frames[-1][2]) if frames else None,
@@ -129,7 +129,7 @@ def _place(message: str, frames: list[tuple[str, int, str]]) -> tuple[str | None
 
 
 def _reason(text: str, explanation: re.Match[str] | None) -> str:
-    """The line above the explanation, which names the kind of break; else the first line that says something."""
+    """The line above the explanation, which names the kind of break; else the first informative line."""
     if explanation:
         above = text[: explanation.start()].rstrip().splitlines()
         if above:
@@ -142,12 +142,12 @@ def _reason(text: str, explanation: re.Match[str] | None) -> str:
 
 
 def _said(line: str) -> str:
-    """A line without what Dynamo and Python put in front of it."""
+    """A line without the prefixes of Dynamo and Python."""
     return line.rsplit("Unsupported: ", 1)[-1].removeprefix("Graph Break Reason: ").strip()
 
 
 def _raised(trace: str) -> str:
-    """The exception at the end of a traceback: where a whole frame is skipped, torch 2.9 says nothing else."""
+    """The exception at the end of a traceback: if a whole frame is skipped, torch 2.9 reports nothing else."""
     raised = [line for line in trace.splitlines() if _EXCEPTION.match(line)]
     return _said(raised[-1]) if raised else "Dynamo gave no reason"
 
@@ -157,13 +157,13 @@ def _one_line(text: str) -> str:
 
 
 def plain_function(name: str) -> str:
-    """The user's function behind one that Dynamo made to resume after a break.
+    """The user's function behind a resume function of Dynamo.
 
     Args:
         name: Name of a code object.
 
     Returns:
-        `f` for `torch_dynamo_resume_in_f_at_16`, any other name as it is.
+        `f` for `torch_dynamo_resume_in_f_at_16`; any other name unchanged.
     """
     match = _RESUME.match(name)
     return match["function"] if match else name
@@ -171,13 +171,13 @@ def plain_function(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecompileText:
-    """What Dynamo said about one recompile.
+    """Dynamo's report of one recompile.
 
     Attributes:
-        of_compile_id: The compilation whose guard failed, the newest of them; None when the text does not say.
-        guard: What was guarded there.
+        of_compile_id: The newest compilation whose guard failed; None if the text does not name it.
+        guard: The subject of that guard.
         reason: The full text, one line per earlier compilation.
-        values: What the guard expected, in the order of the compilations, and what came last; as far as the text tells them.
+        values: What the guard expected, in the order of the compilations, then the actual value; as far as known.
     """
 
     of_compile_id: str | None
@@ -188,12 +188,12 @@ class RecompileText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
-    """A guard that failed, taken apart.
+    """A failed guard.
 
     Attributes:
-        subject: What it is about, the same for every value: `n`, `len(xs)`, `tensor 'x' size mismatch at index 0`.
-        expected: What it asked for; None when the text does not say.
-        actual: What came; None likewise.
+        subject: What it checks, the same for every value: `n`, `len(xs)`, `tensor 'x' size mismatch at index 0`.
+        expected: The expected value; None if the text does not contain it.
+        actual: The actual value; None likewise.
     """
 
     subject: str
@@ -202,41 +202,41 @@ class Guard:
 
 
 class Look(Protocol):
-    """Looks up what an expression stands for where a guard failed; None when that cannot be told."""
+    """Looks up the value of an expression where a guard failed; None if it cannot be found."""
 
     def __call__(self, expression: str, *, kind: bool) -> str | None:
-        """Give the value as text, or its class when `kind` is said."""
+        """Return the value as text, or its class if `kind` is set."""
 
 
 def recompile_from_text(text: str, ours: Collection[str] | None = None, look: Look | None = None) -> RecompileText | None:
-    """Take Dynamo's reasons for a recompile apart.
+    """Parse Dynamo's reasons for a recompile.
 
-    Dynamo compares with every earlier compilation of the same code, also with those by other backends.
+    Dynamo compares with every earlier compilation of the same code, including those by other backends.
 
     Args:
         text: Payload of a `recompile_reasons` artifact: one text, or a JSON list with the newest compilation first.
-        ours: Ids of the compilations to look at; all when None.
-        look: Gives the values that came, which the text often leaves out.
+        ours: Ids of the compilations to consider; None: all.
+        look: Looks up actual values, which the text often omits.
 
     Returns:
-        Its parts, or None when no guard of these compilations failed.
+        Its parts; None if no guard of these compilations failed.
     """
-    told = [(_COMPILE_ID.match(reason), reason) for reason in _reasons(text) if "BACKEND_MATCH" not in reason]
-    told = [(match, reason) for match, reason in told if ours is None or match is None or match["id"] in ours]
-    if not told:
+    failed = [(_COMPILE_ID.match(reason), reason) for reason in _reasons(text) if "BACKEND_MATCH" not in reason]
+    failed = [(match, reason) for match, reason in failed if ours is None or match is None or match["id"] in ours]
+    if not failed:
         return None
-    lines = [_first_line(reason[match.end() :] if match else reason) for match, reason in told]
-    match, _ = told[0]
+    lines = [_first_line(reason[match.end() :] if match else reason) for match, reason in failed]
+    match, _ = failed[0]
     return RecompileText(
         of_compile_id=match["id"] if match else None,
         guard=_guard(lines[0]),
-        reason="\n".join(reason for _, reason in told),
+        reason="\n".join(reason for _, reason in failed),
         values=_values(lines, look),
     )
 
 
 def _values(lines: list[str], look: Look | None) -> tuple[str, ...]:
-    """What the newest guard and its like before it expected, oldest first, then what came; without what is not known."""
+    """What this guard expected in each compilation, oldest first, then the actual value; unknown values are omitted."""
     newest = guard_from_line(lines[0])
     alike = [guard for guard in map(guard_from_line, lines) if guard.subject == newest.subject]
     actual = newest.actual
@@ -250,13 +250,13 @@ def _values(lines: list[str], look: Look | None) -> tuple[str, ...]:
 
 
 def guard_from_line(line: str) -> Guard:
-    """Take one failed guard apart.
+    """Parse one failed guard.
 
     Args:
         line: One line of Dynamo's text, without the compile id.
 
     Returns:
-        Its parts; all of the guard as the subject when its form is not known.
+        Its parts; if its form is unknown, the whole guard as the subject.
     """
     tensor = _TENSOR.match(line)
     if tensor:
@@ -275,7 +275,7 @@ def guard_from_line(line: str) -> Guard:
 
 
 def _both(expected: str, actual: str | None) -> dict[str, str | None]:
-    """The two sides; of `requires_grad` the text tells one, and the other is its opposite."""
+    """The two sides. For `requires_grad` the text contains one; the other is its opposite."""
     flag = _REQUIRES_GRAD.fullmatch(expected)
     if flag:
         wanted = flag["flag"] not in ("0", "False")

@@ -1,8 +1,8 @@
-"""The value that a guard saw, read from the frame that it failed for.
+"""Reads the value that a guard saw from the frame in which it failed.
 
-Dynamo's texts tell what a guard expected and often not what came instead. The names in a guard are looked up in the locals of
-the frame, by a few plain steps: names, attributes as they are stored, items of builtin containers, `len` and sizes of tensors.
-Nothing is evaluated: no property, no method of the user's and no `__getattr__` runs.
+Dynamo's texts contain the value that a guard expected, but often not the actual one. The names in a guard are looked up in the
+locals of the frame, by a few plain steps: names, stored attributes, items of builtin containers, `len` and sizes of tensors. No code of
+the user's runs: no property, no method and no `__getattr__`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
 
 
 def value_text(expression: str, scope: Mapping[str, Any]) -> str | None:
-    """What an expression of a guard stands for.
+    """Look up the value of an expression of a guard.
 
     Args:
-        expression: As in Dynamo's text, `self._modules['drop'].training`.
+        expression: As in Dynamo's text, such as `self._modules['drop'].training`.
         scope: Locals of the frame, and its globals under `G`.
 
     Returns:
-        The value in at most 60 characters, the class of an object that is no plain value; None when it cannot be looked up.
+        The value in at most 60 characters, or the class of an object that is not a plain value; None if it cannot be looked up.
     """
     try:
         value = _look_up(ast.parse(expression.strip(), mode="eval").body, scope)
@@ -41,14 +41,14 @@ def value_text(expression: str, scope: Mapping[str, Any]) -> str | None:
 
 
 def type_text(expression: str, scope: Mapping[str, Any]) -> str | None:
-    """The class of what an expression of a guard stands for.
+    """Look up the class of the value of an expression of a guard.
 
     Args:
         expression: As for `value_text`.
         scope: Likewise.
 
     Returns:
-        Its name; None when it cannot be looked up.
+        Its name; None if it cannot be looked up.
     """
     try:
         return _class_text(type(_look_up(ast.parse(expression.strip(), mode="eval").body, scope)))
@@ -73,12 +73,12 @@ def _look_up(node: ast.expr, scope: Mapping[str, Any]) -> Any:
 
 
 def _stored(owner: Any, name: str) -> Any:
-    """An attribute as it is stored, without asking the object."""
+    """A stored attribute, read without running code of the object."""
     held = inspect.getattr_static(owner, name)
     if isinstance(held, (types.MemberDescriptorType, types.GetSetDescriptorType)):
         return held.__get__(owner)  # a slot, or a field of a builtin such as `__code__`
     if hasattr(type(held), "__get__") and not isinstance(held, types.FunctionType):
-        raise LookupError(name)  # a property or another descriptor: to ask it is to run code
+        raise LookupError(name)  # a property or another descriptor, which would run code
     return held
 
 
@@ -89,7 +89,7 @@ def _item(owner: Any, key: Any) -> Any:
 
 
 def _called(node: ast.Call, scope: Mapping[str, Any]) -> Any:
-    """`len(...)`, `x.size()`, and the keys of a dict: what guards call."""
+    """The calls in guards: `len(...)`, `x.size()`, and the keys of a dict."""
     function = node.func
     if isinstance(function, ast.Name) and function.id in ("len", "list") and len(node.args) == 1:
         held = _look_up(node.args[0], scope)

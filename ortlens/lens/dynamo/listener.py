@@ -1,8 +1,8 @@
-"""Listening to Dynamo: breaks, recompiles, names and compile phases, each given to the lens whose backend it was.
+"""Listens to Dynamo: breaks, recompiles, names and compile phases, each passed to the lens that owns the backend.
 
-torch writes a structured log of every compilation for tlparse. A handler on that logger hears it in process; nothing is
-patched. While a backend is at work the handler is taken off again: torch would otherwise print every graph of
-AOTAutograd into the log, which costs as much as the compilation itself.
+torch writes a structured log of every compilation for tlparse. A handler on that logger receives it in process; nothing is
+patched. While a backend compiles, the handler is removed: otherwise torch would print every graph of AOTAutograd into the log,
+which takes as long as the compilation itself.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from ortlens.trace.recorder import Recorder
 
 _ROOMS = ("backend", "cli", "job", "lens", "magic")
-"""Where ortlens itself calls or compiles the user's code; `demo` is user code."""
+"""Modules in which ortlens itself calls or compiles the user's code; `demo` counts as user code."""
 
 
 class DynamoWatch:
-    """What one lens hears of Dynamo's work for its backend."""
+    """Receives for one lens what Dynamo does for its backend."""
 
     def __init__(self, recorder: Recorder, claims: Callable[[object], bool]) -> None:
-        """Start listening; it stops when this object goes.
+        """Start listening; it ends when this object is freed.
 
         Args:
             recorder: Where records go.
-            claims: Whether a backend object, as passed to `torch.compile`, is this lens's.
+            claims: Whether a backend object, as passed to `torch.compile`, belongs to this lens.
         """
         self.recorder = recorder
         self.claims = claims
@@ -51,19 +51,19 @@ class DynamoWatch:
         self._breaks: dict[tuple[object, ...], r.Break] = {}
         self._heard: dict[object, list[tuple[str, str]]] = {}  # entry -> (compile id, break id), in order
         self._boundaries: dict[str, int] = {}
-        self._ahead: dict[str, str] = {}  # frame number -> the break that a graph of it lies behind
-        self._entries: dict[object, int] = {}  # entry -> graphs so far, recompiles apart
+        self._ahead: dict[str, str] = {}  # frame number -> the break before its graph
+        self._entries: dict[object, int] = {}  # entry -> graphs so far, without recompiles
         self._recompiles: dict[str, str | None] = {}
         self._backend_ns: dict[str, int] = {}
-        self._failures: dict[str, dict[str, int]] = {}  # compile id -> what had failed untold before it began
+        self._failures: dict[str, dict[str, int]] = {}  # compile id -> unlogged failures before it began
         _LISTENER.add(self)
         weakref.finalize(self, _LISTENER.leave_when_alone)
 
     def heard_start(self, compile_id: str) -> None:
-        """Note what Dynamo had failed at before a compilation, to know what it fails at during it.
+        """Note the failures of Dynamo before a compilation, to find those during it.
 
         Args:
-            compile_id: The compilation that begins.
+            compile_id: The compilation that starts.
         """
         self._failures[compile_id] = _torch.unlogged_failures()
 
@@ -71,15 +71,15 @@ class DynamoWatch:
         """Record a graph break.
 
         Args:
-            compile_id: The compilation that ran into it.
+            compile_id: The compilation that hit it.
             text: Dynamo's message.
         """
-        if is_break(text):  # the exception that makes a break is logged too, right before it
+        if is_break(text):  # the exception that causes a break is logged too, right before it
             self._record_break(compile_id, text)
 
     def _record_break(self, compile_id: str, text: str) -> None:
         said = break_from_text(text)
-        if said.file is None and (code := _torch.code_being_compiled()) is not None:  # where PyTorch gave up, it names no line
+        if said.file is None and (code := _torch.code_being_compiled()) is not None:  # where PyTorch gives up, it names no line
             said = replace(said, file=code.co_filename, line=code.co_firstlineno, function=plain_function(code.co_name))
         key = (said.reason, said.file, said.line)
         known = self._breaks.get(key) or self._new_break(said)
@@ -87,7 +87,7 @@ class DynamoWatch:
             known = replace(known, compile_ids=(*known.compile_ids, compile_id))
         self._breaks[key] = known
         self._heard.setdefault(_torch.dynamo_entry(), []).append((compile_id, known.break_id))
-        self.recorder.amend(r.Break, known.break_id, compile_ids=known.compile_ids)  # not added anew: its cost may be known by now
+        self.recorder.amend(r.Break, known.break_id, compile_ids=known.compile_ids)  # amended, not replaced: its cost may be known already
 
     def _new_break(self, said: BreakText) -> r.Break:
         gb_id = said.gb_id or _torch.graph_break_registry().get(said.reason)
@@ -108,21 +108,21 @@ class DynamoWatch:
         return made
 
     def break_ahead(self, compile_id: str | None) -> str | None:
-        """The break that a graph lies behind.
+        """The break right before a graph.
 
         Args:
-            compile_id: Of the graph.
+            compile_id: The graph's.
 
         Returns:
-            Its id; None for a graph that is entered as soon as its function is called.
+            Its id; None for the first graph of a function.
         """
         return self._ahead.get(_frame(compile_id))
 
     def last_breaks(self) -> tuple[str, ...]:
-        """The breaks that no graph comes after.
+        """The breaks that no graph follows.
 
         Returns:
-            Their ids; empty when every break parts two graphs.
+            Their ids; empty if every break separates two graphs.
         """
         behind = set(self._ahead.values())
         return tuple(known.break_id for known in self._breaks.values() if known.break_id not in behind)
@@ -144,7 +144,7 @@ class DynamoWatch:
         self.recorder.add(replace(record, advice=advice_for_recompile(record)))
 
     def heard_metrics(self, compile_id: str, metrics: dict[str, Any]) -> None:
-        """Fill in what Dynamo tells at the end of a compilation.
+        """Fill in what Dynamo reports at the end of a compilation.
 
         Args:
             compile_id: The compilation.
@@ -167,13 +167,13 @@ class DynamoWatch:
             self.recorder.amend(r.Recompile, compile_id, function=place["name"], file=place["file"], line=place["line"])
 
     def _heard_skip(self, compile_id: str, metrics: dict[str, Any]) -> None:
-        """Record a frame that Dynamo gave up as a break, where the log has not told it: torch up to 2.10, and the limit."""
+        """Record a frame that Dynamo gave up as a break, if the log does not report it: torch up to 2.10, and the recompile limit."""
         reason = metrics.get("fail_reason")
         kind = metrics.get("fail_type")
         if not reason or kind not in ("Unsupported", "RecompileLimitExceeded"):
             return
         if "recompile_limit" in str(reason) or kind == "RecompileLimitExceeded":
-            self._recompiles.pop(compile_id, None)  # it was not compiled again: that is the point
+            self._recompiles.pop(compile_id, None)  # it was not compiled again, which is what the break reports
             self._heard_limit(compile_id, str(reason))
             return
         if any(compile_id in known.compile_ids for known in self._breaks.values()):
@@ -182,7 +182,7 @@ class DynamoWatch:
         self.heard_break(compile_id, f"Graph break in user code at {file}:{line}\n{reason}" if file and line else str(reason))
 
     def _heard_limit(self, compile_id: str, reason: str) -> None:
-        """Record that Dynamo gave up compiling a function anew, with the guard that failed every time."""
+        """Record that Dynamo reached its recompile limit for a function, with the guard that failed each time."""
         refused = next((row for row in self.recorder.records(r.Recompile) if row.compile_id == compile_id), None)
         self.recorder.drop(r.Recompile, compile_id)
         if all(compile_id not in known.compile_ids for known in self._breaks.values()):
@@ -192,7 +192,7 @@ class DynamoWatch:
             self.recorder.amend(r.Break, made.break_id, advice=advice_for_limit(refused))
 
     def _heard_nothing(self, compile_id: str, metrics: dict[str, Any]) -> None:
-        """Record a frame that Dynamo gave up without a word as a break, for the reason that remains in its counters."""
+        """Record a frame that Dynamo gave up silently as a break, with the reason found in its counters."""
         before = self._failures.pop(compile_id, {})
         compiled = metrics.get("guard_count") is not None
         if compiled or metrics.get("fail_type") or any(compile_id in known.compile_ids for known in self._breaks.values()):
@@ -205,7 +205,7 @@ class DynamoWatch:
 
     @contextlib.contextmanager
     def backend_at_work(self) -> Iterator[str | None]:
-        """Around the work of a backend on one Dynamo graph.
+        """Wrap the work of a backend on one Dynamo graph.
 
         Yields:
             The compile id.
@@ -223,14 +223,14 @@ class DynamoWatch:
                     self.recorder.amend(r.Graph, graph.graph_id, recompile_of=self._recompiles.get(compile_id))
 
     def _count_boundary(self, compile_id: str | None) -> None:
-        """Each graph of a callable but its first lies behind a break: the last one heard before its compilation."""
+        """Every graph of a callable except the first follows a break: the last one logged before its compilation."""
         if compile_id is None or compile_id in self._recompiles:
             return
         entry = _torch.dynamo_entry()
         seen = self._entries.get(entry, 0)
         self._entries[entry] = seen + 1
         earlier = [break_id for heard_in, break_id in self._heard.get(entry, ()) if heard_in != compile_id]
-        self._ahead.pop(_frame(compile_id), None)  # numbers start anew after a reset
+        self._ahead.pop(_frame(compile_id), None)  # numbers start again after a reset
         if not earlier:
             return
         self._ahead[_frame(compile_id)] = earlier[-1]
@@ -251,7 +251,7 @@ def _frame(compile_id: str | None) -> str:
 
 
 class _TraceListener(logging.Handler):
-    """The one handler on torch's structured log; on it only while somebody watches."""
+    """The only handler on torch's structured log; attached only while a lens listens."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -265,14 +265,14 @@ class _TraceListener(logging.Handler):
     def _attach(self) -> None:
         if self not in self._logger.handlers:
             self._logger.setLevel(logging.DEBUG)
-            self._logger.propagate = False  # as torch has it while it traces; the records have no text for other handlers
+            self._logger.propagate = False  # as torch sets it while tracing; the records have no text for other handlers
             self._logger.addHandler(self)
 
     def _detach(self) -> None:
         self._logger.removeHandler(self)
 
     def leave_when_alone(self) -> None:
-        if next(iter(self._watches), None) is None:  # not len(): the set may still count the one that is going
+        if next(iter(self._watches), None) is None:  # not len(): the set may still count an object that is being freed
             self._detach()
 
     @contextlib.contextmanager
@@ -285,7 +285,7 @@ class _TraceListener(logging.Handler):
                 self._attach()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Sort one entry of the log; a failure here must not reach the user's compilation."""
+        """Dispatch one entry of the log; a failure here must not reach the user's compilation."""
         metadata = getattr(record, "metadata", None)
         event = _event_of(metadata)
         if event is None or not isinstance(metadata, dict):
@@ -332,12 +332,12 @@ _LISTENER = _TraceListener()
 
 
 def lens_failure(recorder: Recorder, doing: str, error: Exception) -> None:
-    """Turn a failure inside the lens into a finding and one warning; the user's model goes on.
+    """Report a failure inside the lens as a finding and one warning; the user's code continues.
 
     Args:
         recorder: Where the finding goes.
-        doing: What the lens was doing.
-        error: What was raised.
+        doing: The activity that failed, such as `measuring a call`.
+        error: The exception.
     """
     known = any(f.rule == "lens_failed" and doing in f.title for f in recorder.records(r.Finding))
     recorder.add(
@@ -347,7 +347,7 @@ def lens_failure(recorder: Recorder, doing: str, error: Exception) -> None:
             title=f"ortlens failed while {doing}; the model is not affected",
             evidence=f"{type(error).__name__}: {error}"[:2000],
             hazard="Parts of this capture are missing.",
-            mitigation="Report it with the evidence; the rest of the capture holds.",
+            mitigation="Report it with the evidence; the rest of the capture is valid.",
         )
     )
     if not known:
@@ -355,7 +355,7 @@ def lens_failure(recorder: Recorder, doing: str, error: Exception) -> None:
 
 
 def _of_the_user(stack: tuple[str, ...]) -> tuple[str, ...]:
-    """The frames of a stack that are neither torch's nor of what calls the user's code here; all of them where no other is there."""
+    """The frames of a stack that belong neither to torch nor to ortlens; all frames if there are no others."""
     package = pathlib.Path(__file__).parents[2]
     others = (_torch.torch_folder(), *(f"{package / room}{os.sep}" for room in _ROOMS))
     return tuple(frame for frame in stack if not frame.startswith(others)) or stack

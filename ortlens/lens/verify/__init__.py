@@ -1,1 +1,1 @@
-"""`Lens.verify`: ONNX Runtime's numbers against PyTorch's, with a run in double precision as the arbiter."""
+"""`Lens.verify`: compares ONNX Runtime's results with PyTorch's, with a run in double precision as the arbiter."""

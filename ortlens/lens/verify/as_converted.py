@@ -1,4 +1,4 @@
-"""A partition converted once more, without what came after conversion: the values that rewriting took away are there again."""
+"""Converts a partition again without the later rewrites, so that the model still holds the values that they removed."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 def as_converted(runner: PartitionRunner, context: CompileContext, args: Sequence[Any], *, optimized: bool = False) -> PartitionRunner:
-    """Convert a partition anew.
+    """Convert a partition again.
 
     Args:
         runner: The partition's.
         context: How its graph was compiled.
         args: The partition's inputs.
-        optimized: Apply our own rewrites, and only the user's transforms not.
+        optimized: Apply our own rewrites, but not the user's transforms.
 
     Returns:
-        A runner of that model, with a session; it tells nobody.
+        A runner of that model, with a session; it records nothing.
 
     Raises:
-        ModelRefused: ONNX Runtime does not take the model; whatever conversion raises.
+        ModelRefused: ONNX Runtime rejects the model. Exceptions of the conversion pass through.
     """
     converted = converter.onnx_from_partition(runner.partition.module, context.registry, f"partition_{runner.partition.index}")
     model = optimize_model(converted.model) if optimized else converted.model

@@ -1,6 +1,6 @@
-"""What makes a wrong number: a conversion function, a rewrite of the model, or a rewrite of ONNX Runtime, and which one.
+"""Finds the cause of a wrong value: a conversion function, a rewrite of the model, or a rewrite of ONNX Runtime.
 
-Each suspect is tried by leaving it out: the value is right without the one that makes it wrong. Nothing is concluded from names.
+Each suspect is tested by disabling it: without the cause, the value is right. Nothing is concluded from names.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OPTIMIZERS: tuple[str, ...] = (
     *("MatMulActivationFusion", "MatMulNBitsFusion", "GroupQueryAttentionPreNormFusion", "NchwcTransformer", "NhwcTransformer"),
     *("ConvAddActivationFusion", "RemoveDuplicateCastTransformer", "CastFloat16Transformer", "GeluFusion", "LayerNormFusion"),
 )
-"""Rewrites of ONNX Runtime that can be left out by name, as its verbose log tells them; those it does not know do no harm.
+"""Rewrites of ONNX Runtime that can be disabled by name, as listed in its verbose log; unknown names are ignored.
 
 Source: `onnxruntime/core/optimizer/graph_transformer_utils.cc`. A test compares them with the log of the installed version."""
 
@@ -54,13 +54,13 @@ _LEVELS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """Where a wrong number comes from.
+    """The cause of a wrong value.
 
     Attributes:
         kind: `converter`, `ort`, `transform`, `optimizer` or `unknown`.
         node: FX node that is wrong.
-        optimizers: Names of ONNX Runtime's rewrites, for `ort`: one, or several that only together make the difference.
-        text: What was found out, and how.
+        optimizers: Names of ONNX Runtime's rewrites, for `ort`: one, or several that only together cause it.
+        text: The result, and how it was found.
     """
 
     kind: str
@@ -73,32 +73,32 @@ class Bisection:
     """Looks for the cause of one wrong value or output of a partition, within the call that showed it."""
 
     def __init__(self, check: PartitionCheck, context: CompileContext, ops: SingleOps) -> None:
-        """Take the evidence.
+        """Prepare to look for causes.
 
         Args:
             check: The partition, the inputs, and the verdicts on its values.
             context: How its graph was compiled.
-            ops: Converts operators on their own.
+            ops: Converts single operators.
         """
         self._check = check
         self._context = context
         self._ops = ops
 
     def cause(self, suspect: Verdict, reference: Reference) -> Cause:
-        """Find what makes a value wrong.
+        """Find the cause of a wrong value.
 
         Args:
             suspect: Its verdict.
-            reference: What it should be.
+            reference: The right value.
 
         Returns:
-            The cause; of kind `unknown` when leaving out each suspect leaves it wrong.
+            The cause; of kind `unknown` if the value stays wrong with each suspect disabled.
         """
 
         def is_right(runner: PartitionRunner, **settings: Any) -> bool:
             return self._is_right(suspect, reference, runner, **settings)
 
-        if suspect.scope == "value":  # such are run without ONNX Runtime's rewrites
+        if suspect.scope == "value":  # these are computed without ONNX Runtime's rewrites
             return self._wrong_alone(suspect) or self._earlier(suspect.node, is_right)
         runner = self._check.runner
         if is_right(runner, level=onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL):
@@ -106,7 +106,7 @@ class Bisection:
         return self._earlier(suspect.node, is_right)
 
     def _is_right(self, suspect: Verdict, reference: Reference, runner: PartitionRunner, **settings: Any) -> bool:
-        """Whether the value is right under other settings; False where ONNX Runtime does not run them."""
+        """Whether the value is right with other settings; False if ONNX Runtime cannot run them."""
         try:
             made = self._made(suspect, runner, **settings)
         except Exception:  # noqa: BLE001 - a setting that does not run explains nothing
@@ -130,7 +130,7 @@ class Bisection:
         return names.index(list(graph.nodes)[suspect.place].name)
 
     def _wrong_alone(self, suspect: Verdict) -> Cause | None:
-        """The operator, or one before it whose value the model does not hold, that is wrong when converted on its own."""
+        """The operator that is wrong when converted by itself: that of the value, or one before it whose value the model does not hold."""
         candidates = self._unseen_before(suspect)
         nodes = list(self._check.runner.partition.module.graph.nodes)
         makers = {nodes.index(verdict.line_of): verdict for verdict in candidates}
@@ -146,7 +146,7 @@ class Bisection:
         return None
 
     def _unseen_before(self, suspect: Verdict) -> list[Verdict]:
-        """The suspect and the values right before it that were not compared, back to those that were."""
+        """The suspect and the values before it that were not compared, back to those that were."""
         before = [verdict for verdict in self._check.verdicts if verdict.scope == "value" and verdict.place < suspect.place]
         seen = {verdict.node for verdict in before if verdict.ok is not None}
         by_node = {verdict.node: verdict for verdict in before}
@@ -163,23 +163,25 @@ class Bisection:
         return found
 
     def _blamed(self, verdict: Verdict, alone: Verdict) -> Cause:
-        """Put the blame where it belongs; a value that the model does not hold gets the figures of the operator alone."""
+        """The cause for a wrong operator. A value that the model does not hold gets the figures of the operator by itself."""
         target = str(verdict.line_of.target)
         if verdict.ok is None:
             verdict.ok, verdict.comparison, verdict.tolerance, verdict.note = False, alone.comparison, alone.tolerance, ""
-            verdict.add("the model holds no value of it; figures of the operator converted on its own")
-        text = f"{target} converted on its own gives other numbers than PyTorch too, so that its ONNX function is what is wrong"
+            verdict.add("the model does not hold this value; figures of the operator converted by itself")
+        text = f"{target} differs from PyTorch also when converted by itself: its ONNX function is wrong"
         return Cause(kind="converter", node=verdict.node, text=text)
 
     def _rewrite(self, node: str, is_right: Callable[..., bool]) -> Cause:
-        """The rewrite of ONNX Runtime without which the value is right."""
+        """Find the rewrite of ONNX Runtime without which the value is right."""
         level = next((name for name, key in _LEVELS if not is_right(level=getattr(onnxruntime.GraphOptimizationLevel, key))), "all")
         names = _narrowed(OPTIMIZERS, lambda without: is_right(without=without))
         if names is None:
-            text = f"right with ONNX Runtime's rewrites off, wrong from level {level} on; none that can be left out by name makes it"
+            text = (
+                f"right without ONNX Runtime's rewrites, wrong from level {level} on; no rewrite that can be disabled by name is the cause"
+            )
             return Cause(kind="ort", node=node, text=text)
-        said = f"rewrite {names[0]} makes" if len(names) == 1 else f"rewrites {' and '.join(names)} make"
-        text = f"ONNX Runtime's {said} it, from optimisation level {level} on: right without"
+        which = f"rewrite {names[0]} causes" if len(names) == 1 else f"rewrites {' and '.join(names)} cause"
+        text = f"ONNX Runtime's {which} it, from optimisation level {level} on: right without"
         if self._makes_it_alone(names, is_right):
             text += ", wrong without all others"
         return Cause(kind="ort", node=node, optimizers=names, text=text)
@@ -190,11 +192,11 @@ class Bisection:
     def _earlier(self, node: str, is_right: Callable[..., bool]) -> Cause:
         """Suspects before ONNX Runtime: the user's transforms, then onnxscript's rewrites."""
         if self._context.options.pre_ort_model_transforms and self._is_right_anew(is_right, optimized=True):
-            return Cause(kind="transform", node=node, text="pre_ort_model_transforms makes it: the model is right without them")
+            return Cause(kind="transform", node=node, text="pre_ort_model_transforms causes it: the model is right without these")
         if self._is_right_anew(is_right, optimized=False):
-            text = "a rewrite of the model before ONNX Runtime (onnxscript's, or ours) makes it: the model as converted is right"
+            text = "a rewrite of the model before ONNX Runtime (onnxscript's or ours) causes it: the model is right as converted"
             return Cause(kind="optimizer", node=node, text=text)
-        return Cause(kind="unknown", node=node, text="not one operator or rewrite alone makes it")
+        return Cause(kind="unknown", node=node, text="no single operator or rewrite causes it")
 
     def _is_right_anew(self, is_right: Callable[..., bool], *, optimized: bool) -> bool:
         try:
@@ -208,14 +210,14 @@ def _call_places(nodes: Sequence[Any]) -> list[int]:
 
 
 def _narrowed(names: Sequence[str], is_right: Callable[[Sequence[str]], bool]) -> tuple[str, ...] | None:
-    """The fewest names that have to be left out, found by halving; more than one when no half alone will do.
+    """The fewest names that have to be disabled, found by halving; several if neither half suffices.
 
     Args:
         names: All suspects.
-        is_right: Whether the value is right without these.
+        is_right: Whether the value is right with these disabled.
 
     Returns:
-        The names; None when it is wrong without all of them.
+        The names; None if the value is wrong even with all of them disabled.
     """
     if not is_right(names):
         return None

@@ -1,8 +1,8 @@
-"""Two values compared, with a third as arbiter: how far apart they are, and whether rounding can account for it.
+"""Compares two values, with a third as arbiter: how far apart they are, and whether rounding explains it.
 
 A difference is judged by the value's own magnitude: an element of 1e-9 beside others of about 1 is rounding, whatever its
-relative error. What is beyond the tolerance is no verdict yet: where ONNX Runtime is about as close to a run in double
-precision as PyTorch is, both have merely rounded, as they do more and more the deeper a model is.
+relative error. A difference beyond the tolerance is not yet a verdict: if ONNX Runtime is about as close to a run in double
+precision as PyTorch is, both have only rounded. Rounding grows with the depth of a model.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ DEFAULTS: Mapping[torch.dtype, tuple[float, float]] = {
     torch.float16: (1e-4, 5e-3),
     torch.bfloat16: (1e-3, 4e-2),
 }
-"""Absolute and relative tolerance by dtype: some hundred roundings. Whole numbers and truth values are equal or they are not."""
+"""Absolute and relative tolerance by dtype: some hundred roundings. Integers and bools must be equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """What may pass: `atol + rtol * max(|eager|, root mean square of eager)`, element by element.
+    """The tolerance: `atol + rtol * max(|eager|, root mean square of eager)`, element by element.
 
     Attributes:
         atol: Absolute part.
         rtol: Relative part.
-        given: Whether the user chose it; then nothing beyond it is excused as rounding.
+        given: Whether the user chose it; then a larger difference is never accepted as rounding.
     """
 
     atol: float
@@ -51,10 +51,10 @@ class Tolerance:
 
 
 class Tolerances:
-    """The tolerance for each dtype: the defaults, or what the user says."""
+    """The tolerance for each dtype: the default, or the user's."""
 
     def __init__(self, atol: object = None, rtol: object = None) -> None:
-        """Take the user's word.
+        """Read the user's tolerances.
 
         Args:
             atol: A number, a mapping of torch dtypes to numbers, or None for the defaults.
@@ -86,7 +86,7 @@ def _checked(name: str, value: object) -> float | dict[torch.dtype, float] | Non
     if isinstance(value, Mapping):
         odd = [key for key in value if not isinstance(key, torch.dtype)]
         if odd:
-            raise UsageError(f"{name} maps torch dtypes to numbers, as {{torch.float16: 1e-2}}; {odd[0]!r} is no dtype")
+            raise UsageError(f"{name} maps torch dtypes to numbers, such as {{torch.float16: 1e-2}}; {odd[0]!r} is not a dtype")
         return {dtype: _number(f"{name}[{dtype}]", item) for dtype, item in value.items()}
     return _number(name, value)
 
@@ -103,7 +103,7 @@ def _said_of(value: float | dict[torch.dtype, float] | None, dtype: torch.dtype)
 
 @dataclass(slots=True, kw_only=True)
 class Comparison:
-    """What came out of comparing two values of one shape and dtype, elements that are NaN on both sides apart.
+    """The comparison of two values of the same shape and dtype, without the elements that are NaN on both sides.
 
     Attributes:
         elements: How many elements each has.
@@ -155,10 +155,10 @@ def compare(ort: torch.Tensor, eager: torch.Tensor, double: torch.Tensor | None,
         ort: ONNX Runtime's, any shape.
         eager: PyTorch's, of the same shape and dtype.
         double: The value of a run in double precision; None where there is none.
-        tolerance: What may pass.
+        tolerance: The tolerance.
 
     Returns:
-        The comparison. Copies are made of a million elements at a time.
+        The comparison. It copies a million elements at a time.
     """
     found = Comparison(elements=eager.numel())
     flat_ort, flat_eager = _flat(ort), _flat(eager)
@@ -170,7 +170,7 @@ def compare(ort: torch.Tensor, eager: torch.Tensor, double: torch.Tensor | None,
         a, b = flat_ort[part].double(), flat_eager[part].double()
         _differ(found, a, b, scale, tolerance)
         if not eager.dtype.is_floating_point and bool((flat_ort[part] != flat_eager[part]).any()):
-            found.within = False  # told apart as whole numbers: doubles end at 2**53
+            found.within = False  # compared as integers: doubles are exact up to 2**53 only
         if flat_double is not None:
             _arbitrate(found, a, b, flat_double[part].double(), sums)
     if flat_double is not None:
@@ -220,7 +220,7 @@ def _differ(found: Comparison, a: torch.Tensor, b: torch.Tensor, scale: float, t
     if largest == 0.0:
         return
     found.max_abs = max(found.max_abs, largest)
-    relative = float((distance / size).max())  # nothing over nothing cannot be: then the distance would be 0 throughout
+    relative = float((distance / size).max())  # never 0 / 0: then the distance would be 0 throughout
     found.max_rel = max(found.max_rel, relative) if found.max_rel is not None and math.isfinite(relative) else None
     if bool((distance > tolerance.atol + tolerance.rtol * size).any()):
         found.within = False

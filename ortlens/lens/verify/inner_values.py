@@ -1,9 +1,8 @@
-"""The values inside a partition, as ONNX Runtime makes them: a session beside the one that runs, with every value as an output.
+"""ONNX Runtime's values inside a partition, from a session beside the one that runs, with every value as an output.
 
-The model is the one that runs; only its outputs are more, and ONNX Runtime's rewrites are off. They would have to keep every
-value that is asked for, and some do not: MatMul_BatchNormalization_Fusion of version 1.31 hands out scaled values in its place.
-What rewrites do to the numbers shows in the outputs of the session that really runs, which are compared apart from these.
-Values are asked for in groups of bounded size.
+The model is the one that runs, with more outputs and without ONNX Runtime's rewrites. The rewrites would have to keep every requested
+value, and some do not: MatMul_BatchNormalization_Fusion of version 1.31 returns scaled values instead. The effect of the rewrites
+shows in the outputs of the session that really runs, which are compared separately. Values are requested in groups of bounded size.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ Level: TypeAlias = onnxruntime.GraphOptimizationLevel
 _OFF: Level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 
 GROUP_BYTES = 1 << 30
-"""How much the values of one run may take together; a partition with more is run several times."""
+"""Bytes of the values of one run; a partition with more is run several times."""
 
 
 def makers(node: torch.fx.Node) -> tuple[torch.fx.Node, int | None]:
-    """The node that makes a value, and which of its outputs it is.
+    """The node that computes a value, and which of its outputs it is.
 
     Args:
         node: A call of an operator, or the choice of an item of one.
@@ -50,13 +49,13 @@ def makers(node: torch.fx.Node) -> tuple[torch.fx.Node, int | None]:
 
 
 def names_of(node: torch.fx.Node) -> tuple[str, ...]:
-    """What the value of a node may be called in the model, the likeliest first; see `convert._Converter`."""
+    """Possible names of a node's value in the model, the likeliest first; see `conversion.converter`."""
     maker, place = makers(node)
     return (node.name,) if place is None else (f"{maker.name}.{place}", node.name)
 
 
 class InnerValues:
-    """ONNX Runtime's values of one call of a partition, run when the first of a group is asked for and handed out once."""
+    """ONNX Runtime's values of one call of a partition. A group runs when its first value is requested; each value is returned once."""
 
     def __init__(
         self,
@@ -65,12 +64,12 @@ class InnerValues:
         *,
         only_beside: Container[torch.fx.Node] = (),
     ) -> None:
-        """See which values the model holds.
+        """Find the values that the model holds.
 
         Args:
             runner: The partition's.
             args: The partition's inputs.
-            only_beside: Nodes whose values are not wanted.
+            only_beside: Nodes whose values are not needed.
         """
         self._runner, self._args = runner, args
         held = {name for node in runner.model.graph.node for name in node.output if name}
@@ -87,10 +86,10 @@ class InnerValues:
         """The value of a node.
 
         Args:
-            node: Of the partition's module; nodes are asked for in the order of the graph.
+            node: A node of the partition's module; request nodes in the order of the graph.
 
         Returns:
-            The tensor or number; None when the model does not hold it or the run failed (see `failures`).
+            The tensor or number; None if the model does not hold it or the run failed (see `failures`).
         """
         if node not in self.names or node in self.failures:
             return None
@@ -105,10 +104,10 @@ class InnerValues:
             level = self._attempt(wanted, level)
 
     def _attempt(self, wanted: list[torch.fx.Node], level: Level | None) -> Level | None:
-        """Run for these values, and say how to go on when that fails."""
+        """Run for these values; if that fails, return the level for the next attempt."""
         try:
             self._values = self._results(wanted, level)
-        except Exception as error:  # noqa: BLE001 - whatever ONNX Runtime says, it is why these values were not compared
+        except Exception as error:  # noqa: BLE001 - recorded as the reason why these values were not compared
             return self._tried_otherwise(error, wanted, level)
         return level
 
@@ -119,10 +118,10 @@ class InnerValues:
         return dict(zip(wanted, uncounted(self._runner, session, outputs=outputs)(*self._args), strict=True))
 
     def _tried_otherwise(self, error: Exception, wanted: list[torch.fx.Node], level: Level | None) -> Level | None:
-        """What to try next: with the rewrites, without which a model may not run; then without the value that the error names."""
+        """Decide the next attempt: first with rewrites, which some models need to run; then without the value that the error names."""
         if level is not None:
             return None
-        reason = f"ONNX Runtime does not give it: {type(error).__name__}: {error}"[:300]
+        reason = f"ONNX Runtime does not return it: {type(error).__name__}: {error}"[:300]
         named = [node for node in wanted if re.search(rf"(?<![\w.]){re.escape(self.names[node])}(?![\w.]*\w)", str(error))]
         for node in named if 0 < len(named) < len(wanted) else list(wanted):
             self.failures[node] = reason
@@ -138,13 +137,13 @@ def session_with(
     without: Sequence[str] = (),
     model: onnx.ModelProto | None = None,
 ) -> onnxruntime.InferenceSession:
-    """A session beside the one that runs.
+    """Create a session beside the one that runs.
 
     Args:
         runner: The partition's.
         args: The partition's inputs.
-        level: How far ONNX Runtime may rewrite the model; None: as in the session that runs.
-        without: Rewrites to do without.
+        level: Optimisation level of ONNX Runtime; None: as in the session that runs.
+        without: Rewrites to disable.
         model: Another model of the partition; None: the one that runs.
 
     Returns:
@@ -175,7 +174,7 @@ def _at_level(
 
 
 def is_single(value: object) -> bool:
-    """Whether a fake value is one tensor or one number, and no tuple of them."""
+    """Whether a fake value is one tensor or number, not a tuple."""
     return isinstance(value, (torch.Tensor, torch.SymInt, torch.SymBool, bool, int))
 
 
@@ -194,7 +193,7 @@ def _groups(found: dict[torch.fx.Node, str]) -> Iterator[list[torch.fx.Node]]:
 
 
 def _with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
-    """A copy of a model that gives these values, in this order, and nothing else; ONNX Runtime infers their types."""
+    """A copy of a model with exactly these outputs, in this order; ONNX Runtime infers their types."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     typed = {value.name: value for value in model.graph.output}

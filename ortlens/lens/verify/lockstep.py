@@ -1,7 +1,7 @@
-"""A partition's FX graph run node by node, in PyTorch as it is and in double precision beside it.
+"""Runs a partition's FX graph node by node in PyTorch, as it is and in double precision.
 
-Both runs hold a value no longer than the graph still reads it, so that they need about the memory of the model's own
-activations and twice that. Weights are converted where they are read, and dropped again.
+Both runs free a value after its last use, so they need the memory of the model's own activations once and in double
+precision. Weights are converted when they are read, and the copies are freed again.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 _aten = torch.ops.aten
 _WIDENS_ITSELF = (_aten._softmax.default, _aten._log_softmax.default)  # noqa: SLF001 - operators' names
-"""Operators with a flag for float16 that no other dtype may come with."""
+"""Operators with a flag that only float16 allows."""
 
 
 _COPIES_IF_NEEDED: dict[Any, Any] = {_aten.view.default: _aten.reshape.default}
-"""Operators that fail on another layout in memory than the traced one, and what gives the same values on any: PyTorch's own
-kernels do not always lay their results out as they said while tracing (batch normalisation of a transposed tensor)."""
+"""Operators that fail if the memory layout differs from the trace, and their replacements for any layout: results of PyTorch's own
+kernels do not always have the layout of the trace (batch normalisation of a transposed tensor)."""
 
 
 class Missing(NamedTuple):
-    """Stands for a value that a run could not make.
+    """Stands for a value that a run could not compute.
 
     Attributes:
         reason: Why, in words.
@@ -39,15 +39,15 @@ _NOT_ASKED = Missing("not asked for")
 
 
 class Step(NamedTuple):
-    """One node that was run.
+    """One node and its values.
 
     Attributes:
         node: The node, of the partition's module.
-        eager: What PyTorch makes of PyTorch's values.
-        double: What it makes in double precision, or why there is nothing.
-        ort: What ONNX Runtime made; where that is not known, what PyTorch makes of ONNX Runtime's values.
-        read: Gives PyTorch's value of a node that this one reads.
-        read_ort: Gives ONNX Runtime's.
+        eager: PyTorch's result for PyTorch's inputs.
+        double: The result in double precision, or why there is none.
+        ort: ONNX Runtime's value; if unknown, PyTorch's result for ONNX Runtime's inputs.
+        read: Returns PyTorch's value of a node that this one reads.
+        read_ort: Returns ONNX Runtime's value.
     """
 
     node: torch.fx.Node
@@ -66,11 +66,11 @@ def steps(
     Args:
         module: The partition.
         args: Values of its inputs; they are not written to.
-        supply: Gives ONNX Runtime's value of a node, or None where it is not known; without it there are no such values.
+        supply: Returns ONNX Runtime's value of a node, or None if unknown; without it there are no such values.
         double: Whether to run in double precision as well.
 
     Yields:
-        Each call of an operator, in the order of the graph; its inputs may be read until the next one is asked for.
+        Each call of an operator, in the order of the graph; its inputs can be read until the next one is requested.
     """
     run = _Run(module)
     given = iter(args)
@@ -95,7 +95,7 @@ class _Run:
         self._dying: dict[torch.fx.Node, list[torch.fx.Node]] = {}
         places = {node: place for place, node in enumerate(module.graph.nodes)}
         for node in module.graph.nodes:
-            # What a tuple is made of is kept until its last item is taken, so that an item can be judged by it.
+            # The inputs of an operator with several outputs are kept until its last output is read, to judge each output by them.
             readers = [item for user in node.users for item in (user, *_items_of(user))]
             last = max(readers, key=places.__getitem__, default=node)
             self._dying.setdefault(last, []).append(node)
@@ -105,7 +105,7 @@ class _Run:
         return missing if missing is not None else call_in_double(node, self.read_double)
 
     def read_double(self, node: torch.fx.Node) -> Any:
-        """The value of an input: of an operator, as it was made; of a weight or an input of the partition, converted."""
+        """The value of an input: the result of an operator, or a converted weight or input of the partition."""
         return self.double[node] if node in self.double else widened(self.eager[node])
 
     def from_ort(self, node: torch.fx.Node, known: Any) -> Any:
@@ -122,14 +122,14 @@ def _items_of(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def call_on_foreign(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) -> Any:
-    """Run one node on ONNX Runtime's values, which may be such that PyTorch cannot: an index out of range.
+    """Run one node on ONNX Runtime's values, on which PyTorch may fail, for example with an index out of range.
 
     Args:
         node: A `call_function` node.
-        read: Gives the value of a node that it reads.
+        read: Returns the value of a node that it reads.
 
     Returns:
-        What its operator returns, or a `Missing`. Away from the CPU that is all: a wrong index ends the process's use of a GPU.
+        The operator's result, or a `Missing`: always on a GPU, which a wrong index would make unusable for the process.
     """
     values = [read(source) for source in node.all_input_nodes]
     missing = next((value for value in values if isinstance(value, Missing)), None)
@@ -139,8 +139,8 @@ def call_on_foreign(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) -
         return Missing("not run on values of another device")
     try:
         return call(node, read)
-    except Exception as error:  # noqa: BLE001 - whatever the operator says of values that are not PyTorch's own
-        return Missing(f"PyTorch does not take ONNX Runtime's values here ({type(error).__name__})")
+    except Exception as error:  # noqa: BLE001 - any exception of the operator on foreign values
+        return Missing(f"PyTorch rejects ONNX Runtime's values here ({type(error).__name__})")
 
 
 def _attribute(owner: Any, path: str) -> Any:
@@ -154,10 +154,10 @@ def call(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) -> Any:
 
     Args:
         node: A `call_function` node.
-        read: Gives the value of a node that it reads.
+        read: Returns the value of a node that it reads.
 
     Returns:
-        What its operator returns.
+        The operator's result.
     """
     target: Any = _COPIES_IF_NEEDED.get(node.target, node.target)
     return target(*torch.fx.map_arg(node.args, read), **torch.fx.map_arg(node.kwargs, read))
@@ -168,10 +168,10 @@ def call_in_double(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) ->
 
     Args:
         node: A `call_function` node.
-        read: Gives the value of a node that it reads, floats in double precision.
+        read: Returns the value of a node that it reads, floats in double precision.
 
     Returns:
-        What its operator returns; a `Missing` where it cannot be run so.
+        The operator's result; a `Missing` if it cannot run in double precision.
     """
     if node.target is _aten.view.dtype:
         return Missing("the bits of a float mean something else in double precision")
@@ -181,12 +181,12 @@ def call_in_double(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) ->
         args[2:] = [False]
     try:
         return _all_widened(target(*args, **kwargs))
-    except Exception as error:  # noqa: BLE001 - an operator without double precision costs the arbiter, no more
+    except Exception as error:  # noqa: BLE001 - without double precision there is no arbiter, nothing else is lost
         return Missing(f"{target} does not run in double precision ({type(error).__name__})")
 
 
 def widened(value: Any) -> Any:
-    """A value with its floats in double precision.
+    """Convert the floats of a value to double precision.
 
     Args:
         value: A tensor, a number or anything else.
@@ -204,7 +204,7 @@ def _all_widened(made: Any) -> Any:
 
 
 def _wide_dtypes(given: Any) -> Any:
-    """The arguments of an operator, with dtypes of narrower floats made wide."""
+    """The arguments of an operator, with narrower float dtypes replaced by double."""
     if isinstance(given, torch.dtype):
         return torch.float64 if given.is_floating_point else given
     if isinstance(given, dict):

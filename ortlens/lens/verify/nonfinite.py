@@ -1,4 +1,4 @@
-"""Where NaN and infinities come from: the first node that makes one of inputs that have none."""
+"""Finds where NaN and infinities come from: the first node that produces one from finite inputs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Origin(NamedTuple):
-    """A node that makes NaN or infinities by itself.
+    """A node that produces NaN or infinities from inputs without them.
 
     Attributes:
         node: The node, an operator's.
         sides: `ort`, `eager` or `both`.
         kind: `NaN` or `Inf`.
         overflow: Whether the run in double precision stays finite.
-        note: All of it in words.
+        note: A description.
     """
 
     node: torch.fx.Node
@@ -36,13 +36,13 @@ class Origin(NamedTuple):
 
 
 def origin_of(step: Step, maker: torch.fx.Node, earlier: Sequence[torch.fx.Node]) -> Origin | None:
-    """Whether a node is where NaN or infinities come from.
+    """Check whether a node is the origin of NaN or infinities.
 
-    Infinities that are written in the program, or follow from numbers at the end of a dtype's range as masks are filled with,
-    are there on purpose. NaN that is made of infinities counts, unless those have an origin themselves.
+    Infinities that are written in the program, or that follow from the extreme numbers in masks, are intended and do not count. NaN
+    that results from infinities counts, unless these have an origin themselves.
 
     Args:
-        step: The node, with its inputs in reach: an operator, or the choice of an item of one, whose input is then the tuple.
+        step: The node and access to its inputs: an operator, or the selection of one of its outputs.
         maker: The operator behind it.
         earlier: Origins found before.
 
@@ -78,10 +78,10 @@ def _made_here(node: torch.fx.Node, value: Any, read: Callable[[torch.fx.Node], 
 
 def _words(step: Step, sides: str, kind: str, *, finite: bool) -> str:
     side = {"both": "both sides", "ort": "ONNX Runtime's side", "eager": "PyTorch's side"}[sides]
-    text = f"makes {kind} of inputs that hold none, on {side}"
+    text = f"produces {kind} from inputs without any, on {side}"
     made = next((tensor for tensor in provenance.tensors_in(step.eager) if tensor.dtype.is_floating_point), None)
     if not finite or made is None:
         return text
     limit, name = torch.finfo(made.dtype).max, str(made.dtype).removeprefix("torch.")
     largest = max((float(tensor.abs().max()) for tensor in provenance.tensors_in(step.double) if tensor.numel()), default=0.0)
-    return f"{text}; the fp64 run stays finite, up to {largest:.4g}" + (f", and {name} ends at {limit:.4g}" if largest > limit else "")
+    return f"{text}; the float64 run stays finite, up to {largest:.4g}" + (f", and {name} ends at {limit:.4g}" if largest > limit else "")

@@ -1,7 +1,7 @@
-"""`Lens.verify`: the numbers of ONNX Runtime against PyTorch's, partition by partition, inside one call of the user's function.
+"""`Lens.verify`: compares ONNX Runtime's results with PyTorch's, partition by partition, inside one call of the user's function.
 
-Each partition is checked while it runs, because its inputs may be written to later. What the checking runs is counted nowhere,
-and the call gets what the session gave. Nodes that stay in PyTorch are PyTorch itself and are not compared.
+Each partition is checked while it runs, because its inputs may be written to later. Runs of the check are not counted, and the call
+gets the results of the session. Nodes that stay in PyTorch are not compared.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ortlens.lens.verify.partition_check import PartitionCheck
 from ortlens.lens.verify.single_ops import SingleOps
 from ortlens.lens.verify.verdicts import Verdict
 from ortlens.lens.watching import around_runs
-from ortlens.progress import progress
+from ortlens.progress import no_progress, progress
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     from ortlens.trace.recorder import Recorder
 
 _MAX_CALLS = 8
-"""How many calls of one partition are checked within one call of the target; a loop may make thousands."""
+"""Calls of one partition that are checked within one call of the target; a loop may make thousands."""
 
 _MAX_ATTEMPTS = 3
-"""How often the target is called at most: once more while a call compiled something, which then ran without being watched."""
+"""Most calls of the target: again if a call compiled something, which then ran unchecked."""
 
 RULES = ("numbers_differ", "fusion_changes_numbers", "nonfinite_origin")
 
 
 @dataclass(slots=True)
 class _Checked:
-    """What is known of one partition; rows of several calls are merged, the worst of each stays."""
+    """Results for one partition; of several calls, the worst row of each value is kept."""
 
     calls: int
     verdicts: dict[tuple[str, str, str | None], Verdict]
@@ -59,20 +59,20 @@ class Verification:
     def __init__(
         self, recorder: Recorder, graphs: Callable[[], tuple[CompiledGraph, ...]], tolerances: Tolerances, *, per_op: bool
     ) -> None:
-        """Say where things are.
+        """Prepare a verification.
 
         Args:
             recorder: Holds the records; the rows and findings go there.
-            graphs: The graphs of our backend as of now.
-            tolerances: What may pass.
-            per_op: Check each operator on its own instead of the values of the whole.
+            graphs: Returns the present graphs of our backend.
+            tolerances: The tolerances.
+            per_op: Check each operator by itself instead of the values of the partition.
         """
         self._recorder = recorder
         self._graphs = graphs
         self._tolerances = tolerances
         self._per_op = per_op
         self._thread = threading.get_ident()
-        self._step: Callable[[int], None] = _untold
+        self._step: Callable[[int], None] = no_progress
         self._checked: dict[PartitionRunner, _Checked] = {}
         self._contexts: dict[PartitionRunner, CompileContext] = {}
         self._ops: dict[int, SingleOps] = {}
@@ -80,10 +80,10 @@ class Verification:
         self._findings: dict[tuple[str, str, str], r.Finding] = {}
 
     def run(self, call: Callable[[], object]) -> None:
-        """Call, check, and put the rows and findings in the place of those of an earlier run.
+        """Call the target and check; the rows and findings replace those of an earlier run.
 
         Args:
-            call: Calls the target; what it raises is raised.
+            call: Calls the target; its exceptions are raised.
         """
         eager = {log: (list(log.calls), list(log.total_ns)) for log in self._recorder.logs()[1].values()}
         devices = range(torch.cuda.device_count())
@@ -102,7 +102,7 @@ class Verification:
         self._record()
 
     def _sessions(self) -> dict[PartitionRunner, tuple[int, ...]]:
-        """Every partition, and its sessions by identity: one that has new ones after a call ran in it."""
+        """Every partition and the identities of its sessions; a partition with new ones after a call has run in it."""
         return {runner: tuple(id(info) for info in runner.sessions) for graph in self._graphs() for runner in graph.runners}
 
     @contextlib.contextmanager
@@ -133,7 +133,7 @@ class Verification:
         return around
 
     def _outputs(self, runner: PartitionRunner, inner: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What the session gives, without being counted where that can be; a changed weight or a failure takes the usual way."""
+        """The results of the session, uncounted if possible; after a changed weight or a failure, by a normal run."""
         info = runner.session_for(args)
         if info is not None:
             with contextlib.suppress(Exception):
@@ -142,7 +142,7 @@ class Verification:
 
     def _check(self, runner: PartitionRunner, args: tuple[Any, ...], outputs: Sequence[Any], known: _Checked) -> None:
         if runner.session_for(args) is None:
-            self._merge(known, _all_unchecked(runner, "PyTorch runs this partition, ONNX Runtime failed on it; see findings"))
+            self._merge(known, _all_unchecked(runner, "PyTorch runs this partition, because ONNX Runtime failed on it; see findings"))
             return
         ops = self._ops_of(runner)
         if self._per_op:
@@ -157,14 +157,14 @@ class Verification:
             self._explain(runner, suspect, Bisection(check, self._contexts[runner], ops).cause(suspect, reference))
         if check.spoilt_outputs():
             for origin in check.origins[:1]:
-                self._tell_origin(runner, origin)
+                self._report_origin(runner, origin)
         self._merge(known, check.verdicts)
 
     def _whole_of(self, runner: PartitionRunner, args: tuple[Any, ...]) -> PartitionRunner | None:
-        """A runner of the model as it was converted; made once per partition."""
+        """A runner of the model as converted; made once per partition."""
         if runner not in self._whole:
             self._whole[runner] = None
-            with contextlib.suppress(Exception):  # the values that only it holds are then told as not compared
+            with contextlib.suppress(Exception):  # then the values that only it holds are reported as not compared
                 self._whole[runner] = as_converted(runner, self._contexts[runner], args)
         return self._whole[runner]
 
@@ -184,23 +184,23 @@ class Verification:
         node = next(node for node in runner.partition.nodes if node.name == cause.node)
         fused = cause.kind in ("ort", "optimizer", "transform")
         rule = "fusion_changes_numbers" if fused else "numbers_differ"
-        by = f": {' and '.join(cause.optimizers)}" if cause.optimizers else ""
-        what = f"a rewrite of the model changes the numbers of {cause.node}{by}" if fused else f"{cause.node} ({node.target}) is wrong"
+        by = f" ({' and '.join(cause.optimizers)})" if cause.optimizers else ""
+        what = f"a rewrite of the model{by} changes {cause.node}" if fused else f"{cause.node} ({node.target}) differs"
         finding = r.Finding(
             rule=rule,
             subject=cause.node,
             severity="error",
-            title=f"{what}, {_distance(suspect)}",
+            title=f"{what}{_distance(suspect)}",
             file=row.file,
             line=row.line,
             evidence=f"{cause.text}. max_abs {row.max_abs}, max_rel {row.max_rel}, atol {row.atol}, rtol {row.rtol}; "
             f"closer to fp64: {row.closer_to_fp64 or 'unknown'}",
-            hazard="The model gives other answers than in PyTorch, beyond what rounding explains.",
+            hazard="The results of the model differ from PyTorch's by more than rounding explains.",
             mitigation=_mitigation(cause),
         )
         self._findings.setdefault((rule, row.partition_id, cause.node), finding)
 
-    def _tell_origin(self, runner: PartitionRunner, origin: Origin) -> None:
+    def _report_origin(self, runner: PartitionRunner, origin: Origin) -> None:
         verdict = Verdict(node=origin.node.name, scope="value", place=0, line_of=origin.node)
         row = verdict.row(self._partition_id(runner))
         finding = r.Finding(
@@ -211,10 +211,10 @@ class Verification:
             file=row.file,
             line=row.line,
             evidence=f"{row.node} {origin.note}; it reaches an output of {row.partition_id}.",
-            hazard="NaN and infinities spread through everything that is computed from them.",
-            mitigation="Scale the values down before this line, or compute it in bfloat16 or float32, which reach further."
+            hazard="NaN and infinities spread to all values that are computed from them.",
+            mitigation="Scale the values down before this line, or compute it in bfloat16 or float32, which have a larger range."
             if origin.overflow
-            else "Keep this line's inputs where it is defined: an epsilon in a divisor, a clamp before a logarithm or a root.",
+            else "Keep the inputs of this line in range: add an epsilon to a divisor, clamp before a logarithm or a root.",
         )
         self._findings.setdefault(("nonfinite_origin", row.partition_id, row.node), finding)
 
@@ -237,19 +237,15 @@ class Verification:
         self._recorder.replace_all(r.Finding, [*others, *self._findings.values()])
 
 
-def _untold(_count: int) -> None:
-    """Nobody is told."""
-
-
 def _restore(eager: dict[Any, tuple[list[int], list[int]]]) -> None:
-    """Put the counts and times of the nodes that PyTorch runs back to what they were: these calls were ours."""
+    """Restore the counts and times of the nodes that PyTorch runs: these calls were ours."""
     for log, (calls, total_ns) in eager.items():
         for place in range(len(calls)):
             log.calls[place], log.total_ns[place] = calls[place], total_ns[place]
 
 
 def _badness(verdict: Verdict) -> tuple[int, float]:
-    """Wrong, then right, then not checked; then the largest difference."""
+    """Order of severity: wrong, then right, then not checked; then by the largest difference."""
     rank = {False: 2, True: 1, None: 0}[verdict.ok]
     return rank, 0.0 if verdict.comparison is None else verdict.comparison.max_abs
 
@@ -262,21 +258,21 @@ def _all_unchecked(runner: PartitionRunner, note: str) -> list[Verdict]:
 def _distance(verdict: Verdict) -> str:
     found = verdict.comparison
     if found is None:
-        return "of another shape"
-    return "NaN or infinite on one side only" if found.clashes else f"by {found.max_abs:.3g} at most"
+        return ": another shape"
+    return ": NaN or infinite on one side only" if found.clashes else f" by up to {found.max_abs:.3g}"
 
 
 def _mitigation(cause: Cause) -> str:
     if cause.optimizers:
         names = ";".join(cause.optimizers)
         return (
-            "Leave the rewrite out: with options = onnxruntime.SessionOptions(), "
+            "Disable the rewrite: set options = onnxruntime.SessionOptions(), "
             f'options.add_session_config_entry("optimization.disable_specified_optimizers", "{names}") as ort_session_options; '
             "and report it to ONNX Runtime."
         )
     return {
-        "converter": "Give another function through custom_translation_table, or mend the one given there; if it is not yours, report it.",
-        "transform": "Mend the transform, or leave it out.",
-        "optimizer": "Report it with the model; it is right as converted.",
+        "converter": "Pass another function in custom_translation_table, or fix the one passed there; if it is not yours, report it.",
+        "transform": "Fix the transform, or remove it.",
+        "optimizer": "Report it with the model, which is right as converted.",
         "ort": "Lower the level: ort_session_options with graph_optimization_level = ORT_DISABLE_ALL. Report it to ONNX Runtime.",
     }.get(cause.kind, "Compare the operators one by one: verify(..., per_op=True).")

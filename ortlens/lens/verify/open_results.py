@@ -1,4 +1,4 @@
-"""Results that PyTorch itself leaves open: memory that nobody wrote to, and which of equal values comes first."""
+"""Results that PyTorch itself does not define: uninitialised memory, and the order of equal values."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _UNINITIALISED = (
 )
 
 _ORDERS = (_aten.topk.default, _aten.sort.default, _aten.sort.stable)
-"""Operators whose second output says where the values were. argmax and max promise the first of equal values, these do not."""
+"""Operators whose second output holds the positions of the values. argmax and max return the first of equal values, these any."""
 
 
 def is_uninitialised(node: torch.fx.Node) -> bool:
-    """Whether an operator gives memory as it finds it.
+    """Whether an operator returns uninitialised memory.
 
     Args:
         node: A call of an operator.
@@ -35,17 +35,17 @@ def is_uninitialised(node: torch.fx.Node) -> bool:
 
 
 def differ_by_ties(node: torch.fx.Node, item: int | None, first: Any, second: Any, source: Any) -> bool:
-    """Whether two results of ordering the same values differ in nothing but the order of equal values, or of all if none was asked for.
+    """Whether two results of sorting differ only in the order of equal values, or of all values if no order was requested.
 
     Args:
         node: The operator.
         item: Which of its outputs was compared.
         first: One result.
         second: The other.
-        source: What was ordered.
+        source: The sorted values.
 
     Returns:
-        False also where the operator promises an order, and where a place is out of range.
+        False also if the operator defines the order, or if a position is out of range.
     """
     if node.target not in _ORDERS or item is None or _argument(node, "stable") is True:
         return False
@@ -62,7 +62,7 @@ def differ_by_ties(node: torch.fx.Node, item: int | None, first: Any, second: An
 
 
 def _values_at(source: torch.Tensor, places: torch.Tensor, dim: int) -> torch.Tensor | None:
-    """What lies at these places; None when one is out of range or comes twice, which is an error whatever lies there."""
+    """The values at these positions; None if a position is out of range or repeated, which is always an error."""
     if places.numel() and (int(places.min()) < 0 or int(places.max()) >= source.shape[dim]):
         return None
     distinct = bool((places.sort(dim).values.diff(dim=dim) != 0).all())
@@ -70,7 +70,7 @@ def _values_at(source: torch.Tensor, places: torch.Tensor, dim: int) -> torch.Te
 
 
 def _argument(node: torch.fx.Node, name: str) -> Any:
-    """What an operator was called with, or the default."""
+    """An argument of an operator, or its default."""
     for place, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]  # noqa: SLF001 - an overload has one
         if argument.name == name:
             return node.args[place] if place < len(node.args) else node.kwargs.get(name, argument.default_value)

@@ -1,8 +1,7 @@
-"""One call of a partition, checked: every value inside it, and what the session that really runs gives.
+"""Checks one call of a partition: every value inside it, and the outputs of the session that really runs.
 
-Both sides get the same inputs, so that a wrong value in one partition is none in the next. Within a partition they do not: a
-value that differs is told apart from one that is merely made of values that differ, by running its operator in PyTorch on
-ONNX Runtime's own inputs.
+Both sides get the same inputs, so that an error in one partition does not carry over to the next. Inside a partition it does: to find
+out whether a value is wrong or only computed from wrong values, its operator is run in PyTorch on ONNX Runtime's inputs.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ if TYPE_CHECKING:
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.lens.verify.compare_values import Tolerances
 
-_REWRITTEN = "no value of its own in the model, which was rewritten while converting"
-_AS_CONVERTED = "in the model as converted; rewriting left no value of it in the one that runs"
-_CARRIED_ON = "the operator itself is right, given what ONNX Runtime made before it"
+_REWRITTEN = "not in the model: rewritten during conversion"
+_AS_CONVERTED = "present before optimisation, then fused away"
+_CARRIED_ON = "the operator is right for the inputs that ONNX Runtime computed"
 
 
 class Reference(NamedTuple):
-    """What a value is compared to: PyTorch's, and that of the run in double precision."""
+    """What a value is compared with: PyTorch's value, and that of the run in double precision."""
 
     eager: Any
     double: Any
@@ -40,17 +39,17 @@ class Reference(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class PartitionCheck:
-    """What checking one call of a partition found.
+    """The check of one call of a partition.
 
     Attributes:
         runner: The partition's.
-        args: Its inputs; they may change after the call, so that they are of use only within it.
-        tolerances: What may pass.
-        whole: Makes a runner of the model as converted, for the values that the model that runs does not hold; None: not to be had.
+        args: Its inputs; they may change after the call.
+        tolerances: The tolerances.
+        whole: Makes a runner of the model as converted, for values that the model that runs does not hold; returns None if it cannot.
         verdicts: One per value and per output, in the order of the graph.
         origins: Where NaN or infinities come from.
-        suspects: The first value that is wrong by itself, and the outputs that are wrong although the values inside are right,
-            each with what it is compared to.
+        suspects: The first value that is wrong by itself, and outputs that are wrong although the values inside are right,
+            each with its reference.
     """
 
     runner: PartitionRunner
@@ -65,18 +64,18 @@ class PartitionCheck:
     _by_node: dict[str, Verdict] = field(default_factory=dict)
     _kept: dict[str, tuple[Reference, Any]] = field(default_factory=dict)
 
-    def run(self, outputs: Sequence[Any], told: Callable[[int], None]) -> None:
+    def run(self, outputs: Sequence[Any], step_done: Callable[[int], None]) -> None:
         """Check the values, then the outputs.
 
         Args:
-            outputs: What the session that really runs gave.
-            told: Hears of each value, to show progress.
+            outputs: Outputs of the session that really runs.
+            step_done: Called with 1 after each value, to show progress.
         """
         inner = _Sources(self)
         returned = {node.name for node in self.runner.partition.outputs}
         places = {node: place for place, node in enumerate(self.runner.partition.module.graph.nodes)}
         for step in steps(self.runner.partition.module, self.args, inner.take):
-            told(1)
+            step_done(1)
             if is_uninitialised(step.node) or not self._unwritten.isdisjoint(step.node.all_input_nodes):
                 self._unwritten.add(step.node)
             else:
@@ -95,7 +94,7 @@ class PartitionCheck:
         name = inner.name(step.node)
         verdict = Verdict(node=maker.name, scope="value", place=place, onnx_value=name, line_of=maker)
         if is_uninitialised(maker):
-            verdict.note = "nobody wrote to this memory yet, so that any value is right"
+            verdict.note = "uninitialised memory: any value is right"
         elif name is None:
             verdict.note = inner.why_not(step.node)
         else:
@@ -107,18 +106,18 @@ class PartitionCheck:
         if origin is not None and not (is_finite(step.eager) and is_finite(step.ort)):
             verdict.nonfinite = "origin"
             verdict.add(origin.note)
-        if name is not None or isinstance(step.eager, torch.Tensor):  # numbers that the model does not hold are nobody's values
+        if name is not None or isinstance(step.eager, torch.Tensor):  # numbers that the model does not hold are not values of the model
             self.verdicts.append(verdict)
         return verdict
 
     def _follows_origin(self, verdict: Verdict) -> bool:
-        """Whether PyTorch's own value is spoilt by NaN or infinities from before: then there is nothing to compare with."""
+        """Whether PyTorch's own value contains NaN or infinities from earlier nodes: then there is nothing to compare with."""
         found, tolerance = verdict.comparison, verdict.tolerance
         origin = next((origin for origin in self.origins if origin.sides != "ort"), None)
         if origin is None or found is None or tolerance is None or tolerance.given or not (found.clashes and found.eager_bad):
             return False
         verdict.ok = None
-        verdict.add(f"PyTorch's value is spoilt by what comes from {origin.node.name}, so that there is no verdict")
+        verdict.add(f"no verdict: PyTorch's value contains NaN or infinities from {origin.node.name}")
         return True
 
     def _look_for_origin(self, step: Step) -> None:
@@ -127,7 +126,7 @@ class PartitionCheck:
             self.origins.append(origin)
 
     def _reconsider(self, verdict: Verdict, step: Step) -> None:
-        """Look again at a value that differs, or that is excused by rounding where memory that nobody wrote to is in play."""
+        """Reconsider a value that differs, or that was accepted as rounding although uninitialised memory is involved."""
         excused = verdict.ok is True and verdict.comparison is not None and not verdict.comparison.within
         if step.node in self._unwritten and excused:
             verdict.ok, verdict.note = False, ""
@@ -137,13 +136,13 @@ class PartitionCheck:
             self._blame(verdict, step)
         elif self._differs_by_ties(step, step.ort, step.eager, step.read):
             verdict.ok = True
-            self._open = f"which of equal values comes first is left open at {verdict.node}"
-            verdict.add("equal values come in another order, which PyTorch leaves open")
+            self._open = f"the order of equal values is undefined at {verdict.node}"
+            verdict.add("equal values in another order, which PyTorch does not define")
         else:
             self._look_closer(verdict, step)
 
     def _look_closer(self, verdict: Verdict, step: Step) -> None:
-        """Tell a value that is made wrong from one that is made of others that differ."""
+        """Decide whether a value is wrong, or computed from values that differ."""
         local = call_on_foreign(step.node, step.read_ort)
         if not (_is_close(step.ort, local, self.tolerances) or self._differs_by_ties(step, step.ort, local, step.read_ort)):
             self._blame(verdict, step)
@@ -151,8 +150,8 @@ class PartitionCheck:
             verdict.add(f"{_CARRIED_ON}; see {self.suspects[0][0].node}")
         else:
             verdict.ok = None
-            unwritten = "parts of it are memory that nobody wrote to" if step.node in self._unwritten else ""
-            self._open = self._open or unwritten or f"{verdict.node} makes more of rounding differences than the tolerance lets pass"
+            unwritten = "parts of it are uninitialised memory" if step.node in self._unwritten else ""
+            self._open = self._open or unwritten or f"{verdict.node} amplifies rounding differences beyond the tolerance"
             verdict.add(f"no verdict: {_CARRIED_ON}, and {self._open}")
 
     def _blame(self, verdict: Verdict, step: Step) -> None:
@@ -187,7 +186,7 @@ class PartitionCheck:
             self.suspects.append((verdict, reference))
 
     def spoilt_outputs(self) -> bool:
-        """Whether NaN, or an infinity that the run in double precision does not have, gets out of the partition."""
+        """Whether NaN, or an infinity that the run in double precision does not have, reaches an output of the partition."""
         for (eager, double), inside in self._kept.values():
             if has_nan(eager) or has_nan(inside):
                 return True
@@ -197,7 +196,7 @@ class PartitionCheck:
 
 
 class _Sources:
-    """ONNX Runtime's values: of the model that runs, else of the model as it was converted."""
+    """ONNX Runtime's values: from the model that runs, else from the model as converted."""
 
     def __init__(self, check: PartitionCheck) -> None:
         self.running = InnerValues(check.runner, check.args)
@@ -212,7 +211,7 @@ class _Sources:
         return self._whole.take(node)
 
     def name(self, node: torch.fx.Node) -> str | None:
-        """What the value is called in the model that gave it; None where there is none, or the run failed."""
+        """Name of the value in the model that computed it; None if there is none, or the run failed."""
         holder = next((source for source in self._both() if node in source.names), None)
         return None if holder is None or node in holder.failures else holder.names[node]
 
@@ -224,7 +223,7 @@ class _Sources:
 
 
 def _is_close(ort: Any, other: Any, tolerances: Tolerances) -> bool:
-    """Whether two values are the same but for one rounding or so."""
+    """Whether two values differ by a single rounding at most."""
     if isinstance(ort, Missing) or isinstance(other, Missing) or not isinstance(ort, torch.Tensor):
         return type(ort) is type(other) and not isinstance(ort, Missing) and bool(ort == other)
     if not isinstance(other, torch.Tensor) or ort.shape != other.shape or ort.dtype is not other.dtype:

@@ -1,7 +1,7 @@
-"""Each operator converted on its own, and run on PyTorch's inputs: errors of others do not get in.
+"""Converts each operator by itself and runs it on PyTorch's inputs, without the errors of others.
 
-The models hold one FX node each and go through the same conversion as a partition, without the rewrites after it. Nodes of the
-same operator, arguments, dtypes and sizes share one.
+Each model holds one FX node and is converted like a partition, without the later rewrites. Nodes with the same operator,
+arguments, dtypes and sizes share a model.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SingleOps:
     """Converts and runs operators one by one."""
 
     def __init__(self, registry: Any, options: OrtBackendOptions) -> None:
-        """Take what the partitions were converted with.
+        """Prepare to convert operators like the partitions.
 
         Args:
             registry: ATen-to-ONNX functions.
@@ -46,12 +46,12 @@ class SingleOps:
         """Check the operator of one node.
 
         Args:
-            step: The node, with its inputs in reach.
+            step: The node and access to its inputs.
             place: Its place in the graph.
-            tolerances: What may pass.
+            tolerances: The tolerances.
 
         Yields:
-            One verdict per output that is read; none for the choice of an item, which is its operator's.
+            One verdict per output that is read; none for a selection of an output, which belongs to its operator.
         """
         node = step.node
         if node.target is operator.getitem and node.all_input_nodes[0].op == "call_function":
@@ -64,12 +64,12 @@ class SingleOps:
             verdict = Verdict(node=node.name, scope="op", place=place, onnx_value=name, line_of=node)
             eager = _item(step.eager, item)
             if is_uninitialised(node):
-                verdict.note = "it gives memory that nobody wrote to, so that any value is right"
+                verdict.note = "uninitialised memory: any value is right"
             else:
                 judge(verdict, result, eager, _item(double, item), tolerances)
             if verdict.ok is False and differ_by_ties(node, item, result, eager, step.read(node.all_input_nodes[0])):
                 verdict.ok = True
-                verdict.add("equal values come in another order, which PyTorch leaves open")
+                verdict.add("equal values in another order, which PyTorch does not define")
             yield verdict
 
     def _results(self, step: Step, items: Sequence[int | None]) -> Sequence[Any]:
@@ -78,7 +78,7 @@ class SingleOps:
             if isinstance(runner, Missing):
                 return [runner] * len(items)
             return runner.run(*(step.read(source) for source in _sources(step.node)))
-        except Exception as error:  # noqa: BLE001 - why this operator was not checked, whatever it is
+        except Exception as error:  # noqa: BLE001 - recorded as the reason why this operator was not checked
             return [_failure(error)] * len(items)
 
     def _runner(self, node: torch.fx.Node, items: Sequence[int | None]) -> PartitionRunner | Missing:
@@ -108,7 +108,7 @@ class SingleOps:
 
 
 def _failure(error: Exception) -> Missing:
-    return Missing(f"it could not be run on its own: {type(error).__name__}: {error}"[:300])
+    return Missing(f"it could not be run by itself: {type(error).__name__}: {error}"[:300])
 
 
 def _sources(node: torch.fx.Node) -> list[torch.fx.Node]:
@@ -149,7 +149,7 @@ def _chosen(graph: torch.fx.Graph, made: torch.fx.Node, item: int) -> torch.fx.N
 
 
 def _key(node: torch.fx.Node, items: Sequence[int | None]) -> Hashable:
-    """What tells one operator's model from another's."""
+    """Key of an operator's model: nodes with the same key share it."""
 
     def described(source: torch.fx.Node) -> str:
         value = source.meta.get("val")

@@ -1,4 +1,4 @@
-"""From a comparison to a verdict: right, wrong, or not checked and why."""
+"""Turns a comparison into a verdict: right, wrong, or not checked and why."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from ortlens.trace import records as r
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_LIMIT = 0.99  # of the largest number of a dtype: what masks are filled with
+_LIMIT = 0.99  # share of the largest number of a dtype, which masks are filled with
 
 
 @dataclass(slots=True, kw_only=True)
 class Verdict:
-    """What is known of one value; becomes a row.
+    """The verdict on one value; becomes a row of the frame `numerics`.
 
     Attributes:
-        node: FX node that makes it.
+        node: FX node that computes it.
         scope: What was compared.
-        place: Its place in the graph, to tell which divergence is first.
+        place: Its place in the graph, to find the first divergence.
         onnx_value: Its name in the model.
-        ok: Whether it is right; None where it was not checked.
-        tolerance: What may pass; None where nothing was compared.
+        ok: Whether it is right; None if it was not checked.
+        tolerance: The tolerance; None if nothing was compared.
         comparison: How far apart the values are; None likewise.
         nonfinite: As in the column.
-        note: Why it was not checked, or what was found out.
-        line_of: The node whose user line it is.
+        note: Why it was not checked, or what was found.
+        line_of: The node whose user line is shown.
     """
 
     node: str
@@ -85,14 +85,14 @@ def _finite(value: float | None) -> float | None:
 
 
 def judge(verdict: Verdict, ort: Any, eager: Any, double: Any, tolerances: Tolerances) -> None:
-    """Compare two values and say whether ONNX Runtime's is right, as far as these three values tell.
+    """Compare two values and decide whether ONNX Runtime's is right.
 
     Args:
         verdict: Filled in.
         ort: ONNX Runtime's value.
         eager: PyTorch's.
         double: That of the run in double precision, or a `Missing`.
-        tolerances: What may pass.
+        tolerances: The tolerances.
     """
     ort, eager = _as_tensor(ort), _as_tensor(eager)
     if isinstance(ort, Missing) or isinstance(eager, Missing):
@@ -106,7 +106,7 @@ def judge(verdict: Verdict, ort: Any, eager: Any, double: Any, tolerances: Toler
         return
     wide = _as_tensor(double)
     if isinstance(wide, Missing):
-        verdict.note = f"no fp64 run: {wide.reason}"
+        verdict.note = f"no float64 run: {wide.reason}"
     verdict.tolerance = tolerances.of(eager.dtype)
     verdict.comparison = compare(ort, eager, None if isinstance(wide, Missing) else wide, verdict.tolerance)
     _decide(verdict, verdict.comparison, verdict.tolerance)
@@ -115,7 +115,7 @@ def judge(verdict: Verdict, ort: Any, eager: Any, double: Any, tolerances: Toler
 def _decide(verdict: Verdict, found: Comparison, tolerance: Tolerance) -> None:
     verdict.nonfinite = {(True, True): "both", (True, False): "ort", (False, True): "eager"}.get((found.ort_bad > 0, found.eager_bad > 0))
     if found.both_nan and found.both_nan == found.elements:
-        verdict.add("NaN throughout on both sides, so that there is nothing to compare")
+        verdict.add("only NaN on both sides: nothing to compare")
         return
     if found.both_nan:
         verdict.add(f"{found.both_nan:,} of {found.elements:,} elements are NaN on both sides and were not compared")
@@ -125,7 +125,7 @@ def _decide(verdict: Verdict, found: Comparison, tolerance: Tolerance) -> None:
     elif not verdict.ok and not tolerance.given and found.rounds_alike():
         verdict.ok = True
         verdict.add(
-            f"beyond the tolerance, and ok: about as close to the fp64 run as PyTorch ({found.ort_error:.2g} and {found.eager_error:.2g})"
+            f"beyond the tolerance but ok: about as close to the float64 run as PyTorch ({found.ort_error:.2g} and {found.eager_error:.2g})"
         )
 
 
@@ -148,7 +148,7 @@ def is_finite(value: Any) -> bool:
         value: A tensor, a number, or a tuple of them.
 
     Returns:
-        True also for what holds no floats.
+        True also for values without floats.
     """
     return all(bool(torch.isfinite(tensor).all()) for tensor in _floats(value))
 
@@ -164,7 +164,7 @@ def has_infinite(value: Any) -> bool:
 
 
 def at_limit(value: Any) -> bool:
-    """Whether a value holds an infinity or the largest number of its dtype, as masks do on purpose; also a number among arguments."""
+    """Whether a value, or a number among arguments, holds an infinity or the largest number of its dtype, as masks do."""
     if isinstance(value, float):
         return math.isinf(value) or abs(value) >= _LIMIT * torch.finfo(torch.float16).max
     limited = ((tensor, _LIMIT * torch.finfo(tensor.dtype).max) for tensor in _floats(value))

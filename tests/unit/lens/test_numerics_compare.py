@@ -50,7 +50,7 @@ def test_the_arbiter_tells_rounding_from_wrong() -> None:
     rounded = (truth + torch.randn(1000) * 2e-3).float()
     excused = verdict_on(rounded, eager, truth)
     assert excused.ok is True
-    assert "about as close to the fp64 run as PyTorch" in excused.note
+    assert "about as close to the float64 run as PyTorch" in excused.note
     assert verdict_on(rounded * 1.1, eager, truth).ok is False
     assert verdict_on(rounded, eager).ok is False, "without an arbiter there is no excuse"
     assert verdict_on(rounded, eager, truth, Tolerances(rtol=1e-6)).ok is False, "the user's word goes"
@@ -97,7 +97,7 @@ def test_nan_and_infinities() -> None:
     throughout = verdict_on(torch.tensor([nan]), torch.tensor([nan]))
     assert (throughout.ok, throughout.nonfinite) == (None, "both")
     partly = verdict_on(torch.tensor([nan, 1.0]), torch.tensor([nan, 1.0]))
-    assert (partly.ok, partly.note) == (True, "no fp64 run: none; 1 of 2 elements are NaN on both sides and were not compared")
+    assert (partly.ok, partly.note) == (True, "no float64 run: none; 1 of 2 elements are NaN on both sides and were not compared")
     assert partly.row("p0").max_abs == 0.0
 
 
@@ -109,7 +109,7 @@ def test_tolerances_by_dtype() -> None:
     for wrong in (-1, float("nan"), True, "1e-3"):
         with pytest.raises(UsageError, match="atol must be a number from 0"):
             Tolerances(atol=wrong)
-    with pytest.raises(UsageError, match="no dtype"):
+    with pytest.raises(UsageError, match="is not a dtype"):
         Tolerances(rtol={"float16": 1})
 
 
