@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import statistics
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from ortlens.analysis.boundaries import boundary_cost
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.lanes import partition_counts
 from ortlens.analysis.recut import RecordedGraph, partitions_of, recorded_graphs
@@ -70,20 +70,6 @@ class Candidate:
     )
     saved_at_most_ns: int | None = column("The same, if it took no time for them.", unit="ns", default=None)
     note: str = column("How the gain was estimated, and further requirements.", default="")
-
-
-class Cost(NamedTuple):
-    """What a boundary costs, fitted to the recorded calls.
-
-    Attributes:
-        call_ns: Per session call: binding and outputs.
-        byte_ns: Per byte over the boundary.
-        basis: How the two were obtained, in words.
-    """
-
-    call_ns: float
-    byte_ns: float
-    basis: str
 
 
 # ------------------------------------------------------------------------------------------------------ some operators
@@ -303,36 +289,3 @@ def _eager_ns(fallbacks: Iterable[Fallback]) -> int | None:
     if not all(fallback.calls for fallback in fallbacks):
         return None
     return round(sum(fallback.total_ns / fallback.calls for fallback in fallbacks))
-
-
-def boundary_cost(capture: Capture) -> Cost | None:
-    """What a session call costs beside the run, and what a byte over its boundary.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        A line through the sessions (bytes over their boundary, median of binding and outputs), by least squares and with
-        no slope below zero; None when no call was recorded.
-    """
-    points = _boundary_points(capture)
-    if not points:
-        return None
-    sizes, times = [size for size, _ in points], [ns for _, ns in points]
-    calls = f"median bind_ns + output_ns of {len(points)} session{'' if len(points) == 1 else 's'}"
-    if len(set(sizes)) > 1:
-        slope, intercept = statistics.linear_regression(sizes, times)
-        if slope > 0 and intercept >= 0:
-            return Cost(intercept, slope, f"{calls}: {intercept / 1000:.1f} us per session call and {slope * 1e6:.3g} ns per MB")
-    mean = statistics.fmean(times)
-    return Cost(mean, 0.0, f"{calls}: {mean / 1000:.1f} us per session call, bytes not separated from calls")
-
-
-def _boundary_points(capture: Capture) -> list[tuple[int, float]]:
-    moved = {p.partition_id: (p.input_bytes or 0) + (p.output_bytes or 0) for p in capture.partitions}
-    partition = {session.session_id: session.partition_id for session in capture.sessions}
-    times: dict[str, list[int]] = {}
-    for run in capture.runs:
-        if run.session_id is not None and partition.get(run.session_id) in moved:
-            times.setdefault(run.session_id, []).append(run.bind_ns + run.output_ns)
-    return [(moved[partition[session_id]], statistics.median(ns)) for session_id, ns in times.items()]

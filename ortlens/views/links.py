@@ -1,4 +1,4 @@
-"""What a selected id is linked to, as rows: the identity chain that the explorer shows beside its panels."""
+"""What a selected id is linked to, as rows: the same links that the explorer shows beside its panels."""
 
 from __future__ import annotations
 

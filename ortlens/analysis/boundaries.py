@@ -1,0 +1,56 @@
+"""The cost of the boundaries between PyTorch and ONNX Runtime, fitted to the recorded calls."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ortlens.trace.records import Capture
+
+
+class Cost(NamedTuple):
+    """What a boundary costs, fitted to the recorded calls.
+
+    Attributes:
+        call_ns: Per session call: binding and outputs.
+        byte_ns: Per byte over the boundary.
+        basis: How the two were obtained, in words.
+    """
+
+    call_ns: float
+    byte_ns: float
+    basis: str
+
+
+def boundary_cost(capture: Capture) -> Cost | None:
+    """What a session call costs beside the run, and what a byte over its boundary.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        A line through the sessions (bytes over their boundary, median of binding and outputs), by least squares and with
+        no slope below zero; None when no call was recorded.
+    """
+    points = _boundary_points(capture)
+    if not points:
+        return None
+    sizes, times = [size for size, _ in points], [ns for _, ns in points]
+    calls = f"median bind_ns + output_ns of {len(points)} session{'' if len(points) == 1 else 's'}"
+    if len(set(sizes)) > 1:
+        slope, intercept = statistics.linear_regression(sizes, times)
+        if slope > 0 and intercept >= 0:
+            return Cost(intercept, slope, f"{calls}: {intercept / 1000:.1f} us per session call and {slope * 1e6:.3g} ns per MB")
+    mean = statistics.fmean(times)
+    return Cost(mean, 0.0, f"{calls}: {mean / 1000:.1f} us per session call, bytes not separated from calls")
+
+
+def _boundary_points(capture: Capture) -> list[tuple[int, float]]:
+    moved = {p.partition_id: (p.input_bytes or 0) + (p.output_bytes or 0) for p in capture.partitions}
+    partition = {session.session_id: session.partition_id for session in capture.sessions}
+    times: dict[str, list[int]] = {}
+    for run in capture.runs:
+        if run.session_id is not None and partition.get(run.session_id) in moved:
+            times.setdefault(run.session_id, []).append(run.bind_ns + run.output_ns)
+    return [(moved[partition[session_id]], statistics.median(ns)) for session_id, ns in times.items()]
