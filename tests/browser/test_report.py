@@ -77,7 +77,7 @@ def brightness(colour: str) -> float:
 def test_the_explorer_is_on_top_and_the_rest_folded_below(report: Callable[..., Page], scheme: str) -> None:
     page = report(PIECES, color_scheme=scheme)
     assert page.inner_text("h1") == "pieces: torch.compile with backend ortlens"
-    assert page.inner_text(".or-verdict").startswith("89.6 % of the model runs in ONNX Runtime in 11 ONNX models, 5 graph breaks")
+    assert page.inner_text(".or-verdict").startswith("89.6 % of the model runs in ONNX Runtime in 11 partitions, 5 graph breaks")
     assert unfolded(page) == ["figures"]
     explorer, first = page.locator(".or-explorer").bounding_box(), page.locator("#summary").bounding_box()
     assert explorer is not None
