@@ -172,7 +172,7 @@ def test_without_javascript_all_of_it_can_be_read(report: Callable[..., Page]) -
     text = page.inner_text("main")
     for said in (
         "43 of 48 compute nodes",
-        "11 ONNX models in 6 graphs",
+        "11, in 6 graphs",
         "60 values of 11 partitions compared with PyTorch",
         "Graph breaks",
         "aten.median.dim",
