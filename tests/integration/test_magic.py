@@ -318,13 +318,13 @@ def test_called_by_a_script(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("--nope", "--nope is no option"),
+        ("--nope", "--nope is not an option"),
         ("--reprot x.html", "did you mean --report?"),
-        ("--calls 3", "--calls is an option of %ortlens alone"),
+        ("--calls 3", "--calls is an option of %ortlens only"),
         ("--verify", "lens.verify(x)"),
         ("--profile", "%ortlens --profile model(x)"),
         ("-o 'lens", "No closing quotation"),
-        ("model(x)", "model(x) is no option"),
+        ("model(x)", "model(x) is not an option"),
     ],
 )
 def test_a_wrong_cell_line_runs_nothing_of_the_cell(shell: Shell, line: str, said: str) -> None:
