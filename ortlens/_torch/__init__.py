@@ -26,6 +26,7 @@ from ortlens._torch.aot import (
     mutated_input_indices,
     returns_outputs_unchanged,
     static_input_indices,
+    user_outputs,
 )
 from ortlens._torch.dynamo import (
     TRACE_LOGGER,
@@ -131,6 +132,7 @@ __all__ = [
     "torch_folder",
     "unflatten",
     "unlogged_failures",
+    "user_outputs",
     "version_of",
     "with_renamed_guards",
     "without_tokens",

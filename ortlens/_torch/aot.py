@@ -162,6 +162,25 @@ def returns_outputs_unchanged() -> bool:
     return plain and not touched and not any(isinstance(kind, SubclassCreationMeta) for kind in kinds)
 
 
+def user_outputs() -> dict[int, bool]:
+    """Which outputs of the AOT graph being compiled the user gets, and whether AOTAutograd rebuilds them from what the graph returns.
+
+    An output that shares memory with an input or with another value is rebuilt from its size, strides and storage offset.
+
+    Returns:
+        Position among the outputs of an inference or forward graph -> True where it is rebuilt; empty outside a compilation.
+    """
+    from torch._functorch._aot_autograd.schemas import OutputType
+    from torch._guards import TracingContext
+
+    metadata = getattr(TracingContext.try_get(), "fw_metadata", None)
+    if metadata is None:
+        return {}
+    kept = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view, OutputType.is_input)
+    before = len(metadata.tokens) + len(metadata.mutated_inp_runtime_indices)
+    return {before + place: info.output_type not in kept for place, info in enumerate(metadata.output_info)}
+
+
 def autocasts() -> bool:
     """Whether autocast is on for some device; compiled graphs must run without it.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch.fx
@@ -127,6 +128,19 @@ class CompiledGraph:
         """
         return {node.name: self.plan.verdicts[node].reason or "" for node in program.eager_nodes(self.plan)}
 
+    def with_views_inside(self) -> CompiledGraph:
+        """The graph for a model that runs without PyTorch: every output is computed, also those that PyTorch makes as views here.
+
+        Returns:
+            This graph when it returns no such views; else another one, converted but without sessions.
+        """
+        if self.lowered.views is None:
+            return self
+        context = replace(self.context, reporter=None, cache=None, whole_graph_key=None, dry_run=True)
+        made = CompiledGraph(replace(self.lowered, views=None), context)
+        made._weights = self._weights
+        return made
+
     def _plan(self) -> None:
         self.runners = self._planner.runners()
         if self.context.reporter is not None:
@@ -156,7 +170,8 @@ class CompiledGraph:
             log = reporter.eager_log(program.eager_nodes(self.plan))
             reporter.amend_phases(self.phases)
         self._weights = {node.name: args[place] for place, node in enumerate(self.placeholders()) if place in self.lowered.static_inputs}
-        self.run = program.make_program(self.plan, self.promoted, self.runners, log)
+        run, views = program.make_program(self.plan, self.promoted, self.runners, log), self.lowered.views
+        self.run = run if views is None else views.around(run)
         self._cache_whole()
 
     def _prepare_runner(self, runner: PartitionRunner, args: list[Any], step: Callable[[int], None]) -> bool:

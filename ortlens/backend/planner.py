@@ -57,7 +57,7 @@ class Planner:
         self._context = context
         self._phases = phases
         started = time.perf_counter_ns()
-        self.promoted = _promoted(lowered.module)
+        self.promoted = _promoted(lowered.partitioned)
         self.exclusions = Exclusions(storage_readers(self.promoted.graph))
         phases.partition_ns += time.perf_counter_ns() - started
 

@@ -11,6 +11,7 @@ import torch.fx
 from ortlens import _torch
 from ortlens.backend.lowering.lowered import LoweredGraph
 from ortlens.backend.lowering.provenance import input_name
+from ortlens.backend.lowering.returned_views import without_returned_views
 from ortlens.progress import progress
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class DynamoGraph:
             # unknown and counts for the forward graph.
             return LoweredGraph(module=module, phase=phase, static_inputs=frozenset(), compile_id=compile_id, op_count=0, aot_ns=0)
         mutated = _torch.mutated_input_indices()
+        views = without_returned_views(module, _torch.user_outputs())
         return LoweredGraph(
             module=module,
             phase=phase,
@@ -91,7 +93,8 @@ class DynamoGraph:
             aot_ns=aot_ns,
             input_names=self._input_names,
             output_names=self._output_names(module, mutated) if phase == "inference" else (),
-            is_plain=phase == "inference" and self._is_plain(module),
+            is_plain=views is None and phase == "inference" and self._is_plain(module),
+            views=views,
         )
 
     def _is_plain(self, module: torch.fx.GraphModule) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch.fx
 
+    from ortlens.backend.lowering.returned_views import ReturnedViews
     from ortlens.trace.records import Phase
 
 
@@ -25,6 +26,7 @@ class LoweredGraph:
         input_names: Names of the inputs in a deployed model; empty to use the names of the nodes.
         output_names: Names of the outputs in a deployed model; empty to number them.
         is_plain: Whether it has the inputs and outputs of Dynamo's graph, so that Dynamo may call it directly.
+        views: The outputs that PyTorch makes as views; None when there are none.
     """
 
     module: torch.fx.GraphModule
@@ -36,3 +38,9 @@ class LoweredGraph:
     input_names: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
     is_plain: bool = False
+    views: ReturnedViews | None = None
+
+    @property
+    def partitioned(self) -> torch.fx.GraphModule:
+        """The graph without the views that it returns."""
+        return self.module if self.views is None else self.views.module

@@ -1,0 +1,222 @@
+"""Outputs that are views: PyTorch makes them, from what the rest of the graph returns.
+
+ONNX Runtime returns values in fresh memory. That is not enough in two cases. AOTAutograd rebuilds an output that shares memory
+with an input or with another value from the sizes, strides and storage offset of what the graph returned
+(`gen_alias_from_base` in `torch/_functorch/_aot_autograd/functional_utils.py`); with static sizes it replays the views
+instead, with symbolic ones it cannot. And the pieces of a split input are returned as they are, so they have to lie in the
+input's memory. Such outputs are taken out of the graph: it returns what they are views of, and the view operators, which move
+no data, run after it.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from ortlens import _torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReturnedViews:
+    """A graph without the views that it returns, and what makes them.
+
+    Attributes:
+        module: The graph; it returns the bases of the views instead.
+        views: Takes what `module` returns and the inputs at `kept`, returns the outputs of the whole graph.
+        kept: Positions of the graph's inputs that the views read.
+        nodes: The view operators taken out, in the order in which they run; nodes of the original graph.
+    """
+
+    module: torch.fx.GraphModule
+    views: torch.fx.GraphModule
+    kept: tuple[int, ...]
+    nodes: tuple[torch.fx.Node, ...]
+
+    def around(self, run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+        """Run the graph, then its views.
+
+        Args:
+            run: Runs `module`: takes a list of inputs, empties it, and returns a list.
+
+        Returns:
+            A function of the same kind for the whole graph.
+        """
+        kept, views = self.kept, self.views
+
+        def run_with_views(args: list[Any]) -> list[Any]:
+            inputs = [args[place] for place in kept]
+            return list(views(*run(args), *inputs))
+
+        return run_with_views
+
+
+def without_returned_views(module: torch.fx.GraphModule, user_outputs: Mapping[int, bool]) -> ReturnedViews | None:
+    """Take the views out of what a graph returns.
+
+    Args:
+        module: A functional ATen graph whose nodes carry `meta["val"]`; left as it is.
+        user_outputs: Position of an output that the user gets -> whether AOTAutograd rebuilds it from what the graph returns.
+
+    Returns:
+        The graph without them; None when no output has to be such a view.
+    """
+    outputs = _outputs(module.graph)
+    all_chains = {place: chain for place, node in enumerate(outputs) if (chain := _chain_of(node)) and place in user_outputs}
+    together = _sharing_memory(outputs, all_chains)
+    chains = {
+        place: chain for place, chain in all_chains.items() if place in together or _must_be_view(chain, rebuilt=user_outputs[place])
+    }
+    if not chains:
+        return None
+    taken = {node for chain in chains.values() for node in chain}
+    taken |= _sizes_behind(taken)
+    order = [node for node in module.graph.nodes if node in taken]
+    read = {source for node in order for source in node.all_input_nodes} - taken
+    kept = [place for place, node in enumerate(_placeholders(module.graph)) if node in read]
+    bases = [node for node in module.graph.nodes if node in read and node.op == "call_function"]
+    remaining = [node for place, node in enumerate(outputs) if place not in chains]
+    return ReturnedViews(
+        module=_returning(module, [*remaining, *bases]),
+        views=_views_module(module, order, remaining, bases, kept),
+        kept=tuple(kept),
+        nodes=tuple(node for node in order if isinstance(node.meta.get("val"), (torch.Tensor, tuple, list))),
+    )
+
+
+def _outputs(graph: torch.fx.Graph) -> list[Any]:
+    (output,) = graph.find_nodes(op="output")
+    returned = output.args[0]
+    return list(returned) if isinstance(returned, (list, tuple)) else [returned]
+
+
+def _placeholders(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    return list(graph.find_nodes(op="placeholder"))
+
+
+def _chain_of(node: Any) -> list[torch.fx.Node]:
+    """The view operators that lead from a base to a value, the last one first; empty for what is no view."""
+    chain = []
+    while isinstance(node, torch.fx.Node) and (base := _base_of(node)) is not None:
+        chain.append(node)
+        node = base
+    return chain
+
+
+def _base_of(node: torch.fx.Node) -> torch.fx.Node | None:
+    """What a node is a view of; None when it makes a value of its own."""
+    first = node.args[0] if node.args else None
+    if node.op != "call_function" or not isinstance(first, torch.fx.Node):
+        return None
+    if node.target is operator.getitem:
+        return first if _base_of(first) is not None else None
+    return first if is_view_operator(node.target) else None
+
+
+def is_view_operator(target: Any) -> bool:
+    """Whether an operator returns a view of its first argument.
+
+    Args:
+        target: Of a `call_function` node.
+
+    Returns:
+        True when its schema says that it returns an alias and writes nothing.
+    """
+    schema = getattr(target, "_schema", None)
+    if schema is None or schema.is_mutable or not schema.arguments:
+        return False
+    first = schema.arguments[0].alias_info
+    return first is not None and any(returned.alias_info is not None for returned in schema.returns)
+
+
+def _must_be_view(chain: list[torch.fx.Node], *, rebuilt: bool) -> bool:
+    """Whether one output on its own has to lie in the memory, or at least look like it, of what it is a view of."""
+    base = chain[-1].args[0]
+    if rebuilt:
+        return any(_is_symbolic(node) for node in (*chain, base))
+    return isinstance(base, torch.fx.Node) and base.op == "placeholder"
+
+
+def _sharing_memory(outputs: list[Any], chains: Mapping[int, list[torch.fx.Node]]) -> set[int]:
+    """Outputs that are views of one value, unless they are pieces of one split, which do not overlap."""
+    by_base: dict[Any, list[int]] = {}
+    for place, node in enumerate(outputs):
+        by_base.setdefault(chains[place][-1].args[0] if place in chains else node, []).append(place)
+    groups = (places for places in by_base.values() if len(places) > 1 and not _are_pieces([chains.get(place, []) for place in places]))
+    return {place for places in groups for place in places if place in chains}
+
+
+def _are_pieces(group: list[list[torch.fx.Node]]) -> bool:
+    """Whether each is an item of its own of one split."""
+    items = [chain[-2] if len(chain) > 1 and chain[-2].target is operator.getitem else None for chain in group]
+    return None not in items and len({chain[-1] for chain in group}) == 1 and len(set(items)) == len(items)
+
+
+def _is_symbolic(node: Any) -> bool:
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    if not isinstance(value, torch.Tensor):
+        return False
+    return any(_torch.is_symbolic(number) for number in (*value.shape, *value.stride(), value.storage_offset()))
+
+
+def _sizes_behind(nodes: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
+    """The size computations that view operators read, as far as they start at the graph's inputs."""
+    found: set[torch.fx.Node] = set()
+    for node in nodes:
+        for source in node.all_input_nodes:
+            _add_size(source, found)
+    return found
+
+
+def _add_size(node: torch.fx.Node, found: set[torch.fx.Node]) -> bool:
+    """Add a size computation and all that it is made of; False when it reads something else than the graph's inputs."""
+    if node.op == "placeholder" or node in found:
+        return True
+    is_size = node.op == "call_function" and not isinstance(node.meta.get("val"), (torch.Tensor, tuple, list))
+    if not is_size or not all([_add_size(source, found) for source in node.all_input_nodes]):
+        return False
+    found.add(node)
+    return True
+
+
+def _returning(module: torch.fx.GraphModule, outputs: list[Any]) -> torch.fx.GraphModule:
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    graph.graph_copy(module.graph, copies)
+    for source, copied in copies.items():
+        copied.meta = dict(source.meta)
+    graph.output(tuple(torch.fx.node.map_arg(node, copies.__getitem__) for node in outputs))
+    made = torch.fx.GraphModule(module, graph)
+    made.meta = dict(module.meta)
+    _erase_unread(graph)
+    return made
+
+
+def _erase_unread(graph: torch.fx.Graph) -> None:
+    """Erase the views that nothing reads any more; everything else stays, checks without a reader among them."""
+    for node in reversed(list(graph.nodes)):
+        if node.op == "call_function" and not node.users and _base_of(node) is not None:
+            graph.erase_node(node)
+
+
+def _views_module(
+    module: torch.fx.GraphModule, order: list[torch.fx.Node], remaining: list[Any], bases: list[torch.fx.Node], kept: list[int]
+) -> torch.fx.GraphModule:
+    """The graph that makes the whole graph's outputs from what is returned without them."""
+    graph = torch.fx.Graph()
+    inputs = _placeholders(module.graph)
+    copies: dict[Any, torch.fx.Node] = {}
+    returned = [graph.placeholder(f"returned_{place}") for place in range(len(remaining))]
+    for node in (*bases, *(inputs[place] for place in kept)):
+        copies[node] = graph.placeholder(node.name)
+    for node in order:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    taken, plain = set(order), iter(returned)
+    graph.output(tuple(copies[node] if node in taken else next(plain) for node in _outputs(module.graph)))
+    return torch.fx.GraphModule(module, graph, class_name="ReturnedViews")

@@ -1,0 +1,87 @@
+"""Outputs that are views: their values, their place in memory, and what they share it with are PyTorch's, whatever the sizes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import ortlens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def relu_and_views(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = torch.relu(x)
+    return y, y[:, 1 : x.shape[1] - 1], y.t()
+
+
+def views_of_a_view(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    half = torch.sin(x)[:, x.shape[1] // 2 :]
+    return half.t()[1:], (half * 2).sum(), torch.cos(half)
+
+
+VIEWS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "chunk": lambda x: x.chunk(2, -1),
+    "half": lambda x: (x[:, x.shape[1] // 2 :], x * 2),
+    "chunk of a result": lambda x: (x * 2).chunk(2, -1),
+    "result and views of it": relu_and_views,
+    "view of a view of a result": views_of_a_view,
+    "unflatten, transpose, slice": lambda x: x.unflatten(1, (2, -1)).transpose(1, 2)[:, 1:],
+    "flat tail": lambda x: x.view(-1)[x.shape[1] :],
+    "diagonal": lambda x: x.diagonal(),
+    "expand": lambda x: x.expand(4, *x.shape)[:, :, 2:],
+    "unfold": lambda x: x.unfold(1, 4, 2),
+    "split": lambda x: torch.split(x, [x.shape[1] - 3, 3], 1),
+    "unbind": lambda x: x.unbind(0),
+    "transposed product": lambda x: (x.mm(x.t()).t(), x[1:]),
+    "select at the end": lambda x: x.select(1, x.shape[1] - 1),
+}
+
+
+def as_tuple(value: Any) -> tuple[torch.Tensor, ...]:
+    return value if isinstance(value, tuple) else tuple(value) if isinstance(value, list) else (value,)
+
+
+@pytest.mark.parametrize("dynamic", [None, True, False], ids=["automatic", "dynamic", "static"])
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_under_changing_sizes(name: str, *, training: bool, dynamic: bool | None) -> None:
+    function = VIEWS[name]
+    compiled = torch.compile(function, backend="ortlens", dynamic=dynamic)
+    for width in (8, 10, 12):
+        ours, theirs = (torch.linspace(-3, 3, 3 * width).reshape(3, width).requires_grad_(training) for _ in range(2))
+        got, want = as_tuple(compiled(ours)), as_tuple(function(theirs))
+        for first, second in zip(got, want, strict=True):
+            torch.testing.assert_close(first, second)
+            assert first.stride() == second.stride()
+        if training:
+            sum((place + 1) * value.square().sum() for place, value in enumerate(got)).backward()
+            sum((place + 1) * value.square().sum() for place, value in enumerate(want)).backward()
+            torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+@pytest.mark.parametrize("name", sorted(set(VIEWS) - {"expand", "unfold"}))
+def test_a_write_into_an_output_reaches_what_it_shares_memory_with(name: str) -> None:
+    function = VIEWS[name]
+    compiled = torch.compile(function, backend="ortlens")
+    with torch.no_grad():
+        for width in (8, 10, 12):
+            ours, theirs = (torch.linspace(-3, 3, 3 * width).reshape(3, width) for _ in range(2))
+            got, want = as_tuple(compiled(ours)), as_tuple(function(theirs))
+            for place in range(len(got)):
+                got[place].fill_(place + 7)
+                want[place].fill_(place + 7)
+            for first, second in zip((*got, ours), (*want, theirs), strict=True):
+                torch.testing.assert_close(first, second)
+
+
+def test_what_is_no_view_still_runs_in_onnx_runtime() -> None:
+    lens = ortlens.Lens()
+    compiled = torch.compile(lambda x: ((x * 2).relu().chunk(2, -1), x[:, 1:]), backend=lens, dynamic=True)
+    with torch.no_grad():
+        compiled(torch.rand(3, 8))
+    assert lens.graphs.coverage.tolist() == [1.0]
+    assert len(lens.partitions) == 1
