@@ -1,0 +1,219 @@
+"""PyTorch's own operator database through the backend: each sample against eager, with `aot_eager` as the control."""
+
+# ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import random
+import sys
+import warnings
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ortlens import Lens
+from tests.integration.against_eager import twin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool)
+"""Element types that ONNX Runtime's CPU provider holds, those that programs use most first."""
+
+_LOOSER = {torch.float16: (2e-2, 2e-2), torch.float32: (2e-4, 2e-4), torch.float64: (1e-6, 1e-6)}
+"""Absolute and relative tolerance: sums may be added in another order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one sample of one operator gave.
+
+    Attributes:
+        operator: Its name in the database.
+        dtype: Short name of the element type.
+        road: `static`, `dynamic` or `backward`.
+        sample: Its number.
+        verdict: `whole` in ONNX Runtime, `part`, `torch`; `wrong`, `crash`; `control` when `aot_eager` differs from eager as well;
+            `refused` when eager does not take the sample.
+        detail: What differs, or why nodes stay in PyTorch.
+    """
+
+    operator: str
+    dtype: str
+    road: str
+    sample: int
+    verdict: str
+    detail: str = ""
+
+
+@functools.cache
+def operators() -> dict[str, Any]:
+    """The database: name with variant -> OpInfo."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return {f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name: op for op in op_db}
+
+
+def outcomes_of(name: str, dtypes: Sequence[torch.dtype], roads: Sequence[str], most: int) -> Iterator[Outcome]:
+    """Send the samples of one operator down each road.
+
+    Args:
+        name: As in `operators`.
+        dtypes: Element types to try, where the operator has them.
+        roads: Of `static`, `dynamic`, `backward`.
+        most: Samples per element type, spread evenly over all there are.
+
+    Yields:
+        An outcome per sample and road.
+    """
+    op = operators()[name]
+    for dtype in dtypes:
+        if dtype not in op.supported_dtypes("cpu"):
+            continue
+        for road in roads:
+            if road == "backward" and not (dtype.is_floating_point and op.supports_autograd):
+                continue
+            for number, sample in _samples(op, dtype, most, grad=road == "backward"):
+                short = str(dtype).removeprefix("torch.")
+                yield _outcome(op, sample, Outcome(operator=name, dtype=short, road=road, sample=number, verdict=""))
+
+
+def _samples(op: Any, dtype: torch.dtype, most: int, *, grad: bool) -> list[tuple[int, Any]]:
+    torch.manual_seed(0)
+    random.seed(0)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = list(enumerate(op.sample_inputs("cpu", dtype, requires_grad=grad)))
+    except Exception:  # noqa: BLE001 - a sample function that this build cannot run says nothing about the backend
+        return []
+    step = max(len(found) / most, 1.0)
+    return [found[int(place * step)] for place in range(min(most, len(found)))]
+
+
+def _outcome(op: Any, sample: Any, blank: Outcome) -> Outcome:
+    leaves, structure = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+
+    def call(*tensors: torch.Tensor) -> Any:
+        given = dict(zip(places, tensors, strict=True))
+        value, args, kwargs = pytree.tree_unflatten([given.get(place, leaf) for place, leaf in enumerate(leaves)], structure)
+        return op(value, *args, **kwargs)
+
+    tensors = [leaves[place].detach() if blank.road != "backward" else leaves[place] for place in places]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            expected = _result(call, tensors, blank.road)
+        except Exception:  # noqa: BLE001 - eager does not take it
+            return _said(blank, "refused")
+        lens = Lens()
+        try:
+            difference = _difference(_result(_compiled(call, lens, blank.road), tensors, blank.road), expected)
+        except Exception as error:  # noqa: BLE001 - what is looked for
+            verdict = "crash" if _control(call, tensors, blank.road, expected) == "" else "control"
+            return _said(blank, verdict, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300])
+        if difference:
+            return _said(blank, "wrong" if _control(call, tensors, blank.road, expected) == "" else "control", difference)
+        return _placed(blank, lens)
+
+
+def _said(blank: Outcome, verdict: str, detail: str = "") -> Outcome:
+    return Outcome(**{**asdict(blank), "verdict": verdict, "detail": detail})
+
+
+def _placed(blank: Outcome, lens: Lens) -> Outcome:
+    """Where the operator ran, from the lens's records."""
+    captured = lens.captured()
+    left = sorted({f"{row.target}: {row.reason}" for row in captured.fallbacks})
+    failed = sorted({row.title for row in captured.findings if row.rule in ("run_failed", "backend_failed")})
+    if failed:
+        return _said(blank, "part", "; ".join(failed)[:300])
+    if not captured.partitions:
+        return _said(blank, "torch", "; ".join(left)[:300])
+    return _said(blank, "part" if left else "whole", "; ".join(left)[:300])
+
+
+def _compiled(call: Callable[..., Any], backend: Any, road: str) -> Callable[..., Any]:
+    compiled: Callable[..., Any] = torch.compile(call, backend=backend, dynamic=road == "dynamic")
+    return compiled
+
+
+def _control(call: Callable[..., Any], tensors: list[torch.Tensor], road: str, expected: Any) -> str:
+    torch.compiler.reset()
+    try:
+        return _difference(_result(_compiled(call, "aot_eager", road), tensors, road), expected)
+    except Exception as error:  # noqa: BLE001 - torch.compile itself does not take it
+        return f"{type(error).__name__}"
+
+
+def _result(call: Callable[..., Any], tensors: list[torch.Tensor], road: str) -> Any:
+    """Results, arguments after the call, and with gradients what they are."""
+    own = [twin(tensor) for tensor in tensors]
+    torch.manual_seed(7)
+    if road != "backward":
+        with torch.no_grad():
+            return call(*own), own
+    made = call(*own)
+    loss = [value.sum() * (place + 1) for place, value in enumerate(pytree.tree_leaves(made)) if _has_gradient(value)]
+    if loss:
+        functools.reduce(torch.add, loss).backward()
+    detached = pytree.tree_map(lambda value: value.detach() if isinstance(value, torch.Tensor) else value, made)
+    return detached, [tensor.grad for tensor in own]
+
+
+def _has_gradient(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad and not value.is_complex()
+
+
+def _difference(got: Any, want: Any) -> str:
+    """What differs; empty when nothing does."""
+    ours, theirs = pytree.tree_leaves(got), pytree.tree_leaves(want)
+    if len(ours) != len(theirs):
+        return f"{len(ours)} values instead of {len(theirs)}"
+    for place, (first, second) in enumerate(zip(ours, theirs, strict=True)):
+        if isinstance(second, torch.Tensor):
+            if found := _tensor_difference(first, second):
+                return f"value {place}: {found}"
+        elif type(first) is not type(second) or (first != second and first == first):  # noqa: PLR0124 - NaN
+            return f"value {place}: {first!r} instead of {second!r}"[:200]
+    return ""
+
+
+def _tensor_difference(first: Any, second: torch.Tensor) -> str:
+    if not isinstance(first, torch.Tensor) or first.shape != second.shape or first.dtype != second.dtype:
+        return f"{_described(first)} instead of {_described(second)}"
+    atol, rtol = _LOOSER.get(second.dtype, (0.0, 0.0))
+    try:
+        torch.testing.assert_close(first, second, atol=atol, rtol=rtol, equal_nan=True)
+    except AssertionError as error:
+        return " ".join(str(error).split())[:200]
+    except Exception:  # noqa: BLE001 - layouts that assert_close does not compare
+        return ""
+    return ""
+
+
+def _described(value: Any) -> str:
+    return f"{value.dtype}{list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+
+
+def main(arguments: list[str]) -> int:
+    """Print the outcomes of operators as JSON lines: `sweep.py MOST NAME ...`."""
+    most, names = int(arguments[0]), arguments[1:]
+    torch.set_num_threads(1)
+    for name in names:
+        print(json.dumps({"begin": name}), flush=True)  # noqa: T201 - the protocol with the parent
+        with contextlib.suppress(KeyboardInterrupt):
+            for outcome in outcomes_of(name, DTYPES, ("static", "dynamic", "backward"), most):
+                print(json.dumps(asdict(outcome)), flush=True)  # noqa: T201 - same
+                torch.compiler.reset()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
