@@ -372,3 +372,18 @@ def test_a_relative_path_and_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = explained(Net().eval(), torch.randn(2, 4)).export_onnx("net.onnx")
     assert path == tmp_path / "net.onnx"
     assert only(tmp_path, "net.onnx")
+
+
+def test_a_model_that_returns_a_value_and_a_view_of_it(tmp_path: Path) -> None:
+    class Both(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+            hidden = torch.relu(x)
+            return hidden, hidden[:, 0], x.t()
+
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        lens = ortlens.explain(Both())(x)
+    path = lens.export_onnx(tmp_path / "both.onnx")
+    got = run_bare(path, {"x": x})
+    for made, expected in zip(got.values(), Both()(x), strict=True):
+        torch.testing.assert_close(made, expected)
