@@ -16,7 +16,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_ARGS)
 SAY := @printf '\n==> %s\n'
 
-.PHONY: help venv demo frontend notebooks browser test test-slow lint format-check ruff types contracts dead-code deps docs tests slow-tests coverage bench zoo conformance soak clean
+.PHONY: help venv demo frontend notebooks browser test test-slow lint format-check ruff types contracts dead-code deps docs tests slow-tests coverage bench zoo conformance opinfo soak clean
 
 help: ## Show this list
 	@printf 'ortlens: PyTorch through ONNX Runtime, recorded and shown\n\n'
@@ -85,6 +85,10 @@ browser: $(VENV)/.dev ## Run what needs a browser: the report, JupyterLab, Noteb
 conformance: $(VENV)/.dev ## Run every promise down every road and write docs/conformance.md: a few minutes
 	$(SAY) 'Running the conformance suite'
 	@$(BIN)/python -m tests.conformance.report
+
+opinfo: $(VENV)/.dev ## Send PyTorch's operator database through the backend and list what differs from eager: an hour, resumable
+	$(SAY) 'Running the operator database; the outcomes are kept in $(BUILD)/opinfo'
+	@$(BIN)/python -m tests.opinfo
 
 soak: $(VENV)/.dev ## Live long random lives of models and look for leaks: ten minutes
 	$(SAY) 'Soaking'

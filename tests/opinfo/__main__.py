@@ -31,9 +31,7 @@ class _Child:
     def __init__(self, most: int, names: list[str]) -> None:
         command = [sys.executable, "-m", "tests.opinfo.sweep", str(most), *names]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(  # noqa: S603 - this interpreter, our own module
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
-        )
+        self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -74,7 +72,9 @@ def _run(names: list[str], most: int) -> None:
             ended = f"nothing for {_LIMIT_S} s"
         status = child.end()
         if ended or status:
-            rows.append({"operator": current, "dtype": "", "road": "", "sample": len(rows), "verdict": "crash", "detail": ended or f"exit {status}"})
+            rows.append(
+                {"operator": current, "dtype": "", "road": "", "sample": len(rows), "verdict": "crash", "detail": ended or f"exit {status}"}
+            )
         _keep(current, rows)
         left = left[left.index(current) + 1 :] if current in left else []
 

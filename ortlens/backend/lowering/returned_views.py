@@ -70,9 +70,7 @@ def without_returned_views(module: torch.fx.GraphModule, user_outputs: Mapping[i
     outputs = _outputs(module.graph)
     all_chains = {place: chain for place, node in enumerate(outputs) if (chain := _chain_of(node)) and place in user_outputs}
     together = _sharing_memory(outputs, all_chains)
-    chains = {
-        place: chain for place, chain in all_chains.items() if place in together or _must_be_view(chain, rebuilt=user_outputs[place])
-    }
+    chains = {place: chain for place, chain in all_chains.items() if place in together or _must_be_view(chain, rebuilt=user_outputs[place])}
     if not chains:
         return None
     taken = {node for chain in chains.values() for node in chain}
@@ -179,7 +177,7 @@ def _add_size(node: torch.fx.Node, found: set[torch.fx.Node]) -> bool:
     if node.op == "placeholder" or node in found:
         return True
     is_size = node.op == "call_function" and not isinstance(node.meta.get("val"), (torch.Tensor, tuple, list))
-    if not is_size or not all([_add_size(source, found) for source in node.all_input_nodes]):
+    if not is_size or not all(_add_size(source, found) for source in node.all_input_nodes):
         return False
     found.add(node)
     return True
