@@ -22,10 +22,6 @@ def made() -> Callable[..., Any]:
     return function_from_source("call", SOURCE, {"one": 1, "zero": 0})
 
 
-def files_of(error: BaseException) -> list[str]:
-    return [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-
-
 def test_a_traceback_shows_the_line_that_raised() -> None:
     with pytest.raises(ZeroDivisionError) as raised:
         made()(1)
