@@ -50,6 +50,8 @@ class Layers(nn.Module):
         return x
 
 
+@pytest.mark.serial
+@pytest.mark.timed
 @pytest.mark.parametrize("name", ["bert", "resnet", "gpt2", "vit"])
 def test_nothing_is_wrong_with_clean_models(name: str) -> None:
     """Tiny models: what is told of them is information and true, such as that guards weigh as much as they do."""

@@ -174,7 +174,7 @@ def test_files_are_written(shell: Shell, tmp_path: Path) -> None:
         ("--option nope=1 f(x)", "unknown option 'nope'"),
         ("--option nope f(x)", "key=value"),
         ("--dry-run --verify f(x)", "--verify needs a real run"),
-        ("--backend eager --profile f(x)", "--profile looks into ONNX Runtime"),
+        ("--backend eager --profile f(x)", "--profile needs ONNX Runtime"),
         ("--redact f(x)", "--report FILE"),
         ("--report gone/run.html f(x)", "there is no folder"),
         ("--save gone/run.ortlens f(x)", "there is no folder"),

@@ -86,7 +86,7 @@ def test_what_came_is_read_from_the_frame() -> None:
 def test_a_lambda_of_every_call() -> None:
     (row,) = recompiles(applied, (X, lambda x: x * 2), (X, lambda x: x * 2))
     assert row.advice is not None
-    assert "Pass the same object for `f` every time, made once" in row.advice
+    assert "Pass the same object for `f` every time, created once" in row.advice
     kept = lambda x: x * 2  # noqa: E731 - the object that is kept
     assert recompiles(applied, (X, kept), (X, kept)) == ()
 

@@ -161,7 +161,7 @@ def test_a_partition_that_went_back_to_pytorch_is_not_called_right() -> None:
             runner._failed((x,), RuntimeError("planted"))
         numerics = lens.verify(x)
     assert numerics.ok.isna().all()
-    assert list(numerics.note) == ["PyTorch runs this partition, ONNX Runtime failed on it; see findings"]
+    assert list(numerics.note) == ["PyTorch runs this partition, because ONNX Runtime failed on it; see findings"]
     assert "1 not compared" in lens.summary()
 
 

@@ -59,8 +59,8 @@ def test_the_last_word_counts_and_the_table_is_a_copy() -> None:
         ("aten::sin", convert, "'aten::sin' is not an op overload"),
         (None, convert, "None is not an op overload"),
         (SIN, None, r"aten\.sin\.default is a NoneType"),
-        (SIN, "convert", "is a str, which cannot be called"),
-        (SIN, [convert], "is a list, which cannot be called"),
+        (SIN, "convert", "is a str, which is not callable"),
+        (SIN, [convert], "is a list, which is not callable"),
     ],
 )
 def test_what_no_graph_could_use_is_refused_by_name(target: Any, function: Any, message: str) -> None:  # noqa: ANN401 - wrong on purpose
