@@ -104,6 +104,9 @@ SLOW := -m 'slow and not serial and not soak'
 SLOW_ALONE := -m 'slow and serial and not soak'
 SOAK := -m 'soak'
 BESIDE := -n $(WORKERS) --dist worksteal
+# COV=1, as in CI: count the branches that `make test` takes, so that `make coverage` need not run the tests again.
+COV ?=
+TRACE := $(if $(COV),--cov --cov-report=)
 LOGS := $(BUILD)/logs
 CLOSING_LINE = $(BIN)/python tests/closing_line.py
 
@@ -155,7 +158,8 @@ docs: $(VENV)/.dev ## Build the documentation into build/site, warnings are erro
 tests: $(VENV)/.dev ## Run the tests of `make test` only
 	@mkdir -p $(LOGS)
 	$(SAY) 'Tests, in random order, on $(WORKERS) workers'
-	@$(BIN)/python -m pytest $(FAST) $(BESIDE) --durations=15 2>&1 | tee $(LOGS)/fast.log
+	@rm -f $(BUILD)/coverage*
+	@$(BIN)/python -m pytest $(FAST) $(BESIDE) $(TRACE) --durations=15 2>&1 | tee $(LOGS)/fast.log
 	$(SAY) 'Tests that measure, one after another'
 	@$(BIN)/python -m pytest $(FAST_ALONE) --durations=5 2>&1 | tee $(LOGS)/fast-alone.log
 
@@ -166,10 +170,10 @@ slow-tests: $(VENV)/.dev
 	$(SAY) 'Slow tests that measure: benchmarks, large models'
 	@$(BIN)/python -m pytest $(SLOW_ALONE) --durations=5 2>&1 | tee $(LOGS)/slow-alone.log
 
-# The tests of `make test` once more: to count branches slows each of them down.
+# Counting branches slows the tests down. What `make test COV=1` counted is taken; otherwise its tests run once more.
 coverage: $(VENV)/.dev ## Check branch coverage: 95 % in trace and analysis, 85 % in the rest
 	$(SAY) 'Branch coverage: 95 % in trace and analysis, 85 % in the rest'
-	@$(BIN)/python -m pytest $(FAST) $(BESIDE) --cov --cov-report= --quiet --quiet
+	@test -f $(BUILD)/coverage || $(BIN)/python -m pytest $(FAST) $(BESIDE) --cov --cov-report= --quiet --quiet
 	@$(BIN)/coverage report --include='ortlens/trace/*,ortlens/analysis/*' --fail-under=95
 	@$(BIN)/coverage report --omit='ortlens/trace/*,ortlens/analysis/*' --fail-under=85
 
