@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -14,6 +16,7 @@ HOMES = {
     "onnxscript": Path("ortlens/backend/conversion/_onnxscript.py"),
 }
 NOWHERE = ("onnx", "onnx_ir")  # libraries whose private names no file touches
+Named: TypeAlias = ast.Import | ast.ImportFrom | ast.Attribute | ast.Call
 SOURCES = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in sorted((ROOT / "ortlens").rglob("*.py"))}
 
 
@@ -28,10 +31,16 @@ def private_uses(source: str, library: str) -> list[str]:
         `line: dotted name` for each imported module path, imported name, attribute chain and string passed to an
         importing function, that starts at the library and has a component with one leading underscore; empty when clean.
     """
-    tree = ast.parse(source)
-    bound = _names_bound_to(library, tree)
-    named = ((getattr(node, "lineno", 0), name) for node in ast.walk(tree) for name in _dotted_names(node, bound))
+    nodes = _nodes_of(source)
+    bound = _names_bound_to(library, nodes)
+    named = ((node.lineno, name) for node in nodes for name in _dotted_names(node, bound))
     return [f"{line}: {name}" for line, name in sorted({found for found in named if _is_private(found[1], library)})]
+
+
+@cache
+def _nodes_of(source: str) -> tuple[Named, ...]:
+    """What may name something: parsed once for all libraries."""
+    return tuple(node for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.Import, ast.ImportFrom, ast.Attribute, ast.Call)))
 
 
 def _is_private(dotted: str, library: str) -> bool:
@@ -41,10 +50,10 @@ def _is_private(dotted: str, library: str) -> bool:
     return root == library and any(part.startswith("_") and not part.startswith("__") for part in rest)
 
 
-def _names_bound_to(library: str, tree: ast.AST) -> dict[str, str]:
+def _names_bound_to(library: str, nodes: tuple[Named, ...]) -> dict[str, str]:
     """Local name -> the dotted name it is bound to, for every import in the file, at any depth."""
     bound: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 bound[alias.asname or alias.name.partition(".")[0]] = alias.name if alias.asname else alias.name.partition(".")[0]
@@ -53,7 +62,7 @@ def _names_bound_to(library: str, tree: ast.AST) -> dict[str, str]:
     return {local: full for local, full in bound.items() if full.partition(".")[0] == library}
 
 
-def _dotted_names(node: ast.AST, bound: dict[str, str]) -> list[str]:
+def _dotted_names(node: Named, bound: dict[str, str]) -> list[str]:
     """The dotted names that one node of the tree spells out."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from functools import partial
+from functools import cache, partial
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,20 @@ RENDERERS: dict[str, Callable[[Capture], str]] = {
     "ascii": partial(summary, ascii_only=True),
     "html": summary_html,
 }
+
+
+@cache
+def rendered(renderer: str, sample: str) -> str:
+    """A sample as a renderer shows it, made once for all tests."""
+    return RENDERERS[renderer](SAMPLES[sample])
+
+
+@cache
+def text_of(sample: str, width: int) -> str:
+    """A sample as text of a width, made once for all tests."""
+    return summary(SAMPLES[sample], width=width)
+
+
 _VOID = {"br", "img", "meta", "link", "input"}
 
 
@@ -62,7 +76,7 @@ class _Page(HTMLParser):
 @pytest.mark.parametrize("sample", SAMPLES)
 @pytest.mark.parametrize("renderer", RENDERERS)
 def test_every_renderer_tells_how_much_runs(renderer: str, sample: str) -> None:
-    shown = RENDERERS[renderer](SAMPLES[sample])
+    shown = rendered(renderer, sample)
     plain = " ".join(_Page(shown).texts if renderer == "html" else shown.split())
     expected = {"empty": "nothing was compiled", "measured": "nothing was compiled", "demo_like": "27 of 28 compute nodes (96.4 %)"}
     expected["told"] = expected["demo_like"]
@@ -78,14 +92,14 @@ def test_every_renderer_tells_how_much_runs(renderer: str, sample: str) -> None:
 @pytest.mark.parametrize("sample", SAMPLES)
 @pytest.mark.parametrize("renderer", RENDERERS)
 def test_no_control_or_bidirectional_character_gets_through(renderer: str, sample: str) -> None:
-    shown = RENDERERS[renderer](SAMPLES[sample]).replace("\n", "")
+    shown = rendered(renderer, sample).replace("\n", "")
     assert {unicodedata.category(char) for char in shown}.isdisjoint({"Cc", "Cf", "Cs"})
     shown.encode("utf-8")
 
 
 @pytest.mark.parametrize("renderer", RENDERERS)
 def test_every_renderer_names_break_fallback_recompile_and_times(renderer: str) -> None:
-    shown = RENDERERS[renderer](SAMPLES["demo_like"])
+    shown = rendered(renderer, "demo_like")
     plain = re.sub(r"\s+", " ", " ".join(_Page(shown).texts) if renderer == "html" else shown)
     for fact in (
         "aten.median.dim",
@@ -103,7 +117,7 @@ def test_every_renderer_names_break_fallback_recompile_and_times(renderer: str) 
 
 @pytest.mark.parametrize("renderer", RENDERERS)
 def test_every_renderer_tells_the_ledger_prices_and_what_to_do(renderer: str) -> None:
-    shown = RENDERERS[renderer](SAMPLES["told"])
+    shown = rendered(renderer, "told")
     plain = re.sub(r"\s+", " ", " ".join(_Page(shown).texts) if renderer == "html" else shown)
     parts = ("75.0 % ONNX Runtime", "17.5 % PyTorch and Python between graphs", "6.2 % Dynamo's guards", "1.2 % unattributed")
     for fact in ("Per call: 400 " if renderer == "html" else "Time per call 400 ", *parts, "23.4 ", "Choose with `torch.where`"):
@@ -117,29 +131,29 @@ def test_every_renderer_tells_the_ledger_prices_and_what_to_do(renderer: str) ->
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_text_keeps_to_the_width(sample: str, width: int) -> None:
-    lines = summary(SAMPLES[sample], width=width).split("\n")
+    lines = text_of(sample, width).split("\n")
     assert max(map(len, lines)) <= width
     assert all(line == line.rstrip() for line in lines)
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_text_is_a_few_lines(sample: str) -> None:
-    assert len(summary(SAMPLES[sample]).split("\n")) <= (24 if sample not in {"huge", "hostile"} else 48)
+    assert len(rendered("text", sample).split("\n")) <= (24 if sample not in {"huge", "hostile"} else 48)
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_ascii_only_is_ascii(sample: str) -> None:
-    assert summary(SAMPLES[sample], ascii_only=True).isascii()
+    assert rendered("ascii", sample).isascii()
 
 
 def test_colour_marks_labels_only_and_changes_nothing_else() -> None:
     coloured = summary(SAMPLES["hostile"], colour=True)
     assert "\x1b[1mGraph breaks" in coloured
-    assert re.sub(r"\x1b\[[01]m", "", coloured) == summary(SAMPLES["hostile"])
+    assert re.sub(r"\x1b\[[01]m", "", coloured) == rendered("text", "hostile")
 
 
 def test_text_answers_in_the_order_in_which_people_ask() -> None:
-    text = summary(SAMPLES["demo_like"])
+    text = rendered("text", "demo_like")
     labels = [line.split("  ")[0] for line in text.split("\n")[2:] if not line.startswith(" ")]
     assert labels == [
         "In ONNX Runtime",
@@ -155,27 +169,27 @@ def test_text_answers_in_the_order_in_which_people_ask() -> None:
 
 @pytest.mark.parametrize("width", range(60, 121))
 def test_text_never_parts_a_number_from_its_unit(width: int) -> None:
-    assert not re.search(r"\d\n *([nµm]?s|%)\b", summary(SAMPLES["demo_like"], width=width))
+    assert not re.search(r"\d\n *([nµm]?s|%)\b", text_of("demo_like", width))
 
 
 def test_text_says_how_much_it_leaves_out() -> None:
-    text = summary(SAMPLES["huge"])
+    text = rendered("text", "huge")
     for note in ("and 2,997 more operators (2,997 nodes): see table fallbacks", "and 2,998 more places: see table breaks"):
         assert note in text
     assert "and 2,998 more: see table recompiles" in text
 
 
 def test_text_says_when_a_graph_runs_whole() -> None:
-    assert "1, in 1 graph; it covers the whole graph" in summary(SAMPLES["whole"])
+    assert "1, in 1 graph; it covers the whole graph" in rendered("text", "whole")
 
 
 def test_text_says_when_a_break_is_met_more_often_than_it_has_places() -> None:
-    assert "new graph, 3 times in all" in re.sub(r"\s+", " ", summary(SAMPLES["hostile"]))
+    assert "new graph, 3 times in all" in re.sub(r"\s+", " ", rendered("text", "hostile"))
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_html_is_well_formed_inert_and_small(sample: str) -> None:
-    html = summary_html(SAMPLES[sample])
+    html = rendered("html", sample)
     page = _Page(html)
     assert page.open == []
     assert set(page.tags) <= {
@@ -202,7 +216,7 @@ def test_html_is_well_formed_inert_and_small(sample: str) -> None:
 
 @pytest.mark.parametrize("sample", ["demo_like", "hostile", "huge", "training"])
 def test_html_tables_have_captions_and_scoped_heads(sample: str) -> None:
-    html = summary_html(SAMPLES[sample])
+    html = rendered("html", sample)
     tables = html.count("<table>")
     assert tables >= 2
     assert html.count("<caption>") == tables
@@ -210,7 +224,7 @@ def test_html_tables_have_captions_and_scoped_heads(sample: str) -> None:
 
 
 def test_html_shows_rows_of_a_huge_capture_and_counts_the_rest() -> None:
-    html = summary_html(SAMPLES["huge"])
+    html = rendered("html", "huge")
     for source in ("graphs", "breaks", "recompiles", "fallbacks", "sessions", "findings"):
         left = re.search(rf"([\d,]+) more rows in <code>\.{source}</code>", html)
         assert left is not None
@@ -218,19 +232,19 @@ def test_html_shows_rows_of_a_huge_capture_and_counts_the_rest() -> None:
 
 
 def test_html_leaves_out_tables_without_rows() -> None:
-    assert "<table>" not in summary_html(SAMPLES["empty"])
-    assert "Recompiles" not in summary_html(SAMPLES["whole"])
+    assert "<table>" not in rendered("html", "empty")
+    assert "Recompiles" not in rendered("html", "whole")
 
 
 def test_html_names_the_graph_of_a_session_as_the_graphs_do() -> None:
-    shown = _Page(summary_html(SAMPLES["demo_like"])).texts
+    shown = _Page(rendered("html", "demo_like")).texts
     assert shown.count("0/0") == 3  # the graph and its two sessions
-    assert "0/0 backward" in _Page(summary_html(SAMPLES["training"])).texts
+    assert "0/0 backward" in _Page(rendered("html", "training")).texts
 
 
 def test_html_bar_is_full_only_when_everything_runs() -> None:
-    assert "width:100.0%" in summary_html(SAMPLES["whole"])
-    assert "width:96.4%" in summary_html(SAMPLES["demo_like"])
+    assert "width:100.0%" in rendered("html", "whole")
+    assert "width:96.4%" in rendered("html", "demo_like")
 
 
 @settings(max_examples=60, deadline=None)
@@ -246,8 +260,8 @@ def test_any_text_stays_text(text: str) -> None:
 
 def test_text_and_html_tell_the_same_story() -> None:
     overview = overview_of(SAMPLES["demo_like"])
-    text = re.sub(r"\s+", " ", summary(SAMPLES["demo_like"]))
-    shown = "".join(_Page(summary_html(SAMPLES["demo_like"])).texts)
+    text = re.sub(r"\s+", " ", rendered("text", "demo_like"))
+    shown = "".join(_Page(rendered("html", "demo_like")).texts)
     for sentence in (coverage_sentence(overview), *(look_sentence(look) for look in looks_of(overview))):
         assert sentence in text
         assert sentence in shown
