@@ -261,6 +261,7 @@ print(lens.models.cached.tolist(), int(lens.graphs.convert_ns.sum()))
 """
 
 
+@pytest.mark.slow
 def test_3_1_cache_dir(tmp_path: Path) -> None:
     said = []
     for _ in range(2):

@@ -101,6 +101,7 @@ def test_3_1_training_conv_net_with_batch_norm_and_sgd() -> None:
     assert set(lens.sessions.calls) == {STEPS}
 
 
+@pytest.mark.slow
 def test_3_1_training_transformer_with_adamw() -> None:
     ours, theirs, compiled, lens = pair(Transformer)
     tokens = torch.arange(24).view(4, 6) % 11

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 HERE = Path(__file__)
-BACKENDS = [pytest.param("inductor", marks=pytest.mark.inductor), "eager", "ortlens"]
+BACKENDS = [pytest.param("inductor", marks=[pytest.mark.inductor, pytest.mark.slow]), "eager", "ortlens"]
 X = torch.linspace(0.1, 1, 5)
 
 

@@ -265,6 +265,7 @@ def test_another_process_finds_it(tmp_path: pathlib.Path) -> None:
     assert _process(tmp_path) == {"cached": [True], "ok": True}
 
 
+@pytest.mark.slow
 def test_two_processes_at_once(tmp_path: pathlib.Path) -> None:
     with multiprocessing.pool.ThreadPool(2) as pool:
         assert all(found["ok"] for found in pool.map(_process, [tmp_path, tmp_path]))

@@ -203,7 +203,7 @@ def test_a_meta_model_can_be_moved_and_used_afterwards() -> None:
         torch.testing.assert_close(lens.result, real(IDS))
 
 
-@pytest.mark.parametrize("name", ["bert", "resnet"])
+@pytest.mark.parametrize("name", [pytest.param("bert", marks=pytest.mark.slow), "resnet"])
 def test_the_figures_are_those_of_the_real_run(name: str) -> None:
     torch.manual_seed(0)
     model, inputs = SMALL_MODELS[name].build().eval(), SMALL_MODELS[name].inputs(2)

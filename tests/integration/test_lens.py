@@ -83,7 +83,7 @@ class BackendObject:
     [
         ("eager", "eager"),
         ("aot_eager", "aot_eager"),
-        pytest.param("inductor", "inductor", marks=pytest.mark.inductor),
+        pytest.param("inductor", "inductor", marks=[pytest.mark.inductor, pytest.mark.slow]),
         (mine, "mine"),
         (BackendObject(), "BackendObject"),
     ],
@@ -143,6 +143,7 @@ print(listening, [reference() for reference in gone], [type(handler).__name__ fo
 """
 
 
+@pytest.mark.slow
 def test_a_lens_that_is_let_go_leaves_nothing(run_python: Callable[..., str]) -> None:
     # In an interpreter of its own: a failed compilation in an earlier test may live on in the traceback of a log record.
     assert run_python(LET_GO).splitlines()[-1] == "True [None, None, None] []"

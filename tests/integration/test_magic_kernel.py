@@ -162,6 +162,7 @@ def test_a_wrong_option_fails_the_cell_in_one_line(kernel: Kernel) -> None:
     assert text_of(published).startswith("UsageError: there is no option --nope")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="no pseudo terminals")
 def test_ipython_on_a_terminal(root: Path, tmp_path: Path) -> None:
     env = {**os.environ, "IPYTHONDIR": str(tmp_path), "PYTHONPATH": str(root), "TERM": "dumb", "COLUMNS": "120", "LINES": "60"}

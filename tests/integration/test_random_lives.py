@@ -14,6 +14,7 @@ from torch import nn
 from ortlens import OrtBackend
 from tests.integration.life_steps import COUNTED, UNCOUNTED, call, write_in_place
 from tests.integration.lives import KINDS, Draw, Life, Step, failure_of, life_from_text, live, random_life, shortest, text_of_life
+from tests.sample import sampled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,12 +27,12 @@ def compile_module(module: nn.Module) -> Callable[..., Any]:
     return compiled
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sampled(KINDS, ("conv",)))
 def test_a_random_life(kind: str) -> None:
     live(kind, random_life(0, list(COUNTED), CHANGES), COUNTED, compile_module)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sampled(KINDS, ("mlp", "block")))
 def test_every_sort_of_change_comes_once(kind: str) -> None:
     """So that no sort of change depends on the luck of a seed; the models share them, channels_last being for the first."""
     sorts = [name for name in COUNTED if not name.startswith("call")]
@@ -92,7 +93,7 @@ def eager(module: nn.Module) -> Callable[..., Any]:
     return module
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sampled(KINDS, ("mlp",)))
 def test_pytorch_passes_for_itself(kind: str) -> None:
     """A failure of `eager` would be one of the comparison: of random numbers, buffers or tolerances."""
     live(kind, random_life(1, [*COUNTED, *UNCOUNTED], 20), {**COUNTED, **UNCOUNTED}, eager)

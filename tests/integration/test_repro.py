@@ -145,7 +145,7 @@ def kinds_given(rows: int) -> tuple[torch.Tensor, ...]:
     return x(rows, 5), torch.arange(4).remainder(rows), x(rows, 5) > 0, x(rows, 3).to(torch.float16)
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_every_kind_of_value(dynamic: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a parameter of the test
     lens = inference(kinds, *kinds_given(6), dynamic=dynamic)
     assert len(lens.partitions) == 1
@@ -161,6 +161,7 @@ def test_every_kind_of_value(dynamic: bool, tmp_path: Path) -> None:  # noqa: FB
     assert "standard statistics, since no values were seen" in (unseen / "ISSUE.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_is_drawn_in_its_share(tmp_path: Path) -> None:
     given = x(40, 50)
     given[:10] = float("nan")
@@ -193,6 +194,7 @@ def split_in_two(a: torch.Tensor) -> Any:
     return torch.special.bessel_j0(a.sin() * 2).cos() + 1
 
 
+@pytest.mark.slow
 def test_graphs_and_nodes(tmp_path: Path) -> None:
     lens = inference(split_in_two, x(3))
     both = lens.repro("g0", tmp_path / "both", args=(x(3),))
@@ -203,6 +205,7 @@ def test_graphs_and_nodes(tmp_path: Path) -> None:
     assert compares(both, session, node, row) == [["mul", "add"], ["add"], ["cos"], ["mul"]]
 
 
+@pytest.mark.slow
 def test_an_operator_without_an_onnx_form_says_so(tmp_path: Path) -> None:
     lens = inference(split_in_two, x(3))
     folder = lens.repro("bessel_j0", tmp_path / "stays", args=(x(3),))
@@ -255,6 +258,7 @@ def test_refusals_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monke
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_a_dry_run_has_a_reproduction_without_a_call(tmp_path: Path) -> None:
     with torch.no_grad():
         lens = ortlens.explain(mlp(), dry_run=True)(x(6, 5))
@@ -263,6 +267,7 @@ def test_a_dry_run_has_a_reproduction_without_a_call(tmp_path: Path) -> None:
         lens.repro("p0", tmp_path / "called", args=(x(6, 5),))
 
 
+@pytest.mark.slow
 def test_noise_is_no_difference_and_infinity_is(tmp_path: Path) -> None:
     def noise(a: torch.Tensor) -> Any:
         return (a - a.mean()).sum(), a.exp()  # the first is zero but for rounding

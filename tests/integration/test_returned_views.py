@@ -52,7 +52,14 @@ def loss_of(values: tuple[torch.Tensor, ...]) -> torch.Tensor:
     return torch.stack([(place + 1) * value.square().sum() for place, value in enumerate(values)]).sum()
 
 
-@pytest.mark.parametrize("dynamic", [None, True, False], ids=["automatic", "dynamic", "static"])
+@pytest.mark.parametrize(
+    "dynamic",
+    [
+        pytest.param(None, id="automatic"),
+        pytest.param(True, marks=pytest.mark.slow, id="dynamic"),
+        pytest.param(False, marks=pytest.mark.slow, id="static"),
+    ],
+)
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("name", VIEWS)
 def test_views_under_changing_sizes(name: str, *, training: bool, dynamic: bool | None) -> None:

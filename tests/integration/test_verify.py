@@ -70,7 +70,7 @@ def named(frame: pd.DataFrame, mask: pd.Series) -> list[str]:
     return list(frame[mask.fillna(value=False).astype(bool)].node)
 
 
-@pytest.mark.parametrize("name", sampled(PLANTED, ("gelu in bert", "softmax in bert")))
+@pytest.mark.parametrize("name", sampled(PLANTED, ("softmax in bert",)))
 @torch.no_grad()
 def test_a_wrong_converter_is_the_first_divergence(name: str) -> None:
     model, target, function = PLANTED[name]
@@ -95,7 +95,7 @@ def first_place(numerics: pd.DataFrame) -> int:
     return list(numerics.first_divergence).index(True)
 
 
-@pytest.mark.parametrize("name", sampled(PLANTED, ("gelu in bert", "softmax in bert")))
+@pytest.mark.parametrize("name", sampled(PLANTED, ("gelu in bert",)))
 @torch.no_grad()
 def test_operators_on_their_own_show_exactly_the_wrong_ones(name: str) -> None:
     model, target, function = PLANTED[name]
@@ -107,7 +107,7 @@ def test_operators_on_their_own_show_exactly_the_wrong_ones(name: str) -> None:
     assert numerics.node[first_place(numerics)] == planted.iloc[0]
 
 
-@pytest.mark.parametrize("name", sampled(_SMALL, ("bert", "resnet")))
+@pytest.mark.parametrize("name", sampled(_SMALL, ("resnet",)))
 @torch.no_grad()
 def test_a_clean_model_raises_no_alarm_and_every_value_is_compared(name: str) -> None:
     lens, inputs = explained(name)

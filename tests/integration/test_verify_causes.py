@@ -131,6 +131,7 @@ onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"],
 """
 
 
+@pytest.mark.slow
 def test_the_names_of_rewrites_are_those_of_the_installed_version() -> None:
     import subprocess
     import sys

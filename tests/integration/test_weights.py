@@ -92,7 +92,7 @@ CHANGES: tuple[Callable[[Any], None], ...] = (
 )
 
 
-@pytest.mark.parametrize("freeze", ["auto", True, False])
+@pytest.mark.parametrize("freeze", ["auto", *(pytest.param(always, marks=pytest.mark.slow) for always in (True, False))])
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_a_change_is_seen_by_the_very_next_call(change: Callable[[Any], None], freeze: object) -> None:
     model, x = net(), inputs()
@@ -110,6 +110,7 @@ def test_a_change_is_seen_by_the_very_next_call(change: Callable[[Any], None], f
     assert (lens.graphs.coverage == 1.0).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(st.lists(st.sampled_from([None, *CHANGES]), max_size=8))
 def test_never_stale_whatever_the_order(changes: list[Callable[[Any], None] | None]) -> None:

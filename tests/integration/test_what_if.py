@@ -17,6 +17,7 @@ import ortlens
 from ortlens import UsageError, _torch
 from ortlens.analysis.recut import partitions_of, recorded_graphs
 from tests.integration.small_models import SMALL_MODELS
+from tests.sample import sampled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -141,7 +142,7 @@ def test_graphs_of_symbolic_sizes_too(gone: set[str]) -> None:
     assert as_cut_anew(capture) == as_recorded(capture)
 
 
-@pytest.mark.parametrize("least", [5, 30])
+@pytest.mark.parametrize("least", [5, pytest.param(30, marks=pytest.mark.slow)])
 def test_partitions_under_the_limit_too(least: int, gone: set[str]) -> None:
     gone.update(TAKEN_AWAY["bert"])
     capture = dry("bert", min_partition_nodes=least).captured()
@@ -149,7 +150,7 @@ def test_partitions_under_the_limit_too(least: int, gone: set[str]) -> None:
     assert as_cut_anew(capture) == as_recorded(capture)
 
 
-@pytest.mark.parametrize("name", TAKEN_AWAY)
+@pytest.mark.parametrize("name", sampled(TAKEN_AWAY, ("resnet", "convolutions", "recurrent")))
 def test_what_is_predicted_comes_true(name: str, gone: set[str]) -> None:
     given_back, *others = TAKEN_AWAY[name]
     gone.update(TAKEN_AWAY[name])

@@ -17,7 +17,6 @@ from tests.zoo.table import ARCHITECTURES
 REPRESENTATIVE = (
     "BitModel",  # a padded max pooling, which ONNX Runtime's own fusion gets wrong
     "Gemma3ForCausalLM",
-    "MBartModel",
     "Wav2Vec2Model",
 )
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FORMS = pytest.mark.parametrize("name", ["run.ortlens", "run"], ids=["zip", "folder"])
 
 
-@FORMS
+@pytest.mark.parametrize("name", ["run.ortlens", pytest.param("run", marks=pytest.mark.slow)], ids=["zip", "folder"])
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(capture=captures())
 def test_any_capture_survives(tmp_path: Path, name: str, capture: r.Capture) -> None:
