@@ -144,7 +144,7 @@ def test_thousands_of_breaks_and_findings_are_bounded_and_said(show: Callable[..
         page.click(f"[data-tab={panel}]")
         root = page.locator(f".ol-panel-{panel}:not([hidden])")
         assert root.locator(".ol-event").count() == 200
-        root.locator(f"button:text-matches('more, in the table of {panel}')").click()
+        root.locator(f"button:text-matches('more, see the table {panel}')").click()
         assert page.get_attribute(f"[data-table={panel}]", "aria-pressed") == "true"
         assert int(page.inner_text(".ol-panel-tables [role=status]").split()[0].replace(",", "")) >= 3000
 

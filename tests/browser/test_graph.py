@@ -379,9 +379,9 @@ def test_a_huge_graph_says_what_it_leaves_out(show: Callable[..., Page]) -> None
         made_up([node(f"n{at}", (f"n{at - 1}",) if at else (), partition=None if at % 50 == 49 else "p0") for at in range(100_000)])
     )
     graph(page)
-    assert "the first 50,000 of 100,000 operations are here" in page.inner_text(".olg-sentence")
+    assert "the first 50,000 of 100,000 operations are shown" in page.inner_text(".olg-sentence")
     page.click(".olg-openings button:text-is('Expand all')")
-    page.wait_for_selector(".olg-warning:has-text('left closed')", timeout=60_000)
+    page.wait_for_selector(".olg-warning:has-text('left collapsed')", timeout=60_000)
     settled(page)
     assert page.locator(".olg-svg *").count() < 4000
     assert page.locator(".olg-mixed").count() > 0

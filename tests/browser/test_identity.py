@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -126,7 +127,7 @@ def shows(page: Page, panel: str) -> bool:
     if panel == "graph":
         return root.locator(".olg-selected, .olg-linked, .olg-holds").count() > 0
     if panel == "timeline":
-        return "belong to the selection" in root.inner_text()
+        return re.search(r"; [\d,]+ selected", root.inner_text()) is not None
     if panel == "numerics":
         return ", outlined" in root.inner_text()
     return root.locator("[aria-current=true]").count() > 0

@@ -332,7 +332,7 @@ def test_a_large_model_is_drawn_when_asked_for(report: Callable[..., Page]) -> N
     names = ["a", "b"]
     page = report(with_model(chain(names), names, claimed=12_000))
     page.click("[data-tab=onnx]")
-    page.get_by_text("This model has 12,000 nodes. Laying it out takes Netron up to 2 minutes").wait_for()
+    page.get_by_text("This model has 12,000 nodes. Netron takes up to 2 minutes to lay it out").wait_for()
     assert page.locator(".ol-onnx-frame").count() == 0
     page.click("text=Draw it")
     frame = netron(page, "m0")
