@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ortlens import Lens, OrtBackend
+from ortlens.backend.runtime import weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -244,3 +245,17 @@ def test_training_weights_are_never_frozen() -> None:
     sessions = lens.sessions.merge(lens.partitions, on="partition_id").merge(lens.graphs, on="graph_id")
     (signature,) = sessions[sessions.phase == "forward"].input_signature
     assert len(signature.split()) > 5
+
+
+def test_one_element_that_no_sample_shows_is_noticed_by_torchs_count() -> None:
+    layer = torch.nn.Linear(64, 64, bias=False)
+    x = torch.ones(1, 64)
+    with torch.no_grad():
+        compiled = torch.compile(layer, backend="ortlens")
+        compiled(x)
+        place = 1  # the sample begins with element 0
+        note = weights.freeze("w", layer.weight)
+        assert note is not None
+        layer.weight.view(-1)[place] += 100
+        assert note.sample == note.sampled
+        torch.testing.assert_close(compiled(x), layer(x))

@@ -122,3 +122,12 @@ def test_every_size_of_element_and_tensor(dtype: torch.dtype, shape: tuple[int, 
     assert note.is_still(tensor)
     tensor.data.fill_(1)
     assert note.is_still(tensor) == (tensor.numel() == 0)
+
+
+def test_a_counted_write_between_the_samples_is_seen_by_its_count() -> None:
+    weight = torch.zeros(64, 64)
+    note = weights.freeze("w", weight)
+    assert note is not None
+    weight.view(-1)[1] = 1.0  # the sample begins with element 0
+    assert note.sample == note.sampled
+    assert not note.is_still(weight)
