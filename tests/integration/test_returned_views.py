@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import ortlens
+from ortlens.backend.lowering.returned_views import without_returned_views
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,3 +100,30 @@ def test_what_is_no_view_still_runs_in_onnx_runtime() -> None:
         compiled(torch.rand(3, 8))
     assert lens.graphs.coverage.tolist() == [1.0]
     assert len(lens.partitions) == 1
+
+
+def test_views_of_a_constant() -> None:
+    table = torch.arange(6.0)
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x + 1, table[1:], table[2:]
+
+    with torch.no_grad():
+        for dynamic in (None, True):
+            compiled = torch.compile(function, backend="ortlens", dynamic=dynamic)
+            for first, second in zip(compiled(torch.ones(3)), function(torch.ones(3)), strict=True):
+                torch.testing.assert_close(first, second)
+
+
+def test_views_of_an_attribute_of_the_graph() -> None:
+    graph = torch.fx.Graph()
+    table = graph.get_attr("table")
+    views = [graph.call_function(torch.ops.aten.slice.Tensor, (table, 0, start)) for start in (1, 2)]
+    graph.output(tuple(views))
+    module = torch.fx.GraphModule({"table": torch.arange(6.0)}, graph)
+    for node in graph.nodes:
+        node.meta["val"] = torch.empty(0)
+    made = without_returned_views(module, {0: False, 1: False})
+    assert made is not None
+    first, second = made.around(lambda args: list(made.module(*args)))([])
+    assert (first.tolist(), second.tolist()) == ([1.0, 2.0, 3.0, 4.0, 5.0], [2.0, 3.0, 4.0, 5.0])

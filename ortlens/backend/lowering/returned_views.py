@@ -31,13 +31,11 @@ class ReturnedViews:
         module: The graph; it returns the bases of the views instead.
         views: Takes what `module` returns and the inputs at `kept`, returns the outputs of the whole graph.
         kept: Positions of the graph's inputs that the views read.
-        nodes: The view operators taken out, in the order in which they run; nodes of the original graph.
     """
 
     module: torch.fx.GraphModule
     views: torch.fx.GraphModule
     kept: tuple[int, ...]
-    nodes: tuple[torch.fx.Node, ...]
 
     def around(self, run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
         """Run the graph, then its views.
@@ -74,7 +72,7 @@ def without_returned_views(module: torch.fx.GraphModule, user_outputs: Mapping[i
     if not chains:
         return None
     taken = {node for chain in chains.values() for node in chain}
-    taken |= _sizes_behind(taken)
+    taken |= _sizes_behind(taken) | {source for node in taken for source in node.all_input_nodes if source.op == "get_attr"}
     order = [node for node in module.graph.nodes if node in taken]
     read = {source for node in order for source in node.all_input_nodes} - taken
     kept = [place for place, node in enumerate(_placeholders(module.graph)) if node in read]
@@ -84,7 +82,6 @@ def without_returned_views(module: torch.fx.GraphModule, user_outputs: Mapping[i
         module=_returning(module, [*remaining, *bases]),
         views=_views_module(module, order, remaining, bases, kept),
         kept=tuple(kept),
-        nodes=tuple(node for node in order if isinstance(node.meta.get("val"), (torch.Tensor, tuple, list))),
     )
 
 
