@@ -12,6 +12,8 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 | compile ids, static inputs, fake mode | `torch/_guards.py` | not available elsewhere |
 | counts of failures to trace | `torch/_dynamo/utils.py` | torch 2.9 keeps nothing else of some breaks |
 | the structured trace | `torch/_logging/_internal.py` | the log that tlparse reads has no public name |
+| decompositions of single operators | `torch/_decomp/__init__.py` | no public table |
+| the mode that sees every operator | `torch/utils/_python_dispatch.py` | the same |
 | times of Dynamo's cache look-ups | `torch/autograd/profiler_legacy.py` | public but deprecated; the new profiler writes to stderr |
 """
 
@@ -20,12 +22,14 @@ from __future__ import annotations
 from ortlens._torch.aot import (
     aot_backend,
     autocasts,
+    boxed,
     example_of,
     input_sources,
     lookup_backend,
     mutated_input_indices,
     returns_outputs_unchanged,
     static_input_indices,
+    tangent_indices,
     user_outputs,
 )
 from ortlens._torch.dynamo import (
@@ -38,6 +42,7 @@ from ortlens._torch.dynamo import (
     dynamo_entry,
     graph_break_hints,
     graph_break_registry,
+    is_signal,
     isolated_compilations,
     recompiled_scope,
     record_lookups,
@@ -46,11 +51,11 @@ from ortlens._torch.dynamo import (
 from ortlens._torch.exporter import (
     NodeRecorder,
     add_opset_imports,
+    custom_functions,
+    decomposition_of,
     decomposition_table,
     dispatch,
     insert_type_promotion,
-    is_custom,
-    quiet,
     registry_with,
     shared_registry,
 )
@@ -62,6 +67,7 @@ from ortlens._torch.programs import (
     with_renamed_guards,
     without_tokens,
 )
+from ortlens._torch.quiet import quiet
 from ortlens._torch.tensors import (
     expression_of,
     fake_mode_of,
@@ -70,6 +76,7 @@ from ortlens._torch.tensors import (
     is_fake_of,
     is_symbolic,
     is_wrapper,
+    is_zero_tensor,
     map_tensors,
     needs_data,
     qualified_name,
@@ -87,10 +94,13 @@ __all__ = [
     "add_opset_imports",
     "aot_backend",
     "autocasts",
+    "boxed",
     "code_being_compiled",
     "compiled_callable",
     "composite_decompositions",
     "current_compile_id",
+    "custom_functions",
+    "decomposition_of",
     "decomposition_table",
     "dispatch",
     "display_code",
@@ -106,11 +116,12 @@ __all__ = [
     "graph_break_registry",
     "input_sources",
     "insert_type_promotion",
-    "is_custom",
     "is_fake",
     "is_fake_of",
+    "is_signal",
     "is_symbolic",
     "is_wrapper",
+    "is_zero_tensor",
     "isolated_compilations",
     "lookup_backend",
     "map_tensors",
@@ -128,6 +139,7 @@ __all__ = [
     "size_hint",
     "static_input_indices",
     "symbols_of",
+    "tangent_indices",
     "tensors_of",
     "torch_folder",
     "unflatten",

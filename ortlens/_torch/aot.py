@@ -93,6 +93,34 @@ def mutated_input_indices() -> tuple[int, ...]:
     return tuple(getattr(metadata, "mutated_inp_runtime_indices", None) or ())
 
 
+def boxed(run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """Mark a function as taking its inputs in a list that it may empty.
+
+    Args:
+        run: The function.
+
+    Returns:
+        The same function, with the mark that AOTAutograd looks for.
+    """
+    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
+    return run
+
+
+def tangent_indices(module: torch.fx.GraphModule) -> tuple[int, ...]:
+    """Find the gradients of the outputs among the inputs of a backward graph; no guard checks them.
+
+    AOTAutograd marks them by their names alone (`_is_tangent` in `torch/_functorch/partitioners.py`).
+
+    Args:
+        module: A backward graph.
+
+    Returns:
+        Positions.
+    """
+    placeholders = module.graph.find_nodes(op="placeholder")
+    return tuple(place for place, node in enumerate(placeholders) if "tangents" in str(node.target))
+
+
 def lookup_backend(backend: str | Callable[..., Any]) -> Callable[..., Any]:
     """Find a Dynamo backend by name.
 

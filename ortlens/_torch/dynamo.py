@@ -120,6 +120,20 @@ def display_code(name: str, file: str, line: int | None) -> tuple[str, str, int 
     return getattr(wrapped, "__name__", type(wrapped).__name__), "", None
 
 
+def is_signal(error: BaseException) -> bool:
+    """Whether an exception is for Dynamo, which starts again or leaves the frame to Python because of it, and no failure.
+
+    Args:
+        error: Raised while a backend compiled a graph.
+
+    Returns:
+        True for Dynamo's own exceptions, such as `TensorifyScalarRestartAnalysis`, by which a Python float becomes a constant.
+    """
+    from torch._dynamo.exc import TorchDynamoException
+
+    return isinstance(error, TorchDynamoException)
+
+
 def code_being_compiled() -> CodeType | None:
     """Return the user's code that Dynamo compiles: the argument `code` of `_compile` in `torch/_dynamo/convert_frame.py`.
 

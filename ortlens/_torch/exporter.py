@@ -2,42 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import logging
-import warnings
 from typing import TYPE_CHECKING, Any
 
+from ortlens._torch.quiet import quiet
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import onnx_ir as ir
     import torch
     import torch.fx
-
-
-_CHATTY = ("torch.onnx", "onnxscript", "onnx_ir")
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Silence the exporter, ONNX Script and its optimiser.
-
-    They warn of a missing torchvision, of constants that are outputs, of empty attribute lists and of divisions by zero while folding.
-    None of these concerns the user, and a real failure raises.
-    """
-    import numpy as np
-
-    levels = {name: logging.getLogger(name).level for name in _CHATTY}
-    for name in _CHATTY:
-        logging.getLogger(name).setLevel(logging.ERROR)
-    try:
-        with np.errstate(all="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
 
 
 _NEVER_DECOMPOSED = frozenset(
@@ -49,7 +24,11 @@ _NEVER_DECOMPOSED = frozenset(
         "diagonal_scatter",  # writes in place through a view, which AOTAutograd rejects
     }
 )
-"""Operators whose decompositions in torch's table are wrong or slow; they stay in PyTorch."""
+"""Operators whose decompositions in torch's table are wrong or slow; they stay in PyTorch.
+
+`python -m tests.opinfo.decomposition_table` judges the others: values, gradients, the state of the random generator, and the size of
+what they compute on the way.
+"""
 
 
 @functools.cache
@@ -121,6 +100,21 @@ def decomposition_table(registry: Any, always_decompose: frozenset[Any] = frozen
     return table
 
 
+def decomposition_of(target: Any) -> Callable[..., Any]:
+    """Return torch's own decomposition of an operator.
+
+    Args:
+        target: Op overload that has one.
+
+    Returns:
+        The function.
+    """
+    from torch._decomp import decomposition_table
+
+    function: Callable[..., Any] = decomposition_table[target]
+    return function
+
+
 def dispatch(node: torch.fx.Node, registry: Any) -> Callable[..., Any] | None:
     """Find the ONNX function for a node.
 
@@ -137,41 +131,54 @@ def dispatch(node: torch.fx.Node, registry: Any) -> Callable[..., Any] | None:
     return function
 
 
-def is_custom(target: Any, registry: Any) -> bool:
-    """Whether a target is converted by a function of the user.
+def custom_functions(target: Any, registry: Any) -> list[Callable[..., Any]]:
+    """Find the functions for a target that were added to torch's registry.
 
     Args:
         target: Target of a node.
         registry: As returned by `registry_with`.
 
     Returns:
-        True for targets of the custom table.
+        The functions of the custom table.
     """
-    return any(meta.is_custom for meta in registry.get_decomps(target))
+    return [meta.onnx_function for meta in registry.get_decomps(target) if meta.is_custom]
 
 
-def insert_type_promotion(graph_module: torch.fx.GraphModule, may_promote: Callable[[torch.fx.Node], bool]) -> None:
+def insert_type_promotion(graph_module: torch.fx.GraphModule, may_promote: Callable[[torch.fx.Node], bool]) -> dict[str, Exception]:
     """Make PyTorch's implicit type promotion explicit, in place: ONNX operators do not promote types.
 
     Args:
         graph_module: An ATen graph whose placeholders carry fake values.
         may_promote: Whether a node may need promotion; the others are not run again with fake tensors, which is slow.
+
+    Returns:
+        Node name -> what was raised, for nodes whose promotion is not known. They stay as they were: PyTorch can run them.
     """
     from torch.onnx._internal.fx.passes import type_promotion
 
     table = _promotion_table()
+    failures: dict[str, Exception] = {}
 
     class Interpreter(type_promotion._TypePromotionInterpreter):
         def run_node(self, node: torch.fx.Node) -> Any:
             known = node.op == "call_function" and "val" in node.meta
             if known and not (type_promotion.get_type_promotion_rule(node, table) and may_promote(node)):
                 return node.meta["val"]
-            return super().run_node(node)
+            before = (node.target, node.args, node.kwargs, node.meta.get("val"))
+            try:
+                return super().run_node(node)
+            except Exception as error:
+                if not known:
+                    raise
+                failures[node.name] = error
+                node.target, node.args, node.kwargs, node.meta["val"] = before
+                return node.meta["val"]
 
     inserting = type_promotion.InsertTypePromotion(graph_module, table)
     inserting.interpreter = Interpreter(graph_module, table)
     with quiet():
         inserting.run()
+    return failures
 
 
 @functools.cache

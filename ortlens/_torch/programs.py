@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from ortlens._torch.exporter import quiet
+from ortlens._torch.quiet import quiet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -57,20 +57,30 @@ def expression_of(value: object) -> str:
     return str(PythonPrinter().doprint(node.expr))
 
 
-def size_hint(value: object) -> int:
+def size_hint(value: object, *, unknown: int = 1) -> int:
     """Return the value that a SymInt had during tracing.
 
     Args:
         value: An int or a SymInt.
+        unknown: Stands for each data-dependent size, which has no hint.
 
     Returns:
-        The hint; 1 for a data-dependent size, which has no hint.
+        The hint, or what follows from `unknown`.
     """
     if isinstance(value, int):
         return value
     node = getattr(value, "node", None)
     hint = getattr(node, "hint", None)
-    return int(hint) if hint is not None else 1
+    if hint is not None:
+        return int(hint)
+    expression = getattr(node, "expr", None)
+    if node is None or expression is None:
+        return unknown
+    # The sizes of the traced inputs; the attribute had the other name up to torch 2.9 (`torch/fx/experimental/symbolic_shapes.py`).
+    env = node.shape_env
+    known = env.backed_var_to_val if hasattr(env, "backed_var_to_val") else getattr(env, "var_to_val", {})
+    found = expression.xreplace({symbol: known.get(symbol, unknown) for symbol in expression.free_symbols})
+    return int(found) if isinstance(found, int) or found.is_number else int(bool(found))  # a truth value of sympy is no number
 
 
 def version_of(tensor: torch.Tensor) -> int:
@@ -83,6 +93,18 @@ def version_of(tensor: torch.Tensor) -> int:
         The counter.
     """
     return tensor._version
+
+
+def is_zero_tensor(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is one of the zeros without memory that automatic differentiation makes.
+
+    Args:
+        tensor: A tensor.
+
+    Returns:
+        True for those; copies of them have memory.
+    """
+    return bool(tensor._is_zerotensor())
 
 
 @contextlib.contextmanager

@@ -78,9 +78,13 @@ class OrtBackend:
             return cached
         decompositions = self.compiler.tables()[1]  # built here, so that it does not count as AOTAutograd's time
         compile_graph = functools.partial(self.compiler.compile, recorder=recorder, dry_run=dry_run, whole_graph_key=key)
-        graph = DynamoGraph(graph_module, compile_graph)
+        graph = DynamoGraph(graph_module, compile_graph, self.compiler.lowering_failed(recorder))
         with _seen_by(recorder, graph_module), gc_paused():
             return graph.compile(example_inputs, decompositions)
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> OrtBackend:
+        """A copied model is compiled by the same backend: `copy.deepcopy` of what `torch.compile` returns copies its backend, too."""
+        return self
 
     def compile_program(self, program: ExportedProgram, recorder: Recorder | None = None, *, dry_run: bool = False) -> CompiledProgram:
         """Compile an exported program.
@@ -103,12 +107,13 @@ class OrtBackend:
             functools.partial(self.compiler.compile, recorder=recorder, dry_run=dry_run),
             decompositions=self.compiler.tables()[1],
             custom_targets=self.compiler.custom_targets(),
+            on_failure=self.compiler.lowering_failed(recorder),
         )
 
     @property
     def execution_count(self) -> int:
-        """How many times sessions of this backend have run."""
-        return sum(graph.session_calls() for graph in self.compiler.graphs)
+        """How many times sessions of this backend have run; `torch.compiler.reset` does not lower it."""
+        return self.compiler.session_calls()
 
     @property
     def sessions_by_graph(self) -> dict[torch.fx.GraphModule, list[SessionInfo]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +11,16 @@ from ortlens.backend.cache import whole_graph
 from ortlens.backend.cache.store import ModelCache
 from ortlens.backend.context import CompileContext
 from ortlens.backend.conversion.functions import own_functions
-from ortlens.backend.conversion.shape_functions import shape_functions
 from ortlens.backend.custom import registered_ops
+from ortlens.backend.error_text import short_text
 from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.graph import CompiledGraph
 from ortlens.backend.lowering import decompositions
+from ortlens.backend.lowering.long_reductions import long_reductions
+from ortlens.backend.recording import survived
 from ortlens.backend.recording.reporter import GraphReporter
+from ortlens.backend.runtime.run_counts import RunCounts
+from ortlens.backend.runtime.speed_trial import SpeedTrials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,17 +49,25 @@ class GraphCompiler:
         """
         self.options = options
         self.graphs: weakref.WeakSet[CompiledGraph | CachedGraph] = weakref.WeakSet()
+        self._trials = SpeedTrials() if options.on_slow == "fallback" else None
+        self._counts = RunCounts()
         self._custom: dict[Any, Callable[..., Any]] = {}
         self._tables: tuple[Any, dict[Any, Callable[..., Any]]] | None = None
 
+    def session_calls(self) -> int:
+        """How many times sessions have run, those of graphs that are no longer in use included."""
+        return self._counts.total()
+
     def tables(self) -> tuple[Any, dict[Any, Callable[..., Any]]]:
         """The registry of ONNX functions, and the decompositions that lead to it; rebuilt when `register_op` adds functions."""
-        custom = {**shape_functions(), **own_functions(), **registered_ops(), **(self.options.custom_translation_table or {})}
+        users = self.custom_targets()
+        custom = {**own_functions(), **registered_ops(), **(self.options.custom_translation_table or {})}
         if self._tables is None or self._custom != custom:
             registry = _torch.registry_with(custom)
             table = _torch.decomposition_table(registry, decompositions.always_decompose() - custom.keys())  # custom functions win
             own = {target: function for target, function in decompositions.own().items() if target not in custom}
-            self._custom, self._tables = custom, (registry, {**table, **own})
+            long = {target: function for target, function in long_reductions().items() if target not in users}
+            self._custom, self._tables = custom, (registry, {**table, **own, **long})
         return self._tables
 
     def custom_targets(self) -> frozenset[Any]:
@@ -82,12 +95,34 @@ class GraphCompiler:
             whole_graph_key=whole_graph_key if lowered.is_plain else None,
             reporter=None if recorder is None else _reporter(recorder, lowered),
             dry_run=dry_run,
+            counts=self._counts,
+            trials=self._trials,
         )
         compiled = CompiledGraph(lowered, context)
         self.graphs.add(compiled)
         if recorder is not None:
             recorder.live.append(compiled)
-        return _boxed(lambda args: compiled.run(args))  # noqa: PLW0108 - the first call replaces `run`
+        return _torch.boxed(lambda args: compiled.run(args))  # noqa: PLW0108 - the first call replaces `run`
+
+    def lowering_failed(self, recorder: Recorder | None) -> Callable[[Exception], None] | None:
+        """What to call when a graph cannot be lowered with the backend's decompositions.
+
+        Args:
+            recorder: Receives the finding; None without a lens.
+
+        Returns:
+            A function that reports the exception; None when the exception is to be raised.
+        """
+        if self.options.on_error == "raise":
+            return None
+
+        def report(error: Exception) -> None:
+            title = "a graph could not be lowered with the backend's decompositions and was lowered without them"
+            if recorder is not None:
+                recorder.add(survived.failure_finding("lowering_failed", title, error))
+            warnings.warn(f"ortlens: {title}: {short_text(error)}", RuntimeWarning, stacklevel=2)
+
+        return report
 
     def whole_graph_key(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> str | None:
         """The key of a Dynamo graph in the cache.
@@ -115,7 +150,7 @@ class GraphCompiler:
         cache = self._cache()
         if cache is None:
             return None
-        context = CompileContext(options=self.options)
+        context = CompileContext(options=self.options, counts=self._counts, trials=self._trials)
         with _torch.real_tensors(), gc_paused():
             found = whole_graph.load(cache, key, module=module, inputs=inputs, context=context)
         if found is not None:
@@ -130,9 +165,3 @@ class GraphCompiler:
 
 def _reporter(recorder: Recorder, lowered: LoweredGraph) -> GraphReporter:
     return GraphReporter(recorder, phase=lowered.phase, compile_id=lowered.compile_id, op_count=lowered.op_count, aot_ns=lowered.aot_ns)
-
-
-def _boxed(run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
-    """Mark a function as taking its inputs in a list that it may empty."""
-    run._boxed_call = True  # type: ignore[attr-defined]  # noqa: SLF001 - the mark AOTAutograd looks for
-    return run

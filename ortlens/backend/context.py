@@ -8,17 +8,32 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens.backend.dump import dump_model
 from ortlens.backend.error_text import full_text, short_text
+from ortlens.backend.runtime.failures import IN_A_ROW
+from ortlens.backend.runtime.runner import MAX_SIZE_SESSIONS
 from ortlens.errors import ConversionError
+from ortlens.units import time_from_ns
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import onnx
 
     from ortlens.backend.cache.store import ModelCache
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.recording.reporter import GraphReporter
+    from ortlens.backend.runtime.failures import Verdict
+    from ortlens.backend.runtime.run_counts import RunCounts
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.backend.runtime.session_info import SessionInfo
+    from ortlens.backend.runtime.speed_trial import SpeedTrials
+    from ortlens.backend.runtime.turns import Comparison
     from ortlens.trace.runlog import RunLog
+
+_FAILED: dict[Verdict, str] = {
+    "kept": "a run of {} failed and PyTorch computed it; the session stayed in use",
+    "sizes lost": f"{{}} falls back to PyTorch for calls of these sizes, because {IN_A_ROW} runs in a row failed",
+    "partition lost": f"{{}} falls back to PyTorch, because {IN_A_ROW} runs in a row failed, or runs of many sizes",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +47,8 @@ class CompileContext:
         whole_graph_key: The key under which the whole graph is cached once it is prepared, if at all.
         reporter: Reports the graph to a lens; None when there is none.
         dry_run: Partition and convert only; a call returns fake tensors for fake tensors.
+        counts: Counts the runs for the backend; None: they are not counted there.
+        trials: Where partitions are timed against PyTorch; None: they are not.
     """
 
     options: OrtBackendOptions
@@ -40,6 +57,8 @@ class CompileContext:
     whole_graph_key: str | None = None
     reporter: GraphReporter | None = None
     dry_run: bool = False
+    counts: RunCounts | None = None
+    trials: SpeedTrials | None = None
 
     def transformed(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Apply the user's `pre_ort_model_transforms`.
@@ -71,6 +90,8 @@ class CompileContext:
         Returns:
             The log for the session's calls; None without a reporter.
         """
+        if self.counts is not None and not runner.ran_before:
+            self.counts.follow(runner, runner.counter)
         dumped = None if runner.ran_before else self._dump(runner)
         if self.reporter is None:
             return None
@@ -79,16 +100,53 @@ class CompileContext:
             self.reporter.provider_missing(missing, info.providers)
         return self.reporter.session_made(runner, info, dumped)
 
-    def run_failed(self, runner: PartitionRunner, error: Exception) -> None:
-        """Report that a partition falls back to PyTorch from now on.
+    def run_failed(self, runner: PartitionRunner, error: Exception, verdict: Verdict) -> None:
+        """Report a run that ONNX Runtime failed and PyTorch did not.
 
         Args:
             runner: The partition's runner.
             error: The exception that ONNX Runtime raised.
+            verdict: What the failure ends.
         """
-        self.report_failure("run_failed", f"partition {runner.partition.index} falls back to PyTorch", error)
-        if self.reporter is not None:
+        self.report_failure("run_failed", _FAILED[verdict].format(f"partition {runner.partition.index}"), error)
+        if self.reporter is not None and verdict == "partition lost":
             self.reporter.partition_lost(runner, f"ONNX Runtime failed at run time: {short_text(error)}", full_text(error))
+
+    def session_dropped(self, runner: PartitionRunner) -> None:
+        """Report a session that was dropped because many others were used since.
+
+        Args:
+            runner: The partition's runner.
+        """
+        if self.reporter is not None:
+            self.reporter.session_dropped(runner, MAX_SIZE_SESSIONS)
+
+    def left_to_torch(self, runner: PartitionRunner, compared: Comparison) -> None:
+        """Report that a partition is left to PyTorch from now on because that is faster.
+
+        Args:
+            runner: The partition's runner.
+            compared: ONNX Runtime against PyTorch.
+        """
+        if self.reporter is not None:
+            ort_ns, torch_ns = map(time_from_ns, compared.least_ns)
+            reason = f'on_slow="fallback": a run of its partition took {ort_ns} in ONNX Runtime and {torch_ns} in PyTorch'
+            self.reporter.partition_lost(runner, reason, code="policy")
+
+    def written_unseen(self, runner: PartitionRunner, names: Sequence[str], calls: int) -> None:
+        """Report and warn of changed weights that earlier calls may have missed.
+
+        Args:
+            runner: The partition's runner.
+            names: The inputs of the partition whose weights changed.
+            calls: After how many calls every change is noticed.
+        """
+        shapes = [list(node.meta["val"].shape) for node in runner.partition.inputs if node.name in names]
+        which = " and ".join(f"a weight of shape {shape}" for shape in shapes)
+        said = f"{which} changed in a way that torch does not count; up to {calls - 1} earlier calls may have used the previous values"
+        if self.reporter is not None:
+            self.reporter.written_unseen(runner, said, names)
+        warnings.warn(f"ortlens: {said}; write under torch.no_grad() instead", RuntimeWarning, stacklevel=2)
 
     def report_failure(self, rule: str, title: str, error: Exception) -> None:
         """Report and warn of a failure after which the results are still correct.

@@ -159,9 +159,10 @@ class CompiledGraph:
 
     def _prepare(self, args: list[Any]) -> None:
         """Create all sessions, planning again without what ONNX Runtime refuses, then generate the program."""
-        for _ in range(MAX_PLANS):
+        for attempt in range(MAX_PLANS):
             with progress("making ONNX Runtime sessions", len(self.runners), "session", at_once=self._is_heavy(args)) as step:
-                refused = [runner for runner in self.runners if not self._prepare_runner(runner, args, step)]
+                broadly = attempt >= MAX_PLANS // 2
+                refused = [runner for runner in self.runners if not self._prepare_runner(runner, args, step, broadly=broadly)]
             if not refused:
                 break
             self._plan()
@@ -174,8 +175,8 @@ class CompiledGraph:
         self.run = run if views is None else views.around(run)
         self._cache_whole()
 
-    def _prepare_runner(self, runner: PartitionRunner, args: list[Any], step: Callable[[int], None]) -> bool:
-        """Create the session of a partition; False when ONNX Runtime refuses the model."""
+    def _prepare_runner(self, runner: PartitionRunner, args: list[Any], step: Callable[[int], None], *, broadly: bool) -> bool:
+        """Create the session of a partition; False when ONNX Runtime refuses the model, after which nodes are excluded."""
         placeholders = dict(zip(self.placeholders(), args, strict=True))
         values = [placeholders.get(node) for node in runner.partition.inputs]
         started = time.perf_counter_ns()
@@ -189,7 +190,7 @@ class CompiledGraph:
         except ModelRefused as error:
             if self.context.options.on_error == "raise":
                 raise SessionError(f"ONNX Runtime refused partition {runner.partition.index}: {error}") from error
-            self._planner.exclusions.session_refused(runner.partition, runner.node_names(), error)
+            self._planner.exclusions.session_refused(runner.partition, runner.node_names(), error, broadly=broadly)
             return False
         finally:
             self.phases.session_ns += time.perf_counter_ns() - started

@@ -15,6 +15,8 @@ from ortlens import _torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_UNKNOWN = 11  # stands for a data-dependent size; small numbers would make strides look dense by chance
+
 
 def order_from_strides(sizes: Sequence[Any], strides: Sequence[Any]) -> list[int]:
     """Sort dimensions as they lie in memory.
@@ -51,7 +53,7 @@ def memory_order(meta: Any) -> tuple[int, ...] | None:
         The permutation. None for a number, and for a tensor that is already contiguous or that no permutation makes contiguous (see
         `needs_restride`).
     """
-    if not isinstance(meta, torch.Tensor) or meta.layout is not torch.strided or meta.is_contiguous():
+    if not isinstance(meta, torch.Tensor) or meta.layout is not torch.strided or is_contiguous(meta):
         return None
     sizes, strides = _hints(meta)
     if 0 in sizes or any(stride == 0 and size > 1 for size, stride in zip(sizes, strides, strict=True)):
@@ -118,7 +120,8 @@ def restride(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
 
 
 def _hints(tensor: torch.Tensor) -> tuple[list[int], list[int]]:
-    return [_torch.size_hint(size) for size in tensor.shape], [_torch.size_hint(stride) for stride in tensor.stride()]
+    sizes, strides = ([_torch.size_hint(number, unknown=_UNKNOWN) for number in given] for given in (tensor.shape, tensor.stride()))
+    return sizes, strides
 
 
 def _is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:

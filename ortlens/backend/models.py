@@ -77,7 +77,8 @@ def _converted(partition: Partition, context: CompileContext, phases: Phases, st
         model = converter.to_opset(model, wanted)
     proto = converter.proto_from_model(model, converted.output_types)
     phases.optimize_ns += time.perf_counter_ns() - started
-    return CachedModel(model=proto, facts={"permutations": converted.output_permutations, "optimized": optimized})
+    names = [value.name for value in proto.graph.output]
+    return CachedModel(model=proto, facts={"permutations": converted.output_permutations, "optimized": optimized, "outputs": names})
 
 
 def _optimized(partition: Partition, model: ir.Model, context: CompileContext) -> tuple[ir.Model, bool]:

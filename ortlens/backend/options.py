@@ -27,7 +27,7 @@ class ExportOptions:
 
     Attributes:
         dynamic_shapes: How to treat sizes that torch.compile keeps symbolic. None or True: they stay symbolic, and one session
-            serves all sizes. False: each combination of sizes gets a session of its own.
+            serves all sizes. False: each combination of sizes gets a session of its own; a partition keeps the 16 that were used last.
         opset_version: Version of the default ONNX operator set of the models, for tools that read dumped models. The conversion
             produces version 18, and the model is then converted to this version. If that fails, the graph stays in PyTorch. None:
             version 18.
@@ -67,15 +67,23 @@ class OrtBackendOptions:
         export_options: `ExportOptions` or a mapping of their names.
         ort_session_options: An `onnxruntime.SessionOptions` that is used unchanged for every session.
         pre_ort_model_transforms: Callables on `onnx.ModelProto`, applied in order before the session is created. Each may change
-            the model in place, or return another one.
+            the model in place, or return another one. Outputs must keep their order, element types and numbers of dimensions, and
+            inputs their names; otherwise the partition stays in PyTorch with that reason.
         freeze_weights: `"auto"` or True: in inference, parameters and buffers become constants of the session, so that
             ONNX Runtime folds and prepacks them. Every call checks for changed weights: their identity, torch's count of in-place
-            writes, their address, and eight of their elements. Writes that torch does not count (through `param.data` or a numpy
-            view) are detected by these elements, that is if they change a large share of the tensor. To write a few elements, write
-            under `torch.no_grad()` instead, or set False. False: weights stay inputs.
+            writes, their address, and eight of their elements, or all bytes of weights up to 4 KiB. Of the bytes of larger weights every
+            call compares another window, so that a write of a few elements that torch does not count (through `param.data`, a numpy
+            view or the storage) is noticed at the latest by the 256th call after it, and reported as `uncounted_write`. All other
+            writes are noticed by the next call. Tables that are only looked up, as in `nn.Embedding`, stay inputs, which are never
+            stale. False: weights stay inputs.
         min_partition_nodes: Partitions with fewer compute nodes stay in PyTorch, with reason `too_small`.
         on_error: `"fallback"` sends a partition that cannot be converted, loaded or run back to PyTorch, with the reason
-            recorded; `"raise"` raises.
+            recorded; `"raise"` raises. What PyTorch raises too, as for an index out of range, is always PyTorch's exception and costs
+            nothing more. A partition goes back after three failed runs in a row that PyTorch could compute; where sizes vary and all
+            three had the same, only calls of these sizes go back.
+        on_slow: `"fallback"` times each partition once against its own nodes in PyTorch, after a few calls and for at most 0.2 s (2 s
+            for all partitions of a backend), and leaves it to PyTorch from then on if that is faster by a tenth at least; `"keep"`
+            times nothing.
         custom_translation_table: Op overload -> ONNX Script function; it takes precedence over the built-in one.
         cache_dir: Folder for converted models, which later processes reuse. The key of a model covers the graph, the options, the
             versions of all packages and the code of ortlens. Files that do not fit are ignored and overwritten. The folder may be
@@ -95,6 +103,7 @@ class OrtBackendOptions:
     freeze_weights: bool | Literal["auto"] = "auto"
     min_partition_nodes: int = 1
     on_error: Literal["fallback", "raise"] = "fallback"
+    on_slow: Literal["keep", "fallback"] = "keep"
     custom_translation_table: Mapping[Any, Callable[..., Any]] | None = None
     cache_dir: str | os.PathLike[str] | None = None
     dump_path: str | os.PathLike[str] | None = None
@@ -109,6 +118,7 @@ class OrtBackendOptions:
             _require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
         _require(self.freeze_weights in ("auto", True, False), "freeze_weights", self.freeze_weights, '"auto", True or False')
         _require(self.on_error in ("fallback", "raise"), "on_error", self.on_error, '"fallback" or "raise"')
+        _require(self.on_slow in ("keep", "fallback"), "on_slow", self.on_slow, '"keep" or "fallback"')
         whole = isinstance(self.min_partition_nodes, int) and not isinstance(self.min_partition_nodes, bool)
         _require(whole and self.min_partition_nodes >= 1, "min_partition_nodes", self.min_partition_nodes, "an integer of at least 1")
         for name in ("cache_dir", "dump_path"):

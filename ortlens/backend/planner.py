@@ -10,7 +10,7 @@ import torch.fx
 
 from ortlens.backend.conversion.converter import NodeFailures
 from ortlens.backend.error_text import short_text
-from ortlens.backend.lowering import type_promotion
+from ortlens.backend.lowering import storage_windows, type_promotion
 from ortlens.backend.models import model_of
 from ortlens.backend.partitioning import extraction
 from ortlens.backend.partitioning.exclusions import Exclusions
@@ -18,7 +18,7 @@ from ortlens.backend.partitioning.plan import Plan, plan_partitions
 from ortlens.backend.partitioning.support import Support, storage_readers
 from ortlens.backend.runtime.program import eager_nodes
 from ortlens.backend.runtime.providers import reason_against
-from ortlens.backend.runtime.runner import PartitionRunner, runner_for
+from ortlens.backend.runtime.runner_from_model import runner_from_model
 from ortlens.backend.runtime.threads import work_of
 from ortlens.errors import ConversionError
 from ortlens.progress import progress
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ortlens.backend.context import CompileContext
     from ortlens.backend.lowering.lowered import LoweredGraph
     from ortlens.backend.recording.reporter import Phases
+    from ortlens.backend.runtime.runner import PartitionRunner
 
 MAX_PLANS = 12
 """How often one graph is planned. In the last but one plan, every partition that still fails is excluded as a whole."""
@@ -57,8 +58,9 @@ class Planner:
         self._context = context
         self._phases = phases
         started = time.perf_counter_ns()
-        self.promoted = _promoted(lowered.partitioned)
+        self.promoted, failures = _promoted(lowered.partitioned)
         self.exclusions = Exclusions(storage_readers(self.promoted.graph))
+        self.exclusions.promotion_failed(failures)
         phases.partition_ns += time.perf_counter_ns() - started
 
     def runners(self) -> list[PartitionRunner]:
@@ -103,7 +105,7 @@ class Planner:
         model = self._context.transformed(cached.model)
         self._phases.optimize_ns += time.perf_counter_ns() - started
         inference, static = self._lowered.phase == "inference", self.static_inputs()
-        return runner_for(
+        return runner_from_model(
             partition,
             model,
             cached.facts,
@@ -124,13 +126,14 @@ class Planner:
             self.exclusions.partition_failed(partition, "converter_raised", "its partition could not be converted")
 
 
-def _promoted(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+def _promoted(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, dict[str, Exception]]:
     copied = torch.fx.GraphModule(module, _copy_of(module.graph))
-    type_promotion.promote(copied)
+    failures = type_promotion.promote(copied)
+    storage_windows.gather_windows(copied)
     for node in copied.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):  # noqa: SLF001 - a name
         copied.graph.erase_node(node)  # tracing has settled the dtype and the device that it asserts
     copied.graph.eliminate_dead_code()
-    return copied
+    return copied, failures
 
 
 def _copy_of(graph: torch.fx.Graph) -> torch.fx.Graph:

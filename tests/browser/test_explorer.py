@@ -75,7 +75,7 @@ def test_the_first_screen_answers(show: Callable[..., Page]) -> None:
         "What should I do first?",
     ):
         assert question in text
-    for answer in ("5 graph breaks", "aten.median.dim", "as far as checked", "guards", "with operators that ONNX Runtime supports"):
+    for answer in ("5 graph breaks", "aten.median.dim", "as far as checked", "entering", "with operators that ONNX Runtime supports"):
         assert answer in text
     bottom = page.evaluate("Math.max(...[...document.querySelectorAll('.ol-card')].map(card => card.getBoundingClientRect().bottom))")
     assert bottom <= WIDE["height"]

@@ -20,7 +20,7 @@ from tests.unit.views.sample_captures import SAMPLES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Request
 
     from ortlens.trace.records import Capture
 
@@ -52,7 +52,7 @@ def report(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
         page = browser.new_page(**{"viewport": WIDE, **context})
         pages.append(page)
         watch(page, heard, file.as_uri(), frames=True)
-        page.on("requestfailed", lambda request: heard.append(f"refused: {request.url} {request.failure}"))
+        page.on("requestfailed", lambda request: None if given_up(request) else heard.append(f"refused: {request.url} {request.failure}"))
         page.goto(file.as_uri())
         if context.get("java_script_enabled", True) and expected is None:
             page.wait_for_selector("[data-ortlens-ready]", timeout=20_000)
@@ -62,6 +62,11 @@ def report(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
     for page in pages:
         page.close()
     assert trouble == []
+
+
+def given_up(request: Request) -> bool:
+    """Whether it is a frame's own blob that was still loading when the frame went away, which is nobody's fault."""
+    return request.url.startswith("blob:null/") and request.failure == "net::ERR_ABORTED"
 
 
 def unfolded(page: Page) -> list[str]:
@@ -77,7 +82,7 @@ def brightness(colour: str) -> float:
 def test_the_explorer_is_on_top_and_the_rest_folded_below(report: Callable[..., Page], scheme: str) -> None:
     page = report(PIECES, color_scheme=scheme)
     assert page.inner_text("h1") == "pieces: torch.compile with backend ortlens"
-    assert page.inner_text(".or-verdict").startswith("89.6 % of the model runs in ONNX Runtime in 11 partitions, 5 graph breaks")
+    assert page.inner_text(".or-verdict").startswith("89.6 % of the compiled code runs in ONNX Runtime in 11 partitions, 5 graph breaks")
     assert unfolded(page) == ["figures"]
     explorer, first = page.locator(".or-explorer").bounding_box(), page.locator("#summary").bounding_box()
     assert explorer is not None

@@ -22,7 +22,7 @@ from ortlens.backend.cache.store import CachedModel, ModelCache
 from ortlens.backend.dump import dump_prefix
 from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.partitioning.extraction import Partition
-from ortlens.backend.runtime.runner import PartitionRunner, runner_for
+from ortlens.backend.runtime.runner_from_model import runner_from_model
 from ortlens.backend.runtime.threads import work_of
 from ortlens.errors import SessionError, UsageError
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from ortlens.backend.context import CompileContext
     from ortlens.backend.options import OrtBackendOptions
+    from ortlens.backend.runtime.runner import PartitionRunner
 
 
 def key_for(module: torch.fx.GraphModule, inputs: Sequence[Any], options: OrtBackendOptions) -> str | None:
@@ -135,10 +136,6 @@ class CachedGraph:
         made = self.runners[0].run(*args)
         return [made[place] for place in self._outputs]
 
-    def session_calls(self) -> int:
-        """How many times its session has run."""
-        return self.runners[0].calls()
-
     def _prepare(self, args: Sequence[Any]) -> None:
         with self._lock:
             if self._is_prepared:
@@ -173,7 +170,7 @@ def load(
     if found is None or cached is None:
         return None
     facts = found.facts
-    runner = runner_for(
+    runner = runner_from_model(
         _partition(module, inputs, facts),
         context.transformed(cached.model),
         cached.facts,

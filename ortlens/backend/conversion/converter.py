@@ -151,6 +151,7 @@ class _Converter:
         outputs, nodes, functions = self._recorder.call(function, args, kwargs)
         if not isinstance(outputs, Sequence) and _returns_several(node):
             outputs = [outputs]  # the function returns only the first; `support` has checked that no other is used
+        outputs = _checked_outputs(node, function, outputs)
         self._adopt(node, nodes)
         for identifier, function_made in functions.items():
             if identifier not in self.model.functions:
@@ -168,20 +169,23 @@ class _Converter:
     def _name_outputs(self, node: torch.fx.Node, outputs: Any) -> None:
         value = node.meta["val"]
         if isinstance(outputs, Sequence):
+            read = _places_read(node)
             for place, (output, item) in enumerate(zip(outputs, value, strict=False)):
-                self._name_output(output, f"{node.name}.{place}", item)
+                # An output that nobody reads may have another shape than PyTorch's, which an optimiser would pass on to an input.
+                self._name_output(output, f"{node.name}.{place}", item, typed=read is None or place in read)
         elif isinstance(value, (tuple, list)):
             outputs.name = node.name  # an ONNX sequence, which has no tensor's type
         else:
             self._name_output(outputs, node.name, value)
         self._values[node.name] = outputs
 
-    def _name_output(self, output: Any, name: str, item: Any) -> None:
+    def _name_output(self, output: Any, name: str, item: Any, *, typed: bool = True) -> None:
         """Name and type a value, unless the function returned one of its inputs."""
         if isinstance(output, ir.Value) and output.producer() is not None and id(output) not in self._named:
             self._named.add(id(output))
             output.name = name
-            set_type(output, item)
+            if typed:
+                set_type(output, item)
 
     def _argument(self, arg: Any) -> Any:
         if isinstance(arg, torch.fx.Node):
@@ -250,6 +254,30 @@ def set_type(value: ir.Value, meta: Any) -> None:
 
 def _returns_several(node: torch.fx.Node) -> bool:
     return len(getattr(getattr(node.target, "_schema", None), "returns", ())) > 1
+
+
+def _checked_outputs(node: torch.fx.Node, function: Any, outputs: Any) -> Any:
+    """What a function returned for a node: one value for one tensor, else at least as many as are read."""
+    if not isinstance(outputs, Sequence):
+        return outputs
+    value, read = node.meta["val"], _places_read(node)
+    is_one = isinstance(value, torch.Tensor)
+    needed = 1 if is_one else len(value) if read is None else max(read, default=-1) + 1
+    if len(outputs) < needed:
+        name = getattr(function, "name", None) or getattr(function, "__name__", repr(function))
+        raise TypeError(
+            f"the function {name} returns {len(outputs)} values and {node.target} needs {needed}; "
+            "a function with @script must say what it returns, as in `-> FLOAT[...]`, a plain function need not"
+        )
+    return outputs[0] if is_one else outputs
+
+
+def _places_read(node: torch.fx.Node) -> frozenset[int] | None:
+    """Which outputs of a node are read; None when its users read them all at once."""
+    users = list(node.users)
+    if any(user.target is not operator.getitem for user in users):
+        return None
+    return frozenset(user.args[1] for user in users if isinstance(user.args[1], int))
 
 
 def _ir_function(function: Any) -> ir.Function:

@@ -1,4 +1,4 @@
-"""Our own decompositions, for operators where torch has none that ONNX can use, and the operators whose ONNX functions are wrong."""
+"""Our own decompositions, for operators where torch has none that ONNX can use."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
+from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
 
 from ortlens.backend.lowering import attention
-from ortlens.backend.memory_order import laid_out, order_from_strides
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,11 +26,13 @@ def own() -> dict[Any, Callable[..., Any]]:
         Op overload -> function, for AOTAutograd's table.
     """
     return {
-        _aten.as_strided.default: _as_strided,
         _aten.squeeze.dim: _squeeze_dim,
         _aten.squeeze.dims: _squeeze_dims,
         _aten.split.Tensor: _split,
+        _aten.copy.default: _copy,
         _aten.div.Tensor: _div,
+        _aten._convolution.default: _convolution,  # noqa: SLF001 - an operator's name
+        _aten._trilinear.default: _trilinear,  # noqa: SLF001 - same
         _aten.adaptive_max_pool2d.default: _adaptive_max_pool,
         _aten.adaptive_max_pool3d.default: _adaptive_max_pool,
         _aten.scaled_dot_product_attention.default: attention.whole,
@@ -50,78 +52,18 @@ def always_decompose() -> frozenset[Any]:
     return frozenset({_aten.nll_loss_forward.default, _aten._native_batch_norm_legit_functional.default})  # noqa: SLF001 - a name
 
 
-def wrong_for(node: torch.fx.Node) -> str | None:
-    """Whether the ONNX function of an operator gives different results for these arguments.
-
-    Args:
-        node: A `call_function` node.
-
-    Returns:
-        What the function does wrong, or None. Source: onnxscript 0.7, `onnxscript/function_libs/torch_lib/ops/nn.py` and `core.py`.
-    """
-    if node.target in (_aten.avg_pool2d.default, _aten.avg_pool3d.default):
-        given = node.args[_DIVISOR] if len(node.args) > _DIVISOR else node.kwargs.get("divisor_override")
-        return None if given is None else "ignores divisor_override"
-    if node.target is _aten.scatter_reduce.two:
-        return "adds values instead of averaging them" if "mean" in (*node.args, *node.kwargs.values()) else None
-    return None
-
-
-_DIVISOR = 6  # position of divisor_override in the schema of avg_pool2d and avg_pool3d
-
-
-@functools.cache
-def invented_outputs() -> dict[Any, frozenset[int]]:
-    """Outputs that the ONNX function of an operator fills with constants, because inference never reads them.
-
-    Returns:
-        Op overload -> positions. In a graph that reads one of them, the operator stays in PyTorch. Source: onnxscript 0.7,
-        `onnxscript/function_libs/torch_lib/ops/`, where each is marked as faked.
-    """
-    bag, attention_extras = frozenset({1, 2, 3}), frozenset(range(1, 9))
-    return {
-        _aten.embedding_bag.default: bag,
-        _aten.embedding_bag.padding_idx: bag,
-        _aten._embedding_bag.default: bag,  # noqa: SLF001 - an operator's name, here and below
-        _aten._embedding_bag_forward_only.default: bag,  # noqa: SLF001 - same
-        _aten._linalg_det.default: frozenset({1, 2}),  # noqa: SLF001 - same
-        _aten._native_batch_norm_legit_no_training.default: frozenset({1, 2}),  # noqa: SLF001 - same
-        _aten._scaled_dot_product_efficient_attention.default: attention_extras,  # noqa: SLF001 - same
-        _aten._scaled_dot_product_flash_attention.default: attention_extras,  # noqa: SLF001 - same
-        _aten.nll_loss_forward.default: frozenset({1}),
-    }
-
-
 def _squeeze_dim(tensor: torch.Tensor, dim: int) -> torch.Tensor:
     """PyTorch ignores a squeeze of a dimension whose size is not 1, ONNX refuses it."""
     return _squeeze_dims(tensor, [dim])
 
 
 def _squeeze_dims(tensor: torch.Tensor, dim: Sequence[int]) -> torch.Tensor:
-    kept = [d for d in dim if tensor.dim() and tensor.shape[d] == 1]
+    kept = [d for d in dim if tensor.dim() and guard_or_false(tensor.shape[d] == 1)]  # a size known at run time only is kept, as by PyTorch
     if len(kept) == len(dim):
         stays: torch.Tensor = _STAYS
         return stays
     squeezed: torch.Tensor = _aten.squeeze.dims(tensor, kept) if kept else _aten.alias.default(tensor)
     return squeezed
-
-
-def _as_strided(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> torch.Tensor:
-    """A view of the storage as a gather of values, because an ONNX tensor has no storage.
-
-    It requires that the tensor's values fill the storage in some order of dimensions, from the tensor's own offset on. Otherwise
-    the operator stays in PyTorch (see `support.storage_readers`).
-    """
-    start: Any = 0 if storage_offset is None else storage_offset - tensor.storage_offset()
-    stored = tensor.permute(order_from_strides(tensor.shape, tensor.stride()))
-    if not stored.is_contiguous() or start < 0:
-        stays: torch.Tensor = _STAYS
-        return stays
-    index: torch.Tensor = torch.full((), start, dtype=torch.int64, device=tensor.device)
-    for count, step in zip(size, stride, strict=True):
-        index = index.unsqueeze(-1) + torch.arange(count, device=tensor.device) * step
-    windows: torch.Tensor = stored.reshape(-1)[index]
-    return laid_out(windows, order_from_strides(size, stride))
 
 
 def _split(tensor: torch.Tensor, split_size: int, dim: int = 0) -> Sequence[torch.Tensor]:
@@ -139,6 +81,16 @@ def _split(tensor: torch.Tensor, split_size: int, dim: int = 0) -> Sequence[torc
     return chunks
 
 
+def _copy(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:  # noqa: FBT001, FBT002 - the schema's
+    """A copy whose source broadcasts, with the broadcast written out: torchlib's function returns the source in its own shape."""
+    sizes = zip(tensor.shape, source.shape, strict=False)
+    if tensor.dim() == source.dim() and all(statically_known_true(wanted == given) for wanted, given in sizes):
+        stays: torch.Tensor = _STAYS
+        return stays
+    copied: torch.Tensor = _aten.copy.default(tensor, source.expand(tensor.shape), non_blocking)
+    return copied
+
+
 def _div(tensor: torch.Tensor, other: Any) -> torch.Tensor:
     """True division of integers, whose result is a float, with an explicit conversion.
 
@@ -149,6 +101,8 @@ def _div(tensor: torch.Tensor, other: Any) -> torch.Tensor:
         stays: torch.Tensor = _STAYS
         return stays
     wide = torch.get_default_dtype()
+    if not isinstance(tensor, torch.Tensor):  # `torch.div(3, 4)` takes numbers, too
+        tensor = torch.scalar_tensor(tensor, dtype=wide)
     quotient: torch.Tensor = _aten.div.Tensor(tensor.to(wide), other.to(wide) if isinstance(other, torch.Tensor) else other)
     return quotient
 
@@ -171,3 +125,29 @@ def _adaptive_max_pool(tensor: torch.Tensor, output_size: Sequence[int]) -> tupl
     pool = _aten.max_pool2d_with_indices if len(output_size) == 2 else _aten.max_pool3d_with_indices  # noqa: PLR2004 - dimensions
     pooled: tuple[torch.Tensor, torch.Tensor] = pool(tensor, [size // wanted for size, wanted in zip(sizes, output_size, strict=True)])
     return pooled
+
+
+def _convolution(tensor: torch.Tensor, *arguments: Any) -> torch.Tensor:
+    """A convolution with the flags of cuDNN, which the CPU ignores."""
+    made: torch.Tensor = _aten.convolution.default(tensor, *arguments[:8])
+    return made
+
+
+def _trilinear(  # noqa: PLR0913, PLR0917 - the operator's schema
+    first: torch.Tensor,
+    weight: torch.Tensor,
+    second: torch.Tensor,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> torch.Tensor:
+    """The form in which `nn.Bilinear` calls it: [row, in1] x [out, in1, in2] x [row, in2] -> [row, out], as two products."""
+    del unroll_dim  # the order in which PyTorch adds
+    if [list(dims) for dims in (expand1, expand2, expand3, sumdim)] != [[1, 3], [0], [1, 2], [2, 3]]:
+        stays: torch.Tensor = _STAYS
+        return stays
+    out, in1, in2 = weight.shape
+    product = torch.matmul(first, weight.permute(1, 0, 2).reshape(in1, out * in2)).reshape(-1, out, in2)
+    return torch.matmul(product, second.unsqueeze(-1)).squeeze(-1)

@@ -12,6 +12,7 @@ from ortlens import _torch
 from ortlens.backend.lowering.lowered import LoweredGraph
 from ortlens.backend.lowering.provenance import input_name
 from ortlens.backend.lowering.returned_views import without_returned_views
+from ortlens.errors import OrtLensError
 from ortlens.progress import progress
 
 if TYPE_CHECKING:
@@ -25,13 +26,20 @@ _MANY_OPERATIONS = 1000  # AOTAutograd takes more than a second for as many
 class DynamoGraph:
     """One Dynamo graph on its way through AOTAutograd, which makes one ATen graph of it, or a forward and a backward one."""
 
-    def __init__(self, module: torch.fx.GraphModule, compile_graph: Callable[[LoweredGraph], Callable[..., Any]]) -> None:
+    def __init__(
+        self,
+        module: torch.fx.GraphModule,
+        compile_graph: Callable[[LoweredGraph], Callable[..., Any]],
+        on_failure: Callable[[Exception], None] | None = None,
+    ) -> None:
         """Note what is known before AOTAutograd runs.
 
         Args:
             module: Dynamo's graph.
             compile_graph: Compiles an ATen graph to a boxed function.
+            on_failure: Reports that the graph could not be lowered with our decompositions and was lowered without; None to raise.
         """
+        self._on_failure = on_failure
         self._module = module
         self._compile_graph = compile_graph
         self._autocasts = _torch.autocasts()  # read here, because AOTAutograd disables autocast while it compiles
@@ -51,15 +59,33 @@ class DynamoGraph:
         Returns:
             A callable of the same inputs: the compiled graph itself if AOTAutograd would only wrap it, else AOTAutograd's result.
         """
+        with progress(f"lowering {self._op_count:,} operations", 0, "", at_once=self._op_count > _MANY_OPERATIONS):
+            try:
+                compiled = self._lower(example_inputs, decompositions)
+            except Exception as error:
+                if self._on_failure is None or isinstance(error, OrtLensError) or _torch.is_signal(error):
+                    raise
+                compiled = self._without_decompositions(example_inputs, error)
+                self._on_failure(error)
+        return self._direct or compiled
+
+    def _lower(self, example_inputs: Sequence[Any], decompositions: Mapping[Any, Callable[..., Any]]) -> Callable[..., Any]:
         backend = _torch.aot_backend(
             forward=self._compiler_for("forward"),
             backward=self._compiler_for("backward"),
             inference=self._compiler_for("inference"),
             decompositions=decompositions,
         )
-        with progress(f"lowering {self._op_count:,} operations", 0, "", at_once=self._op_count > _MANY_OPERATIONS):
-            compiled: Callable[..., Any] = backend(self._module, example_inputs)
-        return self._direct or compiled
+        compiled: Callable[..., Any] = backend(self._module, example_inputs)
+        return compiled
+
+    def _without_decompositions(self, example_inputs: Sequence[Any], error: Exception) -> Callable[..., Any]:
+        """Lower again: what a decomposition did may be to blame. If AOTAutograd alone fails too, the first error is the user's."""
+        self._direct = None
+        try:
+            return self._lower(example_inputs, {})
+        except Exception:  # noqa: BLE001 - no backend could compile this graph
+            raise error from None
 
     def _compiler_for(self, phase: Phase) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
         """The compiler that AOTAutograd calls for one phase."""
@@ -69,6 +95,8 @@ class DynamoGraph:
             lowered = self._lowered(module, phase, entered - self._started - self._compile_ns)
             with _torch.real_tensors():
                 run = self._compile_graph(lowered)
+            if phase == "backward":
+                run = _with_plain_tangents(run, _torch.tangent_indices(module))
             self._compile_ns += time.perf_counter_ns() - entered
             if lowered.is_plain and not self._autocasts:  # AOTAutograd's wrapper would have no effect and cost time in every call
                 self._direct = lambda *args: run(list(args))
@@ -95,6 +123,7 @@ class DynamoGraph:
             output_names=self._output_names(module, mutated) if phase == "inference" else (),
             is_plain=views is None and phase == "inference" and self._is_plain(module),
             views=views,
+            mutated=mutated,
         )
 
     def _is_plain(self, module: torch.fx.GraphModule) -> bool:
@@ -111,6 +140,18 @@ class DynamoGraph:
         known = len(self._input_names)
         updated = [f"{self._input_names[place] if place < known else f'input_{place}'}.updated" for place in mutated]
         return (*updated, *(f"output_{place}" for place in range(count)))
+
+
+def _with_plain_tangents(run: Callable[..., Any], places: tuple[int, ...]) -> Callable[..., Any]:
+    """A backward graph that also takes gradients whose negative bit is set; tracing saw none, and no guard rejects them."""
+
+    def run_plainly(args: list[Any]) -> Any:
+        for place in places:
+            if args[place].is_neg():
+                args[place] = args[place].resolve_neg()
+        return run(args)
+
+    return _torch.boxed(run_plainly)
 
 
 def _alike(first: Any, second: Any) -> bool:

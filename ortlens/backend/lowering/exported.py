@@ -37,6 +37,7 @@ class CompiledProgram:
         *,
         decompositions: Mapping[Any, Callable[..., Any]],
         custom_targets: frozenset[Any],
+        on_failure: Callable[[Exception], None] | None = None,
     ) -> None:
         """Decompose and compile.
 
@@ -45,6 +46,7 @@ class CompiledProgram:
             compile_graph: Compiles an ATen graph to a boxed function.
             decompositions: The backend's: op overload -> function.
             custom_targets: Operators that are not decomposed because the user gave functions for them.
+            on_failure: Reports that the program could not be decomposed and is compiled as it is; None to raise.
 
         Raises:
             UsageError: The program takes something that is neither a tensor nor a plain value.
@@ -55,8 +57,7 @@ class CompiledProgram:
         for target in custom_targets:
             table.pop(target, None)
         started = time.perf_counter_ns()
-        with _torch.quiet():
-            self._program = _torch.without_tokens(program.run_decompositions(table))
+        self._program = _torch.without_tokens(_decomposed(program, table, on_failure))
         aot_ns = time.perf_counter_ns() - started
         inputs = self._program.graph_signature.input_specs
         mutated = {spec.target for spec in self._program.graph_signature.output_specs if spec.kind in _MUTATIONS}
@@ -92,7 +93,7 @@ class CompiledProgram:
             self._guards(*(flat[place] for place in self._user_inputs))
         positions = {node.name: value for node, value in zip(_placeholders(self._program), flat, strict=True)}
         with torch.no_grad():
-            results = self._run(list(flat))
+            results = self._run([_resolved(value) for value in flat])
             user = []
             for value, effect in zip(results, self._apply, strict=True):
                 if effect is None:
@@ -100,6 +101,29 @@ class CompiledProgram:
                 else:
                     effect(positions, value)
         return _torch.unflatten(user, self._program.call_spec.out_spec)
+
+
+def _decomposed(
+    program: ExportedProgram, table: dict[Any, Callable[..., Any]], on_failure: Callable[[Exception], None] | None
+) -> ExportedProgram:
+    """Decompose a program; if a decomposition raises, only what PyTorch always decomposes."""
+    try:
+        return _decomposed_by(program, table)
+    except Exception as error:
+        if on_failure is None:
+            raise
+        try:
+            plain = _decomposed_by(program, {})
+        except Exception:  # noqa: BLE001 - PyTorch alone cannot decompose this program either
+            raise error from None
+        on_failure(error)
+        return plain
+
+
+def _decomposed_by(program: ExportedProgram, table: dict[Any, Callable[..., Any]]) -> ExportedProgram:
+    with _torch.quiet():
+        made: ExportedProgram = program.run_decompositions(table)
+    return made
 
 
 def _with_composite(own: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
@@ -124,6 +148,11 @@ def _attention_laid_out_as_traced(torchs: Callable[..., Any], own: Callable[...,
         return (own if written_out else torchs)(query, *args, **kwargs)
 
     return attention
+
+
+def _resolved(value: Any) -> Any:
+    """A negative view has another sign than its memory. Tracing saw none, and the guards of a program check sizes only."""
+    return value.resolve_neg() if isinstance(value, torch.Tensor) and value.is_neg() else value
 
 
 def _placeholders(program: ExportedProgram) -> list[torch.fx.Node]:

@@ -27,6 +27,7 @@ class LoweredGraph:
         output_names: Names of the outputs in a deployed model; empty to number them.
         is_plain: Whether it has the inputs and outputs of Dynamo's graph, so that Dynamo may call it directly.
         views: The outputs that PyTorch makes as views; None when there are none.
+        mutated: Positions of the inputs whose new values are the first outputs, in that order.
     """
 
     module: torch.fx.GraphModule
@@ -39,6 +40,7 @@ class LoweredGraph:
     output_names: tuple[str, ...] = ()
     is_plain: bool = False
     views: ReturnedViews | None = None
+    mutated: tuple[int, ...] = ()
 
     @property
     def partitioned(self) -> torch.fx.GraphModule:

@@ -20,7 +20,7 @@ import torch.fx
 from ortlens import _torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ def without_returned_views(module: torch.fx.GraphModule, user_outputs: Mapping[i
     remaining = [node for place, node in enumerate(outputs) if place not in chains]
     return ReturnedViews(
         module=_returning(module, [*remaining, *bases]),
-        views=_views_module(module, order, remaining, bases, kept),
+        views=_views_module(module, order, bases=bases, kept=kept, made_here=chains.keys()),
         kept=tuple(kept),
     )
 
@@ -98,19 +98,26 @@ def _placeholders(graph: torch.fx.Graph) -> list[torch.fx.Node]:
 def _chain_of(node: Any) -> list[torch.fx.Node]:
     """The view operators that lead from a base to a value, the last one first; empty for what is no view."""
     chain = []
-    while isinstance(node, torch.fx.Node) and (base := _base_of(node)) is not None:
+    while isinstance(node, torch.fx.Node) and (base := base_of(node)) is not None:
         chain.append(node)
         node = base
     return chain
 
 
-def _base_of(node: torch.fx.Node) -> torch.fx.Node | None:
-    """What a node is a view of; None when it makes a value of its own."""
+def base_of(node: torch.fx.Node) -> torch.fx.Node | None:
+    """Find what a node is a view of.
+
+    Args:
+        node: Of an ATen graph.
+
+    Returns:
+        The node whose memory it shares, one step towards the owner; None when it makes a value of its own.
+    """
     first = node.args[0] if node.args else None
     if node.op != "call_function" or not isinstance(first, torch.fx.Node):
         return None
     if node.target is operator.getitem:
-        return first if _base_of(first) is not None else None
+        return first if base_of(first) is not None else None
     return first if is_view_operator(node.target) else None
 
 
@@ -196,22 +203,30 @@ def _returning(module: torch.fx.GraphModule, outputs: list[Any]) -> torch.fx.Gra
 def _erase_unread(graph: torch.fx.Graph) -> None:
     """Erase the views that nothing reads any more; everything else stays, checks without a reader among them."""
     for node in reversed(list(graph.nodes)):
-        if node.op == "call_function" and not node.users and _base_of(node) is not None:
+        if node.op == "call_function" and not node.users and base_of(node) is not None:
             graph.erase_node(node)
 
 
 def _views_module(
-    module: torch.fx.GraphModule, order: list[torch.fx.Node], remaining: list[Any], bases: list[torch.fx.Node], kept: list[int]
+    module: torch.fx.GraphModule, order: list[torch.fx.Node], *, bases: list[torch.fx.Node], kept: list[int], made_here: Collection[int]
 ) -> torch.fx.GraphModule:
-    """The graph that makes the whole graph's outputs from what is returned without them."""
+    """The graph that makes the whole graph's outputs from what is returned without them.
+
+    Args:
+        module: The whole graph.
+        order: The nodes that move to the new graph, in order.
+        bases: What they are views of.
+        kept: Positions of the inputs that they read.
+        made_here: Positions of the outputs that the new graph makes. The others are passed on, also those whose nodes move.
+    """
     graph = torch.fx.Graph()
-    inputs = _placeholders(module.graph)
+    inputs, outputs = _placeholders(module.graph), _outputs(module.graph)
     copies: dict[Any, torch.fx.Node] = {}
-    returned = [graph.placeholder(f"returned_{place}") for place in range(len(remaining))]
+    returned = [graph.placeholder(f"returned_{place}") for place in range(len(outputs) - len(made_here))]
     for node in (*bases, *(inputs[place] for place in kept)):
         copies[node] = graph.placeholder(node.name)
     for node in order:
         copies[node] = graph.node_copy(node, copies.__getitem__)
-    taken, plain = set(order), iter(returned)
-    graph.output(tuple(copies[node] if node in taken else next(plain) for node in _outputs(module.graph)))
+    plain = iter(returned)
+    graph.output(tuple(copies[node] if place in made_here else next(plain) for place, node in enumerate(outputs)))
     return torch.fx.GraphModule(module, graph, class_name="ReturnedViews")

@@ -12,16 +12,22 @@ from ortlens import _torch
 _aten = torch.ops.aten
 
 
-def promote(module: torch.fx.GraphModule) -> None:
+def promote(module: torch.fx.GraphModule) -> dict[str, Exception]:
     """Insert the conversions that PyTorch makes inside its operators, in place.
 
     Args:
         module: A copy of an ATen graph, its nodes with `meta["val"]`.
+
+    Returns:
+        Node name -> what was raised, for nodes whose conversions are not known.
     """
     for node in list(module.graph.nodes):
-        if node.op == "call_function" and _outgrows_half(node):
-            _compute_wide(node)
-    _torch.insert_type_promotion(module, may_promote)
+        if node.op == "call_function":
+            if _starts_with_number(node):
+                _make_tensor_of_number(node)
+            if _outgrows_half(node):
+                _compute_wide(node)
+    return _torch.insert_type_promotion(module, may_promote)
 
 
 def may_promote(node: torch.fx.Node) -> bool:
@@ -52,6 +58,26 @@ def _widens(arg: Any, dtype: torch.dtype) -> bool:
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.fx.Node) and isinstance(value.meta.get("val"), torch.Tensor)
+
+
+def _starts_with_number(node: torch.fx.Node) -> bool:
+    """Whether an operator has a number where its schema has a tensor: `1.5 - x` is `aten.sub.Tensor(1.5, x)`."""
+    arguments: list[Any] = list(getattr(getattr(node.target, "_schema", None), "arguments", ()))
+    wanted = bool(arguments) and isinstance(arguments[0].type, torch.TensorType)
+    given: list[Any] = list(node.args[:2])
+    return wanted and len(given) > 1 and isinstance(given[0], (bool, int, float)) and _is_tensor(given[1])
+
+
+def _make_tensor_of_number(node: torch.fx.Node) -> None:
+    """Put the number into a tensor of the element type to which PyTorch would convert it."""
+    first: Any = node.args[0]
+    second: Any = node.args[1]
+    value = second.meta["val"]
+    dtype = torch.result_type(value, first)
+    with node.graph.inserting_before(node):
+        made = node.graph.call_function(_aten.scalar_tensor.default, (first,), {"dtype": dtype})
+    made.meta = {**node.meta, "val": value.new_empty((), dtype=dtype)}
+    node.args = (made, *node.args[1:])
 
 
 def _outgrows_half(node: torch.fx.Node) -> bool:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.fx
+
 from ortlens.backend.error_text import full_text, short_text
 from ortlens.backend.partitioning.support import Verdict
 
@@ -39,6 +42,16 @@ class Exclusions:
             reason = f"its ONNX function raised {short_text(error)}"
             self.verdicts[name] = Verdict(supported=False, code="converter_raised", reason=reason, exception=full_text(error))
 
+    def promotion_failed(self, failures: Mapping[str, Exception]) -> None:
+        """Exclude the nodes whose implicit conversions between element types are not known.
+
+        Args:
+            failures: Node name -> exception.
+        """
+        for name, error in failures.items():
+            reason = f"how it converts element types is not known: {short_text(error)}"
+            self.verdicts[name] = Verdict(supported=False, code="converter_raised", reason=reason, exception=full_text(error))
+
     def partition_failed(self, partition: Partition, code: ReasonCode, reason: str, exception: str | None = None) -> None:
         """Exclude all nodes of a partition that are not excluded yet.
 
@@ -51,25 +64,46 @@ class Exclusions:
         for node in partition.nodes:
             self.verdicts.setdefault(node.name, Verdict(supported=False, code=code, reason=reason, exception=exception))
 
-    def session_refused(self, partition: Partition, origins: Mapping[str, str], error: Exception) -> None:
+    def session_refused(self, partition: Partition, origins: Mapping[str, str], error: Exception, *, broadly: bool = False) -> None:
         """Exclude what ONNX Runtime refuses.
 
         Args:
             partition: The partition.
             origins: ONNX node name -> FX node name, for its model.
-            error: The exception. The nodes that its message names are excluded, with the nodes of the same operator and dtype; when
-                it names none, the whole partition is.
+            error: The exception. The nodes that its message names are excluded, with their equals: the nodes of the same operator,
+                attributes and dtypes and, unless ONNX Runtime lacks a kernel for these, of the same sizes. When it names none, the
+                whole partition is excluded.
+            broadly: Sizes and attributes do not matter, after many refusals: each would cost another plan.
         """
         message, reason, exception = str(error), f"ONNX Runtime refused it: {short_text(error)}", full_text(error)
-        named = {fx for onnx_name, fx in origins.items() if f"'{onnx_name}'" in message or f"({onnx_name})" in message}
-        targets = {node.target for node in partition.nodes if node.name in named}
-        dtypes = {_dtype_of(node) for node in partition.nodes if node.name in named}
-        refused = [node for node in partition.nodes if node.target in targets and _dtype_of(node) in dtypes]
+        named = {fx for name, fx in origins.items() if any(form.format(name) in message for form in _FORMS)}
+        sized = not broadly and not any(text in message for text in _NO_KERNEL)
+        kinds = {_kind_of(node, sized=sized, exactly=not broadly) for node in partition.nodes if node.name in named}
+        refused = [node for node in partition.nodes if _kind_of(node, sized=sized, exactly=not broadly) in kinds]
         for node in refused:
             self.verdicts[node.name] = Verdict(supported=False, code="session_refused", reason=reason, exception=exception)
         if not refused:
             self.partition_failed(partition, "session_refused", reason, exception)
 
 
-def _dtype_of(node: Any) -> Any:
-    return getattr(node.meta.get("val"), "dtype", None)
+_FORMS = ("'{}'", "({})", '("{}", ', "Name: {} ")
+"""How messages of ONNX Runtime name a node."""
+_NO_KERNEL = ("NOT_IMPLEMENTED", "Could not find an implementation")
+"""What ONNX Runtime says when it has no kernel for an operator and element types, whatever the sizes."""
+
+
+def _kind_of(node: torch.fx.Node, *, sized: bool, exactly: bool) -> tuple[Any, ...]:
+    """What decides whether ONNX Runtime takes a node: equal for nodes that share their fate."""
+    values = [_value_text(source.meta.get("val"), sized=sized) for source in (node, *node.all_input_nodes)]
+    attributes = [_without_nodes(node.args), _without_nodes(node.kwargs)] if exactly else []
+    return (node.target, *values, *map(repr, attributes))
+
+
+def _without_nodes(arguments: Any) -> Any:
+    return torch.fx.node.map_arg(arguments, lambda _: None)
+
+
+def _value_text(value: Any, *, sized: bool) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype}{list(value.shape) if sized else ''}"
+    return ", ".join(_value_text(item, sized=sized) for item in value) if isinstance(value, (list, tuple)) else type(value).__name__

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortlens import _torch
 from ortlens.backend.conversion import dtypes
-from ortlens.backend.lowering import decompositions, provenance
+from ortlens.backend.conversion.functions import own_functions
+from ortlens.backend.lowering import provenance
+from ortlens.backend.lowering.returned_views import base_of
+from ortlens.backend.partitioning import wrong_functions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -150,16 +153,23 @@ class Support:
         return None
 
     def _wrong_function(self, node: torch.fx.Node) -> Verdict | None:
-        wrong = decompositions.wrong_for(node)
-        if wrong is not None and not _torch.is_custom(node.target, self._registry):
+        if self._is_users(node.target):
+            return None
+        wrong = wrong_functions.wrong_for(node)
+        if wrong is not None:
             reason = f"the ONNX function of {provenance.target_name(node)} {wrong}"
             return Verdict(supported=False, code="no_converter", reason=reason)
-        invented = decompositions.invented_outputs().get(node.target, frozenset())
+        invented = wrong_functions.invented_outputs().get(node.target, frozenset())
         read = sorted(invented & {user.args[1] for user in node.users if user.target is operator.getitem})
-        if not read or _torch.is_custom(node.target, self._registry):
+        if not read:
             return None
         reason = f"the ONNX function of {provenance.target_name(node)} does not compute output {read[0]}, which this graph reads"
         return Verdict(supported=False, code="no_converter", reason=reason)
+
+    def _is_users(self, target: Any) -> bool:
+        """Whether an operator has a function of the user's, who answers for it; our own are judged like those of torch."""
+        own = own_functions().get(target)
+        return any(function is not own for function in _torch.custom_functions(target, self._registry))
 
 
 def _without_dropout(node: torch.fx.Node) -> bool:
@@ -203,7 +213,7 @@ def storage_readers(graph: torch.fx.Graph) -> dict[str, Verdict]:
         while chain is not None and chain.op == "call_function":
             verdicts[chain.name] = Verdict(supported=False, code="layout", reason=reason)
             source = chain.all_input_nodes[0] if chain.all_input_nodes else None
-            chain = source if source is not None and getattr(source.target, "is_view", False) else None
+            chain = source if source is not None and base_of(source) is not None else None
     return verdicts
 
 

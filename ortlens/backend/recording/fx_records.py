@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from ortlens.backend.partitioning.plan import Plan
 
-Origins: TypeAlias = dict[str, dict[str, r.Confidence]]
-"""FX node name -> name of each ONNX node made from it -> how certain that is."""
+Origins: TypeAlias = dict[str, dict[str, tuple[str, r.Confidence]]]
+"""FX node name -> name of each ONNX node made from it -> its operator, and how certain its origin is."""
 
 _KINDS: dict[NodeKind, r.NodeKind] = {NodeKind.COMPUTE: "compute", NodeKind.SIZE: "size", NodeKind.EFFECT: "effect"}
 
@@ -65,7 +65,8 @@ def node_record(graph_id: str, plan: Plan, node: torch.fx.Node, *, partition_id:
         is_output=_is_returned(node),
         mutates=writes(node),
         onnx_nodes=tuple(onnx_nodes),
-        onnx_confidences=tuple(onnx_nodes.values()),
+        onnx_confidences=tuple(confidence for _, confidence in onnx_nodes.values()),
+        onnx_ops=tuple(op for op, _ in onnx_nodes.values()),
         items=tuple(item.name for item in items),
         item_sizes=tuple(provenance.tensor_bytes(item.meta.get("val")) for item in items),
         item_outputs=tuple(item.name for item in items if any(user.op == "output" for user in item.users)),
@@ -133,14 +134,14 @@ def onnx_origins(models: Iterable[onnx.ModelProto]) -> Origins:
         models: The ONNX models of a graph.
 
     Returns:
-        FX node name -> ONNX node name -> confidence.
+        FX node name -> ONNX node name -> operator and confidence.
     """
     names: Origins = {}
     for model in models:
         for node in node_provenance.iter_nodes(model.graph):
             origin = node_provenance.provenance_of(node)
             for fx_name in origin.nodes:
-                names.setdefault(fx_name, {})[node.name] = origin.confidence
+                names.setdefault(fx_name, {})[node.name] = (node.op_type, origin.confidence)
     return names
 
 

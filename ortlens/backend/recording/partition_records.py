@@ -104,7 +104,9 @@ def frozen_bytes(info: SessionInfo) -> int:
     return sum(weight.contiguous.nbytes for weight in info.frozen)
 
 
-def session_record(session_id: str, partition_id: str, model_id: str, info: SessionInfo, signature: str) -> r.Session:
+def session_record(  # noqa: PLR0913 - ids and figures, each a column
+    session_id: str, partition_id: str, model_id: str, info: SessionInfo, *, signature: str, table_bytes: int
+) -> r.Session:
     """The record of a session.
 
     Args:
@@ -113,6 +115,7 @@ def session_record(session_id: str, partition_id: str, model_id: str, info: Sess
         model_id: The id of its model.
         info: The session.
         signature: The types and shapes that it accepts.
+        table_bytes: Size of the weights that are inputs because they are only looked up.
 
     Returns:
         The record.
@@ -128,6 +131,7 @@ def session_record(session_id: str, partition_id: str, model_id: str, info: Sess
         cause=info.cause,
         frozen_bytes=frozen_bytes(info),
         copied_bytes=info.copied_bytes,
+        table_bytes=table_bytes,
         threads=info.threads.count,
         spinning=info.threads.spinning,
         threads_reason=info.threads.reason,

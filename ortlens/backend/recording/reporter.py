@@ -21,6 +21,8 @@ from ortlens.backend.runtime.session_info import signature_text
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch.fx
 
     from ortlens.backend.partitioning.plan import Plan
@@ -148,7 +150,8 @@ class GraphReporter:
         session_id = self._sessions[runner] = self._recorder.next_id("s")
         changes: dict[str, Any] = {"path": dumped} if dumped else {}
         self._recorder.amend(r.Model, model_id, initializer_bytes=embedded_bytes(runner.model) + frozen_bytes(info), **changes)
-        self._recorder.add(session_record(session_id, partition_id, model_id, info, signature_text(info, runner.partition)))
+        signature, tables = signature_text(info, runner.partition), runner.table_bytes
+        self._recorder.add(session_record(session_id, partition_id, model_id, info, signature=signature, table_bytes=tables))
         self._recorder.add(*layout_copies(partition_id, runner))
         return self._recorder.run_log(session_id, self.graph_id)
 
@@ -163,18 +166,21 @@ class GraphReporter:
         """
         return self._recorder.eager_log(self.graph_id, tuple(node.name for node in nodes)) if nodes else None
 
-    def partition_lost(self, runner: PartitionRunner, reason: str, exception: str | None = None) -> None:
+    def partition_lost(
+        self, runner: PartitionRunner, reason: str, exception: str | None = None, code: r.ReasonCode = "session_refused"
+    ) -> None:
         """Record that a partition fell back to PyTorch at run time.
 
         Args:
             runner: Its runner.
             reason: Why.
             exception: The exception with its class, as text.
+            code: The reason as a code.
         """
-        lost = Verdict(supported=False, code="session_refused", reason=reason, exception=exception)
+        lost = Verdict(supported=False, code=code, reason=reason, exception=exception)
         for node in runner.partition.nodes:
             if kind_of(node) is NodeKind.COMPUTE:
-                change: dict[str, Any] = {"supported": False, "reason_code": "session_refused", "reason": reason, "partition_id": None}
+                change: dict[str, Any] = {"supported": False, "reason_code": code, "reason": reason, "partition_id": None}
                 self._recorder.amend(r.Node, (self.graph_id, node.name), **change)
                 self._recorder.add(fallback_record(self.graph_id, node, lost))
         self._recount()
@@ -209,6 +215,27 @@ class GraphReporter:
             used: Those that it registered.
         """
         self._recorder.add(survived.provider_finding(requested, used))
+
+    def session_dropped(self, runner: PartitionRunner, kept: int) -> None:
+        """Record, once per partition, that a session was dropped for another one.
+
+        Args:
+            runner: The partition's runner.
+            kept: How many sessions a partition keeps.
+        """
+        finding = survived.dropped_finding(self._ids[runner][0], kept)
+        if finding not in self._recorder.records(r.Finding):
+            self._recorder.add(finding)
+
+    def written_unseen(self, runner: PartitionRunner, title: str, names: Sequence[str]) -> None:
+        """Record that weights changed in a way that torch does not count.
+
+        Args:
+            runner: The partition's runner.
+            title: What happened, in one line.
+            names: The inputs of the partition whose weights changed.
+        """
+        self._recorder.add(survived.unseen_finding(self._ids[runner][0], title, names))
 
     def failure(self, rule: str, title: str, error: Exception) -> None:
         """Record a failure after which the results are still correct.

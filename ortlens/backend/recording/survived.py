@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ortlens.trace import records as r
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _WENT_BACK = (
     "PyTorch computes the result, which is correct; the model is slower than it could be.",
     'Set on_error="raise" to see the full traceback of the failure.',
 )
 _CONSEQUENCES = {
+    "lowering_failed": (
+        "The results are correct; operators that ONNX has no form for stay in PyTorch undivided, so less may run in ONNX Runtime.",
+        'Set on_error="raise" to see the full traceback of the failure.',
+    ),
     "optimiser_failed": (
         "The model runs in ONNX Runtime as it was converted; it may be larger and slower than it could be.",
         "No action is needed. A newer onnxscript may optimise it.",
@@ -62,4 +71,48 @@ def provider_finding(requested: list[str], used: tuple[str, ...]) -> r.Finding:
         evidence=f"requested {', '.join(requested)}, ONNX Runtime registered {', '.join(used) or 'none'}",
         hazard="The model may run on a slower device than you expect.",
         mitigation="Install the build of ONNX Runtime that includes the provider, with its libraries; `ortlens doctor` lists them.",
+    )
+
+
+def dropped_finding(partition_id: str, kept: int) -> r.Finding:
+    """The finding about a partition that meets more combinations of sizes than it keeps sessions for.
+
+    Args:
+        partition_id: Its id.
+        kept: How many sessions it keeps.
+
+    Returns:
+        The finding.
+    """
+    return r.Finding(
+        rule="session_dropped",
+        subject=partition_id,
+        severity="warning",
+        title=f"{partition_id} met more than {kept} combinations of sizes; the least recently used session is dropped for each new one",
+        evidence=f"dynamic_shapes=False makes a session per combination of sizes; a partition keeps {kept}",
+        hazard="A dropped session is created again when its sizes return, which takes as long as the first time.",
+        mitigation="Leave dynamic_shapes out: one session then serves all sizes. Or pad inputs to fewer sizes.",
+    )
+
+
+def unseen_finding(partition_id: str, title: str, names: Sequence[str]) -> r.Finding:
+    """The finding about changed weights that earlier calls may have missed.
+
+    Args:
+        partition_id: The partition's id.
+        title: What happened, in one line.
+        names: The inputs of the partition whose weights changed.
+
+    Returns:
+        The finding.
+    """
+    return r.Finding(
+        rule="uncounted_write",
+        subject=partition_id,
+        severity="warning",
+        title=title,
+        evidence=f"inputs of {partition_id}: {', '.join(names)}; the bytes of weights above 4 KiB are compared in turn, a window per call",
+        hazard="Calls between the write and now may have returned results of the previous values.",
+        mitigation="Write under torch.no_grad() to the parameter itself, not to its .data, its storage or a numpy view of it. "
+        "Or set freeze_weights=False.",
     )

@@ -117,6 +117,7 @@ def make_call(  # noqa: PLR0913 - each is used by one line of the generated code
     log: RunLog | None,
     preallocate: bool,
     rest: Callable[[], object] | None = None,
+    intact: Callable[[], bool] | None = None,
 ) -> Callable[..., tuple[Any, ...]]:
     """Generate the function that calls a session.
 
@@ -130,12 +131,13 @@ def make_call(  # noqa: PLR0913 - each is used by one line of the generated code
         log: Where calls are recorded, if anywhere.
         preallocate: Allocate outputs of symbolic size too, where their sizes follow from the inputs.
         rest: Called before each run, if given.
+        intact: Says whether the frozen weights are unchanged as far as it looks, if given.
 
     Returns:
         A function of the partition's inputs that returns a tuple of its outputs.
     """
     writer = _Writer(inputs, outputs, preallocate=preallocate)
-    source = writer.source(recording=log is not None, resting=rest is not None)
+    source = writer.source(recording=log is not None, resting=rest is not None, watching=intact is not None)
     free: list[Binding] = []
     scope: dict[str, Any] = {
         **writer.constants,
@@ -145,11 +147,13 @@ def make_call(  # noqa: PLR0913 - each is used by one line of the generated code
         "on_failure": on_failure,
         "count": count,
         "rest": rest,
+        "intact": intact,
         "clock": time.perf_counter_ns,
         "thread": threading.get_ident,
         "log": None if log is None else log.record,
         "empty": torch.empty,
         "tensor_over": _ort.tensor_over,
+        "with_memory": _with_memory,
         "restride": restride,
         "math": math,
     }
@@ -168,10 +172,11 @@ class _Writer:
         self._symbols = _symbol_sources(inputs)
         self.constants: dict[str, Any] = {}
 
-    def source(self, *, recording: bool, resting: bool = False) -> str:
+    def source(self, *, recording: bool, resting: bool, watching: bool) -> str:
         params = "".join(f"a{i}, " for i in range(len(self._inputs)))
         head = ["t0 = clock()"] if recording else []
         head += self._staleness(params)
+        head += [f"if not intact(): return on_stale(({params}))"] if watching else []
         body = ["try: b = free.pop()", "except IndexError: b = new_binding()", "bind_input = b.bind_input", "bind_output = b.bind_output"]
         binding = [line for index, item in enumerate(self._inputs) for line in self._bind_input(index, item)]
         binding += [line for index, output in enumerate(self._outputs) for line in self._bind_output(index, output)]
@@ -211,7 +216,7 @@ class _Writer:
                     f"a{index} is {weight} and a{index}._version == {item.frozen.version} and a{index}.data_ptr() == {item.frozen.pointer}"
                 )
                 if item.frozen.sample is not None:
-                    same += f" and {self._constant('s', index, item.frozen.sample)} == {self._constant('q', index, item.frozen.sampled)}"
+                    same += f" and {self._constant('q', index, item.frozen.sampled)} == {self._constant('s', index, item.frozen.sample)}"
                 checks.append(f"if not ({same}): return on_stale(({params}))")
         return checks
 
@@ -225,11 +230,14 @@ class _Writer:
         element = dtypes.element_types()[item.meta.dtype].onnx
         # PyTorch's operators do not always return the dtype of the trace (statistics of norms under autocast).
         dtype = self._constant("k", index, item.meta.dtype)
-        turn = "" if item.permutation is None else f".permute({item.permutation!r})"
+        turn = ".resolve_neg()" if item.meta.is_neg() else ""  # the memory of a negative view holds the values before the sign changed
+        turn += "" if item.permutation is None else f".permute({item.permutation!r})"
         return [
             f"i{index} = (a{index} if a{index}.dtype is {dtype} else a{index}.to({dtype})){turn}",
             f"if not i{index}.is_contiguous(): i{index} = i{index}.contiguous()",
-            f"bind_input({name}, {device}, {element}, i{index}.shape, i{index}.data_ptr(){self._or_scratch(item.meta)})",
+            f"p{index} = i{index}.data_ptr()",
+            f"if not p{index}: i{index} = with_memory(i{index}); p{index} = i{index}.data_ptr(){self._or_scratch(item.meta)}",
+            f"bind_input({name}, {device}, {element}, i{index}.shape, p{index})",
         ]
 
     def _bind_output(self, index: int, output: Output) -> list[str]:
@@ -313,6 +321,15 @@ def _symbol_sources(inputs: Sequence[Input]) -> dict[str, str]:
 
 def _substitute(expression: str, sources: dict[str, str]) -> str:
     return re.sub(r"[A-Za-z_]\w*", lambda match: sources.get(match[0], match[0]), expression)
+
+
+def _with_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor to bind in place of one at address 0: one without elements, or one of zeros that has no memory."""
+    if _torch.is_zero_tensor(tensor):
+        return tensor.clone()
+    if tensor.numel():
+        raise ValueError("an input has elements and no memory")
+    return tensor
 
 
 def _synchronize_cuda() -> None:

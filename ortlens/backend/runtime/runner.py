@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
-from typing import TYPE_CHECKING, Any, Protocol
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
@@ -12,49 +15,39 @@ import torch.fx
 from ortlens import _torch
 from ortlens.backend.conversion.node_provenance import provenance_of
 from ortlens.backend.runtime import call, weights
-from ortlens.backend.runtime.session_factory import SessionFactory
+from ortlens.backend.runtime.failures import Failures
+from ortlens.backend.runtime.run_counts import count_of
+from ortlens.backend.runtime.speed_trial import before_a_trial, torch_is_faster
+from ortlens.backend.runtime.tables import lookup_tables
+from ortlens.backend.runtime.watch import WeightWatch
 from ortlens.errors import SessionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import onnx
 
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.partitioning.extraction import Partition
+    from ortlens.backend.runtime.runner_context import RunnerContext
+    from ortlens.backend.runtime.session_factory import SessionFactory
     from ortlens.backend.runtime.session_info import SessionInfo
     from ortlens.trace.records import SessionCause
     from ortlens.trace.runlog import RunLog
 
 _MAX_REFREEZES = 2
 """How often changed weights are frozen again before they become inputs: weights that change more often are being trained."""
+MAX_SIZE_SESSIONS = 16
+"""How many sessions a partition keeps with `dynamic_shapes=False`: each may hold a packed copy of the weights."""
 
 
-class RunnerContext(Protocol):
-    """The surroundings of a runner: a graph that was just compiled, one from the cache, or a lens that runs a partition by itself."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prepared:
+    """A session in use: what is known about it, its recorded id, and the function that calls it."""
 
-    @property
-    def options(self) -> OrtBackendOptions:
-        """The user's options."""
-
-    def session_made(self, runner: PartitionRunner, info: SessionInfo) -> RunLog | None:
-        """React to a new session.
-
-        Args:
-            runner: The partition's.
-            info: The session.
-
-        Returns:
-            The log for the session's calls; None to log none.
-        """
-
-    def run_failed(self, runner: PartitionRunner, error: Exception) -> None:
-        """React to a runner that leaves its partition to PyTorch from now on.
-
-        Args:
-            runner: The partition's.
-            error: The exception that ONNX Runtime raised.
-        """
+    info: SessionInfo
+    session_id: str | None
+    call: Callable[..., tuple[Any, ...]]
 
 
 class PartitionRunner:
@@ -66,10 +59,11 @@ class PartitionRunner:
         model: Its ONNX model, with weights as inputs.
         weight_inputs: Positions of the inputs that are parameters or buffers.
         freezes: Whether these may become constants of a session.
-        sessions: The sessions in use: none before the first call, then one, or one per combination of sizes.
         run: The function to call now, with the partition's inputs; replaced as sessions come and go.
         cached: Whether an earlier process converted the model.
         ran_before: Whether the runner has had a session.
+        table_bytes: Size of the weights that stay inputs because the model only looks them up.
+        counter: Counts the runs of its sessions.
     """
 
     def __init__(
@@ -90,19 +84,32 @@ class PartitionRunner:
         self.weight_inputs = weight_inputs
         self.freezes = freezes
         self.cached = cached
-        self.sessions: list[SessionInfo] = []
-        self._session_ids: list[str | None] = []  # of `sessions`, in the same order
+        self.ran_before = False
+        self.table_bytes = 0
         self.run: Callable[..., tuple[Any, ...]] = self._run_torch
+        self._in_session: Callable[..., tuple[Any, ...]] = self._run_for_sizes  # what `run` is as long as nothing failed
         self._context = context
         self._freezable = weight_inputs if freezes else frozenset()
         self._frozen: dict[int, weights.FrozenWeight] = {}
+        self._watch = WeightWatch({})
         self._fixed_sizes = _wants_fixed_sizes(self.partition, context.options)
-        self._by_sizes: dict[tuple[Any, ...], Callable[..., tuple[Any, ...]]] = {}
-        self.ran_before = False
-        self._failed_once = False
+        self._prepared: OrderedDict[tuple[Any, ...], _Prepared] = OrderedDict()  # by sizes if these are fixed; least recently used first
+        self._failures = Failures(sizes_vary=_has_symbolic_sizes(self.partition))
+        self._is_lost = self._has_failed = False
+        self._tried = context.trials is None
         self._refreezes = 0
-        self._counter = itertools.count()
+        self.counter = itertools.count()
         self._lock = threading.Lock()
+
+    @property
+    def sessions(self) -> list[SessionInfo]:
+        """The sessions in use: none before the first call, then one, or one per combination of sizes."""
+        return [prepared.info for prepared in list(self._prepared.values())]
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether PyTorch runs the partition from now on."""
+        return self._is_lost
 
     def prepare(self, args: Sequence[Any]) -> None:
         """Create the session for some arguments.
@@ -114,21 +121,20 @@ class PartitionRunner:
             ModelRefused: ONNX Runtime rejects the model.
         """
         self.factory.check_boundary()
-        frozen = self._freeze(args)
+        frozen = self._frozen or self._freeze(args)  # sessions for other sizes share the weights, and the watch over them
         info = self.factory.session(list(frozen.values()), self.factory.dimensions(args) if self._fixed_sizes else {}, cause=self._cause())
-        self._frozen = frozen
+        if not self._frozen:
+            self._frozen, self._watch = frozen, _watch_over(frozen.values())
         log = self._context.session_made(self, info)
         self.ran_before = True
-        session_id = None if log is None else log.session_id
-        if self._fixed_sizes:
-            self.sessions.append(info)
-            self._session_ids.append(session_id)
-            self._by_sizes[self._sizes_of(args)] = self._call_of(info, log)
-            self.run = self._run_for_sizes
-        else:
-            self._session_ids = [session_id]
-            self.sessions = [info]  # an earlier one holds weights that have changed since
-            self.run = self._call_of(info, log)
+        made = _Prepared(info=info, session_id=None if log is None else log.session_id, call=self._call_of(info, log))
+        if not self._fixed_sizes:
+            self._prepared.clear()  # an earlier session holds weights that have changed since
+        elif len(self._prepared) >= MAX_SIZE_SESSIONS:
+            self._prepared.popitem(last=False)
+            self._context.session_dropped(self)
+        self._prepared[self._key_of(args)] = made
+        self._use(self._before_a_trial(self._run_for_sizes if self._fixed_sizes else made.call))
 
     def session_for(self, args: Sequence[Any]) -> SessionInfo | None:
         """The session that runs some arguments.
@@ -139,8 +145,8 @@ class PartitionRunner:
         Returns:
             The session; None while PyTorch runs the partition.
         """
-        place = self._place_of(args)
-        return None if place is None else self.sessions[place]
+        prepared = self._prepared_for(args)
+        return None if prepared is None else prepared.info
 
     def session_id_for(self, args: Sequence[Any]) -> str | None:
         """The recorded id of the session that runs some arguments.
@@ -151,14 +157,12 @@ class PartitionRunner:
         Returns:
             The id; None while PyTorch runs the partition, and for a session that is not recorded.
         """
-        place = self._place_of(args)
-        return None if place is None else self._session_ids[place]
+        prepared = self._prepared_for(args)
+        return None if prepared is None else prepared.session_id
 
     def calls(self) -> int:
         """How many times sessions of this partition have run."""
-        return int(
-            repr(self._counter).removeprefix("count(").removesuffix(")")
-        )  # Python 3.14 removes the pickling of counters, the other way to read one
+        return count_of(self.counter)
 
     def weight_nodes(self) -> frozenset[torch.fx.Node]:
         """The inputs that are parameters or buffers."""
@@ -179,141 +183,176 @@ class PartitionRunner:
 
     def _freeze(self, args: Sequence[Any]) -> dict[int, weights.FrozenWeight]:
         names, bound = self.factory.input_names(), self.factory.bound_names()
-        freezable = [place for place in sorted(self._freezable) if names[place] in bound]
+        tables = lookup_tables(self.model, (names[place] for place in self._freezable))
+        places = [place for place in sorted(self._freezable) if names[place] in bound]
+        looked_up = {place for place in places if names[place] in tables and _is_large(args[place])}
+        self.table_bytes = sum(args[place].nbytes for place in looked_up)
+        freezable = [place for place in places if place not in looked_up]
         return {place: weight for place in freezable if (weight := weights.freeze(names[place], args[place])) is not None}
 
     def _cause(self) -> SessionCause:
         if not self.ran_before:
             return "first"
-        return "sizes" if self.sessions else "weights"  # changed weights end all earlier sessions
+        return "sizes" if self._prepared else "weights"  # changed weights end all earlier sessions
 
-    def _call_of(self, info: SessionInfo, log: RunLog | None) -> Callable[..., tuple[Any, ...]]:
+    def _before_a_trial(self, run: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+        """The same function, watched until a trial has decided where the partition runs."""
+        if self._tried:
+            return run
+
+        def settle(args: tuple[Any, ...]) -> None:
+            self._try(args)
+            if self._in_session is watched:
+                self._use(run)
+
+        watched = before_a_trial(run, settle)
+        return watched
+
+    def _try(self, args: tuple[Any, ...]) -> None:
+        """Time the partition against PyTorch, and leave it there if that is faster; a trial that fails changes nothing."""
+        info, trials = self.session_for(args), self._context.trials
+        if info is None or trials is None or self._tried:
+            return
+        self._tried = True
+        try:
+            compared = trials.compare(self._call_of(info, None, count=lambda: 0), self.partition.module, args)
+        except Exception:  # noqa: BLE001 - the call has its result; the partition stays where it runs
+            return
+        if compared is not None and torch_is_faster(compared):
+            with self._lock:
+                self._is_lost, self.run = True, self._run_torch
+                self._prepared.clear()  # the memory of its sessions is free again
+            self._context.left_to_torch(self, compared)
+
+    def _call_of(self, info: SessionInfo, log: RunLog | None, count: Callable[[], int] | None = None) -> Callable[..., tuple[Any, ...]]:
         return call.make_call(
             info.session,
             self.factory.inputs(info.frozen),
             self.factory.outputs(info.session),
             on_stale=self._refreeze,
             on_failure=self._failed,
-            count=self._counter.__next__,
+            count=count or self.counter.__next__,
             log=log,
             preallocate=self._context.options.preallocate_output,
             rest=info.threads.rest(),
+            intact=self._watch.is_next_intact if self._watch.calls else None,
         )
 
-    def _place_of(self, args: Sequence[Any]) -> int | None:
-        """Which of the sessions runs these arguments; None for none."""
-        if self._failed_once or not self.sessions:
+    def _prepared_for(self, args: Sequence[Any]) -> _Prepared | None:
+        """The session that runs these arguments; None if PyTorch does."""
+        if self._is_lost or self._failures.are_lost(self._sizes_of(args)):
             return None
-        if not self._fixed_sizes:
-            return 0
-        known, wanted = list(self._by_sizes), self._sizes_of(args)
-        return known.index(wanted) if wanted in known else None
+        return self._prepared.get(self._key_of(args))
+
+    def _key_of(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """What selects the session: the sizes if these are fixed, else nothing."""
+        return self._sizes_of(args) if self._fixed_sizes else ()
 
     def _sizes_of(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        """The sizes that need a session of their own: every shape and number except those of weights."""
+        """The sizes that may need a session of their own: every shape and number except those of weights."""
         return tuple(
-            tuple(arg.shape) if isinstance(arg, torch.Tensor) else arg for place, arg in enumerate(args) if place not in self._freezable
+            tuple(arg.shape) if isinstance(arg, torch.Tensor) else arg for place, arg in enumerate(args) if place not in self.weight_inputs
         )
 
+    def _use(self, function: Callable[..., tuple[Any, ...]]) -> None:
+        """Have calls run in ONNX Runtime by this function, and watched while failures are remembered."""
+        self._in_session = function
+        if not self._is_lost:
+            self.run = self._run_watched if self._failures else function
+
     def _run_for_sizes(self, *args: Any) -> tuple[Any, ...]:
-        """With `dynamic_shapes=False`: run the session for these sizes, and create it first if there is none."""
-        made = self._by_sizes.get(self._sizes_of(args))
+        """Run the session for these sizes, and create it first if there is none."""
+        key = self._key_of(args)
+        made = self._prepared.get(key)
         if made is None:
-            with self._lock:
-                self._forget_changed(args)  # a session for one size must not make those for the others look current
-                try:
-                    if self._sizes_of(args) not in self._by_sizes:  # else another thread has created it meanwhile
-                        self.prepare(args)
-                except Exception as error:  # noqa: BLE001 - whatever the reason, PyTorch has the right answer
-                    return self._failed(args, error)
-                made = self._by_sizes[self._sizes_of(args)]
-        return made(*args)
+            try:
+                made = self._prepared_now(key, args)
+            except Exception as error:  # noqa: BLE001 - whatever the reason, PyTorch has the right answer
+                return self._failed(args, error)
+        elif self._fixed_sizes:
+            with contextlib.suppress(KeyError):  # another thread has dropped it
+                self._prepared.move_to_end(key)
+        return made.call(*args)
+
+    def _prepared_now(self, key: tuple[Any, ...], args: Sequence[Any]) -> _Prepared:
+        with self._lock:
+            self._forget_changed(args)  # a session for one size must not make those for the others look current
+            if key not in self._prepared:  # else another thread has created it meanwhile
+                self.prepare(args)
+            return self._prepared[key]
 
     def _refreeze(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """A frozen weight changed: create a session with the present weights, or stop freezing."""
         with self._lock:
-            if self._forget_changed(args):  # else another thread noticed first
-                try:
-                    self.prepare(args)
-                except Exception as error:  # noqa: BLE001 - whatever the reason, PyTorch has the right answer
-                    return self._failed(args, error)
-        return self.run(*args)  # outside the lock: the run may come back here when a weight changes once more
+            self._forget_changed(args)  # does nothing if another thread noticed first
+        return self._in_session(*args)  # outside the lock: the run may come back here when a weight changes once more
 
-    def _forget_changed(self, args: Sequence[Any]) -> bool:
-        """Drop the sessions whose weights differ from those passed now. The caller holds the lock.
-
-        Returns:
-            Whether there were such sessions.
-        """
-        if all(weight.is_still(args[place]) for place, weight in self._frozen.items()):
-            return False
+    def _forget_changed(self, args: Sequence[Any]) -> None:
+        """Drop the sessions whose weights differ from those passed now. The caller holds the lock."""
+        moved = {weight.name for place, weight in self._frozen.items() if not weight.is_still(args[place])}
+        unseen = self._watch.changed(except_for=moved)
+        if not moved and not unseen:
+            return
+        if unseen:
+            self._context.written_unseen(self, sorted(unseen), self._watch.calls)
         self._refreezes += 1
-        self._by_sizes.clear()
-        self.sessions, self._session_ids = [], []
+        self._prepared.clear()
+        self._frozen, self._watch = {}, WeightWatch({})
+        self._use(self._run_for_sizes)
         if self._refreezes > _MAX_REFREEZES:
             self._freezable = frozenset()
-        return True
 
     def _failed(self, args: tuple[Any, ...], error: Exception) -> tuple[Any, ...]:
-        """ONNX Runtime failed during a run: PyTorch computes this call and all later ones, unless `on_error` is "raise"."""
-        where = f"partition of {len(self.partition.nodes)} nodes, from {self.partition.nodes[0].name} to {self.partition.nodes[-1].name}"
+        """ONNX Runtime failed during a run: PyTorch computes the call, and what it raises is the fault of the input."""
+        outputs = self._run_torch(*args)
         if self._context.options.on_error == "raise":
+            nodes = self.partition.nodes
+            where = f"partition of {len(nodes)} nodes, from {nodes[0].name} to {nodes[-1].name}"
             raise SessionError(f"ONNX Runtime failed while running a {where}: {error}") from error
-        self.run = self._run_torch
-        self._failed_once = True
-        self._context.run_failed(self, error)
-        return self._run_torch(*args)
+        verdict = self._failures.failed(self._sizes_of(args))
+        if verdict == "partition lost":
+            self._is_lost, self.run = True, self._run_torch
+        else:
+            self._use(self._in_session)
+        if verdict != "kept" or not self._has_failed:
+            self._context.run_failed(self, error, verdict)
+        self._has_failed = True
+        return outputs
+
+    def _run_watched(self, *args: Any) -> tuple[Any, ...]:
+        """Run in ONNX Runtime, as long as failures are remembered: a good run may end that."""
+        sizes = self._sizes_of(args)
+        if self._failures.are_lost(sizes):
+            return self._run_torch(*args)
+        before = self._failures.at(sizes)
+        outputs = self._in_session(*args)
+        if self._failures.at(sizes) == before:
+            self._failures.succeeded(sizes)
+            self._use(self._in_session)
+        return outputs
 
     def _run_torch(self, *args: Any) -> tuple[Any, ...]:
         outputs: tuple[Any, ...] = self.partition.module(*args)
         return outputs
 
 
-def runner_for(  # noqa: PLR0913 - what is known about a partition, each by name
-    partition: Partition,
-    model: onnx.ModelProto,
-    facts: Mapping[str, Any],
-    context: RunnerContext,
-    *,
-    weight_inputs: frozenset[int],
-    inference: bool,
-    alternates: bool,
-    work: int | None,
-    cached: bool = False,
-) -> PartitionRunner:
-    """Make the runner of a partition from its model, whether that was just converted or read from the cache.
+def _is_large(value: Any) -> bool:
+    """Whether a weight is not compared whole in every call, which costs less than to bind it."""
+    return isinstance(value, torch.Tensor) and value.nbytes > weights.WHOLE_BYTES
 
-    Args:
-        partition: The partition.
-        model: Its ONNX model, with weights as inputs and the user's transforms applied.
-        facts: What the cache holds beside a model; read is `permutations`, the memory order of each output or None.
-        context: The options, and who to notify of new sessions and failures.
-        weight_inputs: Positions of the inputs that are parameters or buffers.
-        inference: Whether the graph is for inference: only then are weights frozen, if the options allow it.
-        alternates: Whether PyTorch computes something before or after the partition in every call.
-        work: Amount of computation, as counted by `threads.work_of`.
-        cached: Whether an earlier process converted the model.
 
-    Returns:
-        The runner; its sessions are created by `prepare`.
-    """
-    factory = SessionFactory(
-        partition=partition,
-        model=model,
-        permutations=[None if order is None else tuple(order) for order in facts["permutations"]],
-        options=context.options,
-        alternates=alternates,
-        work=work,
-    )
-    freezes = inference and context.options.freeze_weights is not False
-    return PartitionRunner(factory, context, weight_inputs=weight_inputs, freezes=freezes, cached=cached)
+def _watch_over(frozen: Iterable[weights.FrozenWeight]) -> WeightWatch:
+    return WeightWatch({weight.name: weight.memory for weight in frozen if weight.memory is not None and not weight.is_small})
 
 
 def _wants_fixed_sizes(partition: Partition, options: OrtBackendOptions) -> bool:
     """Whether each combination of sizes gets a session of its own: `dynamic_shapes=False`, on a graph with symbolic sizes."""
     chosen = options.export_options
-    symbolic = any(_is_symbolic(node.meta["val"]) for node in partition.inputs)
-    return symbolic and chosen is not None and chosen.dynamic_shapes is False
+    return chosen is not None and chosen.dynamic_shapes is False and _has_symbolic_sizes(partition)
+
+
+def _has_symbolic_sizes(partition: Partition) -> bool:
+    return any(_is_symbolic(node.meta["val"]) for node in partition.inputs)
 
 
 def _is_symbolic(meta: Any) -> bool:

@@ -10,6 +10,7 @@ import torch
 
 from ortlens.backend.memory_order import memory_order
 from ortlens.backend.runtime import layout, providers, threads, weights
+from ortlens.backend.runtime.boundary import mismatch
 from ortlens.backend.runtime.call import Input, Output
 from ortlens.backend.runtime.heap import heap_bytes
 from ortlens.backend.runtime.session_config import ModelRefused, SessionConfig, default_session_options
@@ -40,6 +41,7 @@ class SessionFactory:
         alternates: Whether PyTorch computes something before or after the partition in every call.
         work: Amount of computation, as counted by `threads.work_of`.
         threads: Threads for every session; None: chosen anew for each one.
+        output_names: Names of the outputs as converted, before the user's transforms; empty if they are not known.
     """
 
     partition: Partition
@@ -49,6 +51,7 @@ class SessionFactory:
     alternates: bool
     work: int | None
     threads: ThreadChoice | None = None
+    output_names: Sequence[str] = ()
 
     def input_names(self) -> list[str]:
         """Names of all inputs of the partition, in the order of its arguments."""
@@ -62,14 +65,12 @@ class SessionFactory:
         """Check that the model still has the inputs and outputs of the partition: a user's transform may have changed them.
 
         Raises:
-            ModelRefused: It has others, so that no call can be generated for it.
+            ModelRefused: It has others, so that a call would fail or return one output in place of another.
         """
-        unknown = self.bound_names() - set(self.input_names())
-        if unknown:
-            raise ModelRefused(f"the model has inputs {sorted(unknown)} that the partition has not")
-        outputs, wanted = len(self.model.graph.output), len(self.partition.outputs)
-        if outputs != wanted:
-            raise ModelRefused(f"the model has {outputs} outputs, the partition {wanted}; see pre_ort_model_transforms")
+        inputs = {name: node.meta["val"] for name, node in zip(self.input_names(), self.partition.inputs, strict=True)}
+        outputs = [node.meta["val"] for node in self.partition.outputs]
+        if said := mismatch(self.model, inputs, outputs, self.output_names):
+            raise ModelRefused(said)
 
     def dimensions(self, args: Sequence[Any]) -> dict[str, int]:
         """Sizes of the symbolic dimensions in some arguments.

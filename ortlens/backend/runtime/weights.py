@@ -28,8 +28,9 @@ class FrozenWeight:
         version: torch's count of in-place writes.
         pointer: Address of its data; `param.data = other` changes it but not the version.
         contiguous: The tensor whose bytes the session uses; a copy only if the weight is not contiguous.
-        sample: A view of some of its elements; None for a weight without elements.
-        sampled: A copy of these elements.
+        memory: A view of its bytes, including those between its elements; None for a weight without elements.
+        sample: A view of all of its bytes if these are few, else of some of its elements; None for a weight without elements.
+        sampled: A copy of that. It compares itself with the sample faster than the other way round.
     """
 
     name: str
@@ -37,8 +38,14 @@ class FrozenWeight:
     version: int
     pointer: int
     contiguous: torch.Tensor
+    memory: memoryview | None
     sample: memoryview | None
-    sampled: memoryview | None
+    sampled: memoryview | bytearray | None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the sample is all there is, so that every call notices every change."""
+        return self.memory is None or len(self.memory) <= WHOLE_BYTES
 
     def is_still(self, tensor: Any) -> bool:
         """Whether a value is this weight, unchanged.
@@ -48,11 +55,11 @@ class FrozenWeight:
 
         Returns:
             True if it is the same tensor, with the same count of writes, at the same address and with the same sample. The sample
-            catches writes that torch does not count (`param.data.add_(...)`, a numpy view) if they change the whole tensor, not if they
-            change a few elements.
+            catches writes that torch does not count (`param.data.add_(...)`, a numpy view) if the weight is small or they change most of
+            it; see `watch` for the others.
         """
         unmoved = tensor is self.tensor and _torch.version_of(tensor) == self.version and tensor.data_ptr() == self.pointer
-        return unmoved and self.sample == self.sampled
+        return unmoved and self.sampled == self.sample
 
 
 def freeze(name: str, tensor: Any) -> FrozenWeight | None:
@@ -68,43 +75,62 @@ def freeze(name: str, tensor: Any) -> FrozenWeight | None:
     if not isinstance(tensor, torch.Tensor) or tensor.is_inference() or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         return None
     detached = tensor.detach()
-    plain = detached if detached.is_contiguous() else detached.contiguous()
-    sample = _sample_of(detached)
+    plain = detached.resolve_neg().contiguous()  # itself, unless its bytes are in another order or of another sign
+    memory = _memory_of(detached)
+    sample, sampled = (None, None) if memory is None else _sample_of(detached, memory)
     return FrozenWeight(
         name=name,
         tensor=tensor,
         version=_torch.version_of(tensor),
         pointer=tensor.data_ptr(),
         contiguous=plain,
+        memory=memory,
         sample=sample,
-        sampled=None if sample is None else memoryview(sample.tobytes()).cast(cast("Any", sample.format)),
+        sampled=sampled,
     )
 
 
-_WORDS = {1: (ctypes.c_uint8, "B"), 2: (ctypes.c_uint16, "H"), 4: (ctypes.c_uint32, "I"), 8: (ctypes.c_uint64, "Q")}
+WHOLE_BYTES = 4096
+"""Weights of up to this size are compared whole in every call, which takes as long as to compare a few elements of a large one."""
+_WORDS = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _SAMPLES = 8
 """Each is a cache line that every call may have to load from memory; more of them cost more than they reveal."""
 
 
-def _sample_of(tensor: torch.Tensor) -> memoryview | None:
-    """A view of some elements of a weight, evenly spread over its memory, which compares in less than 0.1 us.
+def _memory_of(tensor: torch.Tensor) -> memoryview | None:
+    """A view of the bytes from the first element of a weight to its last.
 
     Args:
         tensor: Strided, in CPU memory; must be kept alive as long as the view.
 
     Returns:
-        Their present bits; None if there is no element, or if elements have another size than 1, 2, 4 or 8 bytes.
+        The view; None if there is no element.
     """
-    if tensor.element_size() not in _WORDS or not tensor.numel():
+    if not tensor.numel():
         return None
-    word, name = _WORDS[tensor.element_size()]
     span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    memory: memoryview = memoryview((word * span).from_address(tensor.data_ptr())).cast("B").cast(cast("Any", name))
+    return memoryview((ctypes.c_uint8 * (span * tensor.element_size())).from_address(tensor.data_ptr())).cast("B")
+
+
+def _sample_of(tensor: torch.Tensor, memory: memoryview) -> tuple[memoryview, memoryview | bytearray]:
+    """A view of a weight, or of some elements that are evenly spread over its memory, which compares in less than 0.1 us.
+
+    Args:
+        tensor: The weight.
+        memory: Its bytes.
+
+    Returns:
+        The present bits, and a copy of them.
+    """
+    word = _WORDS.get(tensor.element_size())
+    if len(memory) <= WHOLE_BYTES or word is None:
+        return memory, bytearray(memory)
     row = max((stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1), default=1)
-    step = span // _SAMPLES
+    step = len(memory) // tensor.element_size() // _SAMPLES
     if step > row:  # whole rows plus the golden ratio of one; otherwise it would hit every second row and few columns
         step = step // row * row + int(0.618 * row)
-    return memory[:: step | 1]
+    sample = memory.cast(cast("Any", word))[:: step | 1]
+    return sample, memoryview(sample.tobytes()).cast(cast("Any", word))
 
 
 def ort_values(weights: list[FrozenWeight]) -> tuple[list[str], list[Any]]:

@@ -8,6 +8,7 @@ import gc
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -54,6 +55,13 @@ def test_sessions_come_with_the_first_call_and_stay() -> None:
         assert args == []
         assert compiled.session_calls() == 2 * calls
     assert [len(runner.sessions) for runner in compiled.runners] == [1, 1]
+
+
+@pytest.mark.parametrize(("given", "used"), [(("a", "b"), ["a", "b"]), (("a", "a"), None), (("a",), None)])
+def test_names_of_the_users_inputs_serve_when_they_are_distinct(given: tuple[str, ...], used: list[str] | None) -> None:
+    work = lowered_from(lambda x, y: (x + y,), torch.rand(3), torch.rand(3))
+    compiled = compiled_from(replace(work, input_names=given))
+    assert compiled.outer_input_names() == (used or [node.name for node in compiled.placeholders()])
 
 
 def test_first_calls_from_many_threads_make_one_session_per_partition() -> None:

@@ -17,7 +17,7 @@ def test_defaults_are_those_of_the_contract() -> None:
     options = OrtBackendOptions()
     assert options.infer_execution_providers is True
     assert options.preallocate_output is False
-    assert (options.freeze_weights, options.min_partition_nodes, options.on_error) == ("auto", 1, "fallback")
+    assert (options.freeze_weights, options.min_partition_nodes, options.on_error, options.on_slow) == ("auto", 1, "fallback", "keep")
     for name in ("preferred_execution_providers", "default_execution_providers", "ort_session_options", "pre_ort_model_transforms"):
         assert getattr(options, name) is None
     for name in ("custom_translation_table", "dump_path", "export_options"):
@@ -32,6 +32,8 @@ def test_defaults_are_those_of_the_contract() -> None:
         ("on_error", "ignore"),
         ("on_error", None),
         ("on_error", ["raise"]),
+        ("on_slow", "raise"),
+        ("on_slow", None),
         ("min_partition_nodes", 0),
         ("min_partition_nodes", -3),
         ("min_partition_nodes", 2.0),

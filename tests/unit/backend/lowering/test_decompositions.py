@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -79,3 +80,35 @@ def test_attention_lies_in_memory_as_the_fused_operator_leaves_it() -> None:
         expected = torch.nn.functional.scaled_dot_product_attention(query, query, query)
         made = decompositions.own()[aten.scaled_dot_product_attention.default](query, query, query)
     torch.testing.assert_close(made, expected, check_stride=True)
+
+
+class Squeezed(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x.nonzero() * 2).squeeze(0) + 1
+
+
+def test_a_squeeze_of_a_size_known_at_run_time_only_adds_no_guard() -> None:
+    program = torch.export.export(Squeezed(), (torch.tensor([1.0, 0.0, 2.0]),))
+    for x in (torch.tensor([1.0, 0.0, 2.0]), torch.tensor([1.0, 1.0, 1.0])):
+        explained = ortlens.explain(program, calls=1)(x)
+        torch.testing.assert_close(explained.result, Squeezed()(x))
+        assert not [finding for finding in explained.captured().findings if finding.rule == "lowering_failed"]
+
+
+@pytest.mark.parametrize(("shape", "written_out"), [((4, 3), False), ((1, 3), True), ((3,), True), ((), True)])
+def test_only_a_copy_that_broadcasts_has_its_shape_written_out(shape: tuple[int, ...], *, written_out: bool) -> None:
+    for symbolic in (False, True):
+        found = targets(aten.copy.default, torch.ones(4, 3), torch.zeros(shape), symbolic=symbolic)
+        assert ("aten.expand.default" in found) is written_out, found
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_copy_broadcasts(*, dynamic: bool) -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x * 2).copy_(y)
+
+    compiled = torch.compile(function, backend="ortlens", dynamic=dynamic)
+    x, y = torch.ones(4, 3), torch.arange(3.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert compiled(x, y).tolist() == function(x, y).tolist()

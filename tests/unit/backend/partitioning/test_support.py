@@ -47,6 +47,16 @@ def test_what_can_go_gives_no_reason() -> None:
     assert verdict(lambda x: x.sin() + 1, aten.sin.default, torch.rand(3)) == Verdict(supported=True, code=None, reason=None)
 
 
+@pytest.mark.parametrize(("dropout", "code"), [(0.0, None), (0.5, "side_effect")])
+def test_attention_of_an_exported_program_draws_random_numbers_with_dropout(dropout: float, code: str | None) -> None:
+    class Attention(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=dropout)
+
+    exported = torch.export.export(Attention(), (torch.rand(1, 2, 4, 8),))
+    assert support().verdict(node_named(exported.graph, aten.scaled_dot_product_attention.default)).code == code
+
+
 def test_a_device_without_a_provider() -> None:
     node = node_named(traced(lambda x: x.sin(), torch.rand(3)).graph, aten.sin.default)
     node.meta["val"] = torch.empty(3, device="meta")

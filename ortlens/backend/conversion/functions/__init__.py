@@ -1,0 +1,57 @@
+"""Our own ONNX functions, for operators that torch's registry lacks or whose functions differ from PyTorch; one file per family."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens.backend.conversion.functions import (
+    activations,
+    arithmetic,
+    bounds,
+    creation,
+    indexing,
+    ordering,
+    padding,
+    pooling,
+    products,
+    quotients,
+    reductions,
+    scans,
+    shapes,
+    special,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_FAMILIES = (
+    activations,
+    arithmetic,
+    bounds,
+    creation,
+    indexing,
+    ordering,
+    padding,
+    pooling,
+    products,
+    quotients,
+    reductions,
+    scans,
+    shapes,
+    special,
+)
+
+
+def own_functions() -> dict[Any, Callable[..., Any]]:
+    """List the functions for operators that exist in this process.
+
+    `transformers` registers the grouped matrix product of its mixture-of-experts models when their code is imported.
+
+    Returns:
+        Op overload -> function. Called for each compilation, since an import can register operators.
+    """
+    found = {target: function for family in _FAMILIES for target, function in family.FUNCTIONS.items()}
+    grouped = getattr(torch.ops.transformers, "grouped_mm_fallback", None)
+    return found if grouped is None else {**found, grouped.default: products.grouped_mm}

@@ -1,0 +1,166 @@
+"""Functions of single elements."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens.backend.conversion.functions import basics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_aten = torch.ops.aten
+
+
+def add(x: Any, y: Any, alpha: Any = 1) -> Any:
+    """`aten.add`; of booleans, whether either is true."""
+    op = basics.opset()
+    x, y = _alike(x, y)
+    if int(x.dtype) == basics.BOOL:
+        return op.Or(x, y) if alpha else op.Identity(x)
+    return op.Add(x, _multiple(x, y, alpha))
+
+
+def sub(x: Any, y: Any, alpha: Any = 1) -> Any:
+    """`aten.sub`."""
+    x, y = _alike(x, y)
+    return basics.opset().Sub(x, _multiple(x, y, alpha))
+
+
+def _alike(x: Any, y: Any) -> tuple[Any, Any]:
+    """Both operands in one element type."""
+    like = x if basics.is_value(x) else y
+    return basics.number(like, x), basics.number(like, y)
+
+
+def _multiple(like: Any, x: Any, factor: Any) -> Any:
+    if not basics.is_value(factor) and factor == 1:
+        return x
+    return basics.opset().Mul(x, basics.number(like, factor))
+
+
+def isnan(x: Any) -> Any:
+    """`aten.isnan`; whole numbers are none."""
+    op = basics.opset()
+    return op.IsNaN(x) if basics.is_float(x) else op.Expand(op.Cast(op.Constant(value_int=0), to=basics.BOOL), op.Shape(x))
+
+
+def scalar_tensor(number: Any, dtype: int = basics.FLOAT, **_: Any) -> Any:
+    """`prims.scalar_tensor`."""
+    import onnx_ir as ir
+
+    op = basics.opset()
+    if basics.is_value(number):
+        return op.Cast(number, to=dtype)
+    return op.Constant(value=ir.tensor(number, dtype=ir.DataType(dtype)))
+
+
+def signbit(x: Any) -> Any:
+    """`aten.signbit`; true for -0.0."""
+    return (
+        _below_zero(x) if basics.is_float(x) else basics.opset().Less(x, basics.opset().CastLike(basics.opset().Constant(value_int=0), x))
+    )
+
+
+def _below_zero(x: Any) -> Any:
+    """Whether the sign bit is set, also for -0.0."""
+    op = basics.opset()
+    zero = op.CastLike(op.Constant(value_float=0.0), x)
+    one = op.CastLike(op.Constant(value_float=1.0), x)
+    return op.Or(op.Less(x, zero), op.And(op.Equal(x, zero), op.Less(op.Div(one, x), zero)))
+
+
+def atan2(y: Any, x: Any) -> Any:
+    """`aten.atan2`; respects the sign of zeros, as IEEE 754 defines."""
+    op = basics.opset()
+    pi = op.CastLike(op.Constant(value_float=torch.pi), x)
+    zero = op.CastLike(op.Constant(value_float=0.0), x)
+    half = op.Div(pi, op.CastLike(op.Constant(value_float=2.0), x))
+    negative_y, negative_x = _below_zero(y), _below_zero(x)
+    both_zero = op.And(op.Equal(x, zero), op.Equal(y, zero))
+    # The angle in the right half-plane. Division by zero and 0/0 are replaced before the quotient is used.
+    quotient = op.Div(y, op.Where(op.Equal(x, zero), op.CastLike(op.Constant(value_float=1.0), x), x))
+    upright = op.Where(negative_y, op.Neg(half), half)
+    angle = op.Where(both_zero, zero, op.Where(op.Equal(x, zero), upright, op.Atan(quotient)))
+    magnitude = op.Where(both_zero, zero, op.Abs(angle))
+    turned = op.Where(op.And(negative_x, op.Not(op.And(op.Equal(x, zero), op.Not(op.Equal(y, zero))))), op.Sub(pi, magnitude), magnitude)
+    return op.Where(op.Or(op.IsNaN(x), op.IsNaN(y)), op.Add(x, y), op.Where(negative_y, op.Neg(turned), turned))
+
+
+def heaviside(x: Any, values: Any) -> Any:
+    """`aten.heaviside`; 0 for NaN."""
+    op, zero = basics.opset(), basics.number(x, 0)
+    return op.Where(op.Equal(x, zero), values, op.CastLike(op.Greater(x, zero), x))
+
+
+def angle(x: Any) -> Any:
+    """`aten.angle` of real numbers: pi below zero, NaN for NaN."""
+    op, zero = basics.opset(), basics.number(x, 0.0)
+    return op.Where(op.IsNaN(x), x, op.Where(op.Less(x, zero), basics.number(x, torch.pi), zero))
+
+
+def _times(factor: float) -> Callable[..., Any]:
+    @basics.in_float32
+    def times(x: Any) -> Any:
+        return basics.opset().Mul(x, basics.number(x, factor))
+
+    return times
+
+
+def _is_infinite(*, positive: bool = True, negative: bool = True) -> Callable[..., Any]:
+    """`aten.isinf` and its halves, without a conversion to float32, in which large float64 numbers are infinite."""
+
+    def is_infinite(x: Any) -> Any:
+        op = basics.opset()
+        if not basics.is_float(x):
+            return op.Expand(op.Cast(op.Constant(value_int=0), to=basics.BOOL), op.Shape(x))
+        wide = op.Cast(x, to=basics.FLOAT) if basics.is_half(x) else x
+        return op.IsInf(wide, detect_positive=int(positive), detect_negative=int(negative))
+
+    return is_infinite
+
+
+def _rounded(name: str) -> Callable[..., Any]:
+    """A rounding, which leaves whole numbers as they are."""
+
+    def rounded(x: Any) -> Any:
+        op = basics.opset()
+        return getattr(op, name)(x) if basics.is_float(x) else op.Identity(x)
+
+    return rounded
+
+
+def trunc(x: Any) -> Any:
+    """`aten.trunc`."""
+    op = basics.opset()
+    if not basics.is_float(x):
+        return op.Identity(x)
+    return op.Mul(op.Sign(x), op.Floor(op.Abs(x)))
+
+
+FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    _aten.add.Tensor: add,
+    _aten.add.Scalar: add,
+    _aten.sub.Tensor: sub,
+    _aten.sub.Scalar: sub,
+    _aten.signbit.default: signbit,
+    _aten.isnan.default: isnan,
+    torch.ops.prims.signbit.default: signbit,
+    torch.ops.prims.scalar_tensor.default: scalar_tensor,
+    _aten.scalar_tensor.default: scalar_tensor,
+    _aten.atan2.default: atan2,
+    _aten.heaviside.default: heaviside,
+    _aten.angle.default: angle,
+    _aten.deg2rad.default: _times(torch.pi / 180),
+    _aten.rad2deg.default: _times(180 / torch.pi),
+    _aten.isinf.default: _is_infinite(),
+    _aten.isposinf.default: _is_infinite(negative=False),
+    _aten.isneginf.default: _is_infinite(positive=False),
+    _aten.floor.default: _rounded("Floor"),
+    _aten.ceil.default: _rounded("Ceil"),
+    _aten.round.default: _rounded("Round"),
+    _aten.trunc.default: trunc,
+}
+"""Op overload -> function."""

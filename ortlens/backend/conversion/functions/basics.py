@@ -1,0 +1,154 @@
+"""What the functions share: the operator set, element types, typed constants, and the registry's own functions."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from ortlens import _torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+FLOAT, UINT8, INT64, BOOL, FLOAT16, DOUBLE, BFLOAT16 = 1, 2, 7, 9, 10, 11, 16
+"""Element types as `onnx.TensorProto` numbers them."""
+
+FLOATS = (FLOAT, FLOAT16, DOUBLE, BFLOAT16)
+
+
+def opset() -> Any:
+    """Return the operator set that the functions use.
+
+    Returns:
+        An `onnxscript.values.Opset`.
+    """
+    from onnxscript import opset18
+
+    return opset18  # its annotations are about scripts; these functions are traced with symbolic values
+
+
+def registered(target: Any) -> Callable[..., Any]:
+    """Find the function of torch's registry that one of ours replaces.
+
+    Args:
+        target: Op overload.
+
+    Returns:
+        The function, to call with the same arguments.
+    """
+    function: Callable[..., Any] = _torch.shared_registry().get_decomps(target)[0].onnx_function
+    return function
+
+
+def is_float(x: Any) -> bool:
+    """Whether a value has a floating-point element type, and so may be NaN.
+
+    Args:
+        x: An ONNX value.
+
+    Returns:
+        False also when the type is unknown.
+    """
+    return x.dtype is not None and int(x.dtype) in FLOATS
+
+
+def is_half(x: Any) -> bool:
+    """Whether a value has 16-bit floats.
+
+    Args:
+        x: An ONNX value.
+
+    Returns:
+        False also when the type is unknown.
+    """
+    return x.dtype is not None and int(x.dtype) in (FLOAT16, BFLOAT16)
+
+
+def is_value(x: Any) -> bool:
+    """Whether an argument is computed by the model, as a tensor or a symbolic size, and is not known to the converter.
+
+    Args:
+        x: An argument of an operator.
+
+    Returns:
+        False for Python numbers.
+    """
+    return x is not None and not isinstance(x, (bool, int, float, str, list, tuple))
+
+
+def number(like: Any, value: Any) -> Any:
+    """A number in the element type of a tensor, without a detour through float32.
+
+    Args:
+        like: An ONNX value with a known element type.
+        value: A Python number, or a value of the model.
+
+    Returns:
+        A constant without dimensions; a value of the model converted to the type.
+    """
+    import onnx_ir as ir
+
+    if is_value(value):
+        same = value.dtype is not None and like.dtype is not None and int(value.dtype) == int(like.dtype)
+        return value if same else opset().CastLike(value, like)
+    return ir.tensor(value if is_float(like) else int(value), dtype=ir.DataType(int(like.dtype)))
+
+
+def typed(made: Any, dtype: int, like: Any) -> Any:
+    """Set the type and shape of an intermediate value, which the functions read.
+
+    Args:
+        made: A value that a function made.
+        dtype: Its element type.
+        like: A value of the same shape.
+
+    Returns:
+        The value.
+    """
+    made.dtype, made.shape = type(like.dtype)(dtype), like.shape
+    return made
+
+
+def filled(x: Any, value: Any, axes: Sequence[int] | None, *, keepdim: bool) -> Any:
+    """A value in the shape that a reduction has.
+
+    Args:
+        x: What is reduced.
+        value: A number.
+        axes: The dimensions that are reduced; None for all.
+        keepdim: Whether they stay, with size 1.
+
+    Returns:
+        A tensor with the element type of `x`.
+    """
+    op, rank = opset(), len(x.shape)
+    reduced = set(range(rank)) if axes is None else {axis % rank for axis in axes}
+    kept = [axis for axis in range(rank) if axis not in reduced]
+    shape = op.Gather(op.Shape(x), op.Constant(value_ints=kept)) if kept else op.Constant(value_ints=[1])
+    made = op.Expand(number(x, value), shape)
+    if not kept:
+        return op.Reshape(made, op.Constant(value_ints=[1] * rank)) if keepdim else op.Squeeze(made)
+    return op.Unsqueeze(made, op.Constant(value_ints=sorted(reduced))) if keepdim and reduced else made
+
+
+def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function compute in float32 for 16-bit floats, as PyTorch's kernels do, so that it rounds once.
+
+    Args:
+        function: Its tensors have one element type, and its result has the same.
+
+    Returns:
+        The function for all float types.
+    """
+
+    @functools.wraps(function)
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        tensors = [arg for arg in args if is_value(arg)]
+        halves = [tensor for tensor in tensors if is_half(tensor)]
+        if not halves:
+            return function(*args, **kwargs)
+        op = opset()
+        wide = [typed(op.Cast(arg, to=FLOAT), FLOAT, arg) if any(arg is half for half in halves) else arg for arg in args]
+        return op.CastLike(function(*wide, **kwargs), halves[0])
+
+    return computed

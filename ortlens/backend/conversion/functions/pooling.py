@@ -1,0 +1,138 @@
+"""Pools: the number of windows that PyTorch makes, and maximum pools that propagate NaN."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens.backend.conversion.functions import basics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_aten = torch.ops.aten
+
+
+def rounds_down(sizes: Sequence[Any], kernel: Any, stride: Any, padding: Any, dilation: Any) -> bool | None:
+    """Whether a pool with `ceil_mode` makes as many windows as one without.
+
+    PyTorch leaves out a last window that would begin in the padding, ONNX Runtime does not.
+
+    Args:
+        sizes: Of the pooled dimensions.
+        kernel: Size of the window; one number, or one per dimension, like the other arguments.
+        stride: Distance of the windows; empty for that of their size.
+        padding: On either side.
+        dilation: Distance of the elements of a window.
+
+    Returns:
+        False when no window begins in the padding. None when that depends on the dimension, or on a size that is not known.
+    """
+    many = len(sizes)
+    windows, pads, gaps = (_each(value, many) for value in (kernel, padding, dilation))
+    steps = _each(stride, many) if stride else windows
+    possible = {True, False}
+    for size, window, step, pad, gap in zip(sizes, windows, steps, pads, gaps, strict=True):
+        possible &= _roundings(size, gap * (window - 1) + 1, step, pad)
+    return (True in possible) if possible else None
+
+
+def _roundings(size: Any, extent: int, step: int, pad: int) -> set[bool]:
+    """In which ways, down or up, the number of windows of one dimension may be rounded."""
+    if not isinstance(size, int):
+        return {False} if pad == 0 and step <= extent else set()
+    room = size + 2 * pad - extent
+    if room % step == 0:
+        return {True, False}
+    return {-(-room // step) * step >= size + pad}  # whether the window that is gained by rounding up begins in the padding
+
+
+def _each(value: Any, many: int) -> list[Any]:
+    """One number per dimension."""
+    numbers = [value] if isinstance(value, int) else list(value)
+    return numbers * many if len(numbers) == 1 else numbers
+
+
+def _pool_of(target: Any, dims: int) -> Callable[..., Any]:
+    """A maximum pool that propagates NaN; ONNX Runtime's drops it at some positions of the window."""
+
+    def max_pool(x: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:  # noqa: FBT001, FBT002, PLR0913, PLR0917 - the schema
+        registered = basics.registered(target)
+        window = _window(dims, kernel_size, stride, padding, dilation)
+        window["ceil_mode"] = ceil_mode and not rounds_down(x.shape[-dims:], *window.values())
+        pooled = registered(x, **window)
+        if not basics.is_float(x):
+            return pooled
+        op = basics.opset()
+        marks = _typed_float(op.Cast(op.IsNaN(x), to=basics.FLOAT), x)
+        nan = op.CastLike(op.Constant(value_float=float("nan")), x)
+        if not isinstance(pooled, (list, tuple)):
+            return op.Where(op.Cast(registered(marks, **window), to=basics.BOOL), nan, pooled)
+        found = op.Cast(registered(marks, **window)[0], to=basics.BOOL)
+        last, _ = registered(_typed_float(op.Mul(marks, _places(x, dims)), x), **window)  # PyTorch returns the index of the last NaN
+        place = op.Sub(op.Cast(last, to=basics.INT64), op.Constant(value_int=1))
+        return op.Where(found, nan, pooled[0]), op.Where(found, place, pooled[1])
+
+    return max_pool
+
+
+def _average_pool_of(target: Any, dims: int) -> Callable[..., Any]:
+    """An average pool whose divisor may be given."""
+
+    def average_pool(  # noqa: PLR0913, PLR0917 - the schema
+        x: Any,
+        kernel_size: Any,
+        stride: Any = (),
+        padding: Any = 0,
+        ceil_mode: bool = False,  # noqa: FBT001, FBT002 - same
+        count_include_pad: bool = True,  # noqa: FBT001, FBT002 - same
+        divisor_override: int | None = None,
+    ) -> Any:
+        window = _window(dims, kernel_size, stride, padding, 1)
+        up = ceil_mode and not rounds_down(x.shape[-dims:], *window.values())
+        del window["dilation"]
+        pooled = basics.registered(target)(x, **window, ceil_mode=up, count_include_pad=count_include_pad or divisor_override is not None)
+        if divisor_override is None:
+            return pooled
+        return basics.opset().Mul(pooled, basics.number(x, math.prod(window["kernel_size"]) / divisor_override))
+
+    return average_pool
+
+
+def _window(dims: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any) -> dict[str, Any]:
+    """The arguments that describe a window, with one number per dimension."""
+    return {
+        "kernel_size": _each(kernel_size, dims),
+        "stride": _each(stride, dims) if stride else _each(kernel_size, dims),
+        "padding": _each(padding, dims),
+        "dilation": _each(dilation, dims),
+    }
+
+
+def _typed_float(made: Any, x: Any) -> Any:
+    """Set the type and shape that the registry's function reads: those of `x`, in float32."""
+    made.dtype, made.shape = type(x.dtype)(basics.FLOAT), x.shape
+    return made
+
+
+def _places(x: Any, dims: int) -> Any:
+    """1, 2, 3 ... over the last dimensions, as float32."""
+    op = basics.opset()
+    plane, one = op.Shape(x, start=-dims), op.Constant(value_int=1)
+    end = op.Add(op.ReduceProd(plane, keepdims=0), one)
+    return op.Reshape(op.Cast(op.Range(one, end, one), to=basics.FLOAT), plane)
+
+
+FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    _aten.avg_pool1d.default: _average_pool_of(_aten.avg_pool1d.default, 1),
+    _aten.avg_pool2d.default: _average_pool_of(_aten.avg_pool2d.default, 2),
+    _aten.avg_pool3d.default: _average_pool_of(_aten.avg_pool3d.default, 3),
+    _aten.max_pool1d.default: _pool_of(_aten.max_pool1d.default, 1),
+    _aten.max_pool2d.default: _pool_of(_aten.max_pool2d.default, 2),
+    _aten.max_pool3d.default: _pool_of(_aten.max_pool3d.default, 3),
+    _aten.max_pool2d_with_indices.default: _pool_of(_aten.max_pool2d_with_indices.default, 2),
+    _aten.max_pool3d_with_indices.default: _pool_of(_aten.max_pool3d_with_indices.default, 3),
+}
+"""Op overload -> function."""

@@ -1,0 +1,132 @@
+"""Quotients, remainders and powers, of floats and of integers.
+
+PyTorch computes on integers as processors do: quotients are exact and results wrap. Computed through floats, as torch's registry does,
+they are wrong from 2**24 on. ONNX Runtime raises for an integer divided by zero; PyTorch then runs the partition and raises, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens.backend.conversion.functions import basics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_aten = torch.ops.aten
+_UNSIGNED = (2, 4, 12, 13)  # UINT8, UINT16, UINT32, UINT64 in onnx.TensorProto
+_MOST_PRODUCTS = 16  # exponents of integers up to here become products
+
+
+def _operands(x: Any, y: Any) -> tuple[Any, Any, Any]:
+    """Both operands in one element type, and a value of that type; either may be a number."""
+    like = x if basics.is_value(x) else y
+    return basics.number(like, x), basics.number(like, y), like
+
+
+def remainder(x: Any, y: Any) -> Any:
+    """`aten.remainder`; has the sign of the divisor."""
+    x, y, like = _operands(x, y)
+    op = basics.opset()
+    if not basics.is_float(like):
+        return op.Mod(x, y)
+    return _float_remainder(x, y, like)
+
+
+def _float_remainder(x: Any, y: Any, like: Any) -> Any:
+    op, zero = basics.opset(), basics.number(like, 0.0)
+    left = op.Mod(x, y, fmod=1)
+    turns = op.And(op.Not(op.Equal(left, zero)), op.Xor(op.Less(left, zero), op.Less(y, zero)))
+    return op.Where(turns, op.Add(left, y), left)
+
+
+def fmod(x: Any, y: Any) -> Any:
+    """`aten.fmod`; has the sign of the dividend. ONNX Runtime computes it for integers through floats."""
+    x, y, like = _operands(x, y)
+    op = basics.opset()
+    return op.Mod(x, y, fmod=1) if basics.is_float(like) else op.Sub(x, op.Mul(op.Div(x, y), y))
+
+
+def floor_divide(x: Any, y: Any) -> Any:
+    """`aten.floor_divide`."""
+    x, y, like = _operands(x, y)
+    return _float_floor(x, y, like) if basics.is_float(like) else _integer_floor(x, y, like)
+
+
+def _integer_floor(x: Any, y: Any, like: Any) -> Any:
+    op, zero = basics.opset(), basics.number(like, 0)
+    quotient = op.Div(x, y)
+    if int(like.dtype) in _UNSIGNED:
+        return quotient
+    below = op.And(op.Not(op.Equal(op.Mul(quotient, y), x)), op.Xor(op.Less(x, zero), op.Less(y, zero)))
+    return op.Sub(quotient, op.CastLike(below, zero))
+
+
+def _float_floor(x: Any, y: Any, like: Any) -> Any:
+    """Round down by way of the remainder, which is exact. Source: `div_floor_floating` in `c10/util/BFloat16-math.h`."""
+    op, zero, one = basics.opset(), basics.number(like, 0.0), basics.number(like, 1.0)
+    left = op.Mod(x, y, fmod=1)
+    turns = op.And(op.Not(op.Equal(left, zero)), op.Xor(op.Less(left, zero), op.Less(y, zero)))
+    quotient = op.Div(op.Sub(x, left), y)
+    quotient = op.Where(turns, op.Sub(quotient, one), quotient)
+    down = op.Floor(quotient)
+    rounded = op.Where(op.Greater(op.Sub(quotient, down), basics.number(like, 0.5)), op.Add(down, one), down)
+    return op.Where(op.Equal(y, zero), op.Div(x, y), rounded)
+
+
+def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
+    """`aten.div` with a rounding mode."""
+    x, y, like = _operands(x, y)
+    op = basics.opset()
+    if rounding_mode == "floor":
+        return _float_floor(x, y, like) if basics.is_float(like) else _integer_floor(x, y, like)
+    quotient = op.Div(x, y)
+    if rounding_mode is None or not basics.is_float(like):
+        return quotient
+    return op.Mul(op.Sign(quotient), op.Floor(op.Abs(quotient)))
+
+
+def power(x: Any, exponent: Any) -> Any:
+    """`aten.pow` of a tensor and a number."""
+    op = basics.opset()
+    if basics.is_float(x):
+        if exponent == 0.5 and not basics.is_half(x):  # noqa: PLR2004 - as PyTorch; the square root of minus infinity is NaN, its power is not
+            return op.Sqrt(x)
+        if exponent == -0.5 and not basics.is_half(x):  # noqa: PLR2004 - same
+            return op.Reciprocal(op.Sqrt(x))
+        return op.Pow(x, basics.number(x, exponent))
+    if exponent == 0:
+        return op.Expand(basics.number(x, 1), op.Shape(x))
+    product = x
+    for _ in range(int(exponent) - 1):
+        product = op.Mul(product, x)
+    return op.Identity(x) if product is x else product
+
+
+def is_short_integer_power(x: torch.Tensor, exponent: Any) -> bool:
+    """Whether a power of integers can be written as a few products.
+
+    Args:
+        x: The base.
+        exponent: The exponent.
+
+    Returns:
+        False for tensors and large numbers; ONNX Runtime's Pow computes integers through floats, and does not wrap.
+    """
+    return not x.is_floating_point() and isinstance(exponent, int) and 0 <= exponent <= _MOST_PRODUCTS
+
+
+FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    _aten.remainder.Tensor: remainder,
+    _aten.remainder.Scalar: remainder,
+    _aten.remainder.Scalar_Tensor: remainder,
+    _aten.fmod.Tensor: fmod,
+    _aten.fmod.Scalar: fmod,
+    _aten.floor_divide.default: floor_divide,
+    _aten.div.Tensor_mode: div_mode,
+    _aten.div.Scalar_mode: div_mode,
+    _aten.pow.Tensor_Scalar: power,
+}
+"""Op overload -> function."""

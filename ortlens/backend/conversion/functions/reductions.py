@@ -1,0 +1,329 @@
+"""Reductions.
+
+ONNX Runtime ignores NaN in maxima and minima, PyTorch does not: a model whose values overflow would look correct. It adds 64-bit integers
+as floats, which is exact up to 2**53 only. Its means of nothing raise, PyTorch's are NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens.backend.conversion.functions import basics
+from ortlens.backend.conversion.functions.ordering import argmax, argmin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_aten = torch.ops.aten
+_SMALL_INTEGERS = (2, 3, 4, 5, 6, 9)  # UINT8, INT8, UINT16, INT16, INT32, BOOL in onnx.TensorProto
+_MANY = 1 << 20  # as many integers of 32 bits add up to less than 2**53
+
+
+def _axes(x: Any, dim: Any) -> list[int] | None:
+    """The dimensions to reduce; None for all."""
+    given = [dim] if isinstance(dim, int) else list(dim or ())
+    return given if given and len(x.shape) else None
+
+
+def _reduce(name: str, x: Any, axes: Sequence[int] | None, *, keepdim: bool) -> Any:
+    op = basics.opset()
+    if x.shape is not None and 0 in list(x.shape):  # for which ONNX Runtime returns another shape
+        return basics.filled(x, 1 if name == "ReduceProd" else 0, axes, keepdim=keepdim)
+    reduce = getattr(op, name)
+    return reduce(x, keepdims=int(keepdim)) if axes is None else reduce(x, op.Constant(value_ints=list(axes)), keepdims=int(keepdim))
+
+
+def _reduced_sizes(x: Any, axes: Sequence[int] | None) -> list[Any]:
+    return [x.shape[axis] for axis in (range(len(x.shape)) if axes is None else axes)]
+
+
+def _count(x: Any, axes: Sequence[int] | None) -> int | None:
+    """How many elements make one result; None if that is known at run time only."""
+    sizes = _reduced_sizes(x, axes)
+    return math.prod(sizes) if all(isinstance(size, int) for size in sizes) else None
+
+
+def _cast(x: Any, dtype: int) -> Any:
+    """Convert before reducing, as PyTorch does."""
+    if dtype in (-1, int(x.dtype)):
+        return x
+    return basics.typed(basics.opset().Cast(x, to=dtype), dtype, x)
+
+
+def _with_nan(x: Any, reduced: Any, axes: Sequence[int] | None, *, keepdim: bool) -> Any:
+    """A maximum or minimum that is NaN where one of its elements was."""
+    op = basics.opset()
+    if not basics.is_float(x):
+        return reduced
+    marks = basics.typed(op.Cast(op.IsNaN(x), to=basics.FLOAT), basics.FLOAT, x)
+    found = _reduce("ReduceMax", marks, axes, keepdim=keepdim)
+    return op.Where(op.Cast(found, to=basics.BOOL), basics.number(x, math.nan), reduced)
+
+
+def _extreme(name: str, x: Any, dim: Sequence[int], *, keepdim: bool) -> Any:
+    op = basics.opset()
+    if not len(x.shape):
+        return op.Identity(x)
+    axes = _axes(x, dim)
+    if int(x.dtype) == basics.INT64:
+        return _integer_extreme(x, axes, largest=name == "ReduceMax", keepdim=keepdim)
+    wide = _cast(x, basics.INT64) if int(x.dtype) == basics.BOOL else x  # ONNX does not reduce bools
+    return _with_nan(x, op.CastLike(_reduce(name, wide, axes, keepdim=keepdim), x), axes, keepdim=keepdim)
+
+
+def _integer_extreme(x: Any, axes: Sequence[int] | None, *, largest: bool, keepdim: bool) -> Any:
+    """Of 64-bit integers, ReduceMax and ReduceMin compare a part of the bits; TopK compares them whole."""
+    op, rank = basics.opset(), len(x.shape)
+    every = sorted(range(rank) if axes is None else {axis % rank for axis in axes})
+    if 0 in list(x.shape):
+        return basics.filled(x, 0, axes, keepdim=keepdim)
+    one = op.Constant(value_ints=[1])
+    for axis in every:
+        x, _ = op.TopK(x, one, axis=axis, largest=int(largest), sorted=0)
+    return op.Identity(x) if keepdim else op.Squeeze(x, op.Constant(value_ints=every))
+
+
+def amax(x: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
+    """`aten.amax`; propagates NaN, as PyTorch does."""
+    return _extreme("ReduceMax", x, dim, keepdim=keepdim)
+
+
+def amin(x: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
+    """`aten.amin`; propagates NaN, as PyTorch does."""
+    return _extreme("ReduceMin", x, dim, keepdim=keepdim)
+
+
+def max_all(x: Any) -> Any:
+    """`aten.max` over all elements."""
+    return amax(x)
+
+
+def min_all(x: Any) -> Any:
+    """`aten.min` over all elements."""
+    return amin(x)
+
+
+def max_dim(x: Any, dim: int, keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
+    """`aten.max.dim`: values and indices, of the first NaN if there is one."""
+    return amax(x, (dim,), keepdim), argmax(x, dim, keepdim)
+
+
+def min_dim(x: Any, dim: int, keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
+    """`aten.min.dim`: values and indices, of the first NaN if there is one."""
+    return amin(x, (dim,), keepdim), argmin(x, dim, keepdim)
+
+
+def any_(x: Any, dim: Any = None, keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
+    """`aten.any`; false for nothing. Of uint8, the result is uint8."""
+    return _truth(x, _some(basics.opset().Cast(x, to=basics.BOOL), x, dim, keepdim=keepdim))
+
+
+def all_(x: Any, dim: Any = None, keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
+    """`aten.all`; true for nothing. Of uint8, the result is uint8."""
+    op = basics.opset()
+    return _truth(x, op.Not(_some(op.Not(op.Cast(x, to=basics.BOOL)), x, dim, keepdim=keepdim)))
+
+
+def _some(truths: Any, x: Any, dim: Any, *, keepdim: bool) -> Any:
+    op = basics.opset()
+    if isinstance(dim, (list, tuple)) and not dim:
+        return truths  # no dimension, where other reductions take all
+    ones = basics.typed(op.Cast(truths, to=basics.FLOAT), basics.FLOAT, x)
+    counted = _reduce("ReduceSum", ones, _axes(x, dim), keepdim=keepdim)
+    return op.Cast(counted, to=basics.BOOL)
+
+
+def _truth(x: Any, found: Any) -> Any:
+    return basics.opset().Cast(found, to=basics.UINT8) if int(x.dtype) == basics.UINT8 else found
+
+
+def sum_(x: Any, dim: Any = None, keepdim: bool = False, dtype: int = -1) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
+    """`aten.sum`."""
+    x = _cast(x, dtype)
+    if not len(x.shape):
+        return basics.opset().Identity(x)
+    axes = _axes(x, dim)
+    if int(x.dtype) == basics.INT64 and not _adds_exactly(x, axes):
+        return _integer_sum(x, axes, keepdim=keepdim)
+    if int(x.dtype) in _SMALL_INTEGERS:  # which wrap in their own type
+        return basics.opset().CastLike(_integer_sum(_cast(x, basics.INT64), axes, keepdim=keepdim), x)
+    return _reduce("ReduceSum", x, axes, keepdim=keepdim)
+
+
+def sum_all(x: Any, dtype: int = -1) -> Any:
+    """`aten.sum` over all elements."""
+    return sum_(x, dtype=dtype)
+
+
+def _adds_exactly(x: Any, axes: Sequence[int] | None) -> bool:
+    """Whether float64 holds the sum of 64-bit integers: they are few, and were made of smaller ones."""
+    cast, count = x.producer(), _count(x, axes)
+    if cast is None or cast.op_type != "Cast" or cast.inputs[0].dtype is None:
+        return False
+    source = int(cast.inputs[0].dtype)
+    return source == basics.BOOL or (source in _SMALL_INTEGERS and count is not None and count < _MANY)
+
+
+def _integer_sum(x: Any, axes: Sequence[int] | None, *, keepdim: bool) -> Any:
+    """Add 64-bit integers in parts so small that ONNX Runtime adds each exactly; the sum of the parts wraps as PyTorch's does."""
+    op, count = basics.opset(), _count(x, axes)
+    width = 32 if count is not None and count < _MANY else 16
+    total, rest = None, x
+    for shift in range(0, 64, width):
+        last = shift + width == 64  # noqa: PLR2004 - bits
+        part = rest if last else op.BitwiseAnd(rest, basics.number(x, (1 << width) - 1))
+        part = basics.typed(part, basics.INT64, x)
+        added = _reduce("ReduceSum", part, axes, keepdim=keepdim)
+        scaled = added if not shift else op.Mul(added, basics.number(x, 1 << shift))
+        total = scaled if total is None else op.Add(total, scaled)
+        rest = rest if last else op.Div(op.Sub(rest, part), basics.number(x, 1 << width))
+    return total
+
+
+def mean(x: Any, dim: Any = None, keepdim: bool = False, dtype: int = -1) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
+    """`aten.mean`; NaN for nothing."""
+    op, x = basics.opset(), _cast(x, dtype)
+    if not len(x.shape):
+        return op.Identity(x)
+    axes = _axes(x, dim)
+    if _count(x, axes):
+        return _reduce("ReduceMean", x, axes, keepdim=keepdim)
+    return op.Div(_reduce("ReduceSum", x, axes, keepdim=keepdim), _number_of(x, axes))
+
+
+def mean_all(x: Any, dtype: int = -1) -> Any:
+    """`aten.mean` over all elements."""
+    return mean(x, dtype=dtype)
+
+
+def _number_of(x: Any, axes: Sequence[int] | None) -> Any:
+    """How many elements make one result, in the type of `x`."""
+    op, count = basics.opset(), _count(x, axes)
+    if count is not None:
+        return basics.number(x, count)
+    sizes = op.Shape(x)
+    chosen = sizes if axes is None else op.Gather(sizes, op.Constant(value_ints=[axis % len(x.shape) for axis in axes]))
+    return op.CastLike(op.ReduceProd(chosen, keepdims=0), x)
+
+
+@basics.in_float32
+def var(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    """`aten.var`; NaN where the correction leaves nothing to divide by."""
+    return _var_mean(x, dim, correction=correction, keepdim=keepdim)[0]
+
+
+def var_mean(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    """`aten.var_mean`."""
+    op = basics.opset()
+    if not basics.is_half(x):
+        return _var_mean(x, dim, correction=correction, keepdim=keepdim)
+    found = _var_mean(_cast(x, basics.FLOAT), dim, correction=correction, keepdim=keepdim)
+    return tuple(op.CastLike(value, x) for value in found)
+
+
+def _var_mean(x: Any, dim: Any, *, correction: Any, keepdim: bool) -> tuple[Any, Any]:
+    op, axes = basics.opset(), _axes(x, dim)
+    center = mean(x, dim, keepdim=True) if len(x.shape) else op.Identity(x)
+    away = op.Sub(x, center)
+    squares = _reduce("ReduceSum", basics.typed(op.Mul(away, away), int(x.dtype), x), axes, keepdim=keepdim)
+    spread = op.Div(squares, _left_over(x, axes, 1 if correction is None else correction))
+    if keepdim or not len(x.shape):
+        return spread, center
+    every = op.Constant(value_ints=list(range(len(x.shape))) if axes is None else list(axes))
+    return spread, op.Squeeze(center, every)
+
+
+def _left_over(x: Any, axes: Sequence[int] | None, correction: Any) -> Any:
+    """The number of elements less the correction, at least 0."""
+    op, count = basics.opset(), _count(x, axes)
+    if count is not None and not basics.is_value(correction):
+        return basics.number(x, float(max(count - correction, 0)))
+    count = op.Constant(value_float=float(count)) if count is not None else _number_of(x, axes)
+    nothing = op.CastLike(op.Constant(value_float=0.0), x)  # a constant of the model: Max takes a number beside typed values only
+    return op.Max(op.Sub(op.CastLike(count, x), basics.number(x, correction)), nothing)
+
+
+def prod(x: Any, dim: int | None = None, keepdim: bool = False, dtype: int = -1) -> Any:  # noqa: FBT001, FBT002 - the schema
+    """`aten.prod` over a dimension."""
+    x = _cast(x, dtype)
+    return _reduce("ReduceProd", x, _axes(x, dim), keepdim=keepdim) if len(x.shape) else basics.opset().Identity(x)
+
+
+def prod_all(x: Any, dtype: int = -1) -> Any:
+    """`aten.prod` over all elements."""
+    return prod(x, dtype=dtype)
+
+
+def vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: int = -1) -> Any:  # noqa: A002, FBT001, FBT002 - schema
+    """`aten.linalg_vector_norm`."""
+    op, x = basics.opset(), _cast(x, dtype)
+    if basics.is_half(x):
+        return op.CastLike(vector_norm(_cast(x, basics.FLOAT), ord, dim, keepdim), x)
+    axes, size = _axes(x, dim), op.Abs(x)
+    if math.isinf(ord):
+        extreme = amax if ord > 0 else amin
+        return extreme(basics.typed(size, int(x.dtype), x), axes or (), keepdim)
+    if ord == 0:
+        filled = op.CastLike(op.Not(op.Equal(x, basics.number(x, 0.0))), x)
+        return _reduce("ReduceSum", basics.typed(filled, int(x.dtype), x), axes, keepdim=keepdim)
+    if not len(x.shape):
+        return size
+    if ord in (1, 2):
+        return _reduce("ReduceL1" if ord == 1 else "ReduceL2", x, axes, keepdim=keepdim)
+    powers = basics.typed(op.Pow(size, basics.number(x, ord)), int(x.dtype), x)
+    return op.Pow(_reduce("ReduceSum", powers, axes, keepdim=keepdim), basics.number(x, 1 / ord))
+
+
+@basics.in_float32
+def logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
+    """`aten.logsumexp`; NaN where an element is."""
+    op, axes = basics.opset(), _axes(x, dim)
+    if not len(x.shape):
+        return op.Identity(x)
+    largest = amax(x, axes or (), keepdim=True)
+    finite = op.Where(op.IsInf(largest), basics.number(x, 0.0), largest)
+    powers = basics.typed(op.Exp(op.Sub(x, finite)), int(x.dtype), x)
+    total = op.Add(op.Log(_reduce("ReduceSum", powers, axes, keepdim=True)), finite)
+    every = op.Constant(value_ints=list(range(len(x.shape))) if axes is None else list(axes))
+    return total if keepdim else op.Squeeze(total, every)
+
+
+def log_softmax(x: Any, dim: int, half_to_float: Any = False) -> Any:  # noqa: FBT002 - the operator's schema
+    """`aten._log_softmax`; of float64, ONNX Runtime's operator loses NaN."""
+    op = basics.opset()
+    if int(x.dtype) != basics.DOUBLE or not len(x.shape):
+        return basics.registered(_aten._log_softmax.default)(x, dim, half_to_float)  # noqa: SLF001 - an operator's name
+    away = basics.typed(op.Sub(x, amax(x, (dim,), keepdim=True)), int(x.dtype), x)
+    total = _reduce("ReduceSum", basics.typed(op.Exp(away), int(x.dtype), x), [dim], keepdim=True)
+    return op.Sub(away, op.Log(total))
+
+
+FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    _aten.amax.default: amax,
+    _aten.amin.default: amin,
+    _aten.max.default: max_all,
+    _aten.min.default: min_all,
+    _aten.max.dim: max_dim,
+    _aten.min.dim: min_dim,
+    _aten.any.default: any_,
+    _aten.any.dim: any_,
+    _aten.any.dims: any_,
+    _aten.all.default: all_,
+    _aten.all.dim: all_,
+    _aten.all.dims: all_,
+    _aten.sum.default: sum_all,
+    _aten.sum.dim_IntList: sum_,
+    _aten.mean.default: mean_all,
+    _aten.mean.dim: mean,
+    _aten.var.correction: var,
+    _aten.var_mean.correction: var_mean,
+    _aten.prod.default: prod_all,
+    _aten.prod.dim_int: prod,
+    _aten.linalg_vector_norm.default: vector_norm,
+    _aten.logsumexp.default: logsumexp,
+    _aten._log_softmax.default: log_softmax,  # noqa: SLF001 - an operator's name
+}
+"""Op overload -> function."""

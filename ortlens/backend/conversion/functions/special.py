@@ -1,0 +1,118 @@
+"""Logarithms, exponentials and what is made of them.
+
+Written as they are read, `log(1 + x)` and `exp(x) - 1` lose all digits of a small `x`, and `log(exp(x) + exp(y))` overflows where the
+result does not.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens.backend.conversion.functions import basics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_aten = torch.ops.aten
+
+
+@basics.in_float32
+def log1p(x: Any) -> Any:
+    """`aten.log1p`: the rounding error of `1 + x` is divided out. Source: Goldberg 1991, theorem 4."""
+    op, one = basics.opset(), basics.number(x, 1.0)
+    above = op.Add(x, one)
+    rounded = op.Sub(above, one)
+    small = op.Where(op.Equal(rounded, basics.number(x, 0.0)), x, op.Mul(op.Log(above), op.Div(x, rounded)))
+    return op.Where(op.Less(op.Abs(x), one), small, op.Log(above))
+
+
+@basics.in_float32
+def expm1(x: Any) -> Any:
+    """`aten.expm1`, as `tanh(x / 2) * (exp(x) + 1)`, which cancels nothing."""
+    op = basics.opset()
+    return op.Mul(op.Tanh(op.Mul(x, basics.number(x, 0.5))), op.Add(op.Exp(x), basics.number(x, 1.0)))
+
+
+def _logarithm(base: float) -> Callable[..., Any]:
+    """A logarithm that is a whole number at the powers of its base, where a quotient of logarithms may lie just below it."""
+
+    @basics.in_float32
+    def logarithm(x: Any) -> Any:
+        op = basics.opset()
+        quotient = op.Div(op.Log(x), basics.number(x, math.log(base)))
+        whole = op.Round(quotient)
+        return op.Where(op.Equal(op.Pow(basics.number(x, base), whole), x), whole, quotient)
+
+    return logarithm
+
+
+def _log_add_exp(base: float) -> Callable[..., Any]:
+    @basics.in_float32
+    def log_add_exp(x: Any, y: Any) -> Any:
+        op = basics.opset()
+        # Equal infinities have no difference.
+        distance = op.Where(op.Equal(x, y), basics.number(x, 0.0), op.Abs(op.Sub(x, y)))
+        power = op.Exp(op.Mul(distance, basics.number(x, -math.log(base))))
+        more = log1p(basics.typed(power, int(x.dtype), x))
+        return op.Add(op.Max(x, y), op.Div(more, basics.number(x, math.log(base))) if base != math.e else more)
+
+    return log_add_exp
+
+
+@basics.in_float32
+def sinc(x: Any) -> Any:
+    """`aten.sinc`."""
+    op, zero = basics.opset(), basics.number(x, 0.0)
+    turned = op.Mul(x, basics.number(x, math.pi))
+    return op.Where(op.Equal(x, zero), basics.number(x, 1.0), op.Div(op.Sin(turned), turned))
+
+
+@basics.in_float32
+def logit(x: Any, eps: float | None = None) -> Any:
+    """`aten.logit`; clamps as PyTorch does, keeping NaN."""
+    op, one = basics.opset(), basics.number(x, 1.0)
+    if eps is not None:
+        raised = basics.typed(op.Max(x, basics.number(x, eps)), int(x.dtype), x)  # Min takes a number beside typed values only
+        x = basics.typed(op.Min(raised, basics.number(x, 1 - eps)), int(x.dtype), x)
+    return op.Log(op.Div(x, op.Sub(one, x)))
+
+
+@basics.in_float32
+def log_sigmoid(x: Any) -> Any:
+    """`aten.log_sigmoid`: `min(x, 0) - log1p(exp(-|x|))`."""
+    op = basics.opset()
+    power = basics.typed(op.Exp(op.Neg(op.Abs(x))), int(x.dtype), x)
+    return op.Sub(op.Min(x, basics.number(x, 0.0)), log1p(power))
+
+
+def xlogy(x: Any, y: Any) -> Any:
+    """`aten.xlogy`; 0 where `x` is 0, except that NaN in `y` remains."""
+    like = x if basics.is_value(x) else y
+    return _xlogy(basics.number(like, x), basics.number(like, y), like)
+
+
+def _xlogy(x: Any, y: Any, like: Any) -> Any:
+    op, zero = basics.opset(), basics.number(like, 0.0)
+    return op.Where(op.And(op.Equal(x, zero), op.Not(op.IsNaN(y))), zero, op.Mul(x, op.Log(y)))
+
+
+FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    _aten.log1p.default: log1p,
+    _aten.expm1.default: expm1,
+    _aten.special_expm1.default: expm1,
+    _aten.log2.default: _logarithm(2.0),
+    _aten.log10.default: _logarithm(10.0),
+    _aten.logaddexp.default: _log_add_exp(math.e),
+    _aten.logaddexp2.default: _log_add_exp(2.0),
+    _aten.sinc.default: sinc,
+    _aten.special_sinc.default: sinc,
+    _aten.logit.default: logit,
+    _aten.log_sigmoid.default: log_sigmoid,
+    _aten.xlogy.Tensor: xlogy,
+    _aten.xlogy.Scalar_Self: xlogy,
+    _aten.xlogy.Scalar_Other: xlogy,
+}
+"""Op overload -> function."""

@@ -1,0 +1,182 @@
+"""Sums of many numbers, in stages.
+
+ONNX Runtime adds 32-bit floats one after the other, so that the error grows with their number: the mean of 4 million numbers is off in the
+third digit. PyTorch adds in pairs. Here, a long reduction is done dimension by dimension, and what is long within one dimension in float64.
+A symbolic size is compared with the limit as the graph is traced: the first call that crosses it makes a new graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx.experimental.symbolic_shapes import guard_or_true
+
+from ortlens import _torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_aten = torch.ops.aten
+_STAYS: Any = NotImplemented  # a decomposition returns it to leave the operator as it is
+LONG = 4096
+"""Elements from which a sum across memory is staged; up to here, equal addends are off by 3e-5 at most."""
+LONG_IN_ROW = 32768
+"""The same for the innermost dimensions, where ONNX Runtime adds with several accumulators."""
+_BATCH_NORM = _aten._native_batch_norm_legit.no_stats  # noqa: SLF001 - an operator's name
+_NARROW = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@functools.cache
+def long_reductions() -> dict[Any, Callable[..., Any]]:
+    """List the decompositions.
+
+    Returns:
+        Op overload -> function, for AOTAutograd's table. Each leaves reductions of the usual sizes as they are.
+    """
+    return {
+        _aten.sum.default: lambda x, *, dtype=None: _sum(x, None, dtype=dtype),
+        _aten.sum.dim_IntList: _sum,
+        _aten.mean.default: lambda x, *, dtype=None: _mean(x, None, dtype=dtype),
+        _aten.mean.dim: _mean,
+        _aten.var.correction: _var,
+        _aten.var_mean.correction: _var_mean,
+        _aten.linalg_vector_norm.default: _vector_norm,
+        _aten.cumsum.default: _cumsum,
+        _aten.native_group_norm.default: _group_norm,
+        _aten.native_layer_norm.default: _layer_norm,
+        _BATCH_NORM: _instance_norm,
+    }
+
+
+def is_long(x: torch.Tensor, dims: Sequence[int]) -> bool:
+    """Whether a reduction is staged.
+
+    Args:
+        x: What is reduced.
+        dims: The dimensions.
+
+    Returns:
+        False for usual sizes, and for element types that are added exactly enough.
+    """
+    if x.dtype not in _NARROW or not dims:
+        return False
+    axes = {dim % x.dim() for dim in dims}
+    trailing = axes == set(range(x.dim() - len(axes), x.dim()))
+    count = math.prod(x.shape[axis] for axis in axes)
+    if len(axes) > 1 and not isinstance(count, int):
+        return True  # stages cost little, a guard on a product of sizes would cost graphs
+    return _is_more(count, LONG_IN_ROW if trailing else LONG)
+
+
+def _is_more(count: Any, limit: int) -> bool:
+    """Whether a size exceeds a limit; one that is known at run time only does."""
+    return bool(count > limit if isinstance(count, int) else guard_or_true(count > limit))
+
+
+def _dims(x: torch.Tensor, dim: Any) -> list[int]:
+    given = [dim] if isinstance(dim, int) else list(dim or ())
+    return sorted(axis % x.dim() for axis in given) if given and x.dim() else list(range(x.dim()))
+
+
+def _staged(x: torch.Tensor, axes: Sequence[int], *, keepdim: bool) -> torch.Tensor:
+    """Add up one dimension after the other, from the innermost one; a long one in float64."""
+    dtype = x.dtype
+    if dtype is not torch.float32:
+        x = x.to(torch.float32)
+    for axis in reversed(axes):
+        wide = torch.float64 if is_long(x, [axis]) else torch.float32
+        x = x.sum([axis], keepdim=True, dtype=wide).to(torch.float32)
+    x = x.to(dtype) if dtype is not torch.float32 else x
+    return x if keepdim else x.squeeze(tuple(axes))
+
+
+def _sum(x: torch.Tensor, dim: Any, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> torch.Tensor:  # noqa: FBT001, FBT002 - schema
+    axes, stays = _dims(x, dim), _STAYS
+    if dtype not in (None, x.dtype) or not is_long(x, axes):
+        unchanged: torch.Tensor = stays
+        return unchanged
+    return _staged(x, axes, keepdim=keepdim)
+
+
+def _mean(x: torch.Tensor, dim: Any, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> torch.Tensor:  # noqa: FBT001, FBT002 - schema
+    axes = _dims(x, dim)
+    if dtype not in (None, x.dtype) or not is_long(x, axes):
+        stays: torch.Tensor = _STAYS
+        return stays
+    wide = x.to(torch.float32)
+    mean: torch.Tensor = _staged(wide, axes, keepdim=keepdim) / _count(x, axes)
+    return mean.to(x.dtype)
+
+
+def _count(x: torch.Tensor, axes: Sequence[int]) -> Any:
+    return math.prod(x.shape[axis] for axis in axes)
+
+
+def _var(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> torch.Tensor:
+    found: torch.Tensor = _STAYS
+    return _var_mean(x, dim, correction=correction, keepdim=keepdim)[0] if is_long(x, _dims(x, dim)) else found
+
+
+def _var_mean(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    axes = _dims(x, dim)
+    if not is_long(x, axes):
+        stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
+        return stays
+    wide = x.to(torch.float32)
+    center = wide.mean(axes, keepdim=True)
+    away = wide - center
+    left = _count(x, axes) - (1 if correction is None else correction)
+    spread = (away * away).sum(axes, keepdim=keepdim) / left
+    center = center if keepdim else center.squeeze(tuple(axes))
+    return spread.to(x.dtype), center.to(x.dtype)
+
+
+def _vector_norm(x: torch.Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> torch.Tensor:  # noqa: A002, FBT001, FBT002 - schema
+    axes = _dims(x, dim)
+    if dtype is not None or ord in (0, math.inf, -math.inf) or not is_long(x, axes):
+        stays: torch.Tensor = _STAYS
+        return stays
+    size = x.to(torch.float32).abs()
+    powers = size if ord == 1 else size * size if ord == 2 else size**ord  # noqa: PLR2004 - the usual norms
+    added = powers.sum(axes, keepdim=keepdim)
+    return (added if ord == 1 else added.sqrt() if ord == 2 else added ** (1 / ord)).to(x.dtype)  # noqa: PLR2004 - same
+
+
+def _cumsum(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+    wanted = x.dtype if dtype is None else dtype
+    if wanted not in _NARROW or not x.dim() or not _is_more(x.shape[dim], LONG):
+        stays: torch.Tensor = _STAYS
+        return stays
+    added: torch.Tensor = _aten.cumsum.default(x.to(wanted).to(torch.float64), dim)
+    return added.to(wanted)
+
+
+def _group_norm(x: torch.Tensor, *given: Any) -> tuple[torch.Tensor, ...]:
+    _, _, n, c, hxw, group, _ = given
+    if not is_long(x.reshape(n, group, c // group, hxw), [2, 3]):
+        stays: tuple[torch.Tensor, ...] = _STAYS
+        return stays
+    return _written_out(_aten.native_group_norm.default, x, *given)
+
+
+def _layer_norm(x: torch.Tensor, normalized_shape: Sequence[Any], *given: Any) -> tuple[torch.Tensor, ...]:
+    if not is_long(x, range(x.dim() - len(normalized_shape), x.dim())):
+        stays: tuple[torch.Tensor, ...] = _STAYS
+        return stays
+    return _written_out(_aten.native_layer_norm.default, x, normalized_shape, *given)
+
+
+def _instance_norm(x: torch.Tensor, *given: Any) -> tuple[torch.Tensor, ...]:
+    if not is_long(x, [0, *range(2, x.dim())]):
+        stays: tuple[torch.Tensor, ...] = _STAYS
+        return stays
+    return _written_out(_BATCH_NORM, x, *given)
+
+
+def _written_out(target: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+    """PyTorch's decomposition of a normalisation, which takes the variance and the mean with `var_mean`."""
+    made: tuple[torch.Tensor, ...] = _torch.decomposition_of(target)(*args)
+    return made

@@ -1,0 +1,110 @@
+"""`as_strided` as a gather of values, where the storage that it reads is known.
+
+An ONNX tensor has no storage. `as_strided` can be expressed if the tensor that owns the storage fills it, and if all numbers are
+known: sizes, strides and offsets. Dynamo guards the sizes and strides of an input, but not its offset. So a window that starts at a
+given offset of an input's storage stays in PyTorch, and so does one that reaches past the values.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from ortlens.backend.lowering.returned_views import base_of
+from ortlens.backend.memory_order import inverse_order, order_from_strides
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_aten = torch.ops.aten
+
+
+def gather_windows(module: torch.fx.GraphModule) -> None:
+    """Replace the calls of `as_strided` that can be expressed, in place.
+
+    Args:
+        module: A copy of an ATen graph, its nodes with `meta["val"]`. The calls that are left have to stay in PyTorch, with the
+            views that they read (see `support.storage_readers`).
+    """
+    for node in module.graph.find_nodes(op="call_function", target=_aten.as_strided.default):
+        owner = _owner(node)
+        start = _start(node, owner)
+        if start is not None:
+            _replace(module, node, owner, start)
+
+
+def _owner(node: torch.fx.Node) -> torch.fx.Node:
+    """The node whose storage a node reads."""
+    while (base := base_of(node)) is not None:
+        node = base
+    return node
+
+
+def _start(node: torch.fx.Node, owner: torch.fx.Node) -> int | None:
+    """Where the window begins among the owner's values; None when the window cannot be expressed."""
+    source: Any = node.args[0]
+    tensor, whole, (size, stride, given) = source.meta["val"], owner.meta.get("val"), _window(node)
+    if not isinstance(whole, torch.Tensor) or (given is not None and owner.op != "call_function"):
+        return None
+    begins = tensor.storage_offset() if given is None else given
+    numbers = (*size, *stride, begins, *whole.shape, *whole.stride(), whole.storage_offset())
+    if not all(isinstance(number, int) for number in numbers) or 0 in size or tensor.dtype is not whole.dtype:
+        return None
+    start: int = begins - whole.storage_offset()
+    last = start + sum((count - 1) * step for count, step in zip(size, stride, strict=True))
+    fills = whole.permute(order_from_strides(whole.shape, whole.stride())).is_contiguous()
+    return start if fills and start >= 0 and last < whole.numel() else None
+
+
+def _window(node: torch.fx.Node) -> tuple[Sequence[Any], Sequence[Any], Any]:
+    """The sizes, strides and offset of a call; no offset means that of the tensor."""
+    arguments: Any = node.args
+    _, size, stride, *offset = arguments
+    return size, stride, offset[0] if offset else node.kwargs.get("storage_offset")
+
+
+def _replace(module: torch.fx.GraphModule, node: torch.fx.Node, owner: torch.fx.Node, start: int) -> None:
+    """Gather rows of the flat storage, as long as rows can be, in the memory order of the result."""
+    size, stride, _ = _window(node)
+    order = order_from_strides(size, stride)
+    sizes, strides = [size[dim] for dim in order], [stride[dim] for dim in order]
+    length, outer = _row(sizes, strides, start, owner.meta["val"].numel())
+    index = torch.tensor(start // length)
+    for count, step in zip(sizes[:outer], strides[:outer], strict=True):
+        index = index.unsqueeze(-1) + torch.arange(count) * (step // length)
+    name = f"{node.name}_rows"
+    module.register_buffer(name, index.reshape(-1), persistent=False)
+    value, graph = owner.meta["val"], module.graph
+    with graph.inserting_before(node):
+        rows = graph.get_attr(name)
+        rows.meta = {**node.meta, "val": value.new_empty(index.numel(), dtype=torch.int64)}
+        stored = order_from_strides(value.shape, value.stride())
+        made = owner if stored == sorted(stored) else _call(graph, node, _aten.permute.default, owner, stored)
+        made = _call(graph, node, _aten.view.default, made, [-1, length])
+        made = _call(graph, node, _aten.index_select.default, made, 0, rows)
+        made = _call(graph, node, _aten.view.default, made, sizes)
+        if order != sorted(order):
+            made = _call(graph, node, _aten.permute.default, made, list(inverse_order(order)))
+    node.replace_all_uses_with(made)
+    graph.erase_node(node)
+
+
+def _row(sizes: list[int], strides: list[int], start: int, whole: int) -> tuple[int, int]:
+    """The longest run of values that every window index takes as a whole, and how many dimensions count such runs."""
+    outer, length = len(sizes), 1
+    while outer and strides[outer - 1] == length:
+        longer = length * sizes[outer - 1]
+        if math.gcd(start, whole, *strides[: outer - 1]) % longer:
+            break
+        outer, length = outer - 1, longer
+    return length, outer
+
+
+def _call(graph: torch.fx.Graph, like: torch.fx.Node, target: Any, *args: Any) -> torch.fx.Node:
+    made = graph.call_function(target, args)
+    values = [arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in args]
+    made.meta = {**like.meta, "val": target(*values)}
+    return made

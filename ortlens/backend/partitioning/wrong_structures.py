@@ -1,0 +1,103 @@
+"""Operators of structure whose ONNX functions differ from PyTorch for some arguments: pools, convolutions, resampling, indices."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from ortlens.backend.conversion.functions.pooling import rounds_down
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_aten = torch.ops.aten
+
+
+def wrong_structure(node: torch.fx.Node) -> str | None:
+    """Whether the ONNX function of an operator of structure gives different results for these arguments.
+
+    Args:
+        node: A `call_function` node.
+
+    Returns:
+        What the function does wrong, or None. Source: onnxscript 0.7, `onnxscript/function_libs/torch_lib/ops/`, and ONNX Runtime.
+    """
+    judge = _JUDGES.get(node.target)
+    return None if judge is None else judge(_arguments(node))
+
+
+def _arguments(node: torch.fx.Node) -> dict[str, Any]:
+    """The arguments of a call by name, tensors as their example values, with the defaults of those that are not given."""
+    target: Any = node.target
+    schema = target._schema.arguments  # noqa: SLF001 - the operator's schema
+    given = dict(zip((argument.name for argument in schema), node.args, strict=False)) | node.kwargs
+    values = {argument.name: given.get(argument.name, argument.default_value) for argument in schema}
+    return {name: value.meta.get("val") if isinstance(value, torch.fx.Node) else value for name, value in values.items()}
+
+
+def _antialiased(given: dict[str, Any]) -> str | None:
+    if given["align_corners"]:
+        return "places the corners elsewhere when it smooths"
+    sizes = zip(given["self"].shape[-2:], given["output_size"], (given["scales_h"], given["scales_w"]), strict=True)
+    exact = all(scale is None or _is_ratio(scale, size, wanted) for size, wanted, scale in sizes)
+    return None if exact else "takes the ratio of the sizes for the scale factor when it smooths"
+
+
+def _is_ratio(scale: Any, size: Any, wanted: Any) -> bool:
+    return all(isinstance(number, (int, float)) for number in (scale, size, wanted)) and scale * size == wanted
+
+
+def _convolution(given: dict[str, Any]) -> str | None:
+    if not given["transposed"]:
+        return None
+    strides = [*given["stride"]] * (len(given["output_padding"]) // max(len(given["stride"]), 1) or 1)
+    larger = any(isinstance(extra, int) and extra >= step for extra, step in zip(given["output_padding"], strides, strict=False))
+    return "needs an output_padding smaller than the stride" if larger else None
+
+
+def _pool(dims: int, given: dict[str, Any]) -> str | None:
+    if not given["ceil_mode"]:
+        return None
+    shape, dilation = given["self"].shape[-dims:], given.get("dilation", 1)
+    down = rounds_down(shape, given["kernel_size"], given["stride"], given["padding"], dilation)
+    if down is None:
+        return "counts windows that begin in the padding"
+    return "ignores divisor_override in smaller windows" if not down and given.get("divisor_override") is not None else None
+
+
+def _gather(given: dict[str, Any]) -> str | None:
+    ranks = given["self"].dim(), given["index"].dim()
+    return "needs an index of as many dimensions" if 0 not in ranks and ranks[0] != ranks[1] else None
+
+
+def _reduction(given: dict[str, Any]) -> str | None:
+    dtype, reduce = given["self"].dtype, given["reduce"]
+    if dtype is torch.bool:
+        return "has no reductions of booleans"
+    return "rounds the mean of integers otherwise" if reduce == "mean" and not dtype.is_floating_point else None
+
+
+def _windows(given: dict[str, Any]) -> str | None:
+    return "fails on tensors without elements" if 0 in given["self"].shape else None
+
+
+_JUDGES: dict[Any, Callable[[dict[str, Any]], str | None]] = {
+    _aten._upsample_bicubic2d_aa.default: _antialiased,  # noqa: SLF001 - an operator's name, here and below
+    _aten._upsample_bilinear2d_aa.default: _antialiased,  # noqa: SLF001 - same
+    _aten.avg_pool1d.default: functools.partial(_pool, 1),
+    _aten.avg_pool2d.default: functools.partial(_pool, 2),
+    _aten.avg_pool3d.default: functools.partial(_pool, 3),
+    _aten.convolution.default: _convolution,
+    _aten.gather.default: _gather,
+    _aten.im2col.default: _windows,
+    _aten.index_reduce.default: _reduction,
+    _aten.max_pool1d.default: functools.partial(_pool, 1),
+    _aten.max_pool2d.default: functools.partial(_pool, 2),
+    _aten.max_pool2d_with_indices.default: functools.partial(_pool, 2),
+    _aten.max_pool3d.default: functools.partial(_pool, 3),
+    _aten.max_pool3d_with_indices.default: functools.partial(_pool, 3),
+    _aten.scatter_reduce.two: _reduction,
+}

@@ -1,0 +1,76 @@
+"""Operators whose values ONNX Runtime computes otherwise than PyTorch, for some arguments, and no exact and fast ONNX form is known."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from ortlens.backend.conversion.functions.quotients import is_short_integer_power
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_aten = torch.ops.aten
+
+
+def wrong_values(node: torch.fx.Node) -> str | None:
+    """Whether ONNX Runtime would compute other values.
+
+    Args:
+        node: A `call_function` node.
+
+    Returns:
+        What would be wrong, or None.
+    """
+    check = _checks().get(node.target)
+    return None if check is None else check(node)
+
+
+def _always(reason: str) -> Callable[[torch.fx.Node], str | None]:
+    return lambda _: reason
+
+
+def _tensor(value: Any) -> torch.Tensor | None:
+    held = value.meta.get("val") if isinstance(value, torch.fx.Node) else None
+    return held if isinstance(held, torch.Tensor) else None
+
+
+def _power(node: torch.fx.Node) -> str | None:
+    result, base = _tensor(node), _tensor(node.args[0])
+    if result is None or result.is_floating_point() or (base is not None and is_short_integer_power(base, node.args[1])):
+        return None
+    return "computes powers of integers through floats, and does not wrap"
+
+
+def _double(node: torch.fx.Node) -> str | None:
+    value = _tensor(node.args[0])
+    return "takes NaN in float64 for any value" if value is not None and value.dtype is torch.float64 and value.dim() else None
+
+
+def _integers(reason: str) -> Callable[[torch.fx.Node], str | None]:
+    def check(node: torch.fx.Node) -> str | None:
+        result = _tensor(node)
+        return None if result is None or result.is_floating_point() else reason
+
+    return check
+
+
+@functools.cache
+def _checks() -> dict[Any, Callable[[torch.fx.Node], str | None]]:
+    return {
+        _aten.erfc.default: _always("is 1 - erf(x), which is 0 from 4 on"),
+        _aten.special_erfc.default: _always("is 1 - erf(x), which is 0 from 4 on"),
+        _aten.special_erfcx.default: _always("is exp(x * x) * (1 - erf(x)), which is 0 from 4 on"),
+        _aten.pow.Tensor_Scalar: _power,
+        _aten.pow.Tensor_Tensor: _power,
+        _aten.pow.Scalar: _power,
+        _aten.sort.default: _double,
+        _aten.sort.stable: _double,
+        _aten.topk.default: _double,
+        _aten.prod.default: _integers("multiplies integers as floats, and does not wrap"),
+        _aten.prod.dim_int: _integers("multiplies integers as floats, and does not wrap"),
+        _aten.logcumsumexp.default: _always("overflows, or loses what is small beside the largest"),
+    }

@@ -1,0 +1,88 @@
+"""With `on_slow="fallback"`: time a partition once against its own nodes in PyTorch, in one of its calls."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens.backend.runtime.turns import Comparison, clocked, compare_briefly
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+AFTER_CALLS = 5
+"""Calls before the trial: the first ones warm up."""
+
+EACH_NS = 200_000_000
+ALL_NS = 2_000_000_000
+_WORTH = 1.1
+
+
+@dataclass(slots=True)
+class SpeedTrials:
+    """The trials of one backend.
+
+    Attributes:
+        left_ns: Time left for trials; a partition that it does not suffice for stays in ONNX Runtime.
+    """
+
+    left_ns: int = ALL_NS
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def compare(self, in_ort: Callable[..., tuple[Any, ...]], in_torch: Callable[..., Any], args: tuple[Any, ...]) -> Comparison | None:
+        """Time a partition in both places. One trial runs at a time, since two would disturb each other.
+
+        Args:
+            in_ort: Runs it in ONNX Runtime, uncounted.
+            in_torch: Runs it in PyTorch.
+            args: Its inputs.
+
+        Returns:
+            The comparison, PyTorch second; None when no time is left.
+        """
+        with self._lock, torch.no_grad():
+            if self.left_ns <= 0:
+                return None
+            started = time.perf_counter_ns()
+            compared = compare_briefly(clocked(lambda: in_ort(*args)), clocked(lambda: in_torch(*args)), min(EACH_NS, self.left_ns))
+            self.left_ns -= time.perf_counter_ns() - started
+            return compared
+
+
+def torch_is_faster(compared: Comparison) -> bool:
+    """Whether a partition is better left to PyTorch.
+
+    Args:
+        compared: ONNX Runtime against PyTorch.
+
+    Returns:
+        True if PyTorch is surely faster, and by a tenth at least.
+    """
+    ort_ns, torch_ns = compared.least_ns
+    return compared.is_faster and ort_ns >= _WORTH * torch_ns
+
+
+def before_a_trial(run: Callable[..., tuple[Any, ...]], tried: Callable[[tuple[Any, ...]], None]) -> Callable[..., tuple[Any, ...]]:
+    """A function that runs a partition and has it tried once, after some calls.
+
+    Args:
+        run: Runs the partition.
+        tried: Makes the trial with the inputs of that call, and decides what runs from then on.
+
+    Returns:
+        A function of the partition's inputs.
+    """
+    calls = itertools.count()
+
+    def counted(*args: Any) -> tuple[Any, ...]:
+        outputs = run(*args)
+        if next(calls) == AFTER_CALLS:  # of several threads, one
+            tried(args)
+        return outputs
+
+    return counted

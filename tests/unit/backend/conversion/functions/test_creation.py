@@ -1,0 +1,42 @@
+"""Tensors that a graph makes of numbers: ranges, spaces and windows, in every dtype."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.unit.backend.conversion.functions.one_graph import differing, left
+
+X = torch.linspace(-1, 1, 24).reshape(4, 6)
+WINDOWS = (torch.hamming_window, torch.hann_window, torch.blackman_window, torch.bartlett_window, torch.kaiser_window)
+CASES: dict[str, Any] = {
+    "range of fractions": lambda x: torch.arange(0.1, -7.9, -4.0) + x[0, 0],
+    "range to a fraction": lambda x: torch.arange(2.5) + x[0, 0],
+    "range of fractions as integers": lambda x: torch.arange(0.5, 7.5, 1.5, dtype=torch.int64) + x.shape[0],
+    "range in float64": lambda x: torch.arange(0, 1, 0.1, dtype=torch.float64) + x[0, 0],
+    "range in float16": lambda x: torch.arange(0, 1, 0.1, dtype=torch.float16) + x.shape[0],
+    "range of sizes": lambda x: torch.arange(x.shape[0], 3 * x.shape[1], 2) + x.shape[0],
+    "space": lambda x: torch.linspace(0, 1, 7) + x[0, 0],
+    "space of one": lambda x: torch.linspace(3, 9, 1) + x[0, 0],
+    "space of integers": lambda x: torch.linspace(0, 10, 4, dtype=torch.int64) + x.shape[0],
+    "logarithmic space": lambda x: torch.logspace(0, 4, 5, base=2.0) + x[0, 0],
+    "unit matrix": lambda x: torch.eye(4, 6) + x,
+    "triangle": lambda x: torch.tril_indices(3, 4, 1) + x.shape[0],
+    "filled": lambda x: torch.full_like(x, 3.7, dtype=torch.int32) + 1,
+    **{f"{make.__name__} of {n}": lambda x, make=make, n=n: make(n) * x[0, :n] for make in WINDOWS for n in (1, 2, 6)},
+    **{f"{make.__name__}, symmetric": lambda x, make=make: make(6, periodic=False) * x for make in WINDOWS},
+    **{f"{make.__name__} in float64": lambda x, make=make: make(6, dtype=torch.float64) * x for make in WINDOWS},
+}
+
+
+IN_TORCH = {"aten.bartlett_window.default", "aten.kaiser_window.default"}
+IN_TORCH |= {f"aten.{name}_window.periodic" for name in ("hamming", "hann", "blackman", "bartlett", "kaiser")}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_as_pytorch(*, dynamic: bool) -> None:
+    found, capture = differing(CASES, X, dynamic=dynamic)
+    assert found == {}
+    assert left(capture) <= IN_TORCH

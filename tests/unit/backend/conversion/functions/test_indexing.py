@@ -1,0 +1,96 @@
+"""Writes at indices: scatter with fewer indices than sources, and every reduction."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+from tests.unit.backend.conversion.functions.one_graph import differing, left
+
+X = torch.tensor([[1.0, -2.0, 3.0, 0.5, 4.0]] * 4)
+SOURCE = torch.linspace(-3, 4, 42).reshape(6, 7)
+INDEX = torch.tensor([[0, 1, 2], [1, 0, 3]])
+TWICE = torch.tensor([[0, 1, 2], [0, 0, 3]])
+ROWS = torch.tensor([0, 2, 0])
+REDUCTIONS = tuple(itertools.product(("sum", "mean", "prod", "amin", "amax"), (True, False)))
+
+
+def scatter_reduce(x: torch.Tensor, source: torch.Tensor, *, reduce: str, include_self: bool, index: torch.Tensor = TWICE) -> torch.Tensor:
+    return x.scatter_reduce(0, index, source, reduce, include_self=include_self)
+
+
+def index_reduce(x: torch.Tensor, source: torch.Tensor, *, reduce: str, include_self: bool) -> torch.Tensor:
+    return x.index_reduce(0, ROWS, source[:3, :5], reduce, include_self=include_self)
+
+
+def copied_into_rows(x: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    made = x.clone()
+    made[1:3].copy_(source[0, :5])
+    return made
+
+
+REDUCED: dict[str, Any] = {
+    f"{function.__name__} {reduce} {include_self}": functools.partial(function, reduce=reduce, include_self=include_self)
+    for function, (reduce, include_self) in itertools.product((scatter_reduce, index_reduce), REDUCTIONS)
+    if (function, reduce) != (index_reduce, "sum")
+}
+CASES: dict[str, Any] = {
+    "scatter": lambda x, s: x.scatter(0, INDEX, s),
+    "scatter columns": lambda x, s: x.scatter(1, INDEX, s),
+    "scatter a number": lambda x, _: x.scatter(0, INDEX, 2.5),
+    "scatter added": lambda x, s: x.scatter(0, TWICE, s, reduce="add"),
+    "scatter multiplied": lambda x, s: x.scatter(-1, TWICE, s, reduce="multiply"),
+    "scatter a number multiplied": lambda x, _: x.scatter(0, TWICE, 2.0, reduce="multiply"),
+    "scatter nothing": lambda x, s: x.scatter(0, torch.empty(0, 3, dtype=torch.int64), s),
+    "scatter_add": lambda x, s: x.scatter_add(1, TWICE, s),
+    "scatter_add of no dimensions": lambda x, s: x.sum().scatter_add(0, torch.tensor(0), s.max()),
+    "scatter_add of one index": lambda x, s: x[0].scatter_add(0, torch.tensor(2), s[0]),
+    "gather": lambda x, _: x.gather(0, INDEX),
+    "gather of no dimensions": lambda x, _: x.sum().gather(0, torch.tensor([0, 0])),
+    "gather nothing": lambda x, _: x[0].gather(0, torch.empty(2, 0, dtype=torch.int64)),
+    "index_put": lambda x, s: x.index_put((torch.tensor([0, -1]), torch.tensor([1, 1])), s[0, 0]),
+    "index_put added": lambda x, s: x.index_put((ROWS,), s[0, :5], accumulate=True),
+    "copy_ of a row": lambda x, s: x.clone().copy_(s[0, :5]),
+    "copy_ of a row into rows": copied_into_rows,
+    "copy_ of floats into integers": lambda x, s: torch.zeros(4, 5, dtype=torch.int32).copy_(x + s[0, 0]),
+    "repeats of a known sum": lambda x, _: x.repeat_interleave(torch.tensor([1, 0, 2, 1]), 0, output_size=4),
+}
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter", "ignore:index_reduce")
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_as_pytorch(*, dynamic: bool) -> None:
+    found, capture = differing({**CASES, **REDUCED}, X, SOURCE, dynamic=dynamic)
+    assert found == {}
+    assert left(capture) == {"aten.gather.default"}  # that of nothing
+
+
+def test_gradients() -> None:
+    """Without scatter: its gradient in PyTorch wants a source of the size of the index."""
+    derived = {name: case for name, case in CASES.items() if "scatter" not in name}
+    assert differing(derived, X, SOURCE, grad=True)[0] == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int64, torch.int32], ids=str)
+def test_reductions_of_extreme_values(dtype: torch.dtype) -> None:
+    x, source = torch.tensor([1.0, -3, 3, 7, 9, 5]).to(dtype), torch.tensor([2.0, 1, 2, 3, -4, 6]).to(dtype)
+    if dtype.is_floating_point:
+        x[1], x[3], source[0], source[4] = torch.nan, -torch.inf, torch.nan, torch.inf
+    index = torch.tensor([0, 1, 0, 2, 2, 4])
+    assert (
+        differing({name: functools.partial(case, index=index) for name, case in REDUCED.items() if "scatter" in name}, x, source)[0] == {}
+    )
+
+
+def test_reductions_of_booleans_stay_in_pytorch() -> None:
+    cases = {name: functools.partial(case, index=torch.tensor([0, 1, 0])) for name, case in REDUCED.items() if "scatter_reduce am" in name}
+    found, capture = differing(cases, torch.tensor([True, False, True]), torch.tensor([False, True, True]))
+    assert found == {}
+    assert left(capture) == {"aten.scatter_reduce.two"}
+    assert not [row for row in capture.fallbacks if row.reason_code == "converter_raised"]

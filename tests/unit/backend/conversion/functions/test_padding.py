@@ -1,0 +1,34 @@
+"""Padding by edges, reflections and numbers, also by negative amounts."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F  # noqa: N812 - as everybody calls it
+
+from tests.unit.backend.conversion.functions.one_graph import differing, left
+
+X = torch.linspace(-1, 1, 2 * 3 * 5 * 6 * 4).reshape(2, 3, 5, 6, 4)
+AMOUNTS = ((2, 1), (-1, 2), (3, -3), (2, 1, 1, 2), (-1, -1, 1, -1), (0, 2, -2, 2), (1, 1, 2, 0, 1, 2), (1, -1, 0, 2, -3, 1))
+CASES: dict[str, Any] = {
+    f"{mode} {amounts}": lambda x, mode=mode, amounts=amounts: F.pad(x[(0,) * (3 - len(amounts) // 2)], amounts, mode)
+    for mode in ("constant", "reflect", "replicate", "circular")
+    for amounts in AMOUNTS
+    if mode != "circular" or min(amounts) >= 0
+}
+
+
+@pytest.mark.parametrize(("dynamic", "grad"), [(False, False), (True, False), (False, True)])
+def test_as_pytorch(*, dynamic: bool, grad: bool) -> None:
+    found, capture = differing(CASES, X, dynamic=dynamic, grad=grad)
+    assert found == {}
+    assert grad or not left(capture)
+
+
+def test_more_is_removed_than_there_is() -> None:
+    """The elements that replication repeats are those that are removed on the other side."""
+    case = functools.partial(F.pad, pad=(-4, 5, 0, 0), mode="replicate")
+    assert differing({"replicate": case}, torch.rand(5, 3, 4, 4))[0] == {}

@@ -1,0 +1,64 @@
+"""Quotients, remainders and powers against eager, at the edges of every element type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.opinfo.extremes import differing, extremes, pairs
+
+INFINITY = float("inf")
+
+NUMBERS: dict[str, Any] = {
+    "floor by 2": lambda x: x // 2,
+    "floor by -3": lambda x: torch.div(x, -3, rounding_mode="floor"),
+    "floor by 0.3": lambda x: torch.floor_divide(x, 0.3),
+    "trunc by 3": lambda x: torch.div(x, 3, rounding_mode="trunc"),
+    "remainder of 3": lambda x: x % 3,
+    "remainder of -3": lambda x: x % -3,
+    "remainder of infinity": lambda x: x % INFINITY,
+    "remainder of -infinity": lambda x: x % -INFINITY,
+    "fmod 3": lambda x: torch.fmod(x, 3),
+    "power 0": lambda x: x**0,
+    "power 1": lambda x: x**1,
+    "power 3": lambda x: x**3,
+    "power 0.5": lambda x: x**0.5,
+    "power -0.5": lambda x: x**-0.5,
+    "powers of 2": lambda x: 2 ** x.abs(),
+    "scalar mode": lambda x: torch.ops.aten.div.Scalar_mode(x, 3, rounding_mode="floor"),
+}
+
+TENSORS: dict[str, Any] = {
+    "floor_divide": torch.floor_divide,
+    "floor": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+    "trunc": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    "remainder": torch.remainder,
+    "fmod": torch.fmod,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8], ids=str)
+def test_by_numbers(dtype: torch.dtype) -> None:
+    values = extremes(dtype)
+    if dtype is torch.float64:  # eager's remainder of the largest numbers is NaN
+        values = values[(values.abs() < torch.finfo(dtype).max) | values.isinf() | values.isnan()]
+    assert differing(NUMBERS, values)[0] == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.int32], ids=str)
+def test_by_tensors(dtype: torch.dtype) -> None:
+    x, y = pairs(extremes(dtype), extremes(dtype))
+    kept = y != 0
+    if dtype.is_floating_point:  # eager's remainder is NaN where the quotient overflows
+        kept &= ((x / y).abs() < torch.finfo(dtype).max) | x.isinf() | y.isnan()
+    else:  # the negative of the smallest integer is none
+        kept &= x != torch.iinfo(dtype).min
+    assert differing(TENSORS, x[kept], y[kept])[0] == {}
+
+
+def test_integers_divided_by_zero_raise_as_in_eager() -> None:
+    compiled = torch.compile(lambda x, y: x // y, backend="ortlens")
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        compiled(torch.tensor([1, 2]), torch.tensor([1, 0]))

@@ -1,0 +1,111 @@
+"""Reductions against eager: NaN, infinity, nothing, no dimensions, and integers that wrap."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from tests.opinfo.extremes import differing, extremes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REDUCTIONS: dict[str, Callable[..., Any]] = {
+    name: getattr(torch, name) for name in ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin")
+}
+OF_FLOATS = REDUCTIONS | {
+    "mean": torch.mean,
+    "var": torch.var,
+    "std": torch.std,
+    "logsumexp": lambda x, dim=(0, 1), **k: torch.logsumexp(x, dim, **k),
+}
+
+
+def forms(name: str, reduce: Callable[..., Any], *, nothing: bool) -> dict[str, Callable[..., Any]]:
+    made: dict[str, Callable[..., Any]] = {
+        f"{name} of all": reduce,
+        f"{name} of rows": lambda x: reduce(x, dim=-1),
+        f"{name} of columns, kept": lambda x: reduce(x, dim=0, keepdim=True),
+        f"{name} of no rows": lambda x: reduce(x[:0], dim=-1),
+    }
+    if name != "prod":
+        made[f"{name} of all, kept"] = lambda x: reduce(x, dim=None if name.startswith("arg") else (0, 1), keepdim=True)
+    if name != "logsumexp":
+        made[f"{name} of no dimension"] = lambda x: reduce(x[0, 0])
+    if nothing:
+        made[f"{name} of nothing"] = lambda x: reduce(x[:0], dim=0)
+    return made
+
+
+def all_forms(reductions: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    with_nothing = ("sum", "prod", "any", "all", "mean", "var", "std", "logsumexp")
+    return {key: case for name, reduce in reductions.items() for key, case in forms(name, reduce, nothing=name in with_nothing).items()}
+
+
+def numbers(dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(3)
+    if dtype is torch.bool:
+        return torch.rand(5, 6, generator=generator) > 0.4
+    if not dtype.is_floating_point:
+        edges = extremes(dtype)
+        return edges[torch.randint(0, len(edges), (5, 6), generator=generator)]
+    made = torch.randn(5, 6, generator=generator).to(dtype)
+    made[1, 2], made[2, 2:4], made[3, 0] = math.nan, math.inf, -math.inf
+    return made
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+def test_of_floats(dtype: torch.dtype) -> None:
+    assert differing(all_forms(OF_FLOATS), numbers(dtype), atol=4 * torch.finfo(dtype).eps)[0] == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool], ids=str)
+def test_of_integers(dtype: torch.dtype) -> None:
+    cases = all_forms(REDUCTIONS)
+    if dtype is torch.bool:
+        cases = {name: case for name, case in cases.items() if not name.startswith("arg")}
+    cases["sum of int32"] = lambda x: x.sum(dtype=torch.int32)
+    cases["max"], cases["min"] = lambda x: x.max(dim=0)[0], lambda x: x.min(dim=0)[0]
+    assert differing(cases, numbers(dtype))[0] == {}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_gradients(*, dynamic: bool) -> None:
+    # Without the cases of nothing, whose gradients are NaN: in a compiled function they meet the zeros of all other cases.
+    cases = {name: case for name, case in all_forms(OF_FLOATS).items() if not name.startswith(("any", "all", "arg")) and "no" not in name}
+    plain = torch.randn(5, 6, generator=torch.Generator().manual_seed(3))
+    assert differing(cases, plain, dynamic=dynamic, backward=True, atol=1e-5)[0] == {}
+
+
+def test_an_empty_slice_under_symbolic_sizes() -> None:
+    compiled = torch.compile(lambda x: (x[2:].mean(), x[2:].sum(), x[2:].any(), x[2:].std()), backend="ortlens", dynamic=True)
+    for size in (5, 4, 2):
+        x = torch.arange(1.0, size + 1)
+        expected = (x[2:].mean(), x[2:].sum(), x[2:].any(), x[2:].std() if size > 3 else torch.tensor(math.nan))
+        torch.testing.assert_close(compiled(x), expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, 3, 0.5, math.inf, -math.inf])
+def test_norms(order: float) -> None:
+    norm = torch.linalg.vector_norm
+    cases: dict[str, Any] = {
+        "all": lambda x: norm(x, order),
+        "all, kept": lambda x: norm(x, order, keepdim=True),
+        "rows": lambda x: norm(x, order, dim=-1),
+        "both": lambda x: norm(x, order, dim=(0, 1), keepdim=True),
+        "number": lambda x: norm(x[0, 0], order),
+        "float64": lambda x: norm(x, order, dtype=torch.float64),
+    }
+    assert differing(cases, numbers(torch.float32))[0] == {}
+
+
+def test_corrections_that_leave_nothing() -> None:
+    cases: dict[str, Any] = {
+        f"{spread.__name__} less {correction}": lambda x, f=spread, c=correction: f(x[:1], dim=0, correction=c, keepdim=True)
+        for spread in (torch.var, torch.std, torch.var_mean)
+        for correction in (0, 1, 2)
+    }
+    assert differing(cases, torch.ones(3, 4))[0] == {}

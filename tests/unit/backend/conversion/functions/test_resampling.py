@@ -1,0 +1,66 @@
+"""Interpolation in every mode, with sizes and scale factors, up and down, and what it does at the corners."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F  # noqa: N812 - as everybody calls it
+
+from tests.unit.backend.conversion.functions.one_graph import differing, left
+
+X = torch.sin(torch.arange(2 * 2 * 5 * 7 * 6.0)).reshape(2, 2, 5, 7, 6)
+MODES = {
+    "nearest": (1, 2, 3), "nearest-exact": (1, 2, 3), "area": (1, 2), "linear": (1,), "bilinear": (2,), "bicubic": (2,), "trilinear": (3,),
+}  # fmt: skip
+TARGETS: tuple[dict[str, Any], ...] = (
+    {"size": 11},
+    {"size": 3},
+    {"size": 1},
+    {"scale_factor": 2.0},
+    {"scale_factor": 0.6},
+    {"scale_factor": 1.7},
+    {"scale_factor": 0.6, "recompute_scale_factor": True},
+)
+
+
+def cases() -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for mode, target in itertools.product(MODES, TARGETS):
+        corners: tuple[dict[str, Any], ...] = (
+            ({"align_corners": False}, {"align_corners": True}) if "linear" in mode or mode == "bicubic" else ({},)
+        )
+        smooth: tuple[dict[str, Any], ...] = ({}, {"antialias": True}) if mode in {"bilinear", "bicubic"} else ({},)
+        for dims, corner, extra in itertools.product(MODES[mode], corners, smooth):
+            more = {**target, **corner, **extra}
+            made[f"{mode} of {dims} dimensions, {more}"] = lambda x, d=dims, m=mode, k=more: F.interpolate(x[(0,) * (3 - d)], mode=m, **k)
+    return made
+
+
+def test_as_pytorch() -> None:
+    found, capture = differing(cases(), X)
+    assert found == {}
+    assert left(capture) <= {"aten._upsample_bilinear2d_aa.default", "aten._upsample_bicubic2d_aa.default"}
+
+
+def test_smoothing_runs_in_onnx_runtime_where_it_does_the_same() -> None:
+    smooth = {name: case for name, case in cases().items() if "antialias" in name and "'align_corners': False" in name and "'size'" in name}
+    found, capture = differing(smooth, X)
+    assert found == {}
+    assert not left(capture)
+
+
+TRANSPOSED = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+
+
+@pytest.mark.parametrize("gap", [1, 2])
+def test_transposed_convolutions_with_more_output_padding_than_stride(gap: int) -> None:
+    made: dict[str, Any] = {
+        f"{dims} dimensions, padding {extra}": lambda x, d=dims, e=extra: TRANSPOSED[d - 1](
+            x[(0,) * (3 - d)], torch.ones(*x.shape[4 - d : 5 - d], 3, *(2,) * d), output_padding=e, dilation=gap
+        )
+        for dims, extra in itertools.product((1, 2, 3), range(gap))
+    }
+    assert differing(made, X)[0] == {}

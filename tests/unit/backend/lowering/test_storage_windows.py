@@ -1,0 +1,95 @@
+"""`as_strided` runs in ONNX Runtime where the storage that it reads is known, and in PyTorch where it is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from ortlens import Lens
+from tests.integration.against_eager import same_as_eager, twin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ortlens.trace.records import Capture
+
+X = torch.arange(24.0).reshape(4, 6)
+
+EXPRESSED: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+    lambda x: x.as_strided((3, 2), (2, 5)) + 1,  # overlapping
+    lambda x: x.as_strided((2, 2, 6), (6, 12, 1)) + 1,  # rows
+    lambda x: x.as_strided((4, 6), (1, 4)) + 1,  # a permuted result
+    lambda x: x[1:3].as_strided((2, 3), (3, 1)) + 1,  # no offset means that of the view
+    lambda x: x[1:3].as_strided((3, 6), (6, 1)) + 1,  # past the view's elements, in those of its owner
+    lambda x: (x + 1).as_strided((2, 2), (2, 2), 5) + 1,
+    lambda x: (x + 1)[1:3].as_strided((4, 6), (6, 1), 0) + 1,  # reaches past the view, not past its owner
+    lambda x: (x + 1)[2:].as_strided((2, 6), (6, 1)) + 1,
+    lambda x: (x.t() + 1).as_strided((3, 4), (1, 3)) + 1,  # values that fill the storage in another order
+    lambda x: (x + 1).split(2)[1].as_strided((2, 3), (1, 2)) + 1,
+    lambda x: (x + 1).as_strided((), (), 7) + 1,
+    lambda x: (x + 1).as_strided((2, 3), (0, 0), 7) + 1,
+)
+LEFT: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+    lambda x: x.as_strided((2, 2), (1, 2), 3) + 1,  # the offset of an input is not known
+    lambda x: x.split(2)[1].as_strided((2, 2), (1, 2), 3) + 1,
+    lambda x: x[1:].as_strided((4, 6), (6, 1)) + 1,  # past the elements of the input, in those of the caller's tensor
+)
+
+
+def together(functions: tuple[Callable[[torch.Tensor], torch.Tensor], ...]) -> Callable[[torch.Tensor], list[torch.Tensor]]:
+    return lambda x: [function(x) for function in functions]
+
+
+def left(capture: Capture) -> set[str]:
+    return {row.target for row in capture.fallbacks if row.target == "aten.as_strided.default"}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_windows_over_known_storage_run_in_onnx_runtime(*, grad: bool) -> None:
+    capture = same_as_eager(together(EXPRESSED), (X.clone().requires_grad_(grad),), grad=grad)
+    assert not left(capture)
+
+
+def test_windows_over_unknown_storage_stay_in_pytorch() -> None:
+    x = torch.arange(30.0).reshape(5, 6)[:4]
+    same_as_eager(together(LEFT), (x,))
+    for function in LEFT:
+        assert left(same_as_eager(function, (x,)))
+
+
+def test_windows_of_symbolic_sizes_stay_in_pytorch_and_keep_their_memory() -> None:
+    def halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        doubled = x * 2
+        return doubled, doubled.as_strided((x.shape[0], 2), (x.shape[1], 1))
+
+    same_as_eager(halves, (X,), (torch.rand(5, 7),), dynamic=True)
+    whole, part = torch.compile(halves, backend="ortlens", dynamic=True)(X)
+    part.zero_()
+    assert whole[0].tolist() == [0.0, 0.0, 4.0, 6.0, 8.0, 10.0]
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_the_offset_of_an_input_may_change(*, cached: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Dynamo guards sizes and strides of an input, but not where it begins in its storage."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.as_strided((2, 2), (2, 1), 4) + 1, x.as_strided((2, 2), (2, 1)) * 2
+
+    inputs = [torch.arange(12.0)[offset : offset + 6] for offset in (0, 3, 6)]
+    options = {"cache_dir": tmp_path_factory.mktemp("cache")} if cached else None
+    for first in (0, 1, 2):
+        torch.compiler.reset()
+        compiled = torch.compile(function, backend=Lens(options=options))
+        for x in (inputs[first], *inputs):
+            torch.testing.assert_close(compiled(twin(x)), function(x))
+
+
+def test_rows_are_gathered_whole() -> None:
+    """The index of Longformer's overlapping chunks has an element per row, not per value."""
+    lens = Lens()
+    x = torch.randn(2, 8, 64)
+    torch.compile(lambda x: (x + 1).as_strided((2, 3, 4, 64), (512, 128, 64, 1)) * 2, backend=lens)(x)
+    (model,) = lens.captured().models
+    assert model.initializer_bytes < 8 * 2 * 3 * 4 + 200
