@@ -9,6 +9,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 PIP_ARGS ?=
 BENCH_ARGS ?=
+FUZZ_ARGS ?=
 VENV ?= .venv
 BIN := $(VENV)/bin
 BUILD := build
@@ -16,11 +17,11 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_ARGS)
 SAY := @printf '\n==> %s\n'
 
-.PHONY: help venv demo frontend notebooks browser test test-slow lint format-check ruff types contracts dead-code deps docs tests slow-tests coverage bench zoo conformance opinfo soak clean
+.PHONY: help venv demo frontend notebooks browser test test-slow lint format-check ruff types contracts dead-code deps docs tests slow-tests coverage bench zoo conformance opinfo fuzz-programs soak clean
 
 help: ## Show this list
 	@printf 'ortlens: PyTorch through ONNX Runtime, recorded and shown\n\n'
-	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@printf '\nPYTHON=%s (3.11 or newer) makes %s. PIP_ARGS goes to every pip install, e.g. an index with CPU builds of torch.\n' \
 		'$(PYTHON)' '$(VENV)'
 
@@ -86,9 +87,13 @@ conformance: $(VENV)/.dev ## Run every promise down every road and write docs/co
 	$(SAY) 'Running the conformance suite'
 	@$(BIN)/python -m tests.conformance.report
 
-opinfo: $(VENV)/.dev ## Send PyTorch's operator database through the backend and list what differs from eager: an hour, resumable
+opinfo: $(VENV)/.dev ## Send PyTorch's operator database through the backend and write docs/operators.md: hours, resumable
 	$(SAY) 'Running the operator database; the outcomes are kept in $(BUILD)/opinfo'
 	@$(BIN)/python -m tests.opinfo
+
+fuzz-programs: $(VENV)/.dev ## Judge random programs against PyTorch: views, writes, odd memory, training. Resumable; FUZZ_ARGS says how many
+	$(SAY) 'Judging random programs; the verdicts are kept in $(BUILD)/fuzz'
+	@$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
 soak: $(VENV)/.dev ## Live long random lives of models and look for leaks: ten minutes
 	$(SAY) 'Soaking'

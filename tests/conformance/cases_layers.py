@@ -64,10 +64,10 @@ POOLS: dict[str, OpCase] = {
     "avg_pool2d": case(lambda x: F.avg_pool2d(x, 3, 2, 1), r(2, 3, 9, 8), then=(r(4, 3, 7, 7),), elsewhere=ODD_OR_EVEN),
     "avg_pool_without_pads": case(lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), r(1, 3, 9, 8)),
     "avg_pool_ceil": case(lambda x: F.avg_pool2d(x, 3, 2, ceil_mode=True), r(1, 2, 8, 8)),
-    "avg_pool_ceil_padded": case(lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True), r(1, 2, 8, 8)),
-    "avg_pool_divisor": case(
-        lambda x: F.avg_pool2d(x, 2, divisor_override=3), r(1, 2, 8, 8), stays={"aten.avg_pool2d.default": "no_converter"}
+    "avg_pool_ceil_padded": case(
+        lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True), r(1, 2, 8, 8), dynamic_stays={"aten.avg_pool2d.default": "no_converter"}
     ),
+    "avg_pool_divisor": case(lambda x: F.avg_pool2d(x, 2, divisor_override=3), r(1, 2, 8, 8)),
     "avg_pool3d": case(lambda x: F.avg_pool3d(x, 2), r(1, 2, 4, 4, 4)),
     "adaptive_avg_pool": case(lambda x: (F.adaptive_avg_pool2d(x, 1), F.adaptive_avg_pool2d(x, (2, 4))), r(1, 3, 8, 8)),
     "adaptive_avg_pool_uneven": case(lambda x: F.adaptive_avg_pool2d(x, (3, 5)), r(1, 3, 8, 7)),

@@ -295,6 +295,7 @@ def test_3_1_defaults() -> None:
             "freeze_weights": "auto",
             "min_partition_nodes": 1,
             "on_error": "fallback",
+            "on_slow": "keep",
         }.get(field.name)
         assert getattr(options, field.name) == wanted, field.name
 

@@ -22,8 +22,10 @@ from tests.integration.against_eager import twin
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-DTYPES = (torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool)
-"""Element types that ONNX Runtime's CPU provider holds, those that programs use most first."""
+_UNINITIALISED = frozenset(
+    {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_", "resize_as_"}
+)
+"""Operators whose values mean nothing: only types and shapes are compared."""
 
 _LOOSER = {torch.float16: (2e-2, 2e-2), torch.float32: (2e-4, 2e-4), torch.float64: (1e-6, 1e-6)}
 """Absolute and relative tolerance: sums may be added in another order."""
@@ -78,12 +80,13 @@ def outcomes_of(name: str, dtypes: Sequence[torch.dtype], roads: Sequence[str], 
         for road in roads:
             if road == "backward" and not (dtype.is_floating_point and op.supports_autograd):
                 continue
-            for number, sample in _samples(op, dtype, most, grad=road == "backward"):
+            for number, sample in samples(op, dtype, most, grad=road == "backward"):
                 short = str(dtype).removeprefix("torch.")
-                yield _outcome(op, sample, Outcome(operator=name, dtype=short, road=road, sample=number, verdict=""))
+                yield outcome_with(Lens(), op, sample, Outcome(operator=name, dtype=short, road=road, sample=number, verdict=""))
 
 
-def _samples(op: Any, dtype: torch.dtype, most: int, *, grad: bool) -> list[tuple[int, Any]]:
+def samples(op: Any, dtype: torch.dtype, most: int, *, grad: bool) -> list[tuple[int, Any]]:
+    """Samples of an operator, spread evenly over all there are, with their numbers; none if its sample function does not run here."""
     torch.manual_seed(0)
     random.seed(0)
     try:
@@ -96,14 +99,26 @@ def _samples(op: Any, dtype: torch.dtype, most: int, *, grad: bool) -> list[tupl
     return [found[int(place * step)] for place in range(min(most, len(found)))]
 
 
-def _outcome(op: Any, sample: Any, blank: Outcome) -> Outcome:
+def outcome_with(backend: Any, op: Any, sample: Any, blank: Outcome) -> Outcome:
+    """Send one sample through a backend of `torch.compile`.
+
+    Args:
+        backend: A lens, or a backend that does not say where an operator runs.
+        op: The operator.
+        sample: One of its samples.
+        blank: Says which road to take.
+
+    Returns:
+        The outcome with its verdict.
+    """
     leaves, structure = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
 
     def call(*tensors: torch.Tensor) -> Any:
         given = dict(zip(places, tensors, strict=True))
         value, args, kwargs = pytree.tree_unflatten([given.get(place, leaf) for place, leaf in enumerate(leaves)], structure)
-        return op(value, *args, **kwargs)
+        made = op(value, *args, **kwargs)
+        return torch.zeros_like(made) if blank.operator in _UNINITIALISED else made
 
     tensors = [leaves[place].detach() if blank.road != "backward" else leaves[place] for place in places]
     with warnings.catch_warnings():
@@ -112,15 +127,14 @@ def _outcome(op: Any, sample: Any, blank: Outcome) -> Outcome:
             expected = _result(call, tensors, blank.road)
         except Exception:  # noqa: BLE001 - eager does not take it
             return _said(blank, "refused")
-        lens = Lens()
         try:
-            difference = _difference(_result(_compiled(call, lens, blank.road), tensors, blank.road), expected)
+            difference = _difference(_result(_compiled(call, backend, blank.road), tensors, blank.road), expected)
         except Exception as error:  # noqa: BLE001 - what is looked for
             verdict = "crash" if _control(call, tensors, blank.road, expected) == "" else "control"
             return _said(blank, verdict, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300])
         if difference:
             return _said(blank, "wrong" if _control(call, tensors, blank.road, expected) == "" else "control", difference)
-        return _placed(blank, lens)
+        return _placed(blank, backend) if isinstance(backend, Lens) else _said(blank, "torch")
 
 
 def _said(blank: Outcome, verdict: str, detail: str = "") -> Outcome:
@@ -153,18 +167,18 @@ def _control(call: Callable[..., Any], tensors: list[torch.Tensor], road: str, e
 
 
 def _result(call: Callable[..., Any], tensors: list[torch.Tensor], road: str) -> Any:
-    """Results, arguments after the call, and with gradients what they are."""
+    """Results, arguments after the call or gradients, and the state of the random generator."""
     own = [twin(tensor) for tensor in tensors]
     torch.manual_seed(7)
     if road != "backward":
         with torch.no_grad():
-            return call(*own), own
+            return call(*own), own, torch.get_rng_state()
     made = call(*own)
     loss = [value.sum() * (place + 1) for place, value in enumerate(pytree.tree_leaves(made)) if _has_gradient(value)]
     if loss:
         functools.reduce(torch.add, loss).backward()
     detached = pytree.tree_map(lambda value: value.detach() if isinstance(value, torch.Tensor) else value, made)
-    return detached, [tensor.grad for tensor in own]
+    return detached, [tensor.grad for tensor in own], torch.get_rng_state()
 
 
 def _has_gradient(value: Any) -> bool:
@@ -203,13 +217,14 @@ def _described(value: Any) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the outcomes of operators as JSON lines: `sweep.py MOST NAME ...`."""
-    most, names = int(arguments[0]), arguments[1:]
+    """Print the outcomes of operators as JSON lines: `sweep.py MOST DTYPE,... ROAD,... NAME ...`."""
+    most, names = int(arguments[0]), arguments[3:]
+    dtypes, roads = [getattr(torch, dtype) for dtype in arguments[1].split(",")], arguments[2].split(",")
     torch.set_num_threads(1)
     for name in names:
         print(json.dumps({"begin": name}), flush=True)  # noqa: T201 - the protocol with the parent
         with contextlib.suppress(KeyboardInterrupt):
-            for outcome in outcomes_of(name, DTYPES, ("static", "dynamic", "backward"), most):
+            for outcome in outcomes_of(name, dtypes, roads, most):
                 print(json.dumps(asdict(outcome)), flush=True)  # noqa: T201 - same
                 torch.compiler.reset()
     return 0

@@ -1,0 +1,105 @@
+"""Judge random programs: `python -m tests.fuzz [--functions N] [--seed S] [--again FILE] [--plants]`.
+
+They run in a process of its own that is started again after a crash or when nothing comes for a while. Verdicts are kept in
+build/fuzz, one line each, so that a run that was stopped goes on with the next seed. Programs that differ are made smaller and
+printed as Python programs that anybody can run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.child import ROOT, Child
+
+KEPT = ROOT / "build" / "fuzz" / "verdicts.jsonl"
+_LIMIT_S = 300
+"""Longest silence of a process: to make a program smaller takes a minute, and one statement a second at most."""
+
+
+def main() -> int:
+    """Judge programs until their number is reached."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Judge random programs against PyTorch.")
+    parser.add_argument("--functions", type=int, default=1000, help="number of functions; most hold six programs (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=None, help="the first seed (default: the first that was not judged yet)")
+    parser.add_argument("--again", type=Path, metavar="FILE", help="judge the program in a file of JSON, such as a line of the verdicts")
+    parser.add_argument("--plants", action="store_true", help="plant defects instead, and say how soon each is found")
+    given = parser.parse_args()
+    if given.again is not None:
+        return _again(given.again)
+    if given.plants:
+        from tests.fuzz.hunt import hunt_all
+
+        return hunt_all(given.functions, given.seed or 0)
+    KEPT.parent.mkdir(parents=True, exist_ok=True)
+    first = given.seed if given.seed is not None else _next_seed()
+    return _sweep(first, first + given.functions)
+
+
+def _next_seed() -> int:
+    if not KEPT.is_file():
+        return 0
+    return 1 + max((json.loads(line)["seed"] for line in KEPT.read_text("utf-8").splitlines()), default=-1)
+
+
+def _again(path: Path) -> int:
+    from tests.fuzz.oracle import judge
+    from tests.fuzz.program import Program, script
+
+    given = json.loads(path.read_text("utf-8"))
+    program = Program.from_json(json.dumps(given.get("program", given)))
+    verdict = judge(program)
+    _say(f"{script(program)}\n{verdict.word}\n{verdict.text()}")
+    return int(verdict.word == "wrong")
+
+
+def _sweep(first: int, end: int) -> int:
+    """Judge seeds, over as many processes as it takes."""
+    counts: collections.Counter[str] = collections.Counter()
+    started, seed = time.monotonic(), first
+    while seed < end:
+        child = Child("tests.fuzz.sweep", str(seed), str(end - seed), limit_s=_LIMIT_S)
+        while (row := child.row()) is not None:
+            if "begin" in row:
+                seed = row["begin"]
+                continue
+            _keep(row)
+            counts[row["verdict"]] += row["count"]
+            _report(row)
+        status = child.end()
+        if status:
+            _keep({"seed": seed, "verdict": "crash", "count": 1, "text": f"exit status {status}"})
+            counts["crash"] += 1
+            _say(f"seed {seed}: the process ended with status {status}")
+        seed += 1
+    minutes = (time.monotonic() - started) / 60
+    total = sum(counts.values())
+    _say(
+        f"{total:,} programs, {total / max(minutes, 1e-9):.0f} per minute: "
+        + ", ".join(f"{count:,} {word}" for word, count in counts.most_common())
+    )
+    return int(bool(counts["wrong"] or counts["crash"]))
+
+
+def _keep(row: dict[str, Any]) -> None:
+    with KEPT.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def _report(row: dict[str, Any]) -> None:
+    if row["verdict"] == "wrong":
+        _say(f"\n{row['script']}\n# wrong: " + "\n# ".join(str(item) for item in row["differences"]))
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

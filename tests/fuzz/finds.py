@@ -1,0 +1,51 @@
+"""Programs that the backend got wrong once, as small as they could be made; each names its cause."""
+
+from __future__ import annotations
+
+from tests.fuzz.program import Program
+
+FINDS: dict[str, Program] = {
+    # The graph that makes returned views held the size too, and took it for an output of its own: the results moved by one place.
+    "a size and a view that reads it": Program(
+        seed=5,
+        inputs=(("a", "values(60, 3, 2)"),),
+        body=("a.view(-1)[-1] = 2", "b, c = a.split([1, 1], 1)", "d = torch.sin(a)"),
+        returns=("a.shape[0]", "d", "c"),
+        dynamic=True,
+    ),
+    # torchlib's `copy` returns the source in its own shape: with symbolic sizes this was a silently wrong shape.
+    "a copy that broadcasts": Program(
+        seed=1088,
+        inputs=(("a", "values(1, n, 4)"), ("b", "values(2, 1, 4)")),
+        body=("c = a * 2", "c.copy_(b)"),
+        returns=("c",),
+        dynamic=True,
+    ),
+    # The gradient of the copied slice was computed in the shape of the source.
+    "a copy that broadcasts, in training": Program(
+        seed=10021,
+        inputs=(("a", "leaf(values(69, n)) * 1"), ("b", "values(99, 1)")),
+        body=("c, d = a.tensor_split(2, 0)", "c.copy_(b)"),
+        returns=("a", "d.float()"),
+        steps=("call(4)", "backward()"),
+        trains=True,
+        dynamic=True,
+    ),
+    # To ask a tensor of data-dependent size whether it is contiguous is to guard on that size.
+    "the layout of a size known at run time only": Program(
+        seed=20006,
+        inputs=(("a", "values(99, n, 3)"),),
+        body=("b = a.nonzero()",),
+        returns=("b.ravel()", "b.t()", "b * 2", "b[:, :1]"),
+        captures=True,
+        dynamic=True,
+    ),
+    # AOTAutograd asks Dynamo by an exception to trace once more; it was taken for a failure of our decompositions.
+    "a number that changes between calls": Program(
+        seed=10013,
+        inputs=(("a", "values(72, n)"),),
+        body=("b = a.clamp(max=a.sum().item())",),
+        returns=("b",),
+        steps=("call(4)", "call(5)", "call(6)"),
+    ),
+}

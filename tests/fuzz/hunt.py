@@ -1,0 +1,81 @@
+"""Plants each defect in turn, and says after how many programs, and how soon, it is found."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import tempfile
+import time
+import warnings
+
+import torch
+
+from tests.fuzz.generator import random_program
+from tests.fuzz.oracle import Verdict, judge
+from tests.fuzz.plants import PLANTS, planted
+from tests.fuzz.program import Program, part_of
+from tests.fuzz.sweep import parts_of
+
+
+def hunt_all(functions: int, seed: int, names: tuple[str, ...] = ()) -> int:
+    """Hunt every planted defect.
+
+    Args:
+        functions: How many functions are judged per defect at most.
+        seed: The first seed.
+        names: The defects; empty for all.
+
+    Returns:
+        1 when one was not found, else 0.
+    """
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    missed = 0
+    for name in names or PLANTS:
+        started, cpu = time.monotonic(), time.process_time()
+        found, judged = hunt(name, functions, seed)
+        spent = f"{judged} programs, {time.process_time() - cpu:.0f} s of CPU, {time.monotonic() - started:.0f} s"
+        sys.stdout.write(f"{'found' if found else 'MISSED'}: {name}: {spent}{f', seed {found.seed}' if found else ''}\n")
+        if found:
+            sys.stdout.write(f"    {found.to_json()}\n")
+        sys.stdout.flush()
+        missed += found is None
+    return int(missed > 0)
+
+
+def hunt(name: str, functions: int, seed: int) -> tuple[Program | None, int]:
+    """Hunt one planted defect.
+
+    Args:
+        name: One of `PLANTS`.
+        functions: How many functions are judged at most.
+        seed: The first seed.
+
+    Returns:
+        The program that differs with the defect and not without it, and how many programs were judged.
+    """
+    judged = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for place in range(seed, seed + functions):
+            count = parts_of(place)
+            program = random_program(place, cache_dir=folder, parts=count)
+            with planted(name):
+                verdict = judge(program)
+            judged += count
+            if verdict.word == "wrong":
+                found = _culprit(name, program, count)
+                if found is not None:
+                    return found, judged
+    return None, judged
+
+
+def _culprit(name: str, program: Program, count: int) -> Program | None:
+    """The part of a program that differs because of the defect: without it, it is right."""
+    for alone in [part_of(program, part) for part in range(count)] if count > 1 else [program]:
+        with planted(name):
+            verdict: Verdict = judge(alone)
+        if verdict.word == "wrong":
+            torch.compiler.reset()
+            if judge(alone).word == "right":
+                return alone
+    return None

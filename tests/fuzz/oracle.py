@@ -1,0 +1,200 @@
+"""Judges a program: what the backend gives against what PyTorch gives, with `aot_eager` as the control.
+
+A difference that `aot_eager` shows as well is torch's own: it comes from Dynamo or AOTAutograd, which both backends share.
+"""
+
+# ruff: noqa: ANN401 - programs return anything
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tests.fuzz.world import Notes, Seen, run
+
+if TYPE_CHECKING:
+    from tests.fuzz.program import Program
+
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+_MAGNIFIED = 100.0
+"""How much larger than what a rounding of the arguments changes a difference may be and still be called rounding."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that differs.
+
+    Attributes:
+        step: Position of the step after which it was seen.
+        label: The tensor, or what is said about several.
+        kind: `error`, `value`, `dtype`, `shape`, `strides`, `traits`, `plain`, `shared`, `warning`.
+        text: For people.
+    """
+
+    step: int
+    label: str
+    kind: str
+    text: str
+
+    @property
+    def key(self) -> tuple[int, str, str]:
+        """What the control has to show as well for the difference to be torch's."""
+        return (self.step, self.label, self.kind)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a program.
+
+    Attributes:
+        word: `right`; `wrong`: the backend differs; `torch`: so does the control; `invalid`: PyTorch itself raises;
+            `rounding`: it differs by what rounding explains.
+        differences: What differs.
+    """
+
+    word: str
+    differences: tuple[Difference, ...] = ()
+
+    def text(self) -> str:
+        """All differences, for people."""
+        return "\n".join(f"  after step {item.step}: {item.label}: {item.kind}: {item.text}" for item in self.differences[:12])
+
+
+def judge(program: Program, *, backend: Any = "ortlens", options: dict[str, Any] | None = None) -> Verdict:
+    """Run a program with and without the backend.
+
+    Args:
+        program: Any program.
+        backend: The backend that is judged.
+        options: Further options of the backend, beside the program's.
+
+    Returns:
+        The verdict.
+    """
+    expected = run(program)
+    if expected.error is not None:
+        return Verdict("invalid")
+    least = _least_tolerance(program)
+    given = {**program.options, **(options or {})}
+    actual = run(program, backend, given or None)
+    found = differences(actual, expected, least)
+    if not found:
+        return Verdict("right")
+    torch.compiler.reset()
+    control = run(program, "aot_eager")
+    same = {item.key for item in differences(control, expected, least)}
+    if control.error is not None:
+        broken = len(control.steps)
+        found = [item for item in found if item.step < broken and item.kind != "warning"]
+    ours = [item for item in found if item.key not in same]
+    if not ours:
+        return Verdict("torch", tuple(found))
+    if _is_rounding(program, ours, expected, actual):
+        return Verdict("rounding", tuple(ours))
+    return Verdict("wrong", tuple(ours))
+
+
+def _least_tolerance(program: Program) -> float:
+    """That of the coarsest dtype in it: where PyTorch rounds a value to 16 bits in between, ONNX Runtime may keep 32."""
+    text = " ".join((*program.body, *program.returns, *(expression for _, expression in program.inputs)))
+    if "bfloat16" in text:
+        return TOLERANCES[torch.bfloat16]
+    return TOLERANCES[torch.float16] if "half" in text or "float16" in text else 0.0
+
+
+def differences(actual: Notes, expected: Notes, least: float = 0.0) -> list[Difference]:
+    """All that differs between two runs of a program.
+
+    Args:
+        actual: What the backend gave.
+        expected: What PyTorch gave, without an error.
+        least: Least tolerance of floats.
+
+    Returns:
+        In the order of the steps.
+    """
+    found: list[Difference] = []
+    for step, (mine, theirs) in enumerate(zip(actual.steps, expected.steps, strict=False)):
+        for label in dict.fromkeys((*theirs, *mine)):
+            found += (Difference(step, label, kind, text) for kind, text in _different(mine.get(label), theirs.get(label), least))
+        for fact in sorted(actual.shared[step] ^ expected.shared[step], key=str):
+            who = "ours alone" if fact in actual.shared[step] else "missing"
+            found.append(Difference(step, str(fact), "shared", who))
+    if actual.error is not None:
+        text = f"{type(actual.error).__name__}: {actual.error}"
+        found.append(Difference(len(actual.steps), "error", "error", text[:1500]))
+    found += [Difference(0, "warning", "warning", text[:600]) for text in actual.warned]
+    return found
+
+
+def _different(mine: Any, theirs: Any, least: float) -> list[tuple[str, str]]:
+    if not isinstance(mine, Seen) or not isinstance(theirs, Seen):
+        same = type(mine) is type(theirs) and (mine == theirs or _close_numbers(mine, theirs))
+        return [] if same else [("plain", f"{_short(mine)} instead of {_short(theirs)}")]
+    if mine.value.shape != theirs.value.shape:
+        return [("shape", f"{tuple(mine.value.shape)} instead of {tuple(theirs.value.shape)}")]
+    if mine.dtype != theirs.dtype:
+        return [("dtype", f"{mine.dtype} instead of {theirs.dtype}")]
+    found = []
+    if not _close(mine.value, theirs.value, least):
+        found.append(("value", f"off by {_distance(mine.value, theirs.value):.4g}: {_short(mine.value)} instead of {_short(theirs.value)}"))
+    if mine.strides != theirs.strides:
+        found.append(("strides", f"{mine.strides} instead of {theirs.strides}"))
+    if mine.traits != theirs.traits:
+        found.append(("traits", f"(requires_grad, is_leaf) {mine.traits} instead of {theirs.traits}"))
+    return found
+
+
+def _short(value: Any) -> str:
+    text = (
+        repr(value.flatten()[:12].tolist()) if isinstance(value, torch.Tensor) else repr(value.value if isinstance(value, Seen) else value)
+    )
+    return text[:200]
+
+
+def _close_numbers(mine: Any, theirs: Any) -> bool:
+    return isinstance(mine, float) and abs(mine - theirs) <= 1e-4 * max(1.0, abs(theirs))
+
+
+def _close(mine: torch.Tensor, theirs: torch.Tensor, least: float) -> bool:
+    if not theirs.dtype.is_floating_point and not theirs.dtype.is_complex:
+        return torch.equal(mine, theirs)
+    least = max(least, TOLERANCES.get(theirs.dtype, 1e-5))
+    scale = max(1.0, float(theirs.abs().max().nan_to_num(1, 1, 1))) if theirs.numel() else 1.0
+    return torch.allclose(mine, theirs, atol=least * scale, rtol=least, equal_nan=True)
+
+
+def _distance(mine: torch.Tensor, theirs: torch.Tensor) -> float:
+    if mine.dtype.is_complex:
+        return float((mine - theirs).abs().max())
+    return float((mine.double() - theirs.double()).abs().max())
+
+
+def _is_rounding(program: Program, found: list[Difference], expected: Notes, actual: Notes) -> bool:
+    """Whether PyTorch's own answers change about as much when its arguments are rounded."""
+    if any(item.kind != "value" for item in found):
+        return False
+    moved = [run(_perturbed(program, factor)) for factor in (1 + 3e-7, 1 - 5e-7)]
+    for item, other in itertools.product(found, moved):
+        if other.error is not None or item.step >= len(other.steps):
+            continue
+        theirs, near, mine = (_floats(notes, item) for notes in (expected, other, actual))
+        if theirs is None or near is None or mine is None:
+            return False
+        if near.shape == theirs.shape and _distance(mine, theirs) > _MAGNIFIED * _distance(near, theirs):
+            return False
+    return True
+
+
+def _floats(notes: Notes, item: Difference) -> torch.Tensor | None:
+    seen = notes.steps[item.step].get(item.label)
+    return seen.value if isinstance(seen, Seen) and seen.value.is_floating_point() else None
+
+
+def _perturbed(program: Program, factor: float) -> Program:
+    changed = tuple((name, re.sub(r"values\([^()]*\)", rf"({factor!r} * \g<0>)", expression)) for name, expression in program.inputs)
+    return program.replace(inputs=changed)

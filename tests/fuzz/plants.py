@@ -1,0 +1,218 @@
+"""Defects to plant, one at a time: each is a mistake that a change of the backend could bring."""
+
+# ruff: noqa: ANN401 - nodes and arguments are Any in torch itself
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import torch
+
+from ortlens import OrtBackend, _torch
+from ortlens.backend.lowering import entry
+from ortlens.backend.runtime import call, generated, program, weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ortlens.backend.lowering.lowered import LoweredGraph
+
+
+def _no_returned_views() -> Any:
+    return mock.patch.object(entry, "without_returned_views", return_value=None)
+
+
+def _permuted_the_wrong_way() -> Any:
+    return mock.patch.object(call, "inverse_order", tuple)
+
+
+def _stale_weights() -> Any:
+    return mock.patch.object(call._Writer, "_staleness", return_value=[])
+
+
+def _weight_without_its_offset() -> Any:
+    original = weights.freeze
+
+    def planted(name: str, tensor: Any) -> Any:
+        made = original(name, tensor)
+        if made is None or not tensor.storage_offset():
+            return made
+        return dataclasses.replace(made, contiguous=torch.as_strided(made.contiguous, made.contiguous.shape, made.contiguous.stride(), 0))
+
+    return mock.patch.object(weights, "freeze", planted)
+
+
+def _input_without_its_offset() -> Any:
+    return _replaced_in(call._Writer, "_bind_input", "i{index}.data_ptr()", "i{index}.untyped_storage().data_ptr()")
+
+
+def _outputs_share_their_memory() -> Any:
+    """Every call writes its outputs where the last one did."""
+    original = generated.function_from_source
+
+    def planted(name: str, source: str, scope: dict[str, Any]) -> Any:
+        made: dict[Any, torch.Tensor] = {}
+
+        def empty(shape: Any, **kinds: Any) -> torch.Tensor:
+            return made.setdefault((tuple(shape), *kinds.values()), torch.empty(shape, **kinds))
+
+        return original(name, source, {**scope, "empty": empty} if "empty" in scope else scope)
+
+    return mock.patch.object(call, "function_from_source", planted)
+
+
+def _int32_returned_as_int64() -> Any:
+    original = call._Writer._collect
+
+    def planted(self: Any) -> list[str]:
+        widened = [
+            f"r{place} = r{place}.long()" for place, item in enumerate(self._outputs) if getattr(item.meta, "dtype", None) is torch.int32
+        ]
+        return original(self) + widened
+
+    return mock.patch.object(call._Writer, "_collect", planted)
+
+
+def _outputs_swapped() -> Any:
+    """The last two outputs of a partition, where they look alike."""
+    original = program._Writer._statement
+
+    def planted(self: Any, step: Any) -> list[str]:
+        lines = original(self, step)
+        last = [node.meta["val"] for node in step.writes[-2:]]
+        if step.node is None and len(last) == 2 and all(isinstance(value, torch.Tensor) for value in last):
+            first, second = (f"{self._name(node)}" for node in step.writes[-2:])
+            if (last[0].dtype, str(last[0].shape)) == (last[1].dtype, str(last[1].shape)):
+                lines.append(f"{first}, {second} = {second}, {first}")
+        return lines
+
+    return mock.patch.object(program._Writer, "_statement", planted)
+
+
+def _baked_sizes() -> Any:
+    """A size that PyTorch computes is the one of the first call."""
+    original = program._Writer._call
+
+    def planted(self: Any, node: Any) -> str:
+        value = node.meta.get("val")
+        return str(value.node.hint) if isinstance(value, torch.SymInt) and value.node.hint is not None else original(self, node)
+
+    return mock.patch.object(program._Writer, "_call", planted)
+
+
+def _with_graph(change: Callable[[Any, str], None]) -> Any:
+    """Change the graph that AOTAutograd made, with its phase."""
+    original = entry.DynamoGraph._lowered
+
+    def planted(self: Any, module: Any, phase: Any, aot_ns: int) -> LoweredGraph:
+        change(module, phase)
+        return original(self, module, phase, aot_ns)
+
+    return mock.patch.object(entry.DynamoGraph, "_lowered", planted)
+
+
+def _write_lost() -> Any:
+    """The last input that a program writes to gets its old values back."""
+
+    def change(module: Any, phase: str) -> None:
+        places = _torch.mutated_input_indices() if phase != "backward" else ()
+        if places:
+            output = next(iter(module.graph.find_nodes(op="output")))
+            results = list(output.args[0])
+            results[len(places) - 1] = module.graph.find_nodes(op="placeholder")[places[-1]]
+            output.args = (tuple(results),)
+
+    return _with_graph(change)
+
+
+def _gradient_off() -> Any:
+    """What is negated in a backward graph keeps its sign."""
+
+    def change(module: Any, phase: str) -> None:
+        if phase == "backward":
+            for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.neg.default):
+                node.replace_all_uses_with(node.args[0])
+
+    return _with_graph(change)
+
+
+def _unsound_rewrite() -> Any:
+    """Two clamps in a row are taken for one."""
+
+    def change(module: Any, _: str) -> None:
+        clamps = (torch.ops.aten.clamp.default, torch.ops.aten.relu.default, torch.ops.aten.clamp_min.default)
+        for node in module.graph.nodes:
+            source = node.args[0] if node.args else None
+            if node.target in clamps and getattr(source, "target", None) in clamps:
+                node.replace_all_uses_with(source)
+
+    return _with_graph(change)
+
+
+def _scalars_of_the_tensors_dtype() -> Any:
+    """A fraction beside a tensor of whole numbers is made whole, instead of the tensor a float."""
+
+    def change(module: Any, _: str) -> None:
+        for node in [item for item in module.graph.nodes if item.op == "call_function"]:
+            values = [getattr(source, "meta", {}).get("val") for source in node.args[:1]]
+            if values and isinstance(values[0], torch.Tensor) and not values[0].is_floating_point():
+                node.args = tuple(int(item) if isinstance(item, float) else item for item in node.args)
+
+    return _with_graph(change)
+
+
+def _offset_of_a_slice_lost() -> Any:
+    """`x[1:]` becomes `x[:-1]`."""
+
+    def change(module: Any, _: str) -> None:
+        for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.slice.Tensor):
+            if node.args[2:] == (1, 9223372036854775807):
+                node.args = (*node.args[:2], 0, -1)
+
+    return _with_graph(change)
+
+
+def _replaced_in(owner: Any, name: str, old: str, new: str) -> Any:
+    """Replace a text in every line that a method writes; `{index}` is the method's first argument."""
+    original = getattr(owner, name)
+
+    def planted(self: Any, index: int, *args: Any) -> list[str]:
+        return [line.replace(old.format(index=index), new.format(index=index)) for line in original(self, index, *args)]
+
+    return mock.patch.object(owner, name, planted)
+
+
+PLANTS: dict[str, Callable[[], Any]] = {
+    "returned views made by the session": _no_returned_views,
+    "outputs permuted the wrong way": _permuted_the_wrong_way,
+    "changed weights not noticed": _stale_weights,
+    "a weight bound without its offset": _weight_without_its_offset,
+    "an input bound without its offset": _input_without_its_offset,
+    "outputs share memory between calls": _outputs_share_their_memory,
+    "int32 returned as int64": _int32_returned_as_int64,
+    "two outputs swapped": _outputs_swapped,
+    "a size baked in": _baked_sizes,
+    "a write into an input lost": _write_lost,
+    "the sign of a gradient lost": _gradient_off,
+    "an unsound rewrite": _unsound_rewrite,
+    "scalars made whole": _scalars_of_the_tensors_dtype,
+    "the offset of a slice lost": _offset_of_a_slice_lost,
+}
+
+
+@contextlib.contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Plant a defect.
+
+    Args:
+        name: One of `PLANTS`.
+    """
+    OrtBackend.clear_cached_instances()
+    torch.compiler.reset()
+    with PLANTS[name]():
+        yield
+    OrtBackend.clear_cached_instances()
+    torch.compiler.reset()

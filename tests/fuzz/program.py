@@ -1,0 +1,228 @@
+"""A random program: plain text in a few parts, so that it can be kept, made smaller, and run by anybody without this package."""
+
+# ruff: noqa: ANN401 - parts of a program are replaced by name
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PRELUDE = '''\
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+def values(seed, *shape, dtype=torch.float32):
+    """Quarters between -2 and 2: sums and products of them are exact."""
+    made = torch.randint(-8, 9, shape, generator=torch.Generator().manual_seed(seed))
+    if dtype is torch.bool:
+        return made > 0
+    return (made / 4).to(dtype) if dtype.is_floating_point else (made.abs() if dtype is torch.uint8 else made).to(dtype)
+'''
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A module, its calls, and what happens to its tensors between them.
+
+    Attributes:
+        seed: What it was made from; for names only.
+        state: Statements of the module's `__init__`; they write to `self`.
+        inputs: Name and expression of each argument; an expression may use `n`, `values`, `leaf`, `self` and earlier arguments.
+        body: Statements of the function.
+        returns: Expressions that it returns.
+        steps: What the caller does: `call(5)` calls it with `n = 5`, `again()` with the same arguments once more, `backward()` sums what
+            the last call returned, `warm()` compiles it anew. Other statements are run under `no_grad` and see `self`, `ins`, `outs`.
+        trains: Whether gradients are enabled.
+        dynamic: The argument of `torch.compile`.
+        marks: Input and dimension that the caller marks as dynamic.
+        options: Those of the backend.
+        captures: Whether Dynamo keeps numbers and sizes that depend on data in the graph.
+    """
+
+    seed: int
+    state: tuple[str, ...] = ()
+    inputs: tuple[tuple[str, str], ...] = ()
+    body: tuple[str, ...] = ()
+    returns: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ("call(5)",)
+    trains: bool = False
+    dynamic: bool | None = None
+    marks: tuple[tuple[str, int], ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    captures: bool = False
+
+    def definitions(self) -> str:
+        """The module's class and the function, as text."""
+        names = ", ".join(name for name, _ in self.inputs)
+        lines = ["class Model(nn.Module):", "    def __init__(self):", "        super().__init__()"]
+        lines += [f"        {line}" for line in self.state]
+        lines += ["", "", f"def function(self, {names}):"]
+        lines += [f"    {line}" for line in self.body]
+        lines.append(f"    return ({''.join(f'{item}, ' for item in self.returns)})")
+        return "\n".join(lines) + "\n"
+
+    def arguments(self) -> str:
+        """The function that makes the arguments of a call, as text."""
+        lines = [f"    {name} = {expression}" for name, expression in self.inputs]
+        names = "".join(f"{name}, " for name, _ in self.inputs)
+        return "\n".join(["def arguments(self, n, leaf):", *lines, f"    return [{names}]"]) + "\n"
+
+    def replace(self, **changes: Any) -> Program:
+        """A copy with other parts."""
+        return dataclasses.replace(self, **changes)
+
+    def to_json(self) -> str:
+        """One line, for `from_json`."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Program:
+        """Read what `to_json` wrote."""
+        given = json.loads(text)
+        for name in ("state", "body", "returns", "steps"):
+            given[name] = tuple(given[name])
+        for name in ("inputs", "marks"):
+            given[name] = tuple(tuple(pair) for pair in given[name])
+        return cls(**given)
+
+
+def merged(programs: Sequence[Program]) -> Program:
+    """Put independent programs into one function, so that they are compiled together.
+
+    Args:
+        programs: They agree in everything but state, inputs, body, returns and marks.
+
+    Returns:
+        A program whose names end in the number of the part; a single program as it is.
+    """
+    if len(programs) == 1:
+        return programs[0]
+    return programs[0].replace(
+        state=tuple(_renamed(line, part) for part, program in enumerate(programs) for line in program.state),
+        inputs=tuple((f"{name}_{part}", _renamed(text, part)) for part, program in enumerate(programs) for name, text in program.inputs),
+        body=tuple(_renamed(line, part) for part, program in enumerate(programs) for line in program.body),
+        returns=tuple(_renamed(text, part) for part, program in enumerate(programs) for text in program.returns),
+        marks=tuple((f"{name}_{part}", dim) for part, program in enumerate(programs) for name, dim in program.marks),
+    )
+
+
+def part_of(program: Program, part: int) -> Program:
+    """One part of a merged program, alone.
+
+    Args:
+        program: As `merged` returns it, with steps.
+        part: Its number.
+
+    Returns:
+        A program with the steps that concern the part.
+    """
+
+    def mine(text: str) -> bool:
+        ends = re.findall(r"\b(?:[abcw]|t\d+)_(\d+)\b", text)
+        return not ends or str(part) in ends
+
+    held = {"outs": [mine(text) for text in program.returns], "ins": [mine(name) for name, _ in program.inputs]}
+    steps = []
+    for step in program.steps:
+        found = re.match(r"(outs|ins)\[(\d+)\]", step)
+        if found is None:
+            if mine(step):
+                steps.append(re.sub(r"backward\(.*", "backward()", step))
+        elif held[found.group(1)][int(found.group(2))]:
+            place = sum(held[found.group(1)][: int(found.group(2))])
+            steps.append(f"{found.group(1)}[{place}]{step[found.end() :]}")
+    return program.replace(
+        state=tuple(line for line in program.state if mine(line)),
+        inputs=tuple((name, text) for name, text in program.inputs if mine(name)),
+        body=tuple(line for line in program.body if mine(line)),
+        returns=tuple(text for text in program.returns if mine(text)),
+        marks=tuple((name, dim) for name, dim in program.marks if mine(name)),
+        steps=tuple(steps),
+    )
+
+
+def _renamed(text: str, part: int) -> str:
+    text = re.sub(r"(?<![\w.'])([abc]|t\d+)\b(?!')", rf"\1_{part}", text)
+    return re.sub(r"(?<=self\.)([wbc])\b|(?<=buffer\(')(b)\b", rf"\g<0>_{part}", text)
+
+
+_SCRIPT = """\
+leaves = []
+
+
+def leaf(tensor):
+    leaves.append(tensor.detach().requires_grad_())
+    return leaves[-1]
+
+
+self, made = Model(), []
+torch._dynamo.config.patch(**{config}).__enter__()
+compiled = torch.compile(function, backend=BACKEND, {keywords})
+
+
+def backward(*places):
+    chosen = [out for place, out in enumerate(outs) if not places or place in places]
+    total = sum((out.double() * torch.arange(out.numel()).reshape(out.shape).cos()).sum() for out in chosen
+                if isinstance(out, torch.Tensor) and out.requires_grad)
+    total.backward()
+    print("gradients", [item.grad for item in (*leaves, *self.parameters())])
+
+
+def call(n):
+    global ins, outs
+    leaves.clear()
+    ins = arguments(self, n, leaf)
+    {marking}again()
+
+
+def again():
+    global outs
+    torch.manual_seed(0)
+    with torch.set_grad_enabled({trains}):
+        outs = compiled(self, *ins)
+    print("outputs", outs, "inputs", ins)
+
+
+def warm():
+    global compiled
+    torch.compiler.reset()
+    compiled = torch.compile(function, backend=BACKEND, {keywords})
+
+
+"""
+
+
+def script(program: Program, backend: str = "ortlens") -> str:
+    """A whole Python program that prints what the calls give; with `BACKEND = "eager"` it prints what they have to give.
+
+    Args:
+        program: Any program.
+        backend: The backend that it names.
+
+    Returns:
+        Text.
+    """
+    names = [name for name, _ in program.inputs]
+    marking = "".join(f"torch._dynamo.mark_dynamic(ins[{names.index(name)}], {dim})\n    " for name, dim in program.marks if name in names)
+    options = f", options={program.options!r}" if program.options else ""
+    filled = _SCRIPT
+    for key, text in {
+        "{config}": repr({"capture_scalar_outputs": program.captures, "capture_dynamic_output_shape_ops": program.captures}),
+        "{keywords}": f"dynamic={program.dynamic}{options}",
+        "{marking}": marking,
+        "{trains}": repr(program.trains),
+    }.items():
+        filled = filled.replace(key, text)
+    steps = [
+        step if step.startswith(("call(", "again(", "backward(", "warm(")) else f"with torch.no_grad(): {step}" for step in program.steps
+    ]
+    head = f"# program {program.seed}\nBACKEND = {backend!r}\n{PRELUDE}\n\n{program.definitions()}\n\n{program.arguments()}\n\n"
+    return head + filled + "\n".join(steps) + "\nprint('state', self.state_dict())\n"

@@ -1,0 +1,102 @@
+"""Judges programs one after another in this process and prints a line of JSON for each: `python -m tests.fuzz.sweep FIRST COUNT`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import tempfile
+import time
+import warnings
+from typing import TYPE_CHECKING
+
+import torch
+
+from tests.fuzz.generator import random_program
+from tests.fuzz.minimise import smallest
+from tests.fuzz.oracle import Verdict, judge
+from tests.fuzz.program import Program, part_of, script
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PARTS = 6
+"""A function of six programs compiles three times as fast as six functions."""
+
+
+def _row(program: Program, verdict: Verdict, seconds: float) -> dict[str, object]:
+    row: dict[str, object] = {"seed": program.seed, "verdict": verdict.word, "seconds": round(seconds, 3)}
+    if verdict.word in ("wrong", "rounding", "torch"):
+        row |= {"differences": [[item.step, item.label, item.kind, item.text[:300]] for item in verdict.differences[:4]]}
+    if verdict.word == "wrong":
+        row |= {"program": json.loads(program.to_json()), "script": script(program)}
+    return row
+
+
+def main() -> int:
+    """Judge programs."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.sweep", description="Judge random programs in this process.")
+    parser.add_argument("first", type=int, help="seed of the first function")
+    parser.add_argument("count", type=int, help="number of functions")
+    parser.add_argument("--minimise", type=float, default=60, metavar="SECONDS")
+    given = parser.parse_args()
+    logging.disable(logging.CRITICAL)  # Dynamo logs what it could not trace
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(given.first, given.first + given.count):
+            _say({"begin": seed})
+            for row in rows_of(seed, cache_dir=folder, seconds=given.minimise):
+                _say(row)
+    return 0
+
+
+def rows_of(seed: int, *, cache_dir: str | None, seconds: float) -> Iterator[dict[str, object]]:
+    """Judge the programs of one seed.
+
+    Args:
+        seed: Most seeds make several independent programs in one function; see `parts_of`.
+        cache_dir: For programs that use the cache.
+        seconds: How long a program that differs may be made smaller; 0: not at all.
+
+    Yields:
+        One row per verdict, with the number of programs that it is about.
+    """
+    started, count = time.monotonic(), parts_of(seed)
+    torch.compiler.reset()
+    program = random_program(seed, cache_dir=cache_dir, parts=count)
+    verdict = judge(program)
+    if verdict.word == "right" or count == 1:
+        yield _found(program, verdict, count=count, started=started, seconds=seconds)
+        return
+    words = []
+    for part in range(count):
+        torch.compiler.reset()
+        alone = part_of(program, part)
+        found = judge(alone)
+        words.append(found.word)
+        yield _found(alone, found, count=1, started=started, seconds=seconds)
+    if verdict.word == "wrong" and "wrong" not in words:  # wrong together only
+        yield _found(program, verdict, count=0, started=started, seconds=seconds)
+
+
+def parts_of(seed: int) -> int:
+    """How many programs share a function: one in every eighth function, as some things happen to whole graphs only."""
+    return 1 if seed % 8 == 0 else _PARTS
+
+
+def _found(program: Program, verdict: Verdict, *, count: int, started: float, seconds: float) -> dict[str, object]:
+    took = time.monotonic() - started
+    if verdict.word == "wrong" and seconds:
+        program, verdict = smallest(program, verdict, seconds=seconds)
+    return {**_row(program, verdict, took), "count": count}
+
+
+def _say(row: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(row) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

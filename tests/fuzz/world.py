@@ -1,0 +1,237 @@
+"""Runs a program with one backend, and notes all that a caller can see."""
+
+# ruff: noqa: ANN401 - programs return anything
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import threading
+import warnings
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tests.fuzz.program import PRELUDE
+
+if TYPE_CHECKING:
+    import contextlib
+    from collections.abc import Callable
+
+    from tests.fuzz.program import Program
+
+_numbers = itertools.count()
+_PRELUDE: dict[str, Any] = {}
+_THREADS = 3
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One tensor as it was after a step.
+
+    Attributes:
+        value: A copy.
+        dtype: Its dtype.
+        strides: Those of dimensions that have more than one element; empty for a tensor without elements.
+        traits: What else a caller can ask: whether it needs a gradient, is a leaf.
+    """
+
+    value: torch.Tensor
+    dtype: torch.dtype
+    strides: tuple[int, ...]
+    traits: tuple[Any, ...]
+
+
+@dataclass
+class Notes:
+    """What a caller sees over the steps of a program.
+
+    Attributes:
+        steps: Per step, label -> what was seen: a `Seen`, or a plain value.
+        shared: Per step, which of the tensors lie in one storage, with the distances of their offsets; and which are the same object.
+        error: What a step raised.
+        warned: Warnings of ortlens.
+    """
+
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    shared: list[frozenset[tuple[Any, ...]]] = field(default_factory=list)
+    error: Exception | None = None
+    warned: list[str] = field(default_factory=list)
+
+
+class World:
+    """The tensors of one run of a program."""
+
+    def __init__(self, program: Program, backend: Any, options: dict[str, Any] | None) -> None:
+        """Define the module and the function.
+
+        Args:
+            program: The program.
+            backend: For `torch.compile`; None runs the function as it is.
+            options: For `torch.compile`.
+        """
+        self.program = program
+        if not _PRELUDE:
+            exec(PRELUDE, _PRELUDE)  # noqa: S102 - our own text
+        self.scope = dict(_PRELUDE)
+        _define(program.definitions() + "\n\n" + program.arguments(), self.scope)
+        self.model = self.scope["Model"]()
+        self.leaves: list[torch.Tensor] = []
+        self.outs: list[Any] = []
+        self.ins: list[Any] = []
+        self.kept: list[torch.Tensor] = []
+        self._backend = backend
+        self._options = options
+        self._compiled: Callable[..., Any] = self._compile()
+        self.scope.update(self=self.model, call=self.call, again=self.again, backward=self.backward, warm=self.warm, threads=self.threads)
+
+    def _compile(self) -> Callable[..., Any]:
+        function: Callable[..., Any] = self.scope["function"]
+        if self._backend is None:
+            return function
+        made: Callable[..., Any] = torch.compile(function, backend=self._backend, dynamic=self.program.dynamic, options=self._options)
+        return made
+
+    def _leaf(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.leaves.append(tensor.detach().requires_grad_())
+        return self.leaves[-1]
+
+    def call(self, n: int) -> None:
+        """Make arguments and call the function."""
+        self.leaves = []
+        self.ins = self.scope["arguments"](self.model, n, self._leaf)
+        names = [name for name, _ in self.program.inputs]
+        for name, dim in self.program.marks:
+            if name in names and self._backend is not None:
+                torch._dynamo.mark_dynamic(self.ins[names.index(name)], dim)
+        self.again()
+
+    def again(self) -> None:
+        """Call the function with the same arguments."""
+        self.kept = [*self.kept[-6:], *(out for out in self.outs if isinstance(out, torch.Tensor))]
+        torch.manual_seed(0)
+        with torch.set_grad_enabled(self.program.trains):
+            self.outs = list(self._compiled(self.model, *self.ins))
+        self.scope.update(ins=self.ins, outs=self.outs)
+
+    def backward(self, *places: int) -> None:
+        """Sum what the last call returned, each element with a weight of its own, and compute gradients."""
+        chosen = [out for place, out in enumerate(self.outs) if not places or place in places]
+        floats = [out for out in chosen if isinstance(out, torch.Tensor) and out.requires_grad]
+        terms = [(out.double() * torch.arange(out.numel(), dtype=torch.float64).reshape(out.shape).cos()).sum() for out in floats]
+        torch.stack(terms).sum().backward()
+
+    def threads(self, n: int) -> None:
+        """Call the function from several threads at once; the results of all become the outputs."""
+        found: list[list[Any]] = [[] for _ in range(_THREADS)]
+        errors: list[Exception] = []
+        given = [self.scope["arguments"](self.model, n, self._leaf) for _ in found]
+
+        def work(place: int) -> None:
+            try:
+                with torch.set_grad_enabled(self.program.trains):
+                    for _ in range(3):
+                        fresh = [item.clone() if isinstance(item, torch.Tensor) else item for item in given[place]]
+                        found[place] = list(self._compiled(self.model, *fresh))
+            except Exception as error:  # noqa: BLE001 - the thread that waits raises it
+                errors.append(error)
+
+        if self._backend is None:
+            for place in range(_THREADS):
+                work(place)
+        else:
+            workers = [threading.Thread(target=work, args=(place,)) for place in range(_THREADS)]
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join()
+        if errors:
+            raise errors[0]
+        self.outs = [item for items in found for item in items]
+        self.scope.update(ins=self.ins, outs=self.outs)
+
+    def warm(self) -> None:
+        """Compile the function anew."""
+        if self._backend is not None:
+            torch.compiler.reset()
+            self._compiled = self._compile()
+
+    def step(self, text: str) -> None:
+        """Do one of the program's steps."""
+        if text.startswith(("call(", "again(", "backward(", "warm(", "threads(")):
+            exec(text, self.scope)  # noqa: S102 - a step of a program of ours
+            return
+        with torch.no_grad():
+            exec(text, self.scope)  # noqa: S102 - same
+
+    def tensors(self) -> dict[str, Any]:
+        """All that the caller holds: label -> tensor or plain value."""
+        held: dict[str, Any] = {f"outs[{place}]": out for place, out in enumerate(self.outs)}
+        held |= {f"ins[{place}]": value for place, value in enumerate(self.ins)}
+        held |= {f"self.{name}": value for name, value in (*self.model.named_parameters(), *self.model.named_buffers())}
+        held |= {f"kept[{place}]": value for place, value in enumerate(self.kept)}
+        held |= {f"leaves[{place}].grad": value.grad for place, value in enumerate(self.leaves)}
+        held |= {f"self.{name}.grad": value.grad for name, value in self.model.named_parameters()}
+        return held
+
+
+def _define(text: str, scope: dict[str, Any]) -> None:
+    name = f"<program {next(_numbers)}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    exec(compile(text, name, "exec"), scope)  # noqa: S102 - a program of ours
+
+
+def run(program: Program, backend: Any = None, options: dict[str, Any] | None = None) -> Notes:
+    """Run a program.
+
+    Args:
+        program: The program.
+        backend: For `torch.compile`; None: without it.
+        options: For `torch.compile`.
+
+    Returns:
+        What the caller saw, up to the first error.
+    """
+    notes = Notes()
+    config: dict[str, Any] = {
+        "capture_scalar_outputs": program.captures,
+        "capture_dynamic_output_shape_ops": program.captures,
+        "recompile_limit": 64,
+        "fail_on_recompile_limit_hit": False,
+    }
+    patched: contextlib.AbstractContextManager[object] = torch._dynamo.config.patch(**config)
+    with warnings.catch_warnings(record=True) as caught, patched:
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("always", message="ortlens")
+        try:
+            world = World(program, backend, options)
+            for step in program.steps:
+                world.step(step)
+                held = world.tensors()
+                notes.steps.append({label: _seen(value) for label, value in held.items()})
+                notes.shared.append(_shared(held))
+        except Exception as error:  # noqa: BLE001 - whatever it raises is what is compared
+            notes.error = error
+    notes.warned = [str(item.message) for item in caught if "ortlens" in str(item.message)]
+    return notes
+
+
+def _seen(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    strides = tuple(stride for size, stride in zip(value.shape, value.stride(), strict=True) if size > 1) if value.numel() else ()
+    return Seen(value.detach().clone(), value.dtype, strides, (value.requires_grad, value.is_leaf))
+
+
+def _shared(held: dict[str, Any]) -> frozenset[tuple[Any, ...]]:
+    tensors = [(label, value) for label, value in held.items() if isinstance(value, torch.Tensor) and value.numel()]
+    bases = [(label, value, value.untyped_storage().data_ptr()) for label, value in tensors]
+    found: set[tuple[Any, ...]] = set()
+    for place, (label, value, base) in enumerate(bases):
+        for other_label, other, other_base in bases[:place]:
+            if value is other:
+                found.add(("same", other_label, label))
+            if base == other_base:
+                found.add(("shares", other_label, label, value.data_ptr() - other.data_ptr()))
+    return frozenset(found)

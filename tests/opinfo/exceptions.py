@@ -1,0 +1,55 @@
+"""Operators whose results differ from eager's for a stated reason; read by the whole sweep and by its sampled part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Reason(NamedTuple):
+    """Why an operator may differ.
+
+    Attributes:
+        text: The reason.
+        link: Where it is shown or decided.
+        dtypes: Short names of the element types; empty for all.
+    """
+
+    text: str
+    link: str
+    dtypes: tuple[str, ...] = ()
+
+
+_RANDOM = "https://github.com/pytorch/pytorch/blob/main/torch/testing/_internal/common_methods_invocations.py"
+_SORT = "https://docs.pytorch.org/docs/stable/generated/torch.sort.html"
+_TOPK = "https://docs.pytorch.org/docs/stable/generated/torch.topk.html"
+_PRECISION = "https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html"
+
+EXCEPTIONS: Mapping[str, Reason] = {
+    "empty": Reason("its memory is not initialised", _RANDOM),
+    "empty_like": Reason("its memory is not initialised", _RANDOM),
+    "empty_permuted": Reason("its memory is not initialised", _RANDOM),
+    "empty_strided": Reason("its memory is not initialised", _RANDOM),
+    "new_empty": Reason("its memory is not initialised", _RANDOM),
+    "new_empty_strided": Reason("its memory is not initialised", _RANDOM),
+    "sort": Reason("which of equal elements comes first is not defined unless the sort is stable", _SORT),
+    "topk": Reason("which of equal elements is taken is not defined", _TOPK),
+    "nn.functional.soft_margin_loss": Reason("eager overflows in float16 where the result does not", _PRECISION, ("float16",)),
+}
+"""Name in the database -> the reason."""
+
+
+def reason_for(name: str, dtype: str) -> Reason | None:
+    """Find the reason why an operator may differ.
+
+    Args:
+        name: In the database, with its variant.
+        dtype: Short name of the element type.
+
+    Returns:
+        None if it must not.
+    """
+    reason = EXCEPTIONS.get(name)
+    return reason if reason is not None and (not reason.dtypes or dtype in reason.dtypes) else None

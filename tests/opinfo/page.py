@@ -1,0 +1,123 @@
+"""Writes docs/operators.md from the outcomes that are kept: per operator, where it runs, why not, and how right it is."""
+
+from __future__ import annotations
+
+import collections
+import platform
+from datetime import datetime, timezone
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_HEAD = """# Operators
+
+PyTorch's own operator database (`op_db` in `torch.testing._internal.common_methods_invocations`) through the backend. Each sample takes
+three roads: static sizes, dynamic sizes, and training with the gradients of every input, in each element type that the operator and ONNX
+Runtime's CPU provider have. Results, arguments after the call, and gradients are compared with eager. The tolerance is 2e-4 for float32,
+1e-6 for float64, 2e-2 for float16, and zero for the others. `make opinfo` measures what is missing and writes this page.
+
+"""
+_CLASSES = {
+    "whole": "right, whole in ONNX Runtime",
+    "part": "right, some nodes in PyTorch",
+    "torch": "right, all nodes in PyTorch",
+    "excluded": "excluded, with a reason",
+    "wrong": "wrong",
+    "crash": "crash",
+}
+"""Column -> what it counts, in the order of the page."""
+
+_EXCLUDED = {
+    "refused": "eager PyTorch raises for the sample",
+    "control": "`torch.compile` with the backend `aot_eager` differs from eager too",
+}
+_MOST_REASONS = 2
+_MOST_LETTERS = 160
+
+
+def page(outcomes: Mapping[str, Sequence[Mapping[str, Any]]], known: Iterable[str]) -> str:
+    """Make the page.
+
+    Args:
+        outcomes: Operator -> outcomes of its samples, as `tests.opinfo.sweep.Outcome` has them.
+        known: Names of all operators in the database.
+
+    Returns:
+        Markdown. Operators without outcomes are listed as not measured.
+    """
+    rows = [row for found in outcomes.values() for row in found]
+    missing = sorted(set(known) - {name for name, found in outcomes.items() if found})
+    parts = [_HEAD + _versions(), _totals(rows, len(outcomes)), _by_type(rows), _excluded(outcomes), _operators(outcomes)]
+    if missing:
+        parts.append(f"## Not measured\n\nNo sample in these element types: {', '.join(f'`{name}`' for name in missing)}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _class(row: Mapping[str, Any]) -> str:
+    verdict = str(row["verdict"])
+    return "excluded" if verdict in _EXCLUDED else verdict
+
+
+def _counts(rows: Iterable[Mapping[str, Any]]) -> list[int]:
+    counted = collections.Counter(_class(row) for row in rows)
+    return [counted[name] for name in _CLASSES]
+
+
+def _table(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
+    body = [f"| {' | '.join(str(cell) for cell in line)} |" for line in (head, ["---"] * len(head), *lines)]
+    return "\n".join(body)
+
+
+def _versions() -> str:
+    packages = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "onnxruntime", "onnxscript", "ortlens"))
+    today = datetime.now(tz=timezone.utc).date().isoformat()
+    return f"Measured {today} with {packages}, Python {platform.python_version()}, {platform.machine()}, CPU provider."
+
+
+def _totals(rows: Sequence[Mapping[str, Any]], operators: int) -> str:
+    lines = [(f"**{len(rows):,}**", f"cases of {operators} operators")]
+    lines += [(f"{count:,}", _CLASSES[name]) for name, count in zip(_CLASSES, _counts(rows), strict=True)]
+    return "## Totals\n\n" + _table(("Cases", "Outcome"), lines)
+
+
+def _by_type(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The counts per element type and road."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = collections.defaultdict(list)
+    for row in rows:
+        if row["dtype"]:
+            groups[str(row["dtype"]), str(row["road"])].append(row)
+    lines = [(*key, len(found), *_counts(found)) for key, found in groups.items()]
+    return "## By element type and road\n\n" + _table(("Type", "Road", "Cases", *_CLASSES.values()), lines)
+
+
+def _excluded(outcomes: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    lines = []
+    for name, found in outcomes.items():
+        for verdict, reason in _EXCLUDED.items():
+            cases = [row for row in found if row["verdict"] == verdict]
+            if cases:
+                lines.append((f"`{name}`", len(cases), reason, _cell(cases[0]["detail"])))
+    return "## Excluded cases\n\n" + _table(("Operator", "Cases", "Reason", "First difference"), lines)
+
+
+def _operators(outcomes: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    lines = [(f"`{name}`", len(found), *_counts(found), _why(found)) for name, found in outcomes.items() if found]
+    short = ("whole", "part", "PyTorch", "excluded", "wrong", "crash")
+    return "## Operator by operator\n\n" + _table(("Operator", "Cases", *short, "What stays in PyTorch, or differs, and why"), lines)
+
+
+def _why(found: Sequence[Mapping[str, Any]]) -> str:
+    """The most frequent reasons; what is wrong comes first."""
+    bad = collections.Counter(row["detail"] for row in found if row["verdict"] in ("wrong", "crash"))
+    left = collections.Counter(reason for row in found if row["verdict"] in ("part", "torch") for reason in row["detail"].split("; "))
+    reasons = [reason for counted in (bad, left) for reason, _ in counted.most_common(_MOST_REASONS) if reason]
+    return "; ".join(_cell(reason) for reason in reasons) or "-"
+
+
+def _cell(text: str) -> str:
+    """A text that does not end its cell of a table, and is not taken for HTML."""
+    short = " ".join(text.split())
+    short = short if len(short) <= _MOST_LETTERS else f"{short[:_MOST_LETTERS]} ..."
+    return short.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_").replace("[", "\\[")
