@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Capture, Graph
 
-Verdict: TypeAlias = Literal["empty", "foreign", "no_compute", "none", "part", "whole"]
+Verdict: TypeAlias = Literal["empty", "foreign", "no_compute", "none", "part", "compiled", "whole"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +26,16 @@ class Coverage:
 
     Attributes:
         verdict: `empty` nothing was compiled; `foreign` another backend, so nothing was partitioned; `no_compute` no
-            graph holds a compute node; `none`, `part` or `whole`: how much of the compute nodes ONNX Runtime runs.
+            graph holds a compute node; `none` or `part`: how much of the compute nodes ONNX Runtime runs; `compiled`: all
+            of them, but not all code is in the graphs; `whole`: all of them, and nothing is known to run outside.
         node_count: Compute nodes of the current graphs; 0 when none is known.
         ort_node_count: Those that ONNX Runtime runs.
         share: The quotient, 0 to 1; None when there is nothing to divide.
         partition_count: ONNX models that the current graphs were cut into.
         whole_graph_count: Current graphs that run as a single ONNX model, with nothing left in PyTorch.
         graph_count: Current graphs whose compute nodes are known.
+        break_count: Places where PyTorch stopped tracing: what runs there is in no graph, and counts for nothing here.
+        is_cut_short: Whether a dry run ended before the function did, so that later graphs are unknown.
     """
 
     verdict: Verdict
@@ -42,6 +45,13 @@ class Coverage:
     partition_count: int
     whole_graph_count: int
     graph_count: int
+    break_count: int = 0
+    is_cut_short: bool = False
+
+    @property
+    def is_partial_view(self) -> bool:
+        """Whether code is known to run, or to follow, outside the graphs that are counted."""
+        return bool(self.break_count) or self.is_cut_short
 
 
 def code_key(graph: Graph) -> tuple[object, ...]:
@@ -135,7 +145,13 @@ def coverage_of(capture: Capture) -> Coverage:
         partition_count=sum(partition_counts[graph.graph_id] for graph in known),
         whole_graph_count=sum(_is_whole(graph, partitioned, partition_counts) for graph in known),
         graph_count=len(known),
+        break_count=len(capture.breaks),
+        is_cut_short=_is_cut_short(capture),
     )
+
+
+def _is_cut_short(capture: Capture) -> bool:
+    return any(finding.rule == "dry_run_ended" for finding in capture.findings)
 
 
 def _is_whole(graph: Graph, partitioned: Mapping[str, int], partition_counts: Mapping[str, int]) -> bool:
@@ -152,4 +168,6 @@ def _verdict(capture: Capture, known: int, nodes: int, in_ort: int) -> Verdict:
         return "no_compute"
     if not in_ort:
         return "none"
-    return "whole" if in_ort == nodes else "part"
+    if in_ort < nodes:
+        return "part"
+    return "compiled" if capture.breaks or _is_cut_short(capture) else "whole"

@@ -6,16 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.findings.registry import RULE_NAMES
+from ortlens.analysis.findings.slower import slower_than_torch
+from ortlens.analysis.timing import price_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ortlens.analysis.overview import Overview
-    from ortlens.trace.records import ReasonCode
+    from ortlens.trace.records import Finding, ReasonCode
 
-Subject: TypeAlias = Literal["finding", "nothing_runs", "break", "fallback", "recompile", "rule"]
+Subject: TypeAlias = Literal["finding", "slower", "nothing_runs", "break", "fallback", "recompile", "rule"]
 
-_SUBJECTS: tuple[Subject, ...] = ("finding", "nothing_runs", "break", "fallback", "recompile", "rule")
+_SUBJECTS: tuple[Subject, ...] = ("finding", "slower", "nothing_runs", "break", "fallback", "recompile", "rule")
 _MAX_LOOKS = 3
 _SHOWN_OTHERWISE = ("hot_break", "hot_fallback", "recompile_storm")
 """Rules about breaks, fallbacks and recompiles, which are listed separately."""
@@ -51,7 +53,8 @@ class Look:
 def looks_of(overview: Overview) -> tuple[Look, ...]:
     """What to look at first.
 
-    What the lens itself reports comes first, since the rest may be incomplete; then the reason why nothing runs. Where a call was
+    What the lens itself reports comes first, since the rest may be incomplete; then what PyTorch runs faster, and the reason why nothing
+    runs. Where a call was
     measured, what has a price comes next, the most expensive first; then breaks, fallbacks, recompiles and what the rules found,
     the most expensive of each kind before the second of any.
 
@@ -68,7 +71,7 @@ def looks_of(overview: Overview) -> tuple[Look, ...]:
     for look in looks:
         priced = is_measured and look.ns_per_call is not None
         place = (1, -(look.ns_per_call or 0)) if priced else (2 + seen[look.subject], _SUBJECTS.index(look.subject))
-        urgent = look.subject in ("finding", "nothing_runs")
+        urgent = look.subject in ("finding", "slower", "nothing_runs")
         ranked.append(((0, _SUBJECTS.index(look.subject)) if urgent else place, look))
         seen[look.subject] += 1
     return tuple(look for _, look in sorted(ranked, key=lambda item: item[0])[:_MAX_LOOKS])
@@ -77,8 +80,15 @@ def looks_of(overview: Overview) -> tuple[Look, ...]:
 def _findings(overview: Overview) -> Iterator[Look]:
     for finding in overview.findings:
         if finding.severity != "info" and finding.rule not in _SHOWN_OTHERWISE:
-            subject: Subject = "rule" if finding.rule in RULE_NAMES else "finding"
-            yield Look(subject=subject, what=finding.title, file=finding.file, line=finding.line, count=1, ns_per_call=finding.gain_ns)
+            yield Look(
+                subject=_subject(finding), what=finding.title, file=finding.file, line=finding.line, count=1, ns_per_call=finding.gain_ns
+            )
+
+
+def _subject(finding: Finding) -> Subject:
+    if finding.rule == slower_than_torch.name:
+        return "slower"
+    return "rule" if finding.rule in RULE_NAMES or finding.measured else "finding"
 
 
 def _nothing_runs(overview: Overview) -> Iterator[Look]:
@@ -98,7 +108,7 @@ def _nothing_runs(overview: Overview) -> Iterator[Look]:
 
 def _breaks(overview: Overview) -> Iterator[Look]:
     for item in overview.breaks:
-        count, price, advice = item.occurrences, item.cost_ns, item.advice
+        count, price, advice = item.occurrences, price_of(item), item.advice
         yield Look(subject="break", what=item.reason, file=item.file, line=item.line, count=count, ns_per_call=price, advice=advice)
 
 

@@ -7,12 +7,13 @@ part on its own, since medians of parts do not add up to the median of the whole
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from itertools import chain
 from statistics import median
 from typing import TYPE_CHECKING, TypeAlias
 
-from ortlens.analysis.timing import call_time, graph_times
+from ortlens.analysis.timing import calls_by_graph, graph_times
 from ortlens.trace.records import LedgerPart, LedgerPartName
 
 if TYPE_CHECKING:
@@ -107,12 +108,15 @@ class Ledger:
         parts: One row per graph that was entered and part, residual included; empty when no graph was.
         break_ns: What each break costs per call, by break id: the time from leaving the graph before it to entering the
             graph after it.
+        overhead_ns: The part of it that is Dynamo's, by break id: looking up compiled code, guards, gathering inputs. The rest is the
+            program's own code, which stays when the break goes.
         calls: Calls that were averaged.
     """
 
     parts: tuple[LedgerPart, ...]
     break_ns: Mapping[str, int]
     calls: int
+    overhead_ns: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,12 +129,14 @@ class LedgerTotals:
         total_ns: The sum; the wall time of a call when measured.
         is_measured: True for measured calls; False when only the logs of sessions and nodes are known, without what lies
             around them.
+        graph_ids: The graphs.
     """
 
     ns: Mapping[LedgerPartName, int]
     share: Mapping[LedgerPartName, float]
     total_ns: int
     is_measured: bool
+    graph_ids: tuple[str, ...] = ()
 
 
 def ledger_from_calls(calls: Sequence[CallTrace], around: Surroundings) -> Ledger:
@@ -146,14 +152,28 @@ def ledger_from_calls(calls: Sequence[CallTrace], around: Surroundings) -> Ledge
     middle = _middle_half([call for call in calls if call.visits])
     book: _Book = defaultdict(float)
     price: defaultdict[str, float] = defaultdict(float)
+    overhead: defaultdict[str, float] = defaultdict(float)
     for call in middle:
-        _book_gaps(call, around, book, price)
+        _book_gaps(call, around, book, price, overhead)
         _book_insides(call, around, book)
     count = max(len(middle), 1)
     graph_ids = dict.fromkeys(visit.graph_id for call in middle for visit in call.visits)
     rows = {(graph_id, part): round(book[graph_id, part] / count) for graph_id in graph_ids for part in PARTS}
-    breaks = {break_id: round(ns / count) for break_id, ns in price.items()}
-    return Ledger(parts=_parts(rows), break_ns=breaks, calls=len(middle))
+    breaks, overheads = ({break_id: round(ns / count) for break_id, ns in sums.items()} for sums in (price, overhead))
+    return Ledger(parts=_parts(rows), break_ns=breaks, calls=len(middle), overhead_ns=overheads)
+
+
+def entries_of(calls: Sequence[CallTrace]) -> dict[str, float]:
+    """How often a call enters each graph.
+
+    Args:
+        calls: Clock readings; calls that entered no graph are left out.
+
+    Returns:
+        The median by graph id; a graph that no call entered is absent.
+    """
+    counts = [Counter(visit.graph_id for visit in call.visits) for call in calls if call.visits]
+    return {graph_id: float(median(count[graph_id] for count in counts)) for graph_id in dict.fromkeys(chain.from_iterable(counts))}
 
 
 def _middle_half(calls: list[CallTrace]) -> list[CallTrace]:
@@ -162,7 +182,9 @@ def _middle_half(calls: list[CallTrace]) -> list[CallTrace]:
     return ranked[quarter : len(ranked) - quarter]
 
 
-def _book_gaps(call: CallTrace, around: Surroundings, book: _Book, price: defaultdict[str, float]) -> None:
+def _book_gaps(
+    call: CallTrace, around: Surroundings, book: _Book, price: defaultdict[str, float], overhead: defaultdict[str, float]
+) -> None:
     """The time outside the graphs: ahead of each, and after the last."""
     left = call.started_ns
     for number, visit in enumerate(call.visits):
@@ -175,6 +197,7 @@ def _book_gaps(call: CallTrace, around: Surroundings, book: _Book, price: defaul
         book[graph_id, "eager"] += gap - guards
         if broken is not None:  # before the first graph, guards run with or without the break
             price[broken] += gap if number else gap - guards
+            overhead[broken] += guards if number else 0
         left = visit.left_ns
     last, tail = call.visits[-1].graph_id, call.ended_ns - left
     guards = min(around.last_lookup_ns, tail) if around.has_python_after else tail
@@ -182,6 +205,7 @@ def _book_gaps(call: CallTrace, around: Surroundings, book: _Book, price: defaul
     book[last, "eager"] += tail - guards
     if around.last_break is not None:
         price[around.last_break] += tail
+        overhead[around.last_break] += guards
 
 
 def _book_insides(call: CallTrace, around: Surroundings, book: _Book) -> None:
@@ -242,13 +266,12 @@ def ledger_from_logs(capture: Capture) -> tuple[LedgerPart, ...]:
         Rows for `bind`, `run`, `output` and `eager`, with shares of their sum; empty when nothing ran, or when the latest
         calls do not show how the time of each session was split.
     """
-    calls = call_time(capture).calls
-    if not calls:
-        return ()
+    by_graph = calls_by_graph(capture)
     times = {graph_id: time for graph_id, time in graph_times(capture).items() if time.calls}
     splits = _splits(capture)
     rows: dict[tuple[str, LedgerPartName], int] = {}
     for graph_id, time in times.items():
+        calls = by_graph[graph_id]
         if time.ort_ns and graph_id not in splits:
             return ()
         bind, run, output = splits.get(graph_id, (0.0, 0.0, 0.0))
@@ -285,11 +308,13 @@ def totals_of(parts: Iterable[LedgerPart]) -> LedgerTotals | None:
         Sums over the graphs; None without rows, or when they hold no time.
     """
     sums: defaultdict[LedgerPartName, int] = defaultdict(int)
-    for row in parts:
+    rows = tuple(parts)
+    for row in rows:
         sums[row.part] += row.ns
     total = sum(sums.values())
     if not total:
         return None
     ns = {part: sums[part] for part in PARTS if part in sums}
     share = {part: value / total for part, value in ns.items()}
-    return LedgerTotals(ns=ns, share=share, total_ns=total, is_measured="residual" in ns)
+    graph_ids = tuple(dict.fromkeys(row.graph_id for row in rows))
+    return LedgerTotals(ns=ns, share=share, total_ns=total, is_measured="residual" in ns, graph_ids=graph_ids)

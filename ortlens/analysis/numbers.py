@@ -7,7 +7,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ortlens.trace.records import Capture, Numeric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallNumbers:
+    """The verdict on a call as a whole: its results, what it wrote, its gradients.
+
+    Attributes:
+        right: Parts that match PyTorch.
+        wrong: Parts that differ.
+        unchecked: Parts without a verdict.
+        note: Why the first of these has none.
+    """
+
+    right: int
+    wrong: tuple[Numeric, ...]
+    unchecked: int
+    note: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,14 +34,15 @@ class Numbers:
     """The verdict on the numbers of a capture.
 
     Attributes:
-        right: Values that were compared and are right.
-        wrong: Values that were compared and are wrong.
+        right: Values inside partitions that were compared and are right.
+        wrong: Values inside partitions that were compared and are wrong.
         unchecked: Reasons why values were not compared, and how many, the most frequent first.
-        first: The first value that is wrong, in the order of the graph; None when none is.
+        first: The first of them that is wrong, in the order of the graph; None when none is.
         origins: Values that are the first to hold NaN or infinities.
         per_op: Whether operators were compared one by one, each on PyTorch's inputs.
         partitions: Partitions that the values are from.
         eager_nodes: Nodes that PyTorch runs, which need no comparison.
+        call: The verdict on the call as a whole; None when it was not compared.
     """
 
     right: int
@@ -33,6 +53,7 @@ class Numbers:
     per_op: bool
     partitions: int
     eager_nodes: int
+    call: CallNumbers | None = None
 
     @property
     def compared(self) -> int:
@@ -49,9 +70,9 @@ def numbers_of(capture: Capture) -> Numbers | None:
     Returns:
         The verdict; None when nothing was compared, which is no verdict at all.
     """
-    rows = capture.numerics
-    if not rows:
+    if not capture.numerics:
         return None
+    rows = [row for row in capture.numerics if row.scope != "call"]
     reasons = Counter(row.note.partition(";")[0] or "no reason was recorded" for row in rows if row.ok is None)
     return Numbers(
         right=sum(row.ok is True for row in rows),
@@ -62,4 +83,17 @@ def numbers_of(capture: Capture) -> Numbers | None:
         per_op=any(row.scope == "op" for row in rows),
         partitions=len({row.partition_id for row in rows}),
         eager_nodes=len(capture.fallbacks),
+        call=_call_of([row for row in capture.numerics if row.scope == "call"]),
+    )
+
+
+def _call_of(rows: Sequence[Numeric]) -> CallNumbers | None:
+    if not rows:
+        return None
+    unchecked = [row for row in rows if row.ok is None]
+    return CallNumbers(
+        right=sum(row.ok is True for row in rows),
+        wrong=tuple(row for row in rows if row.ok is False),
+        unchecked=len(unchecked),
+        note=next((row.note.partition(";")[0] for row in unchecked), ""),
     )

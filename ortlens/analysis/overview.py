@@ -14,10 +14,12 @@ from ortlens.analysis.timing import (
     PhaseTime,
     SessionCost,
     call_time,
+    call_times,
     compile_phases,
     compile_total_ns,
     fallback_ns,
     graph_times,
+    price_of,
     slowest_sessions,
 )
 
@@ -94,7 +96,9 @@ class Overview:
         graphs: Every graph, in order.
         sessions: Every session, slowest first.
         session_ns: Time of all sessions together.
-        call: What one call costs, by the logs of all calls.
+        call: What one call of the function compiled first costs, by the logs of all calls.
+        calls: The same for every function that was called.
+        spread: Median of the measured calls over the shortest; from 1.5 on the machine was busy. None where it is not known.
         ledger: Where the wall time of a call went, all graphs together; None when nothing ran.
         compile_ns: Time of all compilations together.
         phases: The same by phase.
@@ -113,10 +117,20 @@ class Overview:
     sessions: tuple[SessionCost, ...]
     session_ns: int
     call: CallTime
+    calls: tuple[CallTime, ...]
+    spread: float | None
     ledger: LedgerTotals | None
     compile_ns: int
     phases: tuple[PhaseTime, ...]
     findings: tuple[Finding, ...]
+
+
+def _spread(capture: Capture) -> float | None:
+    try:
+        value = float(capture.environment.get("ledger_spread", ""))
+    except ValueError:
+        return None
+    return value if 1 <= value < float("inf") else None
 
 
 def overview_of(capture: Capture) -> Overview:
@@ -133,7 +147,7 @@ def overview_of(capture: Capture) -> Overview:
         backend=capture.backend,
         graph_count=compilation_count(capture.graphs),
         break_occurrences=sum(item.occurrences for item in capture.breaks),
-        breaks=tuple(sorted(capture.breaks, key=lambda item: (-(item.cost_ns or 0), -item.occurrences))),
+        breaks=tuple(sorted(capture.breaks, key=lambda item: (-(price_of(item) or 0), -item.occurrences))),
         recompiles=capture.recompiles,
         coverage=coverage_of(capture),
         fallbacks=fallback_groups(capture),
@@ -141,6 +155,8 @@ def overview_of(capture: Capture) -> Overview:
         sessions=slowest_sessions(capture),
         session_ns=sum(session.total_ns for session in capture.sessions),
         call=call_time(capture),
+        calls=call_times(capture),
+        spread=_spread(capture),
         ledger=totals_of(capture.ledger),
         compile_ns=compile_total_ns(capture),
         phases=compile_phases(capture),

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from ortlens.analysis.coverage import code_key
 
 if TYPE_CHECKING:
-    from ortlens.trace.records import Capture, Run, Session
+    from collections.abc import Mapping
+
+    from ortlens.trace.records import Break, Capture, Graph, Run, Session
 
 PHASES = ("dynamo", "aot", "partition", "convert", "optimize", "session")
 """Phases of a compilation in their order; each is the column `<phase>_ns` of the graphs."""
@@ -67,11 +69,12 @@ class CallTime:
     """What one call costs.
 
     Attributes:
-        calls: Calls of the function that was compiled first; 0 when no call was seen.
-        function: Name of that function.
-        ort_ns: ONNX Runtime's time per call, all graphs together.
+        calls: Calls of one compiled function; 0 when no call was seen.
+        function: Its name.
+        ort_ns: ONNX Runtime's time per call, all its graphs together.
         eager_ns: Time per call of the nodes that PyTorch runs.
         foreign_ns: Time per call in the graphs of another backend.
+        graph_ids: The graphs that its calls led to.
     """
 
     calls: int
@@ -79,11 +82,15 @@ class CallTime:
     ort_ns: int
     eager_ns: int
     foreign_ns: int
+    graph_ids: tuple[str, ...] = ()
 
     @property
     def total_ns(self) -> int:
         """All recorded parts together; guards and Python around them are not in it."""
         return self.ort_ns + self.eager_ns + self.foreign_ns
+
+
+_NO_CALLS = CallTime(calls=0, function=None, ort_ns=0, eager_ns=0, foreign_ns=0)
 
 
 def graph_times(capture: Capture) -> dict[str, GraphTime]:
@@ -138,11 +145,50 @@ def _extrapolated(kept: list[Run]) -> tuple[int, int]:
     return calls, round(sum(run.total_ns for run in kept) * calls / len(kept))
 
 
-def call_time(capture: Capture) -> CallTime:
-    """What one call of the compiled function costs on average.
+def call_times(capture: Capture) -> tuple[CallTime, ...]:
+    """What one call of each compiled function costs on average.
 
-    A call runs through several graphs, and through inner ones more than once. The function compiled first is the one
-    that the user called, so all recorded time is divided by the calls of its graphs, versions added up.
+    A call runs through several graphs, and through inner ones more than once. Of the graphs that calls of one function led to, those
+    that were compiled first show how often it was called, versions added up.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        One entry per function that was called, in the order of compilation.
+    """
+    times = graph_times(capture)
+    members: dict[str | None, list[Graph]] = defaultdict(list)
+    target_of = _target_of(capture)
+    for graph in capture.graphs:
+        members[target_of[graph.graph_id]].append(graph)
+    return tuple(time for graphs in members.values() if (time := _call_time(graphs, times)) is not None)
+
+
+def _target_of(capture: Capture) -> dict[str, str | None]:
+    """The compiled function of each graph: a backward graph, which is compiled later, has that of its forward graph."""
+    known = {graph.compile_id: graph.target for graph in capture.graphs if graph.target is not None}
+    return {graph.graph_id: graph.target or (known.get(graph.compile_id) if graph.compile_id else None) for graph in capture.graphs}
+
+
+def _call_time(graphs: list[Graph], times: Mapping[str, GraphTime]) -> CallTime | None:
+    entry = next((graph for graph in graphs if times[graph.graph_id].calls), None)
+    if entry is None:
+        return None
+    calls = sum(times[graph.graph_id].calls for graph in graphs if code_key(graph) == code_key(entry))
+    own = [times[graph.graph_id] for graph in graphs]
+    return CallTime(
+        calls=calls,
+        function=entry.target or entry.name,
+        ort_ns=round(sum(time.ort_ns for time in own) / calls),
+        eager_ns=round(sum(time.eager_ns for time in own) / calls),
+        foreign_ns=round(sum(time.foreign_ns for time in own) / calls),
+        graph_ids=tuple(graph.graph_id for graph in graphs),
+    )
+
+
+def call_time(capture: Capture) -> CallTime:
+    """What one call of the function that was compiled first costs on average.
 
     Args:
         capture: Any capture.
@@ -150,22 +196,47 @@ def call_time(capture: Capture) -> CallTime:
     Returns:
         The mean per call; all zero when no call was seen.
     """
-    times = graph_times(capture)
-    entry = next((graph for graph in capture.graphs if times[graph.graph_id].calls), None)
-    if entry is None:
-        return CallTime(calls=0, function=None, ort_ns=0, eager_ns=0, foreign_ns=0)
-    calls = sum(times[graph.graph_id].calls for graph in capture.graphs if code_key(graph) == code_key(entry))
-    return CallTime(
-        calls=calls,
-        function=entry.name,
-        ort_ns=round(sum(time.ort_ns for time in times.values()) / calls),
-        eager_ns=round(sum(time.eager_ns for time in times.values()) / calls),
-        foreign_ns=round(sum(time.foreign_ns for time in times.values()) / calls),
-    )
+    return next(iter(call_times(capture)), _NO_CALLS)
+
+
+def calls_by_graph(capture: Capture) -> dict[str, int]:
+    """How often the function of each graph was called.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        Calls by graph id; a graph whose function was never called is absent.
+    """
+    return {graph_id: time.calls for time in call_times(capture) for graph_id in time.graph_ids}
+
+
+def price_of(item: Break) -> int | None:
+    """What removing a break would save per call.
+
+    Args:
+        item: The break.
+
+    Returns:
+        Its overhead, in ns; in a capture that does not tell it apart, all the time between the graphs. None where none was measured.
+    """
+    return item.cost_ns if item.overhead_ns is None else item.overhead_ns
+
+
+def own_code_ns(item: Break) -> int:
+    """What the program itself does between the graphs that a break parts, per call.
+
+    Args:
+        item: The break.
+
+    Returns:
+        Nanoseconds, which stay when the break goes; 0 where it is not known.
+    """
+    return 0 if item.cost_ns is None or item.overhead_ns is None else max(item.cost_ns - item.overhead_ns, 0)
 
 
 def fallback_ns(capture: Capture) -> dict[tuple[str, str], float]:
-    """What each node that PyTorch runs takes per call of the model.
+    """What each node that PyTorch runs takes per call of its function.
 
     Args:
         capture: Any capture.
@@ -176,8 +247,8 @@ def fallback_ns(capture: Capture) -> dict[tuple[str, str], float]:
     """
     if any(row.call_ns is not None for row in capture.fallbacks):
         return {(row.graph_id, row.node): float(row.call_ns or 0) for row in capture.fallbacks}
-    calls = call_time(capture).calls
-    return {(row.graph_id, row.node): row.total_ns / calls for row in capture.fallbacks if calls}
+    calls = calls_by_graph(capture)
+    return {(row.graph_id, row.node): row.total_ns / calls[row.graph_id] for row in capture.fallbacks if row.graph_id in calls}
 
 
 def slowest_sessions(capture: Capture) -> tuple[SessionCost, ...]:

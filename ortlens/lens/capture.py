@@ -36,8 +36,7 @@ class _CaptureLens(Lens):
 
     @contextlib.contextmanager
     def _entered(self, module: Any) -> Iterator[None]:
-        self._note(module)
-        with self._watch.backend_at_work():
+        with self._compiling(module):
             yield
 
 

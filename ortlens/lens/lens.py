@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,8 @@ from ortlens.lens.dynamo.listener import DynamoWatch
 from ortlens.lens.environment import chosen_options, environment
 from ortlens.lens.explain_output import ExplainOutput, reason_from_break
 from ortlens.lens.export_names import TargetNames, graph_to_export, names_of
-from ortlens.lens.measuring.ledger_pass import LedgerPass
+from ortlens.lens.measuring.against_torch import AgainstTorch
+from ortlens.lens.measuring.ledger_pass import MAX_CALLS, MEASURE_NS, LedgerPass
 from ortlens.lens.other_backends import recorded, resolve_backend
 from ortlens.lens.targets import CompiledTargets
 from ortlens.trace import records as r
@@ -25,7 +26,7 @@ from ortlens.views.capture_view import CaptureView
 if TYPE_CHECKING:
     import os
     import pathlib
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pandas as pd
     import torch.fx
@@ -73,6 +74,7 @@ class Lens(CaptureView):
         self.name = name or ""
         self._recorder = Recorder()
         self._modules: list[torch.fx.GraphModule] = []
+        self._originals: dict[str | None, torch.fx.GraphModule] = {}  # the same by compile id
         self._backend_name, self._ort, self._foreign = resolve_backend(backend, options)
         if dry_run and self._ort is None:
             raise UsageError(f"a dry run needs the ortlens backend, not {backend!r}")
@@ -83,6 +85,10 @@ class Lens(CaptureView):
         self._names = TargetNames()
         self._targets = CompiledTargets(self._recorder, dry_run=dry_run)
         self._watch = DynamoWatch(self._recorder, self._claims)
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Lens:
+        """A copied model is recorded by the same lens: `copy.deepcopy` of what `torch.compile` returns copies its backend, too."""
+        return self
 
     def __call__(self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
         """Compile a Dynamo graph with the wrapped backend; called by `torch.compile`.
@@ -95,10 +101,9 @@ class Lens(CaptureView):
         Returns:
             A callable of the same inputs.
         """
-        self._note(graph_module)
         token = CURRENT.set(self._recorder)
         try:
-            with self._watch.backend_at_work() as compile_id:
+            with self._compiling(graph_module) as compile_id:
                 if self._ort is not None:
                     backend = self._backend_for(kwargs.get("options"))
                     return backend(graph_module, example_inputs, dry_run=self._dry_run)
@@ -107,9 +112,18 @@ class Lens(CaptureView):
         finally:
             CURRENT.reset(token)
 
-    def _note(self, graph_module: torch.fx.GraphModule) -> None:
+    @contextlib.contextmanager
+    def _compiling(self, graph_module: torch.fx.GraphModule) -> Iterator[str | None]:
+        """Note what is being compiled, while it is; gives Dynamo's id of the compilation."""
         self._modules.append(graph_module)
-        self._targets.note_compilation()
+        target = self._targets.note_compilation()
+        with self._watch.backend_at_work() as compile_id:
+            self._originals[compile_id] = graph_module
+            known = {graph.graph_id for graph in self._recorder.records(r.Graph)}
+            yield compile_id
+        for graph in self._recorder.records(r.Graph):
+            if graph.graph_id not in known:
+                self._recorder.amend(r.Graph, graph.graph_id, target=target)
 
     def call_target(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call the first callable that was compiled through this lens.
@@ -164,10 +178,29 @@ class Lens(CaptureView):
             What the last call returned.
         """
         ledger = LedgerPass(self._recorder, self._watch, self.live_graphs)
-        result = ledger.measure(call, **limits)
+        most = limits.pop("max_calls", MAX_CALLS)
+        if self._ort is not None and most > 1:  # the call that is observed counts as one of them
+            AgainstTorch(self._recorder, self.live_graphs(), self._originals).run(call)
+            most -= 1
+        result = ledger.measure(call, max_calls=most, **limits)
         if ledger.averaged:
             self._facts["ledger_calls"] = str(ledger.averaged)
+            if ledger.spread:
+                self._facts["ledger_spread"] = f"{ledger.spread:.2f}"
+        if limits.get("budget_ns", MEASURE_NS) is not None:  # else the caller counts the calls
+            self._try_without_guards(call)
         return result
+
+    def _try_without_guards(self, call: Callable[[], Any]) -> None:
+        """Where entering several graphs takes much of a call, measure how much of that is guards."""
+        from ortlens.lens.measuring.call_trials import GUARDS_NS, GUARDS_SHARE
+        from ortlens.lens.measuring.probes import guards_trial
+
+        by_dynamo = {graph.graph_id for graph in self._recorder.records(r.Graph) if graph.compile_id}  # an exported program has no guards
+        parts = self._recorder.records(r.LedgerPart)
+        entering = [part.ns for part in parts if part.part == "guards" and part.graph_id in by_dynamo]
+        if len(entering) > 1 and sum(entering) >= max(GUARDS_NS, GUARDS_SHARE * sum(part.ns for part in parts)):
+            guards_trial(self._recorder, call, MEASURE_NS)
 
     def probe(self, *args: Any, **kwargs: Any) -> pd.DataFrame:
         """Measure what changes would bring. Each is made beside the compiled code, which stays as it is.
@@ -192,25 +225,26 @@ class Lens(CaptureView):
         return self.findings
 
     def verify(self, *args: Any, per_op: bool = False, atol: Any = None, rtol: Any = None, **kwargs: Any) -> pd.DataFrame:
-        """Compare ONNX Runtime's results with PyTorch's: the outputs of every partition, and every value inside it.
+        """Compare ONNX Runtime's results with PyTorch's: the call as a whole, the outputs of every partition, and every value inside it.
 
-        Calls the compiled target once, or twice if the call compiled something. This is a real call, with its effects on buffers and
-        gradients, but it is not recorded, and torch's random state is restored. Each partition gets the same inputs on both sides. A run in
-        double precision decides: a value beyond the tolerance is still ok if ONNX Runtime is about as close to it as PyTorch is. Nodes that
-        stay in PyTorch are not compared. Memory: the values inside a partition once (in groups of 1 GiB), and PyTorch's activations once
-        more and in double precision.
+        Calls the compiled target, and the target itself, from the same inputs, state and random seed: results, written tensors, shared
+        memory, the random state and, if gradients are enabled, gradients are compared. Inputs, weights, buffers, gradients and Python
+        attributes are put back afterwards, and nothing is recorded as a call. Inside, each partition gets the same inputs on both sides.
+        A run in double precision decides: a value beyond the tolerance is still ok if ONNX Runtime is about as close to it as PyTorch is.
+        Memory: a copy of inputs, weights and buffers, the values inside a partition once (in groups of 1 GiB), and PyTorch's activations
+        once more and in double precision.
 
         Args:
             *args: Positional arguments of the target.
-            per_op: Instead check each operator by itself, on PyTorch's inputs, so that errors do not add up.
+            per_op: Instead check each operator by itself, on PyTorch's inputs, so that errors do not add up; the call is not compared.
             atol: Absolute tolerance: a number, or a mapping from torch dtypes to numbers. None: 1e-7 for float32, see the docs. If you set
                 a tolerance, a difference beyond it is never accepted as rounding.
             rtol: Likewise, relative to the larger of the element and the value's root mean square. None: 1e-5 for float32.
             **kwargs: Keyword arguments of the target.
 
         Returns:
-            The frame `numerics`, one row per value, in the order of the graph; empty when ONNX Runtime runs nothing. `ok` is empty
-            for a value that was not compared; `note` says why.
+            The frame `numerics`, one row per value, in the order of the graph, then the parts of the call, with scope `call`. `ok` is
+            empty for what was not compared; `note` says why.
 
         Raises:
             UsageError: There is nothing to verify (another backend, a dry run, nothing compiled yet), or an option is wrong.
@@ -221,8 +255,7 @@ class Lens(CaptureView):
         given = {name: value for name, value in (("per_op", per_op or None), ("atol", atol), ("rtol", rtol)) if value is not None}
         self._backend_for(None)
         self._targets.refuse_ambiguous(given)
-        call = functools.partial(self.call_target, args, kwargs)
-        Verification(self._recorder, self.live_graphs, Tolerances(atol, rtol), per_op=per_op).run(call)
+        Verification(self._recorder, self._targets, Tolerances(atol, rtol), per_op=per_op).run(args, kwargs)
         return self.numerics
 
     def live_graphs(self) -> tuple[CompiledGraph, ...]:

@@ -34,16 +34,29 @@ class CompiledTargets:
             dry_run: Whether nothing was run, so that nothing can be called.
         """
         self.callables: list[tuple[object, Callable[..., Any]]] = []
+        self._names: list[str] = []  # of the callables, each different
         self.grad_modes: set[bool] = set()
         self._recorder = recorder
         self._dry_run = dry_run
 
-    def note_compilation(self) -> None:
-        """Note the function that Dynamo is compiling now."""
+    def note_compilation(self) -> str | None:
+        """Note the function that Dynamo is compiling now.
+
+        Returns:
+            Its name, with a number if another one has the same; None if it is not known.
+        """
         self.grad_modes.add(torch.is_grad_enabled())
         found = _torch.compiled_callable()
-        if found is not None and all(known is not found[0] and known != found[0] for known, _ in self.callables):
-            self.callables.append(found)
+        if found is None:
+            return None
+        for place, (known, _) in enumerate(self.callables):
+            if known is found[0] or known == found[0]:
+                return self._names[place]
+        self.callables.append(found)
+        name = _name_of(found[0])
+        count = sum(1 for known, _ in self.callables if _name_of(known) == name)
+        self._names.append(name if count == 1 else f"{name} ({count})")
+        return self._names[-1]
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call the first target.
@@ -87,3 +100,11 @@ class CompiledTargets:
             raise UsageError(
                 f"the target takes an argument {clash!r} too; pass it by its place, and leave out the option {clash!r} of verify()"
             )
+
+
+def _name_of(target: object) -> str:
+    wrapped = inspect.unwrap(target) if callable(target) else target
+    owner = getattr(wrapped, "__self__", wrapped)
+    if isinstance(owner, torch.nn.Module):
+        return type(owner).__name__
+    return getattr(wrapped, "__name__", type(wrapped).__name__)

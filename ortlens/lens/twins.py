@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.runtime.call import Output
+    from ortlens.backend.runtime.failures import Verdict
     from ortlens.backend.runtime.session_info import SessionInfo
     from ortlens.backend.runtime.threads import ThreadChoice
+    from ortlens.backend.runtime.turns import Comparison
 
 
 class WeightChanged(Exception):  # noqa: N818 - reports a state, not a mistake
@@ -49,9 +51,11 @@ class Unrecorded:
 
     Attributes:
         options: Options of the runner.
+        trials: None: what is measured is not tried once more.
     """
 
     options: OrtBackendOptions
+    trials: None = None
 
     def session_made(self, runner: PartitionRunner, info: SessionInfo) -> RunLog:
         """Give a log that belongs to no capture.
@@ -66,12 +70,37 @@ class Unrecorded:
         del runner, info
         return RunLog(None, None)
 
-    def run_failed(self, runner: PartitionRunner, error: Exception) -> None:
+    def run_failed(self, runner: PartitionRunner, error: Exception, verdict: Verdict) -> None:
         """Ignore a failure, which `on_error="raise"` raises anyway.
 
         Args:
             runner: The partition's.
             error: The exception that ONNX Runtime raised.
+            verdict: What the failure ends.
+        """
+
+    def session_dropped(self, runner: PartitionRunner) -> None:
+        """Ignore the end of a session.
+
+        Args:
+            runner: The partition's.
+        """
+
+    def left_to_torch(self, runner: PartitionRunner, compared: Comparison) -> None:
+        """Ignore the result of a trial, which is never made.
+
+        Args:
+            runner: The partition's.
+            compared: ONNX Runtime against PyTorch.
+        """
+
+    def written_unseen(self, runner: PartitionRunner, names: Sequence[str], calls: int) -> None:
+        """Ignore changed weights; the runner that serves the user reports them.
+
+        Args:
+            runner: The partition's.
+            names: The inputs of the partition whose weights changed.
+            calls: After how many calls every change is noticed.
         """
 
 

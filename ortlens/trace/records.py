@@ -31,7 +31,7 @@ Severity: TypeAlias = Literal["error", "warning", "info"]
 NodeKind: TypeAlias = Literal["compute", "size", "effect"]
 LedgerPartName: TypeAlias = Literal["guards", "bind", "run", "output", "eager", "residual"]
 SessionCause: TypeAlias = Literal["first", "sizes", "weights"]
-NumericScope: TypeAlias = Literal["output", "value", "op"]
+NumericScope: TypeAlias = Literal["output", "value", "op", "call"]
 
 
 def column(meaning: str, *, unit: str = "", default: object = MISSING) -> Any:  # noqa: ANN401 - a field() in disguise
@@ -77,6 +77,23 @@ class Graph:
     input_sizes: tuple[int, ...] = column("Bytes of each of these inputs; hints stand in for symbolic sizes.", default=())
     weights: tuple[str, ...] = column("Those of these inputs that are parameters or buffers.", default=())
     min_partition_nodes: int = column("Partitions with fewer compute nodes were left to PyTorch.", default=1)
+    target: str | None = column(
+        "The compiled function or module whose call led to it; several of one name are numbered. Empty where it is not known.", default=None
+    )
+    entries_per_call: float | None = column(
+        "How often a call of the model enters it, counted in the calls that were measured, as their median; empty where none was.",
+        default=None,
+    )
+    ort_ns: int | None = column(
+        "One entry as compiled, with the copies back into inputs that it changes; the shortest, timed in turns with `torch_ns`. Empty "
+        "where not timed.",
+        unit="ns",
+        default=None,
+    )
+    torch_ns: int | None = column("One entry in PyTorch, operator by operator as the program wrote it.", unit="ns", default=None)
+    is_slower: bool | None = column(
+        "Whether it is slower as compiled: in three of four pairs, and by 3 % at least; empty where not timed.", default=None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +113,13 @@ class Break:
     occurrences: int = column("How many graph boundaries this break makes; at least 1.", default=1)
     compile_ids: tuple[str, ...] = column("Compilations that ran into it.", default=())
     cost_ns: int | None = column(
-        "What the break costs per call: the time between the graphs that it parts, guards and Python included; what a larger graph would "
-        "save is not in it. Empty where it was not measured.",
+        "Time per call between the graphs that the break parts: its overhead, and the Python there, which is the program's own code and "
+        "what leads to it. Empty where it was not measured.",
+        unit="ns",
+        default=None,
+    )
+    overhead_ns: int | None = column(
+        "Of that, what goes with the break: Dynamo's look-up, guards and gathering of inputs. What a larger graph would save is not in it.",
         unit="ns",
         default=None,
     )
@@ -154,6 +176,7 @@ class Node:
         "an origin and it has that of a neighbour.",
         default=(),
     )
+    onnx_ops: tuple[str, ...] = column("Operators of these ONNX nodes, in the same order.", default=())
     items: tuple[str, ...] = column("Names of the items that are taken of the tuple it makes; empty where it makes none.", default=())
     item_sizes: tuple[int, ...] = column("Bytes of each of these items.", default=())
     item_outputs: tuple[str, ...] = column("Those of these items that the graph returns.", default=())
@@ -175,6 +198,15 @@ class Partition:
     weight_bytes: int | None = column("Bytes of parameters and buffers it reads.", unit="bytes", default=None)
     flops: int | None = column("Floating-point operations per call by PyTorch's flop counter.", unit="flops", default=None)
     model_id: str | None = column("The ONNX model made from it.", default=None)
+    ort_ns: int | None = column(
+        "One run in ONNX Runtime, binding and outputs included; the shortest, timed in turns with `torch_ns`. Empty where not timed.",
+        unit="ns",
+        default=None,
+    )
+    torch_ns: int | None = column("One run of the same nodes in PyTorch, on the same inputs.", unit="ns", default=None)
+    is_slower: bool | None = column(
+        "Whether ONNX Runtime is slower: in three of four pairs, and by 3 % at least; empty where not timed.", default=None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,6 +282,9 @@ class Session:
         unit="bytes",
         default=None,
     )
+    table_bytes: int | None = column(
+        "Bytes of weights that stay inputs because the model only looks them up, as embeddings.", unit="bytes", default=None
+    )
     arena_bytes: int | None = column(
         "Peak of what ONNX Runtime's allocators held for activations while profiled; empty where not profiled.", unit="bytes", default=None
     )
@@ -291,7 +326,11 @@ class Kernel:
     total_ns: int = column("Time, rescaled from its profiled share to the unprofiled total.", unit="ns", default=0)
     mean_ns: int | None = column("The same per call.", unit="ns", default=None)
     share: float | None = column("Share of the session's kernel time, 0 to 1.", default=None)
-    node: str | None = column("FX node it came from; of several, the one that makes its output.", default=None)
+    node: str | None = column(
+        "FX node that its time is charged to; of several, the one with the most floating-point operations, else the one that makes its "
+        "output. `nodes` has all.",
+        default=None,
+    )
     module: str | None = column("nn.Module path it came from.", default=None)
     file: str | None = column("File of the user line.", default=None)
     line: int | None = column("Number of the user line.", default=None)
@@ -306,8 +345,8 @@ class Kernel:
 class Numeric:
     """One compared value: ONNX Runtime against PyTorch."""
 
-    partition_id: str = column("Partition the value is in.")
-    node: str = column("FX node that makes the value.")
+    partition_id: str | None = column("Partition the value is in; empty for a part of the whole call.", default=None)
+    node: str = column("FX node that makes the value; for scope `call` the name of the part, as `result[0]` or `x after the call`.")
     onnx_value: str | None = column("Name of the value in the ONNX model.", default=None)
     max_abs: float | None = column("Largest absolute difference.", default=None)
     max_rel: float | None = column(
@@ -317,7 +356,9 @@ class Numeric:
     first_divergence: bool = column("True for the first value, in graph order, that is out of tolerance.", default=False)
     closer_to_fp64: str | None = column("Which side is closer to a double-precision run: `ort`, `eager`, `equal`.", default=None)
     scope: NumericScope = column(
-        "What was compared: an `output` of the session that runs, a `value` inside it, or one `op` converted on its own.", default="value"
+        "What was compared: an `output` of the session that runs, a `value` inside it, one `op` converted on its own, or a part of the "
+        "whole `call`: a result, what it wrote, a gradient, the random state.",
+        default="value",
     )
     atol: float | None = column("Largest absolute difference that was let pass.", default=None)
     rtol: float | None = column("The same, relative to the value.", default=None)
@@ -353,9 +394,9 @@ class LedgerPart:
 
     graph_id: str = column("Graph that was called.")
     part: LedgerPartName = column(
-        "`guards` Dynamo's look-up, guards and wrappers; `bind`, `run` and `output` of its sessions, `run` the whole graph under another "
-        "backend; `eager` its nodes that PyTorch ran, and Python between graphs; `residual` what is left. Where no call was measured, "
-        "`guards` and `residual` are absent."
+        "`guards` entering compiled code: Dynamo's look-up and guards, AOTAutograd's wrappers, cold caches; `bind`, `run` and `output` of "
+        "its sessions, `run` the whole graph under another backend; `eager` its nodes that PyTorch ran, and Python between graphs; "
+        "`residual` what is left. Where no call was measured, `guards` and `residual` are absent."
     )
     ns: int = column("Time of the part per call of the model, over all entries of the graph.", unit="ns")
     share: float = column(

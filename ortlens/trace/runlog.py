@@ -132,6 +132,12 @@ class RunLog:
             with self._lock:  # against a reader that drains too; once in half a ring
                 shard.drain()
 
+    def forget(self) -> None:
+        """Drop every call so far. No thread may be recording a call at the same time."""
+        with self._lock:
+            self._calls = itertools.count()
+            self._shards.clear()
+
     def stats(self) -> RunStats:
         """Figures over every call so far.
 

@@ -12,6 +12,8 @@ from torch import nn
 import ortlens
 from ortlens import Lens
 from ortlens.analysis.ledger import totals_of
+from ortlens.analysis.overview import overview_of
+from ortlens.analysis.timing import own_code_ns, price_of
 from ortlens.demo import _model_and_tokens
 from ortlens.lens.dynamo import listener
 
@@ -114,6 +116,22 @@ def quick(milliseconds: float) -> None:
 @torch.compiler.disable
 def slow(milliseconds: float) -> None:
     burn(milliseconds)
+
+
+def test_work_of_the_program_between_the_graphs_is_no_overhead_of_the_break() -> None:
+    def works(x: torch.Tensor) -> torch.Tensor:
+        x = x.sin()
+        slow(3.0)
+        return x.cos()
+
+    lens = ortlens.explain(works, backend="eager", calls=24)(X)
+    (item,) = lens.captured().breaks
+    assert cost(item) > 3_000_000
+    assert 0 < (item.overhead_ns or 0) < 1_000_000
+    (shown,) = overview_of(lens.captured()).breaks
+    assert price_of(shown) == item.overhead_ns
+    assert own_code_ns(shown) > 2_500_000
+    assert "besides" in " ".join(lens.summary().split())
 
 
 def test_a_loop_that_pytorch_gives_up_is_priced_by_the_gaps() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortlens import Lens
+from ortlens.backend.runtime import runner
 from tests.integration.against_eager import assert_same, same_as_eager
 
 if TYPE_CHECKING:
@@ -83,6 +84,33 @@ def test_static_shapes_make_a_session_each() -> None:
     capture = same_as_eager(lambda x: x.relu() + 1, *_vectors(3, 4, 5, 4, 3), dynamic=False)
     assert sorted(session.input_signature for session in capture.sessions) == ["f32[3]", "f32[4]", "f32[5]"]
     assert sorted(session.calls for session in capture.sessions) == [1, 2, 2]
+
+
+def test_fixed_sizes_keep_a_bounded_number_of_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "MAX_SIZE_SESSIONS", 3)
+    lens = Lens(options={"export_options": {"dynamic_shapes": False}})
+    compiled = torch.compile(lambda x: x.relu() + 1, backend=lens, dynamic=True)
+    for size in (3, 4, 5, 3, 6, 3, 4):  # 6 ends the session for 4, the one that was not used for longest, and 4 that for 5
+        torch.testing.assert_close(compiled(torch.ones(size)), torch.ones(size) + 1)
+    capture = lens.captured()
+    assert [session.calls for session in capture.sessions] == [3, 1, 1, 1, 1]
+    (graph,) = lens._recorder.live
+    sessions = graph.runners[0].sessions  # type: ignore[attr-defined]  # a compiled graph
+    assert [list(info.dimensions.values()) for info in sessions] == [[6], [3], [4]]
+    (finding,) = capture.findings
+    assert (finding.rule, finding.subject) == ("session_dropped", "p0")
+
+
+def test_statistics_that_are_inputs_keep_their_sizes() -> None:
+    """Batch normalisation returns its statistics in another shape, which must not become that of the inputs."""
+    mean, variance = torch.linspace(-1, 1, 3), torch.linspace(1, 2, 3)
+
+    def normalised(x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.batch_norm(x, mean, variance)
+
+    capture = same_as_eager(normalised, *[(torch.rand(rows, 3, 4), mean, variance) for rows in (2, 5, 6)], dynamic=True)
+    assert not capture.findings
+    assert [session.calls for session in capture.sessions] == [3]
 
 
 def test_symbolic_numbers_as_arguments_and_results() -> None:

@@ -388,3 +388,22 @@ def test_a_model_that_returns_a_value_and_a_view_of_it(tmp_path: Path) -> None:
     got = run_bare(path, {"x": x})
     for made, expected in zip(got.values(), Both()(x), strict=True):
         torch.testing.assert_close(made, expected)
+
+
+def test_views_of_other_outputs_are_computed_with_the_weights(tmp_path: Path) -> None:
+    class Part(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.Linear(6, 6)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            whole = self.up(x)
+            return whole[:, : x.shape[0]], whole
+
+    model, lens = Part().eval(), Lens()
+    fast = torch.compile(model, backend=lens, dynamic=True)
+    with torch.no_grad():
+        for rows in (3, 4):
+            x = torch.rand(rows, 6)
+            fast(x)
+            assert_leaves_match(run_bare(lens.export_onnx(tmp_path / f"{rows}.onnx"), {"x": x}), model(x))

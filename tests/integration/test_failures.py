@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,11 @@ import onnx
 import pytest
 import torch
 
-from ortlens import ConversionError, Lens, SessionError, UsageError
+from ortlens import ConversionError, Lens, OrtBackend, SessionError, UsageError, explain
 from ortlens.backend.conversion import optimize
 from ortlens.backend.conversion.passes import InPlace, OptimizationPass
+from ortlens.backend.lowering import decompositions
+from ortlens.backend.runtime import call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,6 +66,15 @@ def calls_of(compiled: Callable[..., torch.Tensor], times: int = 3) -> list[str]
     return [str(warning.message) for warning in heard if "ortlens" in str(warning.message)]
 
 
+@contextlib.contextmanager
+def said(text: str) -> Iterator[None]:
+    """Expect a warning of ortlens that contains this text; others are allowed."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        yield
+    assert any(text in str(warning.message) for warning in heard)
+
+
 def codes(lens: Lens) -> dict[str, str]:
     frame: pd.DataFrame = lens.fallbacks
     return dict(zip(frame.target, frame.reason_code, strict=True))
@@ -104,6 +116,64 @@ def test_an_optimisation_pass_that_raises_costs_the_optimisation(monkeypatch: py
     assert lens.sessions.calls.tolist() == [3]
 
 
+@pytest.fixture
+def broken_decompositions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise IndexError("planted")
+
+    targets = (torch.ops.aten.softmax.int, torch.ops.aten._softmax.default, torch.ops.aten.sin.default)
+    own = {**decompositions.own(), **dict.fromkeys(targets, broken)}
+    monkeypatch.setattr(decompositions, "own", lambda: own)
+    OrtBackend.clear_cached_instances()  # they keep their tables
+    yield
+    OrtBackend.clear_cached_instances()
+
+
+@pytest.mark.usefixtures("broken_decompositions")
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_decomposition_that_raises_costs_the_decompositions(*, grad: bool) -> None:
+    lens, x = Lens(), X.clone().requires_grad_(grad)
+    with pytest.warns(RuntimeWarning, match="lowered without them: IndexError: planted"):
+        torch.testing.assert_close(torch.compile(function, backend=lens)(x), function(x))
+    assert [finding.rule for finding in lens.captured().findings] == ["lowering_failed"]
+    assert lens.fallbacks.empty
+
+
+def test_a_request_to_trace_once_more_is_no_failure() -> None:
+    compiled = torch.compile(lambda x, bound: x.clamp(max=bound), backend="ortlens")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for bound in (0.25, 0.5, 0.75):  # from the second on, Dynamo tries to keep the number symbolic, and AOTAutograd asks it not to
+            assert compiled(X, bound).tolist() == X.clamp(max=bound).tolist()
+
+
+@pytest.mark.usefixtures("broken_decompositions")
+def test_a_decomposition_that_raises_leaves_a_program_undivided() -> None:
+    class Module(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return function(x)
+
+    program = torch.export.export(Module(), (X,))
+    with pytest.warns(RuntimeWarning, match="IndexError: planted"):
+        lens = explain(program, calls=1)(X)
+    torch.testing.assert_close(lens.result, function(X))
+
+
+@pytest.mark.usefixtures("broken_decompositions")
+def test_a_decomposition_that_raises_raises_if_asked_to() -> None:
+    with pytest.raises(IndexError, match="planted"):
+        torch.compile(function, backend=Lens(options={"on_error": "raise"}))(X)
+
+
+def test_a_restart_that_dynamo_asks_for_is_no_failure() -> None:
+    """A dynamic size times a Python float: AOTAutograd raises, and Dynamo starts again with the float as a constant."""
+    lens, x = Lens(), torch.rand(2, 3, 7)
+    compiled = torch.compile(lambda x, scale: torch.nn.functional.interpolate(x, scale_factor=scale), backend=lens, dynamic=True)
+    for scale in (2.0, 2.5):
+        torch.testing.assert_close(compiled(x, scale), torch.nn.functional.interpolate(x, scale_factor=scale))
+    assert not [finding for finding in lens.captured().findings if finding.rule == "lowering_failed"]
+
+
 @pytest.mark.parametrize("spoil", [refused_model, invalid_model], ids=lambda spoil: spoil.__name__)
 def test_a_model_that_onnx_runtime_refuses_goes_back_with_its_reason(spoil: Callable[[onnx.ModelProto], None]) -> None:
     lens = Lens(options={"pre_ort_model_transforms": [spoil]})
@@ -114,6 +184,91 @@ def test_a_model_that_onnx_runtime_refuses_goes_back_with_its_reason(spoil: Call
     assert lens.sessions.empty
     assert lens.partitions.empty
     assert lens.graphs.coverage.tolist() == [0.0]
+
+
+def test_a_refused_node_takes_only_its_equals_along() -> None:
+    def refuse_pairs(model: onnx.ModelProto) -> None:
+        """Make the model wrong for pairs alone, as a kernel with a limit on sizes would be."""
+        for value in model.graph.value_info:
+            makers = [node for node in model.graph.node if value.name in node.output and node.op_type == "Sin"]
+            if makers and [dim.dim_value for dim in value.type.tensor_type.shape.dim] == [2]:
+                makers[0].attribute.append(onnx.helper.make_attribute("no_such_attribute", 1))
+
+    def sines(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return (x.sin() * 2).sum() + (y.sin() * 3).sum() + (y * 2).sin().sum()
+
+    lens, args = Lens(options={"pre_ort_model_transforms": [refuse_pairs]}), (torch.ones(5), torch.ones(2))
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(sines, backend=lens)(*args), sines(*args))
+    assert lens.fallbacks.node.tolist() == ["sin_1", "sin_2"]
+    assert set(lens.fallbacks.reason_code) == {"session_refused"}
+
+
+def test_a_scripted_function_without_a_return_type_costs_only_its_node() -> None:
+    from onnxscript import opset18, script
+
+    @script()
+    def untyped(x):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - that is the point
+        return opset18.Sin(x)
+
+    lens = Lens(options={"custom_translation_table": {torch.ops.aten.sin.default: untyped}})
+    assert calls_of(torch.compile(function, backend=lens)) == []
+    assert codes(lens) == {"aten.sin.default": "converter_raised"}
+    (reason,) = lens.fallbacks.reason
+    assert "the function untyped returns 0 values and aten.sin.default needs 1" in reason
+    assert "-> FLOAT[...]" in reason
+
+
+def reordered_outputs(model: onnx.ModelProto) -> None:
+    values = list(model.graph.output)[::-1]
+    del model.graph.output[:]
+    model.graph.output.extend(values)
+
+
+def half_outputs(model: onnx.ModelProto) -> None:
+    value = model.graph.output[0]
+    model.graph.node.append(onnx.helper.make_node("Cast", [value.name], ["halved"], to=onnx.TensorProto.FLOAT16))
+    value.name, value.type.tensor_type.elem_type = "halved", onnx.TensorProto.FLOAT16
+
+
+def flat_outputs(model: onnx.ModelProto) -> None:
+    axes = onnx.numpy_helper.from_array(np.array([0], dtype=np.int64), "axes")
+    model.graph.initializer.append(axes)
+    value = model.graph.output[0]
+    model.graph.node.append(onnx.helper.make_node("Unsqueeze", [value.name, "axes"], ["raised"]))
+    value.CopyFrom(onnx.helper.make_tensor_value_info("raised", onnx.TensorProto.FLOAT, [1, 7]))
+
+
+@pytest.mark.parametrize(
+    ("transform", "said"),
+    [(reordered_outputs, "outputs are reordered: "), (half_outputs, "has element type 10 of ONNX"), (flat_outputs, "has 2 dimensions")],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_transform_that_changes_the_boundary_is_refused_with_advice(transform: Callable[[onnx.ModelProto], None], said: str) -> None:
+    def two(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.sin() * 2, x.cos() + 1
+
+    lens = Lens(options={"pre_ort_model_transforms": [transform]})
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(two, backend=lens)(X), two(X))
+        assert set(codes(lens).values()) == {"session_refused"}
+        (reason,) = set(lens.fallbacks.reason)
+        assert said in reason
+        assert "pre_ort_model_transforms must keep" in reason
+        torch.compiler.reset()
+        with pytest.raises(SessionError, match=said):
+            torch.compile(two, backend=Lens(options={"pre_ort_model_transforms": [transform], "on_error": "raise"}))(X)
+
+
+def test_a_transform_may_rename_an_output_and_drop_an_input() -> None:
+    def renamed(model: onnx.ModelProto) -> None:
+        value = model.graph.output[0]
+        model.graph.node.append(onnx.helper.make_node("Identity", [value.name], ["another"]))
+        value.name = "another"
+
+    lens = Lens(options={"pre_ort_model_transforms": [renamed]})
+    assert calls_of(torch.compile(function, backend=lens)) == []
+    assert lens.fallbacks.empty
 
 
 def test_a_refusal_that_names_a_node_costs_only_its_kind() -> None:
@@ -128,12 +283,13 @@ def test_a_refusal_that_names_a_node_costs_only_its_kind() -> None:
     assert lens.nodes.query("target == 'aten.erf.default'").supported.tolist() == [False, True]
 
 
-def test_a_run_that_fails_goes_back_for_good_with_one_warning() -> None:
+def test_a_run_that_fails_three_times_in_a_row_goes_back_for_good() -> None:
     lens = Lens(options={"pre_ort_model_transforms": [failing_run]})
-    (said,) = calls_of(torch.compile(function, backend=lens))
-    assert "falls back to PyTorch" in said
-    (finding,) = lens.captured().findings
-    assert (finding.rule, finding.severity) == ("run_failed", "warning")
+    first, last = calls_of(torch.compile(function, backend=lens), times=5)
+    assert "the session stayed in use" in first
+    assert "falls back to PyTorch, because 3 runs in a row failed" in last
+    findings = lens.captured().findings
+    assert [(finding.rule, finding.severity) for finding in findings] == [("run_failed", "warning")] * 2
     assert set(codes(lens).values()) == {"session_refused"}
     (graph,) = lens.captured().graphs
     assert (graph.coverage, graph.partition_count, graph.fallback_count) == (0.0, 0, graph.node_count)
@@ -154,19 +310,93 @@ def test_only_the_partition_whose_run_fails_is_lost() -> None:
 
     lens = Lens(options={"pre_ort_model_transforms": [spoil_the_first]})
     compiled = torch.compile(two_pieces, backend=lens)
-    with torch.no_grad():
-        with pytest.warns(RuntimeWarning, match="falls back to PyTorch"):
+    with torch.no_grad(), said("falls back to PyTorch"):
+        for _ in range(4):
             torch.testing.assert_close(compiled(X), two_pieces(X))
-        torch.testing.assert_close(compiled(X), two_pieces(X))
     assert codes(lens) == {"prims.bessel_j0.default": "no_converter", "aten.sin.default": "session_refused"}
-    assert sorted(lens.sessions.calls) == [0, 2]
+    assert sorted(lens.sessions.calls) == [0, 4]
     assert lens.graphs.partition_count.tolist() == [1]
+
+
+@pytest.mark.parametrize("on_error", ["fallback", "raise"])
+def test_a_bad_input_raises_what_pytorch_raises_and_costs_nothing(on_error: str) -> None:
+    table, lens = torch.nn.Embedding(10, 4), Lens(options={"on_error": on_error})
+    compiled, good = torch.compile(table, backend=lens), torch.tensor([1, 9])
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        for _ in range(4):
+            with pytest.raises(IndexError, match="index out of range in self"):
+                compiled(torch.tensor([3, 10]))
+            torch.testing.assert_close(compiled(good), table(good))
+    assert lens.sessions.calls.tolist() == [4], "every good call still runs in ONNX Runtime"
+    assert lens.captured().findings == ()
+    assert lens.fallbacks.empty
+
+
+def planted_failures(monkeypatch: pytest.MonkeyPatch, should_fail: Callable[[tuple[int, ...]], bool]) -> None:
+    """Have native runs raise MemoryError for some shapes of the first output that PyTorch allocates."""
+    real = call.Binding
+    shapes: list[tuple[int, ...]] = []
+
+    class Failing(real):  # type: ignore[misc, valid-type]  # a class chosen at run time
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            bind, run = self.native.bind_input, self.run
+
+            def bind_input(name: str, device: Any, element: int, shape: Any, address: int) -> None:
+                shapes[:] = [tuple(shape)]
+                bind(name, device, element, shape, address)
+
+            def run_or_fail(native: Any, options: Any) -> None:
+                if should_fail(shapes[0]):
+                    raise MemoryError("no memory left")
+                run(native, options)
+
+            vars_of = {"bind_input": bind_input, "run": run_or_fail}
+            for name, function in vars_of.items():
+                setattr(self, name, function)
+
+    monkeypatch.setattr(call, "Binding", Failing)
+
+
+def test_a_single_failure_or_now_and_then_one_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = iter(range(1000))
+    planted_failures(monkeypatch, lambda _: next(turns) % 3 < 2)  # two in a row, then a good one
+    lens = Lens()
+    (warned,) = calls_of(torch.compile(function, backend=lens), times=12)
+    assert "the session stayed in use: MemoryError" in warned
+    assert lens.sessions.calls.tolist() == [4]
+    assert lens.fallbacks.empty
+    assert lens.graphs.coverage.tolist() == [1.0]
+
+
+def test_one_size_that_always_fails_leaves_the_others_in_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted_failures(monkeypatch, lambda shape: shape == (13,))
+    lens = Lens()
+    compiled = torch.compile(function, backend=lens, dynamic=True)
+    with torch.no_grad(), said("falls back to PyTorch for calls of these sizes"):
+        for size in (5, 13, 13, 13, 13, 13, 7, 13, 5):
+            x = torch.linspace(-1, 1, size)
+            torch.testing.assert_close(compiled(x), function(x))
+    assert lens.sessions.calls.tolist() == [3]
+    assert lens.graphs.coverage.tolist() == [1.0]
+
+
+def test_sizes_that_all_fail_lose_the_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted_failures(monkeypatch, lambda _: True)
+    lens = Lens()
+    compiled = torch.compile(function, backend=lens, dynamic=True)
+    with torch.no_grad(), said("falls back to PyTorch, because"):
+        for size in range(2, 9):
+            x = torch.linspace(-1, 1, size)
+            torch.testing.assert_close(compiled(x), function(x))
+    assert lens.graphs.coverage.tolist() == [0.0]
 
 
 def test_a_transform_that_raises_leaves_the_graph_to_pytorch() -> None:
     lens = Lens(options={"pre_ort_model_transforms": [raising_transform]})
-    (said,) = calls_of(torch.compile(function, backend=lens))
-    assert "LookupError: no idea what to do with" in said
+    (warned,) = calls_of(torch.compile(function, backend=lens))
+    assert "LookupError: no idea what to do with" in warned
     (finding,) = lens.captured().findings
     assert "LookupError" in finding.evidence
     (graph,) = lens.captured().graphs
@@ -222,11 +452,12 @@ def test_failures_are_survived_without_any_lens() -> None:
 def test_a_failure_in_training_falls_back_in_both_phases() -> None:
     lens = Lens(options={"pre_ort_model_transforms": [failing_run]})
     compiled = torch.compile(function, backend=lens)
-    ours, theirs = X.clone().requires_grad_(), X.clone().requires_grad_()
-    with pytest.warns(RuntimeWarning, match="falls back to PyTorch"):
-        compiled(ours).sum().backward()
-    function(theirs).sum().backward()
-    torch.testing.assert_close(ours.grad, theirs.grad)
+    with said("falls back to PyTorch"):
+        for _ in range(3):
+            ours, theirs = X.clone().requires_grad_(), X.clone().requires_grad_()
+            compiled(ours).sum().backward()
+            function(theirs).sum().backward()
+            torch.testing.assert_close(ours.grad, theirs.grad)
     assert lens.graphs.coverage.tolist() == [0.0, 0.0]
 
 

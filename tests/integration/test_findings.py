@@ -225,6 +225,8 @@ def products(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.bmm(x, y)
 
 
+@pytest.mark.serial  # a kernel beside other work is slow for another reason
+@pytest.mark.timed
 @pytest.mark.parametrize(("count", "size", "slow"), [(40_000, 2, True), (1, 1024, False)])
 def test_thousands_of_tiny_products_are_slow_against_the_roofline(count: int, size: int, slow: bool) -> None:  # noqa: FBT001
     x, y = torch.rand(count, size, size), torch.rand(count, size, size)
@@ -260,7 +262,8 @@ def test_every_view_of_a_lens_shows_what_the_rules_find() -> None:
     lens = called(Layers(between, count=4), torch.randn(64, 256))
     title = told(lens, "hot_fallback")[0].title
     assert title in lens.findings.title.tolist()
-    assert title.split(" and ")[0] in " ".join(lens.summary().split())
-    assert title.split(" and ")[0] in lens._repr_html_()
+    first = str(lens.findings.title[0]).split(" (")[0]  # the summary shows the first three, and times decide which these are
+    assert first in " ".join(lens.summary().split())
+    assert first in lens._repr_html_()
     assert lens.captured().findings == ()
     assert {rule.name for rule in RULES} >= set(lens.findings.rule)

@@ -14,6 +14,7 @@ from torch import nn
 
 import ortlens
 from ortlens import Lens, OrtBackend, UsageError
+from ortlens.analysis.timing import call_times
 from ortlens.backend.api import ortlens_backend
 from ortlens.lens.dynamo import listener
 
@@ -207,3 +208,18 @@ def test_display_never_raises_while_it_grows() -> None:
     for text in (repr(lens), lens.summary(), lens._repr_html_()):
         assert text
     assert isinstance(lens.captured(), ortlens.Capture)
+
+
+def test_each_compiled_function_of_a_lens_has_its_own_time_per_call() -> None:
+    lens = ortlens.Lens()
+    encode, decode = torch.compile(nn.Linear(8, 8), backend=lens), torch.compile(nn.Linear(8, 4), backend=lens)
+    wide = torch.compile(torch.sin, backend=lens)
+    with torch.no_grad():
+        encode(torch.ones(2, 8))
+        for _ in range(5):
+            decode(torch.ones(2, 8))
+        for _ in range(3):
+            wide(torch.ones(4))
+    assert [graph.target for graph in lens.captured().graphs] == ["Linear", "Linear (2)", "sin"]
+    assert [(call.function, call.calls) for call in call_times(lens.captured())] == [("Linear", 1), ("Linear (2)", 5), ("sin", 3)]
+    assert [call.total_ns * call.calls for call in call_times(lens.captured())] == pytest.approx(lens.sessions.total_ns.tolist(), rel=0.01)

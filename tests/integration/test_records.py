@@ -87,14 +87,16 @@ def test_the_backend_counts_what_its_sessions_did() -> None:
         assert info.providers == ("CPUExecutionProvider",)
 
 
-def test_the_figures_of_a_backend_go_with_its_graphs() -> None:
+def test_the_sessions_of_a_backend_go_with_its_graphs_and_the_count_stays() -> None:
     backend = OrtBackend()
     called(2, Lens(backend))
     torch.compiler.reset()
     import gc
 
     gc.collect()
-    assert (backend.execution_count, backend.sessions_by_graph) == (0, {})
+    assert (backend.execution_count, backend.sessions_by_graph) == (4, {})
+    called(1, Lens(backend))
+    assert backend.execution_count == 6
 
 
 def test_without_a_lens_nothing_is_recorded_and_everything_counted() -> None:

@@ -115,6 +115,17 @@ def test_views_of_a_constant() -> None:
                 torch.testing.assert_close(first, second)
 
 
+def test_a_size_that_is_returned_beside_a_view_that_reads_it() -> None:
+    def function(x: torch.Tensor) -> tuple[Any, ...]:
+        x.view(-1)[-1] = 2
+        return x.shape[0], torch.sin(x), x.split([1, 1], 1)[1]
+
+    compiled = torch.compile(function, backend="ortlens", dynamic=True)
+    with torch.no_grad():
+        for first, second in zip(compiled(torch.ones(3, 2)), function(torch.ones(3, 2)), strict=True):
+            torch.testing.assert_close(first, second)
+
+
 def test_views_of_an_attribute_of_the_graph() -> None:
     graph = torch.fx.Graph()
     table = graph.get_attr("table")

@@ -117,7 +117,7 @@ def test_a_weight_that_changes_once_more_while_a_change_is_noticed() -> None:
             held.append(runner._lock.locked())
             return ()
 
-        runner.run = noting
+        runner._in_session = noting
         runner._refreeze(_values_for(runner, x))
     assert held == [False]
 

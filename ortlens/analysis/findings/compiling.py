@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.findings.facts import ENOUGH_CALLS, current, entries_per_call
 from ortlens.analysis.findings.rule import rule
-from ortlens.analysis.timing import PHASES, call_time, compile_total_ns, graph_times
+from ortlens.analysis.timing import PHASES, call_time, compile_total_ns, graph_times, price_of
 from ortlens.units import counted, time_from_ns
 
 if TYPE_CHECKING:
@@ -20,14 +20,7 @@ _STORM = 4
 _OFTEN = 3
 _COLD_NS = 1_000_000_000
 _COLD_SHARE = 0.25
-_GUARD_SHARE = 0.25
-_MOST_OF_IT = 0.5
-_GUARD_MUCH_NS = 200_000
-_GUARD_NS = 20_000
 _LIMIT = re.compile(r"recompile_limit|cache_size_limit", re.IGNORECASE)
-
-GUARDS = "guards"
-"""Subject of the finding about guards: they are evaluated for the call as a whole."""
 
 
 @rule(
@@ -127,13 +120,13 @@ def hot_break(capture: Capture) -> Iterator[Finding]:
             mitigation=item.advice or (item.hints[0] if item.hints else "Rewrite the line so that it does not need the value of a tensor."),
             file=item.file,
             line=item.line,
-            gain_ns=item.cost_ns,
+            gain_ns=price_of(item),
         )
 
 
 def _break_evidence(item: Break, times: float) -> str:
     seen = f"the graphs that it ends ({', '.join(item.compile_ids[:4])}) are entered {times:.3g} times per call"
-    cost = "; the gain is the recorded cost of the break" if item.cost_ns is not None else ""
+    cost = "; the gain is the recorded overhead of the break" if price_of(item) is not None else ""
     return f"{seen}; {counted(item.occurrences, 'graph boundary', 'graph boundaries')}{cost}"
 
 
@@ -149,36 +142,6 @@ def _entered_per_call(capture: Capture) -> dict[str, float]:
         if graph.compile_id is not None and graph.phase != "backward":
             found[_frame(graph.compile_id)] += entries.get(graph.graph_id, 0.0)
     return found
-
-
-@rule(
-    name="heavy_guards",
-    looks_for="Guards that take a large part of a call.",
-    fires="At 25 % of the wall time of a call and 20 µs, as information, since skipping guards is a risk; as a warning from 50 % "
-    "and 200 µs.",
-    hazard="Before each compiled graph, PyTorch checks whether its assumptions about every module and tensor still hold.",
-    probed="A call with all guards skipped (torch.compiler.set_stance(skip_guard_eval_unsafe=True)) against a normal call.",
-)
-def heavy_guards(capture: Capture) -> Iterator[Finding]:
-    """Calls in which guards weigh."""
-    by_dynamo = {graph.graph_id for graph in capture.graphs if graph.compile_id is not None}  # an exported program has no guards
-    guards = sum(part.ns for part in capture.ledger if part.part == "guards" and part.graph_id in by_dynamo)
-    whole = sum(part.ns for part in capture.ledger)
-    if guards < _GUARD_NS or guards < _GUARD_SHARE * whole:
-        return
-    graph, count = next(iter(capture.graphs), None), len({part.graph_id for part in capture.ledger})
-    yield heavy_guards.finding(
-        subject=GUARDS,
-        severity="warning" if guards >= _GUARD_MUCH_NS and guards >= _MOST_OF_IT * whole else "info",
-        title=f"guards, with the wrappers around them, take {time_from_ns(guards)} of {time_from_ns(whole)} per call",
-        evidence=f"ledger: guards {guards / whole:.0%} of the wall time, over {counted(count, 'graph')}",
-        mitigation="Merge graphs, so that guards run once. If modules do not change after the first call: "
-        'torch.compile(..., options={"guard_filter_fn": torch.compiler.skip_guard_on_inbuilt_nn_modules_unsafe}) skips those on '
-        "PyTorch's own modules; after a warm-up with every kind of input, torch.compiler.set_stance(skip_guard_eval_unsafe=True) skips "
-        "nearly all. Both give silently wrong results if what they skip does change.",
-        file=graph.file if graph else None,
-        line=graph.line if graph else None,
-    )
 
 
 @rule(

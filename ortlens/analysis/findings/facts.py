@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.timing import call_time, graph_times
+from ortlens.analysis.timing import call_times, calls_by_graph, graph_times
 
 if TYPE_CHECKING:
     from ortlens.trace.records import Capture, Fallback, Graph, LedgerPart, Partition, Run, Session
@@ -126,15 +126,15 @@ def crossings(capture: Capture) -> dict[str, int]:
         Nanoseconds by partition id: medians of bind and output, times how often the partition runs per call; partitions
         with too few calls are absent.
     """
-    times, calls = run_times(capture), call_time(capture).calls
+    times, calls = run_times(capture), calls_by_graph(capture)
     graph_of = {partition.partition_id: partition.graph_id for partition in capture.partitions}
     per_graph = graph_times(capture)
     found: dict[str, int] = {}
     for partition_id, sessions in sessions_by_partition(capture).items():
         timed = [times[session.session_id].crossing_ns for session in sessions if session.session_id in times]
-        runs = per_graph[graph_of[partition_id]].calls if graph_of.get(partition_id) in per_graph else 0
-        if timed and calls:
-            found[partition_id] = round(timed[-1] * runs / calls)
+        graph_id = graph_of.get(partition_id, "")
+        if timed and graph_id in calls:
+            found[partition_id] = round(timed[-1] * per_graph[graph_id].calls / calls[graph_id])
     return found
 
 
@@ -151,6 +151,25 @@ def measured_ledger(capture: Capture) -> tuple[LedgerPart, ...]:
     return capture.ledger if was_measured else ()
 
 
+def whole_by_graph(capture: Capture) -> dict[str, int]:
+    """The time of a call of the function that each graph belongs to.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        Nanoseconds by graph id: the wall time, for the function whose calls were measured; else the recorded parts. A graph whose
+        function was never called is absent.
+    """
+    ledger = measured_ledger(capture)
+    whole, measured = sum(part.ns for part in ledger), {part.graph_id for part in ledger}
+    found: dict[str, int] = {}
+    for time in call_times(capture):
+        is_measured = whole and measured.intersection(time.graph_ids)
+        found.update(dict.fromkeys(time.graph_ids, whole if is_measured else time.total_ns))
+    return found
+
+
 def entries_per_call(capture: Capture) -> dict[str, float]:
     """How often each graph is entered per call of the model.
 
@@ -158,25 +177,14 @@ def entries_per_call(capture: Capture) -> dict[str, float]:
         capture: Any capture.
 
     Returns:
-        By graph id: its calls over those of what was compiled first. Where that holds no graph of its own, as the frame of a
-        container whose layers break, its calls were not counted; then the ledger is used: the time of the graph's sessions per
-        call of the model over the time of a run; that is an estimate, since a machine may have been busier at one of the two times.
-        Empty without calls.
+        By graph id: as counted in the calls that were measured, where some were; else its calls over those of its function. Empty
+        without calls.
     """
-    calls = call_time(capture).calls
-    counted_calls = {graph_id: time.calls / calls for graph_id, time in graph_times(capture).items() if calls}
-    runs, sessions = run_times(capture), sessions_by_partition(capture)
-    in_sessions: dict[str, int] = defaultdict(int)
-    for part in measured_ledger(capture):
-        if part.part in ("bind", "run", "output"):
-            in_sessions[part.graph_id] += part.ns
-    for graph_id, parts in partitions_by_graph(capture).items():
-        latest = [sessions[part.partition_id][-1].session_id for part in parts if part.partition_id in sessions]
-        once = sum(runs[session_id].crossing_ns + runs[session_id].run_ns for session_id in latest if session_id in runs)
-        known = counted_calls.get(graph_id, 0.0)
-        if once and graph_id in in_sessions and known <= 1:  # more than once: it was counted, and times of a busy machine say less
-            counted_calls[graph_id] = max(known, float(round(in_sessions[graph_id] / once)))
-    return counted_calls
+    counted = {graph.graph_id: graph.entries_per_call for graph in capture.graphs if graph.entries_per_call is not None}
+    if counted:
+        return {graph.graph_id: counted.get(graph.graph_id, 0.0) for graph in capture.graphs}
+    calls = calls_by_graph(capture)
+    return {graph_id: time.calls / calls[graph_id] for graph_id, time in graph_times(capture).items() if graph_id in calls}
 
 
 def usable_cores(capture: Capture) -> int | None:

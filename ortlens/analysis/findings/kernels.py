@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.findings.facts import current, most_common, usable_cores
 from ortlens.analysis.findings.rule import rule
-from ortlens.analysis.timing import call_time
+from ortlens.analysis.timing import calls_by_graph
 from ortlens.units import counted, size_from_bytes, time_from_ns
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def slow_kernel(capture: Capture) -> Iterator[Finding]:
     """Kernels far from their roofline."""
     nodes = {(node.graph_id, node.node): node for node in capture.nodes}
     graph_of = {part.partition_id: part.graph_id for part in capture.partitions}
-    calls = call_time(capture).calls
+    calls = calls_by_graph(capture)
     for session, kernels in _by_session(capture):
         graph_id = graph_of.get(session.partition_id, "")
         sharing = Counter(node for kernel in kernels if _PRODUCTS.search(kernel.op_type) for node in _nodes_of(kernel))
@@ -132,7 +132,7 @@ def slow_kernel(capture: Capture) -> Iterator[Finding]:
             made_from = [nodes[graph_id, name] for name in _nodes_of(kernel) if (graph_id, name) in nodes]
             bound = _bound(capture, session, kernel, made_from, sharing)
             if bound is not None and kernel.mean_ns and bound.ns < bound.enough * kernel.mean_ns:
-                yield _slow(session, kernel, bound, session.calls / calls if calls else 1.0)
+                yield _slow(session, kernel, bound, session.calls / calls[graph_id] if graph_id in calls else 1.0)
 
 
 def is_worth_judging(kernel: Kernel) -> bool:

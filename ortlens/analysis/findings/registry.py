@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.findings import compiling, kernels, sessions, splitting
+from ortlens.analysis.findings import compiling, kernels, sessions, slower, splitting
 from ortlens.trace.records import Finding
 
 if TYPE_CHECKING:
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture
 
 RULES: tuple[Rule, ...] = (
+    slower.slower_than_torch,
+    slower.state_copies,
+    slower.element_loop,
     splitting.small_partitions,
     splitting.hot_fallback,
     splitting.boundary_copies,
@@ -28,7 +31,6 @@ RULES: tuple[Rule, ...] = (
     compiling.recompile_storm,
     compiling.cold_start,
     compiling.hot_break,
-    compiling.heavy_guards,
     compiling.training_forward,
     kernels.kernels_on_cpu,
     kernels.provider_copies,
@@ -45,9 +47,20 @@ RECORDED: Mapping[str, str] = {
     "layout_copy": "An input of at least 64 KiB is copied on every call, because ONNX Runtime cannot read its memory layout. "
     "Probed: a run with inputs made contiguous beforehand against a normal run.",
     "thread_count": "From `lens.probe()` only: whether another number of threads is faster.",
-    "run_failed": "A partition failed at run time; PyTorch runs it from then on.",
+    "run_failed": "ONNX Runtime failed a run that PyTorch could compute. After three in a row, the partition, or the sizes of these calls, "
+    "stay in PyTorch.",
+    "uncounted_write": "A frozen weight changed in a way that torch does not count, as through `param.data`; earlier calls may have used "
+    "the previous values.",
+    "session_dropped": "With `dynamic_shapes=False`: a partition met more than 16 combinations of sizes; the least recently used session "
+    "is dropped.",
+    "lowering_failed": "A graph could not be lowered with the backend's decompositions; it was lowered without them.",
+    "heavy_guards": "Calls of several graphs are faster with PyTorch's guards skipped, by 200 µs and 25 %. `lens.probe()` measures it, and "
+    "`explain()` where entering compiled code takes that much; with a single graph, as information.",
     "backend_failed": "A graph could not be prepared for ONNX Runtime and stays in PyTorch.",
     "profile_failed": "A partition could not be profiled; its kernels are not in the capture.",
+    "call_differs": "`verify` found results, written tensors, gradients, shared memory or random numbers of the compiled function "
+    "that differ from those of the function itself.",
+    "loses_accuracy": "`verify` found a value that ONNX Runtime computes by the right formula, but far less accurately than PyTorch.",
     "numbers_differ": "`verify` found values that differ from PyTorch's by more than the tolerance.",
     "fusion_changes_numbers": "`verify` found an ONNX Runtime rewrite that changes results.",
     "nonfinite_origin": "`verify` found where NaN or Inf first appears.",
@@ -73,7 +86,8 @@ def findings_of(capture: Capture) -> tuple[Finding, ...]:
         capture: Any capture.
 
     Returns:
-        Errors first, then warnings, then information; within each the most expensive first. Empty when there is nothing.
+        Errors first, then warnings, then information; within each first what is slower than in PyTorch, then the most expensive. Empty
+        when there is nothing.
     """
     recorded = _latest(capture.findings)
     known = {(finding.rule, finding.subject) for finding in recorded}
@@ -108,5 +122,5 @@ def _applied(rule: Rule, capture: Capture) -> list[Finding]:
         ]
 
 
-def _rank(finding: Finding) -> tuple[int, int]:
-    return _SEVERITIES.index(finding.severity), -(finding.gain_ns or 0)
+def _rank(finding: Finding) -> tuple[int, bool, int]:
+    return _SEVERITIES.index(finding.severity), finding.rule != slower.slower_than_torch.name, -(finding.gain_ns or 0)

@@ -15,7 +15,7 @@ from ortlens.analysis.findings.facts import (
     usable_cores,
 )
 from ortlens.analysis.findings.rule import rule
-from ortlens.analysis.timing import call_time, graph_times
+from ortlens.analysis.timing import calls_by_graph, graph_times
 from ortlens.units import counted, size_from_bytes, time_from_ns
 
 if TYPE_CHECKING:
@@ -125,6 +125,7 @@ def unfrozen_weights(capture: Capture) -> Iterator[Finding]:
             latest = sessions.get(part.partition_id, [])[-1:]
             weights = part.weight_bytes or 0
             frozen = latest[0].frozen_bytes if latest else None
+            weights -= (latest[0].table_bytes or 0) if latest else 0
             if frozen is None or weights < _WORTH_FREEZING or 2 * frozen >= weights:
                 continue
             yield _unfrozen(graph, part, sessions[part.partition_id], frozen)
@@ -242,7 +243,7 @@ def output_allocations(capture: Capture) -> Iterator[Finding]:
     """Sessions that spend their time returning outputs of symbolic size."""
     dynamic = {graph.graph_id: graph for graph in current(capture) if graph.dynamic_shapes}
     parts = {part.partition_id: part for part in capture.partitions}
-    times, calls = run_times(capture), call_time(capture).calls
+    times, calls = run_times(capture), calls_by_graph(capture)
     for partition_id, sessions in sessions_by_partition(capture).items():
         session = sessions[-1]  # those before it ended, or were made for other sizes
         part, time = parts.get(partition_id), times.get(session.session_id)
@@ -257,8 +258,8 @@ def output_allocations(capture: Capture) -> Iterator[Finding]:
             severity="info",
             title=f"{session.session_id} spends {time_from_ns(time.output_ns)} of {time_from_ns(whole)} per run on returning "
             f"{counted(part.output_count, 'output')}",
-            evidence=f"median of output_ns over the kept runs of {counted(session.calls, 'call')} ({calls:,} of the model); "
-            f"sizes are symbolic: {session.input_signature or 'signature not recorded'}",
+            evidence=f"median of output_ns over the kept runs of {counted(session.calls, 'call')} "
+            f"({calls.get(part.graph_id, 0):,} of the model); sizes are symbolic: {session.input_signature or 'signature not recorded'}",
             mitigation="Try preallocate_output=True, and let the graph return no more than is used.",
             file=graph.file,
             line=graph.line,

@@ -13,9 +13,10 @@ from ortlens.analysis.findings.facts import (
     measured_ledger,
     most_common,
     partitions_by_graph,
+    whole_by_graph,
 )
 from ortlens.analysis.findings.rule import rule
-from ortlens.analysis.timing import call_time, fallback_ns, graph_times
+from ortlens.analysis.timing import calls_by_graph, fallback_ns, graph_times
 from ortlens.units import counted, size_from_bytes, time_from_ns
 
 if TYPE_CHECKING:
@@ -81,13 +82,13 @@ def small_partitions(capture: Capture) -> Iterator[Finding]:
 )
 def hot_fallback(capture: Capture) -> Iterator[Finding]:
     """Operators that stay in PyTorch and matter."""
-    call, costs = call_time(capture), fallback_ns(capture)
-    whole = sum(part.ns for part in measured_ledger(capture)) or call.total_ns
+    calls, costs, wholes = calls_by_graph(capture), fallback_ns(capture), whole_by_graph(capture)
     currently = {graph.graph_id for graph in current(capture)}
     for (target, code), rows in _by_operator(capture).items():
         here = [row for row in rows if row.graph_id in currently]
-        per_call = sum(costs[row.graph_id, row.node] for row in rows) if call.calls >= ENOUGH_CALLS else 0.0
-        share = per_call / whole if whole else 0.0
+        timed = [row for row in rows if calls.get(row.graph_id, 0) >= ENOUGH_CALLS]
+        per_call = sum(costs.get((row.graph_id, row.node), 0.0) for row in timed)
+        share = sum(costs.get((row.graph_id, row.node), 0.0) / wholes[row.graph_id] for row in timed if wholes.get(row.graph_id))
         is_hot = share >= _HOT_SHARE and per_call >= _HOT_NS
         if not here or not (is_hot or (len(here) >= _MANY_NODES and code not in _CHOSEN)):
             continue
@@ -134,7 +135,7 @@ def _by_operator(capture: Capture) -> dict[tuple[str, str], list[Fallback]]:
 )
 def boundary_copies(capture: Capture) -> Iterator[Finding]:
     """Graphs whose boundaries cost."""
-    costs, times, calls = crossings(capture), graph_times(capture), call_time(capture).calls
+    costs, times, calls = crossings(capture), graph_times(capture), calls_by_graph(capture)
     partitions = partitions_by_graph(capture)
     crossing = _crossing_bytes(capture)
     for graph in current(capture):
@@ -142,7 +143,7 @@ def boundary_copies(capture: Capture) -> Iterator[Finding]:
         if not parts or (len(parts) == 1 and not graph.fallback_count):
             continue
         spent = sum(costs.get(part.partition_id, 0) for part in parts)
-        session_ns = times[graph.graph_id].ort_ns / calls if calls else 0
+        session_ns = times[graph.graph_id].ort_ns / calls[graph.graph_id] if graph.graph_id in calls else 0
         over, touched = crossing.get(graph.graph_id, (0, 0))
         slow = spent >= _CROSSING_NS and spent >= _CROSSING_SHARE * session_ns
         large = over >= _CROSSING_BYTES and over >= _BYTES_SHARE * touched

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens.analysis.findings.compiling import GUARDS
 from ortlens.analysis.findings.sessions import SESSIONS
 from ortlens.backend.runtime.threads import ThreadChoice, usable_cores
+from ortlens.backend.runtime.turns import clocked
 from ortlens.lens.measuring.trials import Pair, Seen, Trial, prepared, present
-from ortlens.lens.measuring.turns import clocked
 from ortlens.lens.twins import variant_of
 from ortlens.lens.watching import around_runs
 
@@ -29,6 +29,12 @@ MAKING_NS = 3_000_000_000
 """A trial whose sessions take longer to create than this is skipped; estimated by the time that those in use took."""
 
 _FEW_NODES = 5
+
+GUARDS = "guards"
+"""Subject of the finding about guards: they are evaluated for the call as a whole."""
+
+GUARDS_NS, GUARDS_SHARE = 200_000, 0.25
+"""What skipping them must save to be worth a warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +101,12 @@ class CallTrials:
                 if (rule, graph_id) in fired and chosen:
                     yield self._without(rule, graph_id, chosen)
 
-    def guards(self) -> Iterator[Trial]:
+    def guards(self, *, several: bool) -> Iterator[Trial]:
         """Calls that skip the guards of Dynamo.
+
+        Args:
+            several: Whether a call enters several graphs, so that fewer guards can be had without a risk: by merging them. Otherwise
+                what they cost is information.
 
         Yields:
             The trial.
@@ -115,9 +125,11 @@ class CallTrials:
             rule="heavy_guards",
             subject=GUARDS,
             change="skipping the guards",
-            mitigation="After a warm-up with every kind of input: torch.compiler.set_stance(skip_guard_eval_unsafe=True), which gives "
-            'wrong answers silently when what the guards check does change. Milder: torch.compile(..., options={"guard_filter_fn": '
-            "torch.compiler.skip_guard_on_inbuilt_nn_modules_unsafe}).",
+            mitigation="Remove the graph breaks, so that guards run once per call."
+            if several
+            else "They run once per call. A model that `lens.export_onnx(path)` writes runs without them.",
+            worth_ns=GUARDS_NS,
+            worth_share=GUARDS_SHARE if several else math.inf,
             pair=pair,
         )
 

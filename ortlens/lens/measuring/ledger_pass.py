@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ortlens import _torch
-from ortlens.analysis.ledger import CallTrace, GraphVisit, SessionTime, Surroundings, ledger_from_calls, lookups_ahead
+from ortlens.analysis.ledger import CallTrace, GraphVisit, SessionTime, Surroundings, entries_of, ledger_from_calls, lookups_ahead
 from ortlens.lens.dynamo.listener import lens_failure
 from ortlens.lens.watching import around_calls
 from ortlens.trace import records as r
@@ -35,6 +35,7 @@ MEASURE_NS = 500_000_000
 """Time limit of `Lens.measure`."""
 
 MAX_CALLS = 100
+_ENOUGH = 8  # calls whose spread says something
 _EVERY, _FIRST = 8, 3  # calls that time Dynamo's lookups, spread among the others so that all run under the same load
 
 
@@ -57,6 +58,8 @@ class LedgerPass:
         self._calls: list[_Call] = []
         self.averaged = 0
         """Calls that the ledger averages; 0 before it was recorded."""
+        self.spread = 0.0
+        """Median of their wall times over the shortest: how busy the machine was."""
 
     def measure(self, call: Callable[[], Any], *, max_calls: int = MAX_CALLS, budget_ns: int | None = MEASURE_NS) -> Any:
         """Call the target several times, and record where the time went.
@@ -155,11 +158,16 @@ class LedgerPass:
         if not ledger.parts:
             return
         self.averaged = ledger.calls
+        walls = [call.ended - call.started for call in calls]
+        self.spread = statistics.median(walls) / max(min(walls), 1) if len(walls) >= _ENOUGH else 0.0
         self._recorder.replace_all(r.LedgerPart, ledger.parts)
+        for graph_id, times in entries_of([call.trace() for call in calls]).items():
+            self._recorder.amend(r.Graph, graph_id, entries_per_call=times)
         for node in self._eager_ns():
             self._recorder.amend(r.Fallback, node, call_ns=round(statistics.median(call.eager_ns.get(node, 0) for call in calls)))
         for known in self._recorder.records(r.Break):
-            self._recorder.amend(r.Break, known.break_id, cost_ns=ledger.break_ns.get(known.break_id))
+            cost, overhead = ledger.break_ns.get(known.break_id), ledger.overhead_ns.get(known.break_id)
+            self._recorder.amend(r.Break, known.break_id, cost_ns=cost, overhead_ns=overhead)
 
     def _surroundings(self) -> Surroundings:
         graphs = [graph for graph in self._recorder.records(r.Graph) if graph.phase != "backward"]

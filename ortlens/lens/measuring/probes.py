@@ -18,11 +18,11 @@ import torch
 from ortlens.analysis.findings.registry import RULES, findings_of
 from ortlens.backend.graph import CompiledGraph
 from ortlens.backend.runtime.threads import usable_cores
+from ortlens.backend.runtime.turns import Comparison, compare, compare_briefly
 from ortlens.lens.dynamo.listener import lens_failure
 from ortlens.lens.measuring.call_trials import MAKING_NS, MAX_RUNNERS, CallTrials
 from ortlens.lens.measuring.partition_trials import dense, frozen, preallocated
-from ortlens.lens.measuring.trials import Seen, Trial
-from ortlens.lens.measuring.turns import Comparison, compare
+from ortlens.lens.measuring.trials import Seen, Trial, uncounted_eager
 from ortlens.lens.profiling import machine_peaks
 from ortlens.lens.watching import around_runs
 from ortlens.progress import progress
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 
 _TRIAL_NS = 700_000_000
 """Time for the two sides of one trial together."""
-
-_MUCH = 0.1
-"""Share of a call from which a gain that no rule expected is a warning."""
 
 
 @dataclass(slots=True)
@@ -64,7 +61,7 @@ class Probe:
     def run(self) -> None:
         """Observe one call, then measure one change after the other. A trial that fails becomes a finding; the others go on."""
         self._observe()
-        with self._uncounted_eager():
+        with uncounted_eager(self.recorder):
             self._machine()
             fired = {(finding.rule, finding.subject): finding for finding in findings_of(self.capture())}
             trials = list(self._trials(fired))
@@ -91,17 +88,6 @@ class Probe:
         ran = [seen for seen in found.values() if seen.runs]
         self.seen = sorted(ran, key=lambda seen: -cost.get(seen.identity.session_id or "", 0) * seen.runs)
 
-    @contextlib.contextmanager
-    def _uncounted_eager(self) -> Iterator[None]:
-        """Restore the counts of nodes that PyTorch runs: calls of a probe count neither there nor in sessions."""
-        logs = self.recorder.logs()[1]
-        before = {graph_id: (log.calls[:], log.total_ns[:]) for graph_id, log in logs.items()}
-        try:
-            yield
-        finally:
-            for graph_id, (calls, total_ns) in before.items():
-                logs[graph_id].calls[:], logs[graph_id].total_ns[:] = calls, total_ns
-
     def _machine(self) -> None:
         """Measure the peak speed of the machine with the threads of these sessions."""
         for count in {seen.choice.count or usable_cores() for seen in self.seen}:
@@ -117,7 +103,9 @@ class Probe:
             yield from preallocated(seen, fired)
         yield from calls.left_to_torch(fired)
         if any(graph.compile_id is not None for graph in self.recorder.records(r.Graph)):
-            yield from calls.guards()  # an exported program was not compiled by Dynamo, and has none
+            yield from calls.guards(
+                several=len({seen.identity.graph_id for seen in self.seen}) > 1
+            )  # an exported program was not compiled by Dynamo, and has none
 
     def _measure(self, trial: Trial, known: r.Finding | None) -> None:
         try:
@@ -166,7 +154,7 @@ def finding_of(trial: Trial, compared: Comparison, known: r.Finding | None) -> r
         title = f"{trial.change} {verdict}: {time_from_ns(compared.other_ns)} against {time_from_ns(compared.base_ns)}"
         return replace(base, severity="info", title=title, evidence=evidence, mitigation="Leave it as it is.", gain_ns=0, measured=True)
     gain = compared.gain_ns * trial.per_call
-    if known is None and compared.gain_ns < _MUCH * compared.base_ns:
+    if known is None and (gain < trial.worth_ns or compared.gain_ns < trial.worth_share * compared.base_ns):
         base = replace(base, severity="info")
     title = known.title if known is not None else f"{trial.change} would save {time_from_ns(gain)} per call"
     return replace(base, title=title, evidence=evidence, mitigation=trial.mitigation, gain_ns=gain, measured=True)
@@ -175,6 +163,25 @@ def finding_of(trial: Trial, compared: Comparison, known: r.Finding | None) -> r
 def _blank(trial: Trial) -> r.Finding:
     hazard = next((rule.hazard for rule in RULES if rule.name == trial.rule), "Calls take longer than they need to.")
     return r.Finding(rule=trial.rule, subject=trial.subject, severity="warning", title="", hazard=hazard)
+
+
+def guards_trial(recorder: Recorder, call: Callable[[], Any], budget_ns: int) -> None:
+    """Measure what skipping the guards of several graphs would save, and record it if that is worth a warning.
+
+    Args:
+        recorder: The finding goes there.
+        call: Calls the target.
+        budget_ns: Time limit.
+    """
+    (trial,) = CallTrials([], call).guards(several=True)
+    try:
+        pair = trial.pair()
+        made = None if pair is None else finding_of(trial, compare_briefly(*pair, budget_ns), None)
+    except Exception as error:  # noqa: BLE001 - as above
+        lens_failure(recorder, f"probing {trial.change}", error)
+        return
+    if made is not None and made.severity == "warning":
+        recorder.add(made)
 
 
 def _noting(seen: Seen, thread: int) -> Callable[[Run, tuple[Any, ...]], tuple[Any, ...]]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ortlens.lens.measuring.turns import clocked
+from ortlens.backend.runtime.turns import clocked
 from ortlens.lens.twins import uncounted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.recording.reporter import Identity
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.backend.runtime.threads import ThreadChoice
+    from ortlens.trace.recorder import Recorder
 
 Run: TypeAlias = Callable[..., tuple[Any, ...]]
 """Runs a partition: takes its inputs, returns its outputs."""
@@ -62,6 +66,8 @@ class Trial:
         mitigation: How to make it permanent.
         pair: Makes the two ways to compare; returns None when there is nothing to compare after all.
         per_call: How often the timed run happens in one call of the target.
+        worth_ns: Gain per call from which it is a warning, where no rule expected it.
+        worth_share: Share of the time that the gain must be, likewise.
     """
 
     rule: str
@@ -70,6 +76,8 @@ class Trial:
     mitigation: str
     pair: Callable[[], Pair | None]
     per_call: int = 1
+    worth_ns: int = 0
+    worth_share: float = 0.1
 
 
 def present(seen: Seen) -> Run:
@@ -109,3 +117,22 @@ def timed(run: Run, values: tuple[Any, ...]) -> Callable[[], int]:
         A function that runs once and returns the time in ns.
     """
     return clocked(lambda: run(*values))
+
+
+@contextlib.contextmanager
+def uncounted_eager(recorder: Recorder) -> Iterator[None]:
+    """Restore the counts of nodes that PyTorch runs: calls of a probe count neither there nor in sessions.
+
+    Args:
+        recorder: Holds the counts.
+
+    Yields:
+        Nothing.
+    """
+    logs = recorder.logs()[1]
+    before = {graph_id: (log.calls[:], log.total_ns[:]) for graph_id, log in logs.items()}
+    try:
+        yield
+    finally:
+        for graph_id, (calls, total_ns) in before.items():
+            logs[graph_id].calls[:], logs[graph_id].total_ns[:] = calls, total_ns

@@ -296,7 +296,7 @@ def _row(  # noqa: PLR0913, PLR0917 - one call site
     own_ns: int,
     total_ns: int,
 ) -> r.Kernel:
-    found = origin or kernel_origins.Origin(kernel=kernel.name, op_type=kernel.op_type)
+    found = _charged(origin or kernel_origins.Origin(kernel=kernel.name, op_type=kernel.op_type), nodes)
     place = _place(found, nodes)
     return r.Kernel(
         session_id=session_id,
@@ -319,8 +319,18 @@ def _row(  # noqa: PLR0913, PLR0917 - one call site
     )
 
 
+def _charged(origin: kernel_origins.Origin, nodes: Mapping[str, r.Node]) -> kernel_origins.Origin:
+    """A kernel's time goes to the node with the most operations, such as the product of a product with its activation.
+
+    Of nodes with as many, to the last; where none are counted, to the node that makes the output.
+    """
+    flops = [(nodes[name].flops or 0, name) for name in origin.nodes if name in nodes]
+    most = max((count for count, _ in flops), default=0)
+    return replace(origin, node=[name for count, name in flops if count == most][-1]) if most else origin
+
+
 def _place(origin: kernel_origins.Origin, nodes: Mapping[str, r.Node]) -> r.Node | None:
-    """The node whose source line a kernel gets: the one that computes its output, else another one with a known line.
+    """The node whose source line a kernel gets: the one that is charged with its time, else another one with a known line.
 
     If only candidates are known, the line and module that all of them share.
     """

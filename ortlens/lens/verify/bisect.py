@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ortlens.backend.context import CompileContext
     from ortlens.backend.runtime.runner import PartitionRunner
+    from ortlens.lens.verify.lockstep import Step
     from ortlens.lens.verify.partition_check import PartitionCheck, Reference
     from ortlens.lens.verify.single_ops import SingleOps
 
@@ -57,7 +58,7 @@ class Cause:
     """The cause of a wrong value.
 
     Attributes:
-        kind: `converter`, `ort`, `transform`, `optimizer` or `unknown`.
+        kind: `converter`, `memory`, `accuracy`, `ort`, `stale`, `transform`, `optimizer` or `unknown`.
         node: FX node that is wrong.
         optimizers: Names of ONNX Runtime's rewrites, for `ort`: one, or several that only together cause it.
         text: The result, and how it was found.
@@ -101,6 +102,9 @@ class Bisection:
         if suspect.scope == "value":  # these are computed without ONNX Runtime's rewrites
             return self._wrong_alone(suspect) or self._earlier(suspect.node, is_right)
         runner = self._check.runner
+        if is_right(runner):
+            text = "a new session of the same model is right: the one in use holds weights from before a change that was not noticed"
+            return Cause(kind="stale", node=suspect.node, text=text)
         if is_right(runner, level=onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL):
             return self._rewrite(suspect.node, lambda **settings: is_right(runner, **settings))
         return self._earlier(suspect.node, is_right)
@@ -133,7 +137,7 @@ class Bisection:
         """The operator that is wrong when converted by itself: that of the value, or one before it whose value the model does not hold."""
         candidates = self._unseen_before(suspect)
         nodes = list(self._check.runner.partition.module.graph.nodes)
-        makers = {nodes.index(verdict.line_of): verdict for verdict in candidates}
+        makers = {nodes.index(verdict.line_of): verdict for verdict in candidates if verdict.line_of is not None}
         for place, step in zip(
             _call_places(nodes), steps(self._check.runner.partition.module, self._check.args, double=False), strict=True
         ):
@@ -142,7 +146,7 @@ class Bisection:
                 continue
             wrong = [found for found in self._ops.verdicts(step, place, self._check.tolerances) if found.ok is False]
             if wrong:
-                return self._blamed(verdict, wrong[0])
+                return self._blamed(verdict, wrong[0], step)
         return None
 
     def _unseen_before(self, suspect: Verdict) -> list[Verdict]:
@@ -150,7 +154,7 @@ class Bisection:
         before = [verdict for verdict in self._check.verdicts if verdict.scope == "value" and verdict.place < suspect.place]
         seen = {verdict.node for verdict in before if verdict.ok is not None}
         by_node = {verdict.node: verdict for verdict in before}
-        found, waiting = [suspect], list(suspect.line_of.all_input_nodes)
+        found, waiting = [suspect], list(suspect.line_of.all_input_nodes if suspect.line_of is not None else ())
         while waiting:
             node = waiting.pop()
             maker = by_node.get(node.name)
@@ -162,12 +166,18 @@ class Bisection:
             seen.add(node.name)
         return found
 
-    def _blamed(self, verdict: Verdict, alone: Verdict) -> Cause:
+    def _blamed(self, verdict: Verdict, alone: Verdict, step: Step) -> Cause:
         """The cause for a wrong operator. A value that the model does not hold gets the figures of the operator by itself."""
-        target = str(verdict.line_of.target)
+        target = "" if verdict.line_of is None else str(verdict.line_of.target)
         if verdict.ok is None:
             verdict.ok, verdict.comparison, verdict.tolerance, verdict.note = False, alone.comparison, alone.tolerance, ""
             verdict.add("the model does not hold this value; figures of the operator converted by itself")
+        if self._ops.is_right_on_copies(step, alone.place, self._check.tolerances):
+            text = f"{target} is right on plain copies of its inputs: ONNX Runtime reads the memory of an input otherwise than PyTorch"
+            return Cause(kind="memory", node=verdict.node, text=text)
+        if self._ops.rounds_only(step):
+            text = f"{target} loses accuracy in ONNX Runtime: in float64 its ONNX function is right, in {_dtype(verdict)} rounding adds up"
+            return Cause(kind="accuracy", node=verdict.node, text=text)
         text = f"{target} differs from PyTorch also when converted by itself: its ONNX function is wrong"
         return Cause(kind="converter", node=verdict.node, text=text)
 
@@ -203,6 +213,12 @@ class Bisection:
             return is_right(as_converted(self._check.runner, self._context, self._check.args, optimized=optimized))
         except Exception:  # noqa: BLE001 - a model that does not run explains nothing
             return False
+
+
+def _dtype(verdict: Verdict) -> str:
+    value = None if verdict.line_of is None else verdict.line_of.meta.get("val")
+    first = next(iter(value), None) if isinstance(value, (tuple, list)) else value
+    return str(getattr(first, "dtype", "its own dtype")).removeprefix("torch.")
 
 
 def _call_places(nodes: Sequence[Any]) -> list[int]:

@@ -13,7 +13,7 @@ import torch
 import torch.fx
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _aten = torch.ops.aten
 _WIDENS_ITSELF = (_aten._softmax.default, _aten._log_softmax.default)  # noqa: SLF001 - operators' names
@@ -175,14 +175,30 @@ def call_in_double(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) ->
     """
     if node.target is _aten.view.dtype:
         return Missing("the bits of a float mean something else in double precision")
-    target: Any = _COPIES_IF_NEEDED.get(node.target, node.target)
-    args, kwargs = (_wide_dtypes(torch.fx.map_arg(given, read)) for given in (list(node.args), dict(node.kwargs)))
-    if target in _WIDENS_ITSELF:
-        args[2:] = [False]
+    args: Any = torch.fx.map_arg(list(node.args), read)
+    kwargs: Any = torch.fx.map_arg(dict(node.kwargs), read)
     try:
-        return _all_widened(target(*args, **kwargs))
+        return run_in_double(node.target, args, kwargs)
     except Exception as error:  # noqa: BLE001 - without double precision there is no arbiter, nothing else is lost
-        return Missing(f"{target} does not run in double precision ({type(error).__name__})")
+        return Missing(f"{node.target} does not run in double precision ({type(error).__name__})")
+
+
+def run_in_double(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Run one operator in double precision.
+
+    Args:
+        overload: The operator.
+        args: Its arguments, floats in double precision.
+        kwargs: Its named arguments, likewise.
+
+    Returns:
+        The result. Whatever the operator raises is raised.
+    """
+    target: Any = _COPIES_IF_NEEDED.get(overload, overload)
+    wide_args, wide_kwargs = wide_dtypes(list(args)), wide_dtypes(dict(kwargs))
+    if target in _WIDENS_ITSELF:
+        wide_args[2:] = [False]
+    return _all_widened(target(*wide_args, **wide_kwargs))
 
 
 def widened(value: Any) -> Any:
@@ -203,10 +219,17 @@ def _all_widened(made: Any) -> Any:
     return type(made)(map(widened, made)) if type(made) in (tuple, list) else widened(made)
 
 
-def _wide_dtypes(given: Any) -> Any:
-    """The arguments of an operator, with narrower float dtypes replaced by double."""
+def wide_dtypes(given: Any) -> Any:
+    """Replace the narrower float dtypes among the arguments of an operator by double.
+
+    Args:
+        given: The arguments, or one of them.
+
+    Returns:
+        The same structure.
+    """
     if isinstance(given, torch.dtype):
         return torch.float64 if given.is_floating_point else given
     if isinstance(given, dict):
-        return {key: _wide_dtypes(value) for key, value in given.items()}
-    return [_wide_dtypes(value) for value in given] if isinstance(given, list) else given
+        return {key: wide_dtypes(value) for key, value in given.items()}
+    return [wide_dtypes(value) for value in given] if isinstance(given, list) else given

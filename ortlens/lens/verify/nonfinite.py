@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from ortlens.lens.verify.lockstep import Step
 
+_ENDS = 0.9  # share of the largest number of a dtype from which on rounding decides between it and infinity
+_NEAR = 0.05  # relative distance to double precision of what narrower dtypes compute without overflow
+
 
 class Origin(NamedTuple):
     """A node that produces NaN or infinities from inputs without them.
@@ -85,3 +88,29 @@ def _words(step: Step, sides: str, kind: str, *, finite: bool) -> str:
     limit, name = torch.finfo(made.dtype).max, str(made.dtype).removeprefix("torch.")
     largest = max((float(tensor.abs().max()) for tensor in provenance.tensors_in(step.double) if tensor.numel()), default=0.0)
     return f"{text}; the float64 run stays finite, up to {largest:.4g}" + (f", and {name} ends at {limit:.4g}" if largest > limit else "")
+
+
+def is_excused(ort: Any, eager: Any, double: Any) -> bool:
+    """Whether two values are infinite or NaN in different places only where PyTorch's range ends.
+
+    Args:
+        ort: ONNX Runtime's value.
+        eager: PyTorch's.
+        double: That of the run in double precision, or a `Missing`.
+
+    Returns:
+        True if each such element is at the end of the range of the dtype on one side, is not finite on both sides, or overflowed in
+        PyTorch while ONNX Runtime is close to the run in double precision. True also without such a run, since nothing is known then.
+    """
+    if not (isinstance(ort, torch.Tensor) and isinstance(eager, torch.Tensor)) or ort.shape != eager.shape:
+        return False
+    if isinstance(double, Missing) or double.shape != eager.shape:
+        return True
+    ours, theirs = torch.isfinite(ort), torch.isfinite(eager)
+    differ = (~ours | ~theirs) & (ort != eager) & ~(torch.isnan(ort) & torch.isnan(eager))
+    a, b, d = (value[differ].double() for value in (ort, eager, double))
+    largest = _ENDS * torch.finfo(eager.dtype).max
+    at_end = (a.abs() >= largest) & (b.abs() >= largest) & (a.sign() == b.sign())
+    right = ~torch.isfinite(b) & torch.isfinite(a) & ((a - d).abs() <= _NEAR * d.abs())
+    other_kind = ~torch.isfinite(a) & ~torch.isfinite(b)  # the order of a sum decides between infinity and NaN
+    return bool((at_end | right | other_kind).all())

@@ -1,48 +1,57 @@
 """`Lens.verify`: compares ONNX Runtime's results with PyTorch's, partition by partition, inside one call of the user's function.
 
 Each partition is checked while it runs, because its inputs may be written to later. Runs of the check are not counted, and the call
-gets the results of the session. Nodes that stay in PyTorch are not compared.
+gets the results of the session. Then the call as a whole is compared with the same call of the function itself. Everything that a
+call changes is put back.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ortlens._shell import display_name
 from ortlens.lens.dynamo.listener import lens_failure
 from ortlens.lens.twins import uncounted
 from ortlens.lens.verify.as_converted import as_converted
-from ortlens.lens.verify.bisect import Bisection, Cause
+from ortlens.lens.verify.bisect import Bisection
+from ortlens.lens.verify.call_check import CallCheck, eager_call
+from ortlens.lens.verify.call_outcome import outcome_of
+from ortlens.lens.verify.call_state import CallState
+from ortlens.lens.verify.findings import RULES, finding_of_call, finding_of_origin, finding_of_value
 from ortlens.lens.verify.lockstep import steps
 from ortlens.lens.verify.partition_check import PartitionCheck
 from ortlens.lens.verify.single_ops import SingleOps
+from ortlens.lens.verify.substitutes import lowered_by_pytorch, with_pytorchs_numbers
 from ortlens.lens.verify.verdicts import Verdict
 from ortlens.lens.watching import around_runs
 from ortlens.progress import no_progress, progress
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
     from ortlens.backend.context import CompileContext
-    from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.runtime.runner import PartitionRunner
+    from ortlens.lens.targets import CompiledTargets
+    from ortlens.lens.verify.bisect import Cause
+    from ortlens.lens.verify.call_outcome import Outcome
     from ortlens.lens.verify.compare_values import Tolerances
     from ortlens.lens.verify.nonfinite import Origin
     from ortlens.trace.recorder import Recorder
+    from ortlens.trace.runlog import RunLog
 
 _MAX_CALLS = 8
 """Calls of one partition that are checked within one call of the target; a loop may make thousands."""
 
 _MAX_ATTEMPTS = 3
 """Most calls of the target: again if a call compiled something, which then ran unchecked."""
-
-RULES = ("numbers_differ", "fusion_changes_numbers", "nonfinite_origin")
 
 
 @dataclass(slots=True)
@@ -56,19 +65,18 @@ class _Checked:
 class Verification:
     """One run of `verify`."""
 
-    def __init__(
-        self, recorder: Recorder, graphs: Callable[[], tuple[CompiledGraph, ...]], tolerances: Tolerances, *, per_op: bool
-    ) -> None:
+    def __init__(self, recorder: Recorder, targets: CompiledTargets, tolerances: Tolerances, *, per_op: bool) -> None:
         """Prepare a verification.
 
         Args:
             recorder: Holds the records; the rows and findings go there.
-            graphs: Returns the present graphs of our backend.
+            targets: What was compiled, and the present graphs of our backend.
             tolerances: The tolerances.
-            per_op: Check each operator by itself instead of the values of the partition.
+            per_op: Check each operator by itself instead of the values of the partition, and of the call.
         """
         self._recorder = recorder
-        self._graphs = graphs
+        self._targets = targets
+        self._graphs = targets.graphs
         self._tolerances = tolerances
         self._per_op = per_op
         self._thread = threading.get_ident()
@@ -78,59 +86,109 @@ class Verification:
         self._ops: dict[int, SingleOps] = {}
         self._whole: dict[PartitionRunner, PartitionRunner | None] = {}
         self._findings: dict[tuple[str, str, str], r.Finding] = {}
+        self._call: list[Verdict] = []
 
-    def run(self, call: Callable[[], object]) -> None:
+    def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Call the target and check; the rows and findings replace those of an earlier run.
 
         Args:
-            call: Calls the target; its exceptions are raised.
+            args: Positional arguments of the target; exceptions of the call are raised.
+            kwargs: Keyword arguments.
         """
-        eager = {log: (list(log.calls), list(log.total_ns)) for log in self._recorder.logs()[1].values()}
-        devices = range(torch.cuda.device_count())
+        logs = self._recorder.logs()
+        eager = {log: (list(log.calls), list(log.total_ns)) for log in logs[1].values()}
         values = sum(len(runner.partition.nodes) for runner in self._sessions())
-        with torch.random.fork_rng(devices=devices), contextlib.ExitStack() as after:
+        call = functools.partial(self._targets.call, args, kwargs)
+        target = self._targets.callables[0][0] if self._targets.callables else None
+        state = CallState(target, args, kwargs)
+        with contextlib.ExitStack() as after:
             after.callback(_restore, eager)
+            after.callback(state.restore)
             self._step = after.enter_context(progress("verifying", values, "value"))
-            for _ in range(_MAX_ATTEMPTS):
-                before = self._sessions()
-                state = torch.get_rng_state()
-                with self._watched():
-                    call()
-                torch.set_rng_state(state)
-                if all(runner in self._checked or before.get(runner) == made for runner, made in self._sessions().items()):
-                    break
+            compiled = self._compiled(call, state)
+            if not self._per_op:
+                self._compare_call(target, args, kwargs, state, compiled)
+        self._forget_calls(set(logs[0]))
         self._record()
+
+    def _compiled(self, call: Callable[[], object], state: CallState) -> Outcome:
+        """What the compiled function gives, while its partitions are checked."""
+        for attempt in range(_MAX_ATTEMPTS):
+            before = self._sessions()
+            with self._watched(self._checking):
+                compiled = outcome_of(call, state)
+            state.restore()
+            known = all(runner in self._checked or before.get(runner) == made for runner, made in self._sessions().items())
+            if known or attempt == _MAX_ATTEMPTS - 1:
+                break
+        return compiled
 
     def _sessions(self) -> dict[PartitionRunner, tuple[int, ...]]:
         """Every partition and the identities of its sessions; a partition with new ones after a call has run in it."""
         return {runner: tuple(id(info) for info in runner.sessions) for graph in self._graphs() for runner in graph.runners}
 
     @contextlib.contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _watched(self, treat: Callable[[PartitionRunner, tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]]) -> Iterator[None]:
+        """Pass every run of a partition through a function of the partition, its inputs and its outputs."""
         with contextlib.ExitStack() as stack:
             for graph in self._graphs():
                 for runner in graph.runners if graph.is_prepared else ():
                     self._contexts[runner] = graph.context
-                    stack.enter_context(around_runs(runner, self._around(runner)))
+                    stack.enter_context(around_runs(runner, self._around(runner, treat)))
             yield
 
-    def _around(self, runner: PartitionRunner) -> Callable[[Callable[..., tuple[Any, ...]], tuple[Any, ...]], tuple[Any, ...]]:
+    def _around(
+        self, runner: PartitionRunner, treat: Callable[[PartitionRunner, tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]]
+    ) -> Callable[[Callable[..., tuple[Any, ...]], tuple[Any, ...]], tuple[Any, ...]]:
         def around(inner: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]) -> tuple[Any, ...]:
             if threading.get_ident() != self._thread:
                 return inner(*args)
-            outputs = self._outputs(runner, inner, args)
-            known = self._checked.setdefault(runner, _Checked(0, {}))
-            known.calls += 1
-            if known.calls <= _MAX_CALLS:
-                try:
-                    with torch.no_grad():
-                        self._check(runner, args, outputs, known)
-                except Exception as error:  # noqa: BLE001 - a guard of the lens: the user's call goes on
-                    lens_failure(self._recorder, "comparing numbers", error)
-                    self._merge(known, _all_unchecked(runner, f"ortlens failed while comparing: {type(error).__name__}: {error}"[:300]))
-            return outputs
+            return treat(runner, args, self._outputs(runner, inner, args))
 
         return around
+
+    def _checking(self, runner: PartitionRunner, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        known = self._checked.setdefault(runner, _Checked(0, {}))
+        known.calls += 1
+        if known.calls <= _MAX_CALLS:
+            try:
+                with torch.no_grad(), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+                    self._check(runner, args, outputs, known)
+            except Exception as error:  # noqa: BLE001 - a guard of the lens: the user's call goes on
+                lens_failure(self._recorder, "comparing numbers", error)
+                self._merge(known, _all_unchecked(runner, f"ortlens failed while comparing: {type(error).__name__}: {error}"[:300]))
+        return outputs
+
+    def _compare_call(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: CallState, compiled: Outcome) -> None:
+        """Compare the call as a whole with the same call of the function itself."""
+        place = _first_line(target)
+        eager = eager_call(target, args, kwargs)
+        if eager is None:
+            self._call = [_no_call("the function itself is not known, so the call as a whole was not compared", place)]
+            return
+        try:
+            check = CallCheck(eager=eager, state=state, tolerances=self._tolerances, place_in_code=place)
+            check.run(compiled)
+            if check.wrong():
+                call = functools.partial(self._targets.call, args, kwargs)
+                check.trace(call, self._watched(with_pytorchs_numbers), lowered_by_pytorch(self._graphs()))
+            self._conclude(check)
+        except Exception as error:  # noqa: BLE001 - a guard of the lens: what was compared inside stays
+            lens_failure(self._recorder, "comparing the call", error)
+            self._call = [_no_call(f"ortlens failed while comparing: {type(error).__name__}: {error}"[:300], place)]
+
+    def _conclude(self, check: CallCheck) -> None:
+        """Where the numbers inside have no verdict, because each is right for its inputs, the call has none either."""
+        inside = [(runner, verdict) for runner, known in self._checked.items() for verdict in known.verdicts.values()]
+        if check.cause == "inside" and not any(verdict.ok is False for _, verdict in inside):
+            for verdict in check.wrong():
+                verdict.ok = None
+                verdict.note = "no verdict: every value is right for its inputs, and the function amplifies rounding differences"
+        wrong, self._call = check.wrong(), check.verdicts
+        if wrong:
+            first = next(((runner, verdict) for runner, verdict in inside if verdict.ok is False), None)
+            row = None if first is None else first[1].row(self._partition_id(first[0]))
+            self._findings["call_differs", "", "call"] = finding_of_call(wrong, check.cause, row)
 
     def _outputs(self, runner: PartitionRunner, inner: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The results of the session, uncounted if possible; after a changed weight or a failure, by a normal run."""
@@ -180,43 +238,14 @@ class Verification:
 
     def _explain(self, runner: PartitionRunner, suspect: Verdict, cause: Cause) -> None:
         suspect.add(cause.text)
-        row = suspect.row(self._partition_id(runner))
         node = next(node for node in runner.partition.nodes if node.name == cause.node)
-        fused = cause.kind in ("ort", "optimizer", "transform")
-        rule = "fusion_changes_numbers" if fused else "numbers_differ"
-        by = f" ({' and '.join(cause.optimizers)})" if cause.optimizers else ""
-        what = f"a rewrite of the model{by} changes {cause.node}" if fused else f"{cause.node} ({node.target}) differs"
-        finding = r.Finding(
-            rule=rule,
-            subject=cause.node,
-            severity="error",
-            title=f"{what}{_distance(suspect)}",
-            file=row.file,
-            line=row.line,
-            evidence=f"{cause.text}. max_abs {row.max_abs}, max_rel {row.max_rel}, atol {row.atol}, rtol {row.rtol}; "
-            f"closer to fp64: {row.closer_to_fp64 or 'unknown'}",
-            hazard="The results of the model differ from PyTorch's by more than rounding explains.",
-            mitigation=_mitigation(cause),
-        )
-        self._findings.setdefault((rule, row.partition_id, cause.node), finding)
+        partition_id = self._partition_id(runner)
+        finding = finding_of_value(suspect, cause, node, partition_id)
+        self._findings.setdefault((finding.rule, partition_id, cause.node), finding)
 
     def _report_origin(self, runner: PartitionRunner, origin: Origin) -> None:
-        verdict = Verdict(node=origin.node.name, scope="value", place=0, line_of=origin.node)
-        row = verdict.row(self._partition_id(runner))
-        finding = r.Finding(
-            rule="nonfinite_origin",
-            subject=row.node,
-            severity="warning",
-            title=f"{origin.kind} comes from {row.node} ({origin.node.target})",
-            file=row.file,
-            line=row.line,
-            evidence=f"{row.node} {origin.note}; it reaches an output of {row.partition_id}.",
-            hazard="NaN and infinities spread to all values that are computed from them.",
-            mitigation="Scale the values down before this line, or compute it in bfloat16 or float32, which have a larger range."
-            if origin.overflow
-            else "Keep the inputs of this line in range: add an epsilon to a divisor, clamp before a logarithm or a root.",
-        )
-        self._findings.setdefault(("nonfinite_origin", row.partition_id, row.node), finding)
+        partition_id = self._partition_id(runner)
+        self._findings.setdefault(("nonfinite_origin", partition_id, origin.node.name), finding_of_origin(origin, partition_id))
 
     def _partition_id(self, runner: PartitionRunner) -> str:
         reporter = self._contexts[runner].reporter
@@ -224,17 +253,37 @@ class Verification:
 
     def _record(self) -> None:
         rows: list[r.Numeric] = []
-        for runner, known in self._checked.items():
+        for runner, known in (*self._checked.items(), *self._not_run()):
             for verdict in sorted(known.verdicts.values(), key=lambda verdict: (verdict.place, verdict.scope != "value")):
                 if known.calls > _MAX_CALLS and verdict.scope == "output":
                     verdict.add(f"calls {_MAX_CALLS + 1} to {known.calls} of this partition were not compared")
                 rows.append(verdict.row(self._partition_id(runner)))
+        rows += [verdict.row(None) for verdict in self._call]
         first = next((place for place, row in enumerate(rows) if row.ok is False), None)
         if first is not None:
             rows[first] = replace(rows[first], first_divergence=True)
         self._recorder.replace_all(r.Numeric, rows)
         others = [finding for finding in self._recorder.records(r.Finding) if finding.rule not in RULES]
-        self._recorder.replace_all(r.Finding, [*others, *self._findings.values()])
+        mine = sorted(self._findings.values(), key=lambda finding: RULES.index(finding.rule))
+        self._recorder.replace_all(r.Finding, [*others, *mine])
+
+    def _not_run(self) -> Iterator[tuple[PartitionRunner, _Checked]]:
+        """Partitions of backward graphs whose forward ran in the call, and that themselves did not."""
+        graphs = self._graphs()
+        called = {graph.lowered.compile_id for graph in graphs if any(runner in self._checked for runner in graph.runners)}
+        for graph in graphs:
+            if graph.lowered.phase == "backward" and graph.lowered.compile_id in called:
+                for runner in graph.runners:
+                    if runner not in self._checked:
+                        self._contexts[runner] = graph.context
+                        unchecked = _all_unchecked(runner, "the backward did not run in this call")
+                        yield runner, _Checked(0, {(verdict.scope, verdict.node, None): verdict for verdict in unchecked})
+
+    def _forget_calls(self, known: Container[RunLog]) -> None:
+        """Calls of sessions that were made meanwhile are ours, not the user's."""
+        for log in self._recorder.logs()[0]:
+            if log not in known:
+                log.forget()
 
 
 def _restore(eager: dict[Any, tuple[list[int], list[int]]]) -> None:
@@ -255,24 +304,13 @@ def _all_unchecked(runner: PartitionRunner, note: str) -> list[Verdict]:
     return [Verdict(node=node.name, scope="output", place=places[node.name], note=note, line_of=node) for node in runner.partition.outputs]
 
 
-def _distance(verdict: Verdict) -> str:
-    found = verdict.comparison
-    if found is None:
-        return ": another shape"
-    return ": NaN or infinite on one side only" if found.clashes else f" by up to {found.max_abs:.3g}"
+def _no_call(note: str, place: tuple[str | None, int | None]) -> Verdict:
+    return Verdict(node="result", scope="call", place=0, note=note, line_of=None, place_in_code=place)
 
 
-def _mitigation(cause: Cause) -> str:
-    if cause.optimizers:
-        names = ";".join(cause.optimizers)
-        return (
-            "Disable the rewrite: set options = onnxruntime.SessionOptions(), "
-            f'options.add_session_config_entry("optimization.disable_specified_optimizers", "{names}") as ort_session_options; '
-            "and report it to ONNX Runtime."
-        )
-    return {
-        "converter": "Pass another function in custom_translation_table, or fix the one passed there; if it is not yours, report it.",
-        "transform": "Fix the transform, or remove it.",
-        "optimizer": "Report it with the model, which is right as converted.",
-        "ort": "Lower the level: ort_session_options with graph_optimization_level = ORT_DISABLE_ALL. Report it to ONNX Runtime.",
-    }.get(cause.kind, "Compare the operators one by one: verify(..., per_op=True).")
+def _first_line(target: Any) -> tuple[str | None, int | None]:
+    """File and first line of a function; of a module, those of its `forward`."""
+    function = getattr(target, "__self__", target)
+    function = function.forward if isinstance(function, torch.nn.Module) else target
+    code = getattr(inspect.unwrap(function) if callable(function) else None, "__code__", None)
+    return (None, None) if code is None else (display_name(code.co_filename), code.co_firstlineno)

@@ -15,7 +15,7 @@ import torch.fx
 from ortlens.lens.verify.compare_values import compare
 from ortlens.lens.verify.inner_values import InnerValues, is_single, makers
 from ortlens.lens.verify.lockstep import Missing, Step, call_on_foreign, steps
-from ortlens.lens.verify.nonfinite import Origin, origin_of
+from ortlens.lens.verify.nonfinite import Origin, is_excused, origin_of
 from ortlens.lens.verify.open_results import differ_by_ties, is_uninitialised
 from ortlens.lens.verify.verdicts import Verdict, has_infinite, has_nan, is_finite, judge
 
@@ -110,11 +110,16 @@ class PartitionCheck:
             self.verdicts.append(verdict)
         return verdict
 
-    def _follows_origin(self, verdict: Verdict) -> bool:
-        """Whether PyTorch's own value contains NaN or infinities from earlier nodes: then there is nothing to compare with."""
+    def _follows_origin(self, verdict: Verdict, ort: Any, reference: Reference) -> bool:
+        """Whether a value differs only in elements that are NaN or infinite, and these follow from PyTorch's own.
+
+        The other elements have been compared. Then there is nothing to compare with.
+        """
         found, tolerance = verdict.comparison, verdict.tolerance
         origin = next((origin for origin in self.origins if origin.sides != "ort"), None)
         if origin is None or found is None or tolerance is None or tolerance.given or not (found.clashes and found.eager_bad):
+            return False
+        if not (found.within or found.finite_alike()) or not is_excused(ort, *reference):
             return False
         verdict.ok = None
         verdict.add(f"no verdict: PyTorch's value contains NaN or infinities from {origin.node.name}")
@@ -130,7 +135,7 @@ class PartitionCheck:
         excused = verdict.ok is True and verdict.comparison is not None and not verdict.comparison.within
         if step.node in self._unwritten and excused:
             verdict.ok, verdict.note = False, ""
-        if verdict.ok is not False or self._follows_origin(verdict):
+        if verdict.ok is not False or self._follows_origin(verdict, step.ort, Reference(step.eager, step.double)):
             return
         if self._strict(verdict):
             self._blame(verdict, step)
@@ -170,7 +175,7 @@ class PartitionCheck:
         verdict = Verdict(node=known.node, scope="output", place=known.place, onnx_value=known.onnx_value, line_of=known.line_of)
         judge(verdict, output, reference.eager, reference.double, self.tolerances)
         self.verdicts.append(verdict)
-        if verdict.ok is False and self._follows_origin(verdict):
+        if verdict.ok is False and self._follows_origin(verdict, output, reference):
             return
         if verdict.ok is not False or self._strict(verdict):
             if verdict.ok is False and known.ok:

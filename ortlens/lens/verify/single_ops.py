@@ -15,17 +15,20 @@ import torch.fx
 
 from ortlens.backend.conversion import converter
 from ortlens.backend.partitioning.extraction import Partition
-from ortlens.backend.runtime.runner import PartitionRunner, runner_for
+from ortlens.backend.runtime.runner_from_model import runner_from_model
 from ortlens.lens.twins import Unrecorded
-from ortlens.lens.verify.lockstep import Missing, Step, call_in_double, widened
+from ortlens.lens.verify.compare_values import Tolerances, compare
+from ortlens.lens.verify.lockstep import Missing, Step, call_in_double, wide_dtypes, widened
 from ortlens.lens.verify.open_results import differ_by_ties, is_uninitialised
 from ortlens.lens.verify.verdicts import Verdict, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Sequence
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
 
     from ortlens.backend.options import OrtBackendOptions
-    from ortlens.lens.verify.compare_values import Tolerances
+    from ortlens.backend.runtime.runner import PartitionRunner
+
+_STRICT = Tolerances()
 
 
 class SingleOps:
@@ -72,6 +75,53 @@ class SingleOps:
                 verdict.add("equal values in another order, which PyTorch does not define")
             yield verdict
 
+    def is_right_on_copies(self, step: Step, place: int, tolerances: Tolerances) -> bool:
+        """Whether a node that is wrong by itself is right if its inputs are plain dense memory.
+
+        Args:
+            step: The node and access to its inputs.
+            place: Its place in the graph.
+            tolerances: The tolerances.
+
+        Returns:
+            True if the memory of an input makes the difference: a negative bit, strides, an offset.
+        """
+        read = step.read
+
+        def copied(node: torch.fx.Node) -> Any:
+            value = read(node)
+            return value.resolve_conj().resolve_neg().contiguous() if isinstance(value, torch.Tensor) else value
+
+        same = all(value is read(node) for node in step.node.all_input_nodes if (value := copied(node)) is not None)
+        return not same and all(verdict.ok for verdict in self.verdicts(step._replace(read=copied), place, tolerances))
+
+    def rounds_only(self, step: Step) -> bool:
+        """Whether the ONNX function of a node is right in double precision, so that what it gets wrong is only rounding.
+
+        Args:
+            step: A node that is wrong when converted by itself, and access to its inputs.
+
+        Returns:
+            False also if it cannot be told, because the function or its kernels do not run in double precision.
+        """
+        node = step.node
+        values = {source: widened(step.read(source)) for source in node.all_input_nodes}
+        floats = [value.dtype for value in map(step.read, values) if isinstance(value, torch.Tensor) and value.dtype.is_floating_point]
+        if not floats or torch.float64 in floats:
+            return False
+        expected = call_in_double(node, values.__getitem__)
+        if isinstance(expected, Missing):
+            return False
+        items = _items(node)
+        try:
+            runner = self._runner_of(_part_in_double(node, items, values, expected), node.name)
+            made = runner.run(*values.values())
+        except Exception:  # noqa: BLE001 - then nothing is known
+            return False
+        tolerance = _STRICT.of(torch.float64)
+        pairs = [(ours, _item(expected, item)) for ours, item in zip(made, items, strict=True)]
+        return all(ours.shape == theirs.shape and compare(ours, theirs, None, tolerance).within for ours, theirs in pairs)
+
     def _results(self, step: Step, items: Sequence[int | None]) -> Sequence[Any]:
         try:
             runner = self._runner(step.node, items)
@@ -91,9 +141,11 @@ class SingleOps:
         return self._made[key]
 
     def _make(self, node: torch.fx.Node, items: Sequence[int | None]) -> PartitionRunner:
-        part = _part_of(node, items)
-        converted = converter.onnx_from_partition(part.module, self._registry, node.name)
-        runner = runner_for(
+        return self._runner_of(_part_of(node, items), node.name)
+
+    def _runner_of(self, part: Partition, name: str) -> PartitionRunner:
+        converted = converter.onnx_from_partition(part.module, self._registry, name)
+        runner = runner_from_model(
             part,
             converter.proto_from_model(converted.model, converted.output_types),
             {"permutations": converted.output_permutations},
@@ -140,6 +192,23 @@ def _part_of(node: torch.fx.Node, items: Sequence[int | None]) -> Partition:
     module = torch.fx.GraphModule(torch.nn.Module() if owner is None else owner, graph)
     inputs = tuple(copies[source] for source in _sources(node))
     return Partition(index=0, module=module, inputs=inputs, outputs=tuple(outputs), nodes=(made,))
+
+
+def _part_in_double(node: torch.fx.Node, items: Sequence[int | None], values: Mapping[torch.fx.Node, Any], expected: Any) -> Partition:
+    """A partition of one operator for these values, constants among them, and the results that they give."""
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    for source, value in values.items():
+        copies[source] = graph.placeholder(source.name)
+        copies[source].meta = {**source.meta, "val": value}
+    args, kwargs = (wide_dtypes(torch.fx.map_arg(given, copies.__getitem__)) for given in (list(node.args), dict(node.kwargs)))
+    target: Any = node.target
+    made = graph.call_function(target, tuple(args), kwargs)
+    made.meta = {**node.meta, "val": expected}
+    outputs = [made if item is None else _chosen(graph, made, item) for item in items]
+    graph.output(tuple(outputs))
+    module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    return Partition(index=0, module=module, inputs=tuple(copies.values()), outputs=tuple(outputs), nodes=(made,))
 
 
 def _chosen(graph: torch.fx.Graph, made: torch.fx.Node, item: int) -> torch.fx.Node:

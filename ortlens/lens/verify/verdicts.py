@@ -34,7 +34,8 @@ class Verdict:
         comparison: How far apart the values are; None likewise.
         nonfinite: As in the column.
         note: Why it was not checked, or what was found.
-        line_of: The node whose user line is shown.
+        line_of: The node whose user line is shown; None for a part of the whole call.
+        place_in_code: File and line of the user, where no node tells them.
     """
 
     node: str
@@ -46,22 +47,24 @@ class Verdict:
     comparison: Comparison | None = None
     nonfinite: str | None = None
     note: str = ""
-    line_of: torch.fx.Node
+    line_of: torch.fx.Node | None
+    place_in_code: tuple[str | None, int | None] = (None, None)
 
     def add(self, note: str) -> None:
         """Add to the note."""
         self.note = f"{self.note}; {note}" if self.note else note
 
-    def row(self, partition_id: str) -> r.Numeric:
+    def row(self, partition_id: str | None) -> r.Numeric:
         """The record.
 
         Args:
-            partition_id: The partition's id.
+            partition_id: The partition's id; None for a part of the whole call.
 
         Returns:
             The row, not marked as the first divergence.
         """
-        line, found, passed = provenance.user_line(self.line_of), self.comparison, self.tolerance
+        found, passed = self.comparison, self.tolerance
+        file, line = self.place_in_code if self.line_of is None else provenance.user_line(self.line_of)[:2]
         return r.Numeric(
             partition_id=partition_id,
             node=self.node,
@@ -74,8 +77,8 @@ class Verdict:
             rtol=None if passed is None else passed.rtol,
             closer_to_fp64=None if found is None else found.closer(),
             nonfinite=self.nonfinite,
-            file=line.file,
-            line=line.line,
+            file=file,
+            line=line,
             note=self.note,
         )
 

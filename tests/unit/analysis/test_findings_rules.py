@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,9 +22,6 @@ from tests.unit.analysis.hand_made import (
     runs,
     session,
 )
-
-if TYPE_CHECKING:
-    from ortlens.trace.records import LedgerPartName
 
 SECOND = 1_000_000_000
 
@@ -98,6 +94,10 @@ def weights(held: int, size: int, phase: str = "inference") -> Capture:
     return clean(graphs=(graph(phase=phase),), partitions=(partition(weight_bytes=size),), sessions=(session(frozen_bytes=held),))
 
 
+def looked_up(tables: int, held: int, size: int) -> Capture:
+    return clean(partitions=(partition(weight_bytes=size),), sessions=(session(frozen_bytes=held, table_bytes=tables),))
+
+
 def alternating(*, spinning: bool, threads: int = 2, fallbacks: int = 1) -> Capture:
     return clean(graphs=(graph(fallback_count=fallbacks),), sessions=(session(spinning=spinning, threads=threads),))
 
@@ -140,12 +140,6 @@ def broken(per_call: int, occurrences: int = 1, cost_ns: int | None = None) -> C
     )
 
 
-def ledger(**parts: int) -> Capture:
-    whole = sum(parts.values())
-    names: dict[str, LedgerPartName] = {"guards": "guards", "run": "run"}
-    return clean(ledger=tuple(LedgerPart(graph_id="g0", part=names[name], ns=ns, share=ns / whole) for name, ns in parts.items()))
-
-
 def trained(calls: int, backward: int) -> Capture:
     return clean(
         graphs=(graph(phase="forward"), graph("g1", phase="backward", compile_id="0/0")),
@@ -181,7 +175,23 @@ def wide(flops: int, *, dtype: str = "float64") -> Capture:
     return clean(nodes=(node("a", flops=100 - flops), node("b", dtype=dtype, flops=flops, file=FILE, line=12, target="aten.mm.default")))
 
 
+def written(size: int, touched: int = 2 << 20, *, is_output: bool = True) -> Capture:
+    """A write into a buffer that goes in and comes out."""
+    put = node("put", target="aten.index_put.default", inputs=("cache",), is_output=is_output, output_bytes=size, bytes=touched)
+    return clean(graphs=(graph(inputs=("cache",)),), nodes=(put,))
+
+
+def looping(op: str, torch_ns: int | None = None) -> Capture:
+    made = node("loop", target="aten.cumprod.default", onnx_ops=(op,))
+    return clean(nodes=(made,), partitions=(partition(torch_ns=torch_ns),))
+
+
 CASES = (
+    Case(rule="state_copies", fires=written(1 << 20), silent=written((1 << 20) - 1), says=("1.00 MiB", "g0"), severity="info"),
+    Case(rule="state_copies", fires=written(1 << 20), silent=written(1 << 20, touched=11 << 20), says=("1 buffer",), severity="info"),
+    Case(rule="state_copies", fires=written(1 << 20), silent=written(1 << 20, is_output=False), says=("1 buffer",), severity="info"),
+    Case(rule="element_loop", fires=looping("Loop"), silent=looping("Gather"), says=("aten.cumprod.default", "Loop"), severity="info"),
+    Case(rule="element_loop", fires=looping("Loop"), silent=looping("Loop", torch_ns=1), says=("Loop",), severity="info"),
     Case(rule="small_partitions", fires=cut(4, 4), silent=cut(4, 5), says=("8 partitions", "4 of them"), gain_ns=80 * MICRO),
     Case(rule="small_partitions", fires=cut(4, 0), silent=cut(3, 0), says=("4 partitions",), gain_ns=80 * MICRO),
     Case(rule="hot_fallback", fires=staying(1, 12 * MILLI), silent=staying(1, 9 * MILLI), says=("aten.median.dim", "120 µs, 11%")),
@@ -198,6 +208,12 @@ CASES = (
         says=("p0", "1 time"),
     ),
     Case(rule="unfrozen_weights", fires=weights(499_999, 1_000_000), silent=weights(500_000, 1_000_000), says=("p0", "488 KiB")),
+    Case(
+        rule="unfrozen_weights",
+        fires=looked_up(tables=800_000, held=90_000, size=1_000_000),
+        silent=looked_up(tables=800_000, held=100_000, size=1_000_000),
+        says=("p0",),
+    ),
     Case(rule="unfrozen_weights", fires=weights(0, 1 << 16), silent=weights(0, (1 << 16) - 1), says=("64.0 KiB",)),
     Case(rule="unfrozen_weights", fires=weights(0, 1 << 20), silent=weights(0, 1 << 20, "forward"), says=("1.00 MiB",)),
     Case(rule="too_many_threads", fires=clean(sessions=(session(threads=3),)), silent=clean(), says=("3 threads", "2 cores")),
@@ -222,9 +238,6 @@ CASES = (
     Case(rule="cold_start", fires=cold(SECOND), silent=cold(SECOND, cached=True), says=("1.00 s",), severity="info"),
     Case(rule="hot_break", fires=broken(3, cost_ns=70), silent=broken(2, cost_ns=70), says=("layer", "3 times per call"), gain_ns=70),
     Case(rule="hot_break", fires=broken(1, 3), silent=broken(1, 2), says=("3 graph boundaries",)),
-    Case(rule="heavy_guards", fires=ledger(guards=25_000, run=75_000), silent=ledger(guards=25_000, run=75_001), says=(), severity="info"),
-    Case(rule="heavy_guards", fires=ledger(guards=20_000, run=1), silent=ledger(guards=19_999, run=1), says=("20.0 µs",), severity="info"),
-    Case(rule="heavy_guards", fires=ledger(guards=200_000, run=200_000), silent=ledger(run=9), says=("200 µs of 400 µs",)),
     Case(rule="training_forward", fires=trained(3, 0), silent=trained(2, 0), says=("forward", "3 times")),
     Case(rule="training_forward", fires=trained(9, 0), silent=trained(9, 1), says=("9 times",)),
     Case(
@@ -272,7 +285,8 @@ def test_a_rule_fires_from_its_threshold_on_and_not_before(case: Case) -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    assert {case.rule for case in CASES} == {rule.name for rule in RULES}
+    elsewhere = {"slower_than_torch"}  # it reports what was measured: test_findings_slower.py
+    assert {case.rule for case in CASES} == {rule.name for rule in RULES} - elsewhere
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.rule}-{number}" for number, case in enumerate(CASES)])
@@ -300,15 +314,11 @@ def test_the_time_of_a_fallback_is_that_of_the_ledger_where_there_is_one() -> No
     assert group.ns_per_call == 12_000 * len(warm)
 
 
-@pytest.mark.parametrize(("part", "count"), [("guards", 1), ("eager", 0)])
-def test_entries_are_read_off_a_measured_ledger_only(part: LedgerPartName, count: int) -> None:
-    """Four runs of 1 ms per call of the model, whose own frame holds no graph, so that its calls were not counted."""
+@pytest.mark.parametrize(("times", "count"), [(3.0, 1), (2.0, 0), (None, 0)])
+def test_entries_are_those_that_were_counted(times: float | None, count: int) -> None:
+    """The frame of the model itself holds no graph, so that its calls were not counted in the logs."""
     made = Break(break_id="b0", reason="data", function="layer", file=FILE, line=9, compile_ids=("0/0",))
-    rows = (
-        LedgerPart(graph_id="g0", part="run", ns=4 * MILLI, share=0.9),
-        LedgerPart(graph_id="g0", part=part, ns=MILLI, share=0.1),
-    )
-    assert len(found(clean(breaks=(made,), ledger=rows), "hot_break")) == count
+    assert len(found(clean(breaks=(made,), graphs=(graph(entries_per_call=times),)), "hot_break")) == count
 
 
 def test_random_numbers_are_told_once() -> None:
@@ -359,12 +369,6 @@ def test_kernels_that_share_a_node_share_its_operations() -> None:
     assert len(found(replace(whole, kernels=tuple(halves)), "slow_kernel")) == 2
 
 
-def test_an_exported_program_has_no_guards() -> None:
-    guarded = ledger(guards=200_000, run=9)
-    assert found(guarded, "heavy_guards")
-    assert found(replace(guarded, graphs=(graph(compile_id=None),)), "heavy_guards") == []
-
-
 def test_small_kernels_are_not_judged() -> None:
     quick = kernel("MatMul", 0.5, mean_ns=49_999, nodes=("mm",), node="mm")
     assert found(roofline(quick, peak_flops_float32_threads_2="1e18"), "slow_kernel") == []
@@ -379,18 +383,18 @@ def test_doubles_are_weighed_by_bytes_where_no_operation_is_counted() -> None:
     assert found(clean(nodes=(node("a", bytes=91), node("b", dtype="float64", bytes=9))), "float64_nodes") == []
 
 
-@pytest.mark.parametrize(("calls", "told"), [(400, "4 times per call"), (100, "18 times per call")])
-def test_how_often_a_graph_is_entered_is_counted_where_it_can_be(calls: int, told: str) -> None:
-    # The ledger was measured while the machine was busy: 18 ms in a graph of 1 ms per run.
+def test_a_count_is_not_overridden_by_a_ratio_of_times() -> None:
+    """The ledger was measured while the machine was busy: 59 ms in a graph of 1 ms per run that is entered once."""
+    made = Break(break_id="b0", reason="data", function="layer", file=FILE, line=9, compile_ids=("1/0",))
     capture = clean(
-        graphs=(graph(), graph("g1")),
+        graphs=(graph(entries_per_call=1.0), graph("g1", entries_per_call=1.0)),
         partitions=(partition(), partition(1, "g1")),
-        sessions=(session(calls=100), session(1, calls=calls, cause="weights")),
+        sessions=(session(calls=100), session(1, calls=100)),
         runs=(*runs(), *runs(1)),
+        breaks=(made,),
         ledger=(
-            LedgerPart(graph_id="g1", part="run", ns=18 * MILLI, share=1.0),
+            LedgerPart(graph_id="g1", part="run", ns=59 * MILLI, share=1.0),
             LedgerPart(graph_id="g1", part="guards", ns=1, share=0.0),
         ),
     )
-    (changed,) = found(capture, "weights_changed")
-    assert told in changed.evidence
+    assert found(capture, "hot_break") == []

@@ -53,20 +53,21 @@ def test_the_gap_of_a_break_is_guards_and_python_and_its_price() -> None:
     assert booked(ledger, "g1") == {"guards": 12 + 6, "eager": 988, "residual": 30}
     assert booked(ledger, "g0") == {"guards": 20, "bind": 10, "run": 70, "output": 5, "residual": 15}
     assert ledger.break_ns == {"b0": 1000}
+    assert ledger.overhead_ns == {"b0": 12}, "the rest is the program's own"
 
 
 def test_a_break_before_the_first_graph_costs_what_is_no_guard() -> None:
     around = Surroundings(lookup_ns={"g0": 15.0}, break_ahead={"g0": "b0"})
     ledger = ledger_from_calls([call(0, 500, 600, 606)], around)
     assert booked(ledger, "g0") == {"guards": 15 + 6, "eager": 485, "bind": 10, "run": 70, "output": 5, "residual": 15}
-    assert ledger.break_ns == {"b0": 485}
+    assert (ledger.break_ns, ledger.overhead_ns) == ({"b0": 485}, {"b0": 0}), "guards run with or without it"
 
 
 def test_python_after_the_last_graph_is_the_last_breaks() -> None:
     around = Surroundings(last_lookup_ns=4.0, last_break="b7", has_python_after=True)
     ledger = ledger_from_calls([call(0, 20, 120, 1120)], around)
     assert booked(ledger, "g0") == {"guards": 24, "bind": 10, "run": 70, "output": 5, "eager": 996, "residual": 15}
-    assert ledger.break_ns == {"b7": 1000}
+    assert (ledger.break_ns, ledger.overhead_ns) == ({"b7": 1000}, {"b7": 4})
     unknown = ledger_from_calls([call(0, 20, 120, 1120)], Surroundings(has_python_after=True))
     assert (booked(unknown, "g0")["eager"], unknown.break_ns) == (1000, {}), "of several, nobody knows which it is"
 

@@ -2,8 +2,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ortlens.analysis.timing import call_time, compile_phases, compile_total_ns, graph_times, slowest_sessions
+from ortlens.analysis.findings.facts import entries_per_call
+from ortlens.analysis.timing import (
+    call_time,
+    call_times,
+    calls_by_graph,
+    compile_phases,
+    compile_total_ns,
+    fallback_ns,
+    graph_times,
+    slowest_sessions,
+)
 from ortlens.trace.records import Capture, Fallback, Graph, Partition, Run, Session
+from ortlens.views.text import summary
 from tests.unit.views.sample_captures import SAMPLES
 
 
@@ -14,10 +25,10 @@ def test_graph_times_add_up_the_sessions_of_one_partition() -> None:
         sessions=(
             Session(session_id="s0", partition_id="p", calls=3, total_ns=30),
             Session(session_id="s1", partition_id="p", calls=4, total_ns=40),
-            Session(session_id="s2", partition_id="q", calls=7, total_ns=7),
+            Session(session_id="s2", partition_id="q", calls=5, total_ns=7),
             Session(session_id="s3", partition_id="gone", calls=99, total_ns=99),
         ),
-        fallbacks=(Fallback(graph_id="g", node="n", target="t", reason_code="dtype", reason="", calls=7, total_ns=5),),
+        fallbacks=(Fallback(graph_id="g", node="n", target="t", reason_code="dtype", reason="", calls=5, total_ns=5),),
     )
     time = graph_times(capture)["g"]
     assert (time.calls, time.ort_ns, time.eager_ns, time.foreign_ns) == (7, 77, 5, 0)
@@ -74,3 +85,41 @@ def test_compile_phases_are_complete_and_in_order() -> None:
 def test_compile_phases_leave_out_what_nobody_recorded() -> None:
     assert compile_phases(SAMPLES["foreign"]) == ()
     assert [phase.phase for phase in compile_phases(SAMPLES["training"])] == ["convert"]
+
+
+def two_functions() -> Capture:
+    """`encode` is called once and `decode` a hundred times, in a graph that breaks; both are recorded by one lens."""
+    graphs = (
+        Graph(graph_id="g0", compile_id="0/0", phase="inference", op_count=1, name="forward", target="Encoder"),
+        Graph(graph_id="g1", compile_id="1/0", phase="inference", op_count=1, name="forward", target="Decoder"),
+        Graph(graph_id="g2", compile_id="2/0", phase="inference", op_count=1, name="torch_dynamo_resume_in_forward_at_9", target="Decoder"),
+    )
+    partitions = tuple(Partition(partition_id=f"p{n}", graph_id=f"g{n}", node_count=1, input_count=1, output_count=1) for n in range(3))
+    calls, each = (1, 100, 100), (9_000, 2_000, 1_000)
+    sessions = tuple(
+        Session(session_id=f"s{n}", partition_id=f"p{n}", calls=calls[n], total_ns=calls[n] * each[n], mean_ns=each[n]) for n in range(3)
+    )
+    fallbacks = (Fallback(graph_id="g2", node="n", target="t", reason_code="dtype", reason="", calls=100, total_ns=50_000),)
+    return Capture(graphs=graphs, partitions=partitions, sessions=sessions, fallbacks=fallbacks)
+
+
+def test_each_function_has_its_own_time_per_call() -> None:
+    encode, decode = call_times(two_functions())
+    assert (encode.function, encode.calls, encode.total_ns) == ("Encoder", 1, 9_000)
+    assert (decode.function, decode.calls, decode.ort_ns, decode.eager_ns) == ("Decoder", 100, 3_000, 500)
+    assert call_time(two_functions()) == encode
+    assert fallback_ns(two_functions()) == {("g2", "n"): 500.0}
+    assert calls_by_graph(two_functions()) == {"g0": 1, "g1": 100, "g2": 100}
+    assert entries_per_call(two_functions()) == {"g0": 1.0, "g1": 1.0, "g2": 1.0}
+
+
+def test_the_summary_lists_the_time_of_each_function() -> None:
+    text = " ".join(summary(two_functions()).split())
+    assert "Encoder: 9.00 µs ONNX Runtime (mean of 1 call, Python excluded)" in text
+    assert "Decoder: 3.00 µs ONNX Runtime + 500 ns PyTorch operators (mean of 100 calls, Python excluded)" in text
+
+
+def test_a_backward_graph_belongs_to_the_function_of_its_forward() -> None:
+    forward = Graph(graph_id="g0", compile_id="0/0", phase="forward", op_count=1, target="step")
+    capture = replace(two_functions(), graphs=(forward, Graph(graph_id="g1", compile_id="0/0", phase="backward", op_count=0)))
+    assert [call.graph_ids for call in call_times(capture)] == [("g0", "g1")]

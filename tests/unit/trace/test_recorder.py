@@ -120,6 +120,8 @@ def test_a_graph_can_be_recorded_again_after_it_was_forgotten() -> None:
     # The rows that were kept are not overwritten by those that came back.
     assert sorted(row.graph_id for row in recorder.records(r.LedgerPart)) == ["g0", "g1"]
     assert sorted(row.session_id for row in recorder.records(r.Kernel)) == ["s0", "s1"]
+    recorder.add(r.Fallback(graph_id="g0", node="sort", target="t", reason_code="policy", reason="asked"))
+    assert [(row.graph_id, row.calls) for row in recorder.capture().fallbacks] == [("g1", 1), ("g0", 0)]  # nothing is left of its calls
     recorder.forget_graph("g7")
     assert len(recorder.records(r.Graph)) == 2
 

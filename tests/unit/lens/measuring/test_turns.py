@@ -5,9 +5,9 @@ from itertools import cycle
 
 import pytest
 
+from ortlens.backend.runtime.turns import Comparison, clocked, compare, comparison_of
 from ortlens.lens.measuring.probes import finding_of
 from ortlens.lens.measuring.trials import Trial
-from ortlens.lens.measuring.turns import Comparison, clocked, compare, comparison_of
 from ortlens.trace.records import Finding
 
 

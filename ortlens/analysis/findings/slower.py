@@ -1,0 +1,212 @@
+"""Rules about what is slower in ONNX Runtime than in PyTorch, and about what makes it so."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ortlens.analysis.findings.causes import LOOP_REMEDY, STATE_REMEDY, Cause, cause_of, loop_text, loops, state_text, state_writes
+from ortlens.analysis.findings.facts import current, entries_per_call, partitions_by_graph, sessions_by_partition, whole_by_graph
+from ortlens.analysis.findings.rule import rule
+from ortlens.units import counted, size_from_bytes, time_from_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ortlens.trace.records import Capture, Finding, Graph, Node, Partition
+
+_TIMES = 1.3
+_SHARE = 0.1
+_MUCH_NS = 50_000
+_LEAST_NS = 10_000
+_MOST = 0.75
+_STATE_BYTES = 1 << 20
+_STATE_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Slow:
+    """A part of a call that PyTorch runs faster.
+
+    Attributes:
+        graph: Its graph.
+        subject: Id of the partition, or of the graph where the partitions alone do not explain it.
+        ort_ns: One run as compiled.
+        torch_ns: The same in PyTorch.
+        entries: Runs per call of the model.
+        cause: Why.
+        by_partition: Whether leaving the partition to PyTorch saves the difference.
+    """
+
+    graph: Graph
+    subject: str
+    ort_ns: int
+    torch_ns: int
+    entries: float
+    cause: Cause
+    by_partition: bool
+
+    @property
+    def loss_ns(self) -> int:
+        """What it costs per call of the model."""
+        return round((self.ort_ns - self.torch_ns) * self.entries)
+
+
+@rule(
+    name="slower_than_torch",
+    looks_for="A partition, or a whole graph, that takes longer in ONNX Runtime than in PyTorch.",
+    fires="When it takes at least 1.3 times as long, in three of four pairs timed in turns, and that costs 10 % of a call: as a warning "
+    "from 50 µs per call, as information from 10 µs. Parts with the same cause are one finding.",
+    hazard="The model would be faster without ONNX Runtime there.",
+)
+def slower_than_torch(capture: Capture) -> Iterator[Finding]:
+    """Parts that PyTorch runs faster, grouped by their cause."""
+    wholes = whole_by_graph(capture)
+    groups: dict[tuple[bool, str], list[_Slow]] = defaultdict(list)
+    for slow in _slow_parts(capture):
+        node = slow.cause.node
+        groups[slow.by_partition, node.target if node is not None else slow.subject].append(slow)
+    for slows in groups.values():
+        loss, whole = sum(slow.loss_ns for slow in slows), max(wholes.get(slow.graph.graph_id, 0) for slow in slows)
+        if loss >= _LEAST_NS and loss >= _SHARE * whole:
+            yield _reported(slows, loss, whole)
+
+
+def _slow_parts(capture: Capture) -> Iterator[_Slow]:
+    entries, parts = entries_per_call(capture), partitions_by_graph(capture)
+    sessions, nodes = sessions_by_partition(capture), _ort_nodes(capture)
+    for graph in current(capture):
+        often = entries.get(graph.graph_id, 0.0)
+        slow = [part for part in parts.get(graph.graph_id, []) if _is_slow(part) and nodes.get(part.partition_id)]
+        lost = sum((part.ort_ns or 0) - (part.torch_ns or 0) for part in slow)
+        if _is_slow(graph) and lost < _MOST * ((graph.ort_ns or 0) - (graph.torch_ns or 0)):
+            members = [node for part in parts.get(graph.graph_id, []) for node in nodes.get(part.partition_id, [])]
+            running = [session.session_id for part in parts.get(graph.graph_id, []) for session in sessions.get(part.partition_id, [])]
+            if members:
+                yield _slow(graph, graph, graph.graph_id, often, cause_of(capture, members, running))
+            continue
+        for part in slow:
+            running = [session.session_id for session in sessions.get(part.partition_id, [])]
+            yield _slow(graph, part, part.partition_id, often, cause_of(capture, nodes[part.partition_id], running))
+
+
+def _slow(graph: Graph, timed: Graph | Partition, subject: str, entries: float, cause: Cause) -> _Slow:
+    by_partition = timed is not graph
+    return _Slow(
+        graph=graph,
+        subject=subject,
+        ort_ns=timed.ort_ns or 0,
+        torch_ns=timed.torch_ns or 0,
+        entries=entries,
+        cause=cause,
+        by_partition=by_partition,
+    )
+
+
+def _is_slow(timed: Graph | Partition) -> bool:
+    return bool(timed.is_slower) and (timed.ort_ns or 0) >= _TIMES * (timed.torch_ns or 0) > 0
+
+
+def _ort_nodes(capture: Capture) -> dict[str, list[Node]]:
+    found: dict[str, list[Node]] = defaultdict(list)
+    for node in capture.nodes:
+        if node.partition_id is not None:
+            found[node.partition_id].append(node)
+    return found
+
+
+def _reported(slows: Sequence[_Slow], loss: int, whole: int) -> Finding:
+    first = max(slows, key=lambda slow: slow.loss_ns)
+    ort, torch = (round(sum(getattr(slow, name) * slow.entries for slow in slows)) for name in ("ort_ns", "torch_ns"))
+    what = _named(first) if len(slows) == 1 else counted(len(slows), "partition" if first.by_partition else "graph")
+    node = first.cause.node
+    return slower_than_torch.finding(
+        subject=first.subject,
+        severity="warning" if loss >= _MUCH_NS else "info",
+        title=f"{what} {'takes' if len(slows) == 1 else 'take'} {time_from_ns(ort)} per call, PyTorch {time_from_ns(torch)} "
+        f"({_times(ort / max(torch, 1))}): {first.cause.text}",
+        evidence=f"{', '.join(slow.subject for slow in slows)}; shortest times of runs in turns, on the inputs of one call; in PyTorch "
+        + ("the same nodes" if first.by_partition else "the operations that the program wrote, in place where it writes in place")
+        + f"; the difference is {loss / whole if whole else 1:.0%} of a call",
+        mitigation=f"{first.cause.remedy} {_leaving(first, loss)}".strip(),
+        file=node.file if node is not None and node.file else first.graph.file,
+        line=node.line if node is not None and node.file else first.graph.line,
+        gain_ns=loss,
+        measured=True,
+    )
+
+
+def _named(slow: _Slow) -> str:
+    return slow.subject if slow.by_partition or not slow.graph.name else f"{slow.graph.name} ({slow.subject})"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f} times as long" if ratio < 10 else f"{ratio:.0f} times as long"  # noqa: PLR2004 - two digits are enough
+
+
+def _leaving(slow: _Slow, loss: int) -> str:
+    saved = time_from_ns(loss)
+    if slow.by_partition:
+        return f'Or leave it to PyTorch: on_slow="fallback" does so by itself and saves {saved} per call.'
+    return f"Or leave {slow.graph.name or slow.subject} uncompiled (torch.compiler.disable), which saves {saved} per call."
+
+
+@rule(
+    name="state_copies",
+    looks_for="A large buffer that is changed in part and goes through ONNX Runtime as a whole, such as a static key-value cache.",
+    fires="At 1 MiB per call and 10 % of the bytes that the graph's nodes touch, as information, unless `slower_than_torch` already "
+    "reports what it costs.",
+    hazard="ONNX Runtime has no writes in place: the whole buffer is copied for each changed part, and copied back into PyTorch's.",
+)
+def state_copies(capture: Capture) -> Iterator[Finding]:
+    """Graphs that return changed copies of their inputs."""
+    known, nodes = _known_graphs(capture), _ort_nodes(capture)
+    for graph, members in _by_current_graph(capture, nodes):
+        writing = state_writes(members, graph.inputs)
+        moved, touched = sum(node.output_bytes or 0 for node in writing), sum(node.bytes or 0 for node in members)
+        if graph.graph_id in known or moved < _STATE_BYTES or moved < _STATE_SHARE * touched:
+            continue
+        yield state_copies.finding(
+            subject=graph.graph_id,
+            severity="info",
+            title=f"{counted(len(writing), 'buffer')} of {size_from_bytes(moved)} in {graph.graph_id}: {state_text(writing)}",
+            evidence=f"{size_from_bytes(moved)} go in and come out, of {size_from_bytes(touched)} that the nodes read and write",
+            mitigation=STATE_REMEDY,
+            file=writing[0].file or graph.file,
+            line=writing[0].line if writing[0].file else graph.line,
+        )
+
+
+@rule(
+    name="element_loop",
+    looks_for="An operator that ONNX can only express as a loop over single elements, such as nn.EmbeddingBag.",
+    fires="At the first one, as information, unless the partition was timed: then `slower_than_torch` reports it if it is slow.",
+    hazard="Each pass of the loop runs several small kernels, which takes microseconds where PyTorch takes nanoseconds.",
+)
+def element_loop(capture: Capture) -> Iterator[Finding]:
+    """Operators that became loops and were not timed."""
+    timed = {part.partition_id for part in capture.partitions if part.torch_ns is not None}
+    for graph, members in _by_current_graph(capture, _ort_nodes(capture)):
+        looping = [node for node in loops(members) if node.partition_id not in timed]
+        for target in dict.fromkeys(node.target for node in looping):
+            same = [node for node in looping if node.target == target]
+            yield element_loop.finding(
+                subject=f"{graph.graph_id}:{target}",
+                severity="info",
+                title=loop_text(same[0]),
+                evidence=f"{counted(len(same), 'node')} of {graph.graph_id}; not timed against PyTorch in this capture",
+                mitigation=f'{LOOP_REMEDY} on_slow="fallback" leaves its partition to PyTorch if that is faster.',
+                file=same[0].file or graph.file,
+                line=same[0].line if same[0].file else graph.line,
+            )
+
+
+def _known_graphs(capture: Capture) -> frozenset[str]:
+    return frozenset(slow.graph.graph_id for slow in _slow_parts(capture))
+
+
+def _by_current_graph(capture: Capture, nodes: dict[str, list[Node]]) -> Iterable[tuple[Graph, list[Node]]]:
+    parts = partitions_by_graph(capture)
+    for graph in current(capture):
+        yield graph, [node for part in parts.get(graph.graph_id, []) for node in nodes.get(part.partition_id, [])]

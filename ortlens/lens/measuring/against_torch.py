@@ -1,0 +1,215 @@
+"""Times each partition, and each graph as a whole, against PyTorch on the inputs of one observed call.
+
+A partition is compared with its own ATen nodes, which PyTorch would run if the partition were left to it. A graph is compared with
+the operations that Dynamo recorded, which are those of the program: PyTorch has faster ways for some of them than the ATen nodes show,
+and writes in place where the compiled graph returns a new value that is copied back.
+
+Both sides run beside the compiled code and count nowhere. Inputs that the program writes to are copies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from ortlens import _torch
+from ortlens.backend.runtime.program import eager_nodes
+from ortlens.backend.runtime.turns import Comparison, clocked, compare_briefly
+from ortlens.lens.dynamo.listener import lens_failure
+from ortlens.lens.measuring.trials import Seen, present, timed, uncounted_eager
+from ortlens.lens.twins import WeightChanged, uncounted
+from ortlens.lens.watching import around_calls, around_runs
+from ortlens.trace import records as r
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from ortlens.backend.graph import CompiledGraph
+    from ortlens.trace.recorder import Recorder
+
+EACH_NS = 200_000_000
+"""Time for one partition or graph."""
+
+ALL_NS = 2_000_000_000
+"""Time for all of them; the most expensive are timed first."""
+
+_KNOWN_OPERATORS = ("aten", "prims", "prim", "_operator", "math")
+"""Operators without effects of their own. Others, of the user's, are not called beyond the calls of the target."""
+
+
+@dataclass(slots=True, eq=False)
+class _Entered:
+    """A graph as one call entered it.
+
+    Attributes:
+        graph: The graph.
+        graph_id: Its recorded id.
+        args: Inputs of its first entry.
+        ns: Time of all entries.
+    """
+
+    graph: CompiledGraph
+    graph_id: str
+    args: list[Any] = field(default_factory=list)
+    ns: int = 0
+
+
+@dataclass(slots=True)
+class AgainstTorch:
+    """Compares what one call of a target runs with PyTorch.
+
+    Attributes:
+        recorder: Holds the records; the times go there.
+        graphs: The live graphs.
+        originals: Dynamo's graphs by compile id.
+    """
+
+    recorder: Recorder
+    graphs: tuple[CompiledGraph, ...]
+    originals: Mapping[str | None, torch.fx.GraphModule]
+    _thread: int = field(default_factory=threading.get_ident)
+
+    def run(self, call: Callable[[], Any]) -> Any:
+        """Call the target once, then time what it ran.
+
+        Args:
+            call: Calls the target, which was compiled and called before.
+
+        Returns:
+            The result of the call. Exceptions of the target are raised; a failure of the measurement becomes a finding.
+        """
+        seen: dict[object, Seen] = {}
+        spent: dict[object, int] = {}
+        entered: dict[CompiledGraph, _Entered] = {}
+        with contextlib.ExitStack() as stack:
+            for graph in self.graphs:
+                reporter = graph.context.reporter
+                if reporter is None or not graph.is_prepared:
+                    continue
+                entered[graph] = _Entered(graph, reporter.graph_id)
+                stack.enter_context(around_calls(graph, self._entering(entered[graph])))
+                for runner in graph.runners:
+                    if len(runner.sessions) == 1 and not runner.is_lost:
+                        seen[runner] = Seen(runner, graph, reporter.identity(runner))
+                        stack.enter_context(around_runs(runner, self._running(seen[runner], spent)))
+            result = call()
+        try:
+            with uncounted_eager(self.recorder), _undisturbed():
+                self._time(
+                    sorted((item for item in entered.values() if item.ns), key=lambda item: -item.ns),
+                    sorted((part for part in seen.values() if part.runs), key=lambda part: -spent[part.runner]),
+                )
+        except Exception as error:  # noqa: BLE001 - the lens's own failure becomes a finding and one warning
+            lens_failure(self.recorder, "timing a partition against PyTorch", error)
+        return result
+
+    def _time(self, entered: list[_Entered], seen: list[Seen]) -> None:
+        deadline = time.perf_counter_ns() + ALL_NS
+        trials: list[tuple[type[r.Graph | r.Partition], str, Callable[[int], Comparison | None]]] = [
+            *((r.Graph, item.graph_id, partial(self._whole, item)) for item in entered),
+            *((r.Partition, part.identity.partition_id, partial(_alone, part)) for part in seen),
+        ]
+        for kind, key, compare in trials:
+            left = deadline - time.perf_counter_ns()
+            with contextlib.suppress(WeightChanged):  # layers that share their code: the session now holds the weights of another one
+                compared = compare(min(EACH_NS, left)) if left > 0 else None
+                if compared is not None:
+                    ort_ns, torch_ns = compared.least_ns
+                    self.recorder.amend(kind, key, ort_ns=ort_ns, torch_ns=torch_ns, is_slower=compared.is_faster)
+
+    def _whole(self, item: _Entered, budget_ns: int) -> Comparison | None:
+        original = self._original(item)
+        return None if original is None else _compiled_against(original, item, budget_ns)
+
+    def _original(self, item: _Entered) -> torch.fx.GraphModule | None:
+        """Dynamo's graph, if it can be run on the same inputs and has no effects but the known ones."""
+        lowered, found = item.graph.lowered, self.originals.get(item.graph.lowered.compile_id)
+        sure = all(len(runner.sessions) <= 1 for runner in item.graph.runners)  # of one per size, it is not known which one runs
+        if found is None or lowered.phase != "inference" or not item.graph.runners or not sure:
+            return None
+        wanted = [_torch.example_of(node) for node in found.graph.find_nodes(op="placeholder")]
+        same = len(wanted) == len(item.args) and all(map(_fits, wanted, item.args))
+        return found if same and all(map(_is_known, eager_nodes(item.graph.plan))) else None
+
+    def _entering(self, item: _Entered) -> Callable[[Callable[[list[Any]], list[Any]], list[Any]], list[Any]]:
+        def around(inner: Callable[[list[Any]], list[Any]], args: list[Any]) -> list[Any]:
+            if threading.get_ident() != self._thread:
+                return inner(args)
+            item.args = item.args or list(args)
+            started = time.perf_counter_ns()
+            outputs = inner(args)
+            item.ns += time.perf_counter_ns() - started
+            return outputs
+
+        return around
+
+    def _running(
+        self, item: Seen, spent: dict[object, int]
+    ) -> Callable[[Callable[..., tuple[Any, ...]], tuple[Any, ...]], tuple[Any, ...]]:
+        def around(inner: Callable[..., tuple[Any, ...]], values: tuple[Any, ...]) -> tuple[Any, ...]:
+            if threading.get_ident() != self._thread:
+                return inner(*values)
+            item.values = item.values or values
+            item.runs += 1
+            started = time.perf_counter_ns()
+            outputs = inner(*values)
+            spent[item.runner] = spent.get(item.runner, 0) + time.perf_counter_ns() - started
+            return outputs
+
+        return around
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Without gradients, and with torch's random numbers left as they were."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    with torch.no_grad(), torch.random.fork_rng(devices=devices):
+        yield
+
+
+def _alone(part: Seen, budget_ns: int) -> Comparison:
+    """A partition in its session against its nodes in PyTorch."""
+    return compare_briefly(timed(present(part), part.values), timed(part.runner.partition.module, part.values), budget_ns)
+
+
+def _compiled_against(original: torch.fx.GraphModule, item: _Entered, budget_ns: int) -> Comparison:
+    """A graph as compiled against Dynamo's graph. Both work on copies of the inputs that they write to."""
+    graph, mutated = item.graph, item.graph.lowered.mutated
+    args = list(item.args)
+    for place in mutated:
+        args[place] = args[place].clone()
+    aliases = [value.detach() if isinstance(value, torch.Tensor) else value for value in args]  # the original may change sizes in place
+
+    def compiled() -> list[Any]:
+        outputs = graph.run(list(args))
+        for place, value in zip(mutated, outputs, strict=False):
+            args[place].copy_(value)
+        return outputs
+
+    with contextlib.ExitStack() as stack:
+        for runner in (runner for runner in graph.runners if runner.sessions and not runner.is_lost):  # PyTorch runs the others
+            stack.enter_context(around_runs(runner, _instead(uncounted(runner, runner.sessions[-1].session))))
+        return compare_briefly(clocked(compiled), clocked(lambda: original(*aliases)), budget_ns)
+
+
+def _instead(run: Callable[..., tuple[Any, ...]]) -> Callable[[Callable[..., tuple[Any, ...]], tuple[Any, ...]], tuple[Any, ...]]:
+    return lambda _inner, values: run(*values)
+
+
+def _fits(wanted: Any, given: Any) -> bool:
+    if isinstance(wanted, torch.Tensor) and isinstance(given, torch.Tensor):
+        return wanted.dtype == given.dtype and wanted.dim() == given.dim() and wanted.device == given.device
+    return not isinstance(wanted, torch.Tensor) and not isinstance(given, torch.Tensor)
+
+
+def _is_known(node: torch.fx.Node) -> bool:
+    target: Any = node.target
+    name = target.namespace if hasattr(target, "namespace") else getattr(target, "__module__", "")
+    return name in _KNOWN_OPERATORS

@@ -1,0 +1,252 @@
+"""Compares one call of the compiled function with the same call of the function itself.
+
+Both start from the same inputs, state and random seed. Results, what was written, gradients, shared memory and the random state
+are compared. A difference is traced in steps, each of which leaves out one suspect: PyTorch's numbers in ONNX Runtime's memory
+tell the numbers from the code around the partitions, and PyTorch alone on the lowered graphs tells that code from the lowering.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens.lens.verify.call_outcome import Outcome, Part, outcome_of
+from ortlens.lens.verify.float64_run import Float64Run
+from ortlens.lens.verify.lockstep import Missing
+from ortlens.lens.verify.verdicts import Verdict, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+    from ortlens.lens.verify.call_state import CallState
+    from ortlens.lens.verify.compare_values import Tolerances
+
+_UNKNOWN = Missing("not asked for")
+_OTHER_NUMBERS = "the generator is in another state after the call: other random numbers were drawn"
+
+
+@dataclass(slots=True, kw_only=True)
+class CallCheck:
+    """The comparison of one call.
+
+    Attributes:
+        eager: Calls the function itself.
+        state: What both calls start from.
+        tolerances: The tolerances.
+        place_in_code: File and first line of the function, for parts whose own line is unknown.
+        verdicts: One per part of the call, in order.
+        cause: Where the difference comes from: `inside`, `boundary`, `lowering`; empty if nothing differs.
+    """
+
+    eager: Callable[[], object]
+    state: CallState
+    tolerances: Tolerances
+    place_in_code: tuple[str | None, int | None]
+    verdicts: list[Verdict] = field(default_factory=list)
+    cause: str = ""
+    _expected: Outcome = field(default_factory=Outcome)
+
+    def run(self, compiled: Outcome) -> None:
+        """Compare.
+
+        Args:
+            compiled: What the call of the compiled function gave.
+        """
+        self._expected = self._called(self.eager)
+        self.verdicts = self._compared(compiled, {})
+        if self.wrong():
+            self._ask_arbiter(compiled)
+
+    def wrong(self) -> list[Verdict]:
+        """The parts that differ."""
+        return [verdict for verdict in self.verdicts if verdict.ok is False]
+
+    def trace(self, call: Callable[[], object], boundary: AbstractContextManager[object], lowered: AbstractContextManager[object]) -> None:
+        """Find out where a difference comes from; sets `cause`.
+
+        Args:
+            call: Calls the compiled function.
+            boundary: While it lasts, ONNX Runtime's outputs hold PyTorch's numbers.
+            lowered: While it lasts, PyTorch runs the lowered graphs.
+        """
+        if self._same(call, boundary):
+            self.cause = "inside"
+        else:
+            self.cause = "boundary" if self._same(call, lowered) else "lowering"
+
+    def _same(self, call: Callable[[], object], substitute: AbstractContextManager[object]) -> bool:
+        """Whether another way to run the compiled function gives the parts that differ as PyTorch gives them."""
+        names = {verdict.node for verdict in self.wrong()}
+        with substitute:  # the backward, which comes after the call, is substituted as well
+            found = self._compared(self._called(call), {})
+        return not any(verdict.ok is False for verdict in found if verdict.node in names)
+
+    def _called(self, call: Callable[[], object]) -> Outcome:
+        self.state.restore()
+        try:
+            return outcome_of(call, self.state)
+        except Exception as error:  # noqa: BLE001 - what PyTorch raises is compared as well
+            return Outcome(error=error)
+        finally:
+            self.state.restore()
+
+    def _ask_arbiter(self, compiled: Outcome) -> None:
+        """Judge again with a run in double precision, and take the lines from it."""
+        if self._expected.error is not None:
+            return
+        doubles, again = Float64Run(), Outcome()
+        with doubles:
+            again = self._called(self.eager)
+        if again.error is not None:  # an operator that cannot be watched: the verdicts stay as they are
+            return
+        values = {name: doubles.double_of(part.live) for name, part in again.parts.items() if part.live is not None}
+        unsteady = self._unsteady() if self._differing(again) else set()
+        self.verdicts = self._compared(compiled, values)
+        for verdict in self.wrong():
+            verdict.place_in_code = self._line(doubles, verdict.node, again.parts.get(verdict.node)) or self.place_in_code
+            if verdict.node in unsteady:
+                verdict.ok = None
+                verdict.note = f"no verdict: PyTorch's own results differ between two calls; {verdict.note}"
+
+    def _differing(self, again: Outcome) -> set[str]:
+        return {verdict.node for verdict in self._against(again, self._expected, {}) if verdict.ok is False}
+
+    def _unsteady(self) -> set[str]:
+        """The parts that differ between two calls of the function itself."""
+        return self._differing(self._called(self.eager))
+
+    def _line(self, doubles: Float64Run, name: str, part: Part | None) -> tuple[str | None, int | None] | None:
+        if part is None or part.live is None:
+            return doubles.drawn if part is not None and part.kind == "random" else None
+        if part.kind == "gradient":
+            source = self.state.tensors.get(name.removeprefix("gradient of "))
+            return None if source is None else doubles.line_of(source, read=True)
+        return doubles.line_of(part.live)
+
+    def _compared(self, compiled: Outcome, doubles: Mapping[str, Any]) -> list[Verdict]:
+        return list(self._against(compiled, self._expected, doubles))
+
+    def _against(self, compiled: Outcome, expected: Outcome, doubles: Mapping[str, Any]) -> Iterator[Verdict]:
+        if expected.error is not None or compiled.error is not None:
+            yield self._errors("result", compiled.error, expected.error)
+            return
+        names = list(dict.fromkeys([*expected.parts, *compiled.parts]))
+        for place, name in enumerate(names):
+            ours, theirs = compiled.parts.get(name), expected.parts.get(name)
+            verdict = Verdict(node=name, scope="call", place=place, line_of=None, place_in_code=self.place_in_code)
+            if ours is None or theirs is None:
+                _one_sided(verdict, ours, theirs)
+            else:
+                _judge_part(verdict, ours, theirs, doubles.get(name, _UNKNOWN), self.tolerances)
+            yield verdict
+        if compiled.gradient_error is not None or expected.gradient_error is not None:
+            yield self._errors("gradients", compiled.gradient_error, expected.gradient_error)
+
+    def _errors(self, name: str, ours: Exception | None, theirs: Exception | None) -> Verdict:
+        verdict = Verdict(node=name, scope="call", place=0, line_of=None, place_in_code=self.place_in_code)
+        verdict.ok = None if ours is not None and theirs is not None else False
+        verdict.note = f"the compiled function {_said(ours)}, PyTorch {_said(theirs)}"
+        return verdict
+
+
+def _said(error: Exception | None) -> str:
+    return "returns" if error is None else f"raises {type(error).__name__}: {error}"[:200]
+
+
+def _one_sided(verdict: Verdict, ours: Part | None, theirs: Part | None) -> None:
+    """Something that only one of the calls gave; a tensor that was written to on one side only is compared as it is."""
+    part = theirs if ours is None else ours
+    kind = "returned" if part is None or part.kind == "result" else "written"
+    verdict.ok = False
+    if part is not None and part.kind == "random":
+        verdict.note = _OTHER_NUMBERS
+        return
+    verdict.note = f"{kind} by PyTorch only" if ours is None else f"{kind} by the compiled function only"
+
+
+def _judge_part(verdict: Verdict, ours: Part, theirs: Part, double: Any, tolerances: Tolerances) -> None:
+    if ours.kind == "random":
+        verdict.ok = torch.equal(ours.value, theirs.value)
+        verdict.note = "" if verdict.ok else _OTHER_NUMBERS
+        return
+    if not isinstance(theirs.value, torch.Tensor) or not isinstance(ours.value, torch.Tensor):
+        _judge_plain(verdict, ours.value, theirs.value, tolerances)
+        return
+    if ours.value.dtype is not theirs.value.dtype:
+        verdict.ok, verdict.note = False, f"{_dtype(ours)} from the compiled function, {_dtype(theirs)} from PyTorch"
+        return
+    judge(verdict, ours.value, theirs.value, double, tolerances)
+    verdict.note = verdict.note.removeprefix(f"no float64 run: {_UNKNOWN.reason}").removeprefix("; ")
+    for wrong in _other_differences(ours, theirs):
+        verdict.ok = False
+        verdict.add(wrong)
+
+
+def _judge_plain(verdict: Verdict, ours: Any, theirs: Any, tolerances: Tolerances) -> None:
+    numbers = all(isinstance(value, float) for value in (ours, theirs))
+    if numbers:
+        tolerance = tolerances.of(torch.float32)  # a number of a tensor, most likely of this dtype
+        same = ours == theirs or (ours != ours and theirs != theirs)  # noqa: PLR0124 - NaN
+        verdict.ok = same or abs(ours - theirs) <= tolerance.atol + tolerance.rtol * abs(theirs)
+    else:
+        verdict.ok = type(ours) is type(theirs) and bool(ours == theirs)
+    verdict.note = "" if verdict.ok else f"{ours!r:.80} from the compiled function, {theirs!r:.80} from PyTorch"
+
+
+def _other_differences(ours: Part, theirs: Part) -> Iterator[str]:
+    """What differs besides the numbers: shared memory, the strides of views, differentiability."""
+    if ours.kind != "result" or ours.value.shape != theirs.value.shape:
+        return
+    if missing := sorted(theirs.shares - ours.shares):
+        yield f"shares no memory with {', '.join(missing[:3])}, as PyTorch's does: writing to one does not show in the other"
+    if more := sorted(ours.shares - theirs.shares):
+        yield f"shares memory with {', '.join(more[:3])}, which PyTorch's does not: writing to one changes the other"
+    if theirs.shares and not missing and _strides(ours) != _strides(theirs):
+        yield f"a view with strides {ours.strides}, PyTorch's has {theirs.strides}"
+    if ours.requires_grad != theirs.requires_grad:
+        yield f"requires_grad is {ours.requires_grad}, PyTorch's is {theirs.requires_grad}"
+
+
+def _strides(part: Part) -> list[int]:
+    """The strides that mean something: not those of dimensions with one element."""
+    return [stride for size, stride in zip(part.value.shape, part.strides, strict=True) if size > 1] if part.value.numel() else []
+
+
+def _dtype(part: Part) -> str:
+    return str(part.value.dtype).removeprefix("torch.")
+
+
+def eager_call(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], object] | None:
+    """A call of the function itself, in which nothing is compiled.
+
+    Args:
+        target: The function, module or exported program.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+
+    Returns:
+        A function without arguments; None if the target cannot be called.
+    """
+    if isinstance(target, torch.export.ExportedProgram):
+        return _call_of_program(target, args, kwargs)
+    if not callable(target):
+        return None
+
+    def call() -> object:
+        with torch.compiler.set_stance("force_eager"):
+            return target(*args, **kwargs)
+
+    return call
+
+
+def _call_of_program(program: torch.export.ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], object]:
+    module = program.module()
+
+    def call() -> object:
+        with torch.no_grad():
+            return module(*args, **kwargs)
+
+    return call

@@ -1,0 +1,154 @@
+"""What one call gave: its results, what it wrote, its gradients, and how its results share memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens.lens.verify.reachable import Reachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from ortlens.lens.verify.call_state import CallState
+
+_EXACT_ELEMENTS = 1 << 22
+"""Most elements of two interleaved tensors whose places are compared one by one."""
+
+RANDOM_STATE = "random state"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One thing that a call gave.
+
+    Attributes:
+        kind: `result`, `written`, `gradient` or `random`.
+        value: A tensor of its own, or a plain value.
+        live: The tensor itself, whose memory tells where it was made; None for plain values.
+        strides: Its strides.
+        requires_grad: Whether it takes part in automatic differentiation.
+        shares: Arguments, weights and earlier results that it has elements in common with.
+    """
+
+    kind: str
+    value: Any
+    live: torch.Tensor | None = None
+    strides: tuple[int, ...] = ()
+    requires_grad: bool = False
+    shares: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What one call gave.
+
+    Attributes:
+        parts: Everything that it gave, by name.
+        error: What it raised.
+        gradient_error: What its backward raised.
+    """
+
+    parts: dict[str, Part] = field(default_factory=dict)
+    error: Exception | None = None
+    gradient_error: Exception | None = None
+
+
+def outcome_of(call: Callable[[], object], state: CallState) -> Outcome:
+    """Call, differentiate, and look at what changed.
+
+    Args:
+        call: Calls the target; its exceptions are raised.
+        state: The state that the call starts from.
+
+    Returns:
+        What the call gave. The gradients are those of a weighted sum of the results, with weights that are always the same.
+    """
+    result = call()
+    made = Outcome()
+    found = Reachable([("result", result)], with_plain=True)
+    made.parts |= {name: Part(kind="result", value=value) for name, value in found.plain.items()}
+    made.parts |= _results(found.tensors, state)
+    if not torch.equal(drawn := torch.get_rng_state(), state.random_state):
+        made.parts[RANDOM_STATE] = Part(kind="random", value=drawn)
+    made.parts |= {f"{name} after the call": _part("written", tensor) for name, tensor in state.written().items()}
+    try:
+        made.parts |= {f"gradient of {name}": _part("gradient", grad) for name, grad in _gradients(found.tensors, state).items()}
+    except Exception as error:  # noqa: BLE001 - compared with what PyTorch's own backward raises
+        made.gradient_error = error
+    return made
+
+
+def _part(kind: str, tensor: torch.Tensor, shares: frozenset[str] = frozenset()) -> Part:
+    value = tensor.detach().clone(memory_format=torch.contiguous_format)
+    strides = tuple(tensor.stride())
+    return Part(kind=kind, value=value, live=tensor, strides=strides, requires_grad=tensor.requires_grad, shares=shares)
+
+
+def _results(tensors: Mapping[str, torch.Tensor], state: CallState) -> dict[str, Part]:
+    by_memory: dict[int, list[tuple[str, torch.Tensor]]] = {}
+    for name, tensor in state.tensors.items():
+        by_memory.setdefault(tensor.untyped_storage().data_ptr(), []).append((name, tensor))
+    made = {}
+    for name, tensor in tensors.items():
+        if name.startswith("grad of "):
+            continue
+        near = by_memory.setdefault(tensor.untyped_storage().data_ptr(), [])
+        made[name] = _part("result", tensor, _sharing(tensor, near))
+        near.append((name, tensor))
+    return made
+
+
+def _sharing(tensor: torch.Tensor, others: Iterable[tuple[str, torch.Tensor]]) -> frozenset[str]:
+    return frozenset(name for name, other in others if tensor.numel() and other.numel() and _overlap(tensor, other))
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one storage have memory in common. Pieces of a split lie between one another without that."""
+    (first, last), (start, end) = _reach(one), _reach(other)
+    if last < start or end < first:
+        return False
+    if _is_dense(one) or _is_dense(other) or one.numel() + other.numel() > _EXACT_ELEMENTS:
+        return True
+    return not set(_places(one)).isdisjoint(_places(other))
+
+
+def _reach(tensor: torch.Tensor) -> tuple[int, int]:
+    """First and last byte."""
+    start = int(tensor.storage_offset())
+    end: int = start + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return start * tensor.element_size(), (end + 1) * tensor.element_size() - 1
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    first, last = _reach(tensor)
+    return last - first + 1 == tensor.numel() * tensor.element_size()
+
+
+def _places(tensor: torch.Tensor) -> list[int]:
+    """The bytes at which the elements begin."""
+    places = torch.full((), int(tensor.storage_offset()), dtype=torch.int64)
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        places = places.unsqueeze(-1) + torch.arange(size) * stride
+    return (places.reshape(-1) * tensor.element_size()).tolist()
+
+
+def _gradients(results: Mapping[str, torch.Tensor], state: CallState) -> dict[str, torch.Tensor]:
+    if not torch.is_grad_enabled():
+        return {}
+    outputs = [tensor for tensor in results.values() if tensor.requires_grad and tensor.grad_fn is not None]
+    inputs = state.differentiable()
+    if not outputs or not inputs:
+        return {}
+    weights = [_weights_like(tensor, place) for place, tensor in enumerate(outputs)]
+    grads = torch.autograd.grad(outputs, list(inputs.values()), weights, allow_unused=True)
+    return {name: torch.zeros_like(tensor) if grad is None else grad for (name, tensor), grad in zip(inputs.items(), grads, strict=True)}
+
+
+def _weights_like(tensor: torch.Tensor, seed: int) -> torch.Tensor:
+    """Always the same random numbers: with ones, the gradient of a softmax or a normalisation would be zero whatever it does."""
+    dtype = torch.complex64 if tensor.is_complex() else torch.float32
+    made = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+    return made.to(device=tensor.device, dtype=tensor.dtype)

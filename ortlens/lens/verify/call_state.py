@@ -1,0 +1,159 @@
+"""The state that a call starts from and may change. It is copied, so that several calls can start alike and leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens.lens.verify.reachable import Reachable, argument_roots, restorer_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ortlens.lens.verify.reachable import Named
+
+_MAX_COPIED_BYTES = 8 << 30
+"""Weights beyond this are not copied: a model of this size may just fit into memory once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """A tensor as it was: an alias with its sizes then, and its gradient."""
+
+    tensor: torch.Tensor
+    alias: torch.Tensor
+    requires_grad: bool
+    grad: torch.Tensor | None
+
+    def put_back(self) -> None:
+        now = self.tensor
+        if now.requires_grad != self.requires_grad and not self.requires_grad:
+            with contextlib.suppress(RuntimeError):  # a view cannot be detached in place
+                now.detach_()
+        if _layout(now) != _layout(self.alias):
+            now.data = self.alias
+        if now.is_leaf and now.requires_grad and now.grad is not self.grad:
+            now.grad = self.grad
+
+
+class CallState:
+    """The state of a target and its arguments before a call.
+
+    Attributes:
+        tensors: The tensors, by name.
+        left_out: Bytes of weights that were not copied.
+        random_state: State of torch's generator on the CPU.
+    """
+
+    def __init__(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Copy the state.
+
+        Args:
+            target: The function or module.
+            args: Positional arguments of the call.
+            kwargs: Keyword arguments.
+        """
+        self._roots: list[Named] = [*argument_roots(target, args, kwargs), *_target_roots(target)]
+        found = Reachable(self._roots)
+        self.tensors = found.tensors
+        self.left_out = 0
+        self._containers = [restorer for held in found.containers if (restorer := restorer_of(held)) is not None]
+        self._globals = [(names, name, names[name]) for names, name in found.globals]
+        self._tensors = [_noted(tensor) for tensor in self.tensors.values()]
+        self._copies: dict[int, tuple[Any, Any]] = {}  # storages, whose methods have no annotations
+        self._copy_storages()
+        self._generators = [(generator, generator.get_state()) for generator in found.generators]
+        self.random_state = torch.get_rng_state()
+        self._random = _random_states()
+
+    def _copy_storages(self) -> None:
+        copied = 0
+        for tensor in sorted(self.tensors.values(), key=lambda tensor: isinstance(tensor, torch.nn.Parameter)):
+            storage: Any = tensor.untyped_storage()
+            key = storage.data_ptr()
+            if not storage.nbytes() or key in self._copies:
+                continue
+            if isinstance(tensor, torch.nn.Parameter) and copied + storage.nbytes() > _MAX_COPIED_BYTES:
+                self.left_out += storage.nbytes()
+                continue
+            copied += storage.nbytes()
+            self._copies[key] = storage, storage.clone()
+
+    def restore(self) -> None:
+        """Put everything back as it was. Version counters stay, so that nothing that ran before looks changed."""
+        for restorer in self._containers:
+            restorer()
+        for names, name, value in self._globals:
+            if names.get(name) is not value:
+                names[name] = value
+        for noted in self._tensors:
+            noted.put_back()
+        for storage, copy in self._copies.values():
+            if storage.nbytes() != copy.nbytes():
+                storage.resize_(copy.nbytes())
+            if not _equal_bytes(storage, copy):
+                storage.copy_(copy)
+        for generator, state in self._generators:
+            generator.set_state(state)
+        for restore in self._random:
+            restore()
+
+    def written(self) -> dict[str, torch.Tensor]:
+        """The tensors that are not as they were, or were not there.
+
+        Returns:
+            The tensors, by name; gradients that appeared among them.
+        """
+        before = {id(noted.tensor): noted for noted in self._tensors}
+        changed = {key for key, (storage, copy) in self._copies.items() if not _equal_bytes(storage, copy)}
+        found: dict[str, torch.Tensor] = {}
+        for name, tensor in Reachable(self._roots).tensors.items():
+            noted = before.get(id(tensor))
+            same = noted is not None and _layout(tensor) == _layout(noted.alias) and self.tensors.get(name) is tensor
+            if not same or tensor.untyped_storage().data_ptr() in changed:
+                found[name] = tensor
+        return found
+
+    def differentiable(self) -> dict[str, torch.Tensor]:
+        """The tensors whose gradient can be asked for, by name."""
+        return {name: tensor for name, tensor in self.tensors.items() if tensor.requires_grad}
+
+
+def _target_roots(target: Any) -> list[Named]:
+    if isinstance(target, torch.export.ExportedProgram):
+        return [("", target.state_dict), ("", target.constants)]
+    return [("", target)]
+
+
+def _noted(tensor: torch.Tensor) -> _Tensor:
+    return _Tensor(tensor, tensor.detach(), tensor.requires_grad, tensor.grad if tensor.is_leaf else None)
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.untyped_storage().data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
+
+
+def _equal_bytes(one: torch.UntypedStorage, other: torch.UntypedStorage) -> bool:
+    if one.nbytes() != other.nbytes():
+        return False
+    bytes_of = [torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage) for storage in (one, other)]
+    return torch.equal(*bytes_of)
+
+
+def _random_states() -> list[Callable[[], object]]:
+    """Functions that put the global random states back: Python's, NumPy's and torch's."""
+    states: list[Callable[[], object]] = [
+        functools.partial(random.setstate, random.getstate()),
+        functools.partial(torch.set_rng_state, torch.get_rng_state()),
+    ]
+    devices = range(torch.cuda.device_count())
+    states += [functools.partial(torch.cuda.set_rng_state, torch.cuda.get_rng_state(device), device) for device in devices]
+    if (numpy := sys.modules.get("numpy")) is not None:
+        states.append(functools.partial(numpy.random.set_state, numpy.random.get_state()))
+    return states

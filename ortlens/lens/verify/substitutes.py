@@ -1,0 +1,69 @@
+"""Runs compiled code with one suspect replaced by PyTorch, to see whether a difference is still there."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens.backend.graph import eager_graph
+from ortlens.lens.verify.lockstep import steps
+from ortlens.lens.watching import wrapped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ortlens.backend.graph import CompiledGraph
+    from ortlens.backend.runtime.runner import PartitionRunner
+
+
+def with_pytorchs_numbers(runner: PartitionRunner, args: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, ...]:
+    """The outputs of a partition as ONNX Runtime returned them, with PyTorch's values in their memory.
+
+    Args:
+        runner: The partition's.
+        args: Its inputs.
+        outputs: What its session returned.
+
+    Returns:
+        The outputs.
+    """
+    wanted = {node.name: place for place, node in enumerate(runner.partition.outputs)}
+    made = list(outputs)
+    with torch.no_grad():
+        for step in steps(runner.partition.module, args, double=False):
+            place = wanted.get(step.node.name)
+            if place is not None:
+                made[place] = _overwritten(made[place], step.eager)
+    return tuple(made)
+
+
+def _overwritten(output: Any, value: Any) -> Any:
+    if not isinstance(output, torch.Tensor) or not isinstance(value, torch.Tensor):
+        return value
+    if output.shape != value.shape or output.dtype is not value.dtype:
+        return value
+    return output.copy_(value)
+
+
+@contextlib.contextmanager
+def lowered_by_pytorch(graphs: Iterable[CompiledGraph]) -> Iterator[None]:
+    """Let PyTorch run whole graphs as they were lowered.
+
+    Args:
+        graphs: The graphs; those that have not run yet stay as they are.
+
+    Yields:
+        Nothing; it lasts as long as the context.
+    """
+    with contextlib.ExitStack() as stack:
+        for graph in graphs:
+            if graph.is_prepared:
+                stack.enter_context(wrapped(graph, functools.partial(_instead, eager_graph(graph.lowered.module))))
+        yield
+
+
+def _instead(run: Any, _present: Any) -> Any:
+    return run

@@ -1,0 +1,163 @@
+"""Code that runs outside the graphs: no screen may say that ONNX Runtime runs everything."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import ortlens
+from ortlens.analysis.overview import overview_of
+from ortlens.views.html import summary_html
+from ortlens.views.payload import payload_from_capture
+from ortlens.views.report.page import report_page
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+def _busy() -> int:
+    return sum(i * i for i in range(20_000))
+
+
+def _affine(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 + 1
+
+
+def heavy_python_between(x: torch.Tensor) -> torch.Tensor:
+    y = _affine(x)
+    torch._dynamo.graph_break()
+    _busy()
+    return _affine(y)
+
+
+@torch.compiler.disable
+def _kept_out(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(50):
+        x = _affine(x).relu()
+    return x
+
+
+class Disabled(torch.nn.Module):
+    """A part of the model is never compiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _kept_out(self.first(x))  # type: ignore[no-any-return]  # of a decorated function
+
+
+def skipped_frame(x: torch.Tensor) -> torch.Tensor:
+    try:
+        torch._dynamo.graph_break()
+        y = _affine(x)
+    finally:
+        _busy()
+    return y
+
+
+def from_a_generator(x: torch.Tensor) -> torch.Tensor:
+    def pieces() -> Iterator[torch.Tensor]:
+        try:
+            yield x.sin()
+            torch._dynamo.graph_break()
+            yield x.cos()
+        finally:
+            _busy()
+
+    return _affine(sum(pieces(), torch.zeros(())))
+
+
+def asks_for_a_value(x: torch.Tensor) -> torch.Tensor:
+    y = _affine(x)
+    return y.sin() if y.sum() > 0 else y.cos()
+
+
+OUTSIDE: dict[str, Callable[..., Any]] = {
+    "heavy Python between graphs": heavy_python_between,
+    "a disabled part": Disabled().eval(),
+    "a frame that is skipped": skipped_frame,
+    "a generator": from_a_generator,
+}
+
+
+def screens(lens: ortlens.Lens) -> dict[str, str]:
+    """Every text that says how much runs in ONNX Runtime."""
+    capture = lens.captured()
+    overview = payload_from_capture(capture)["overview"]
+    page = report_page(capture, models=False)
+    return {
+        "summary": " ".join(lens.summary().split()),
+        "repr": repr(lens),
+        "html": summary_html(capture),
+        "report": page[: page.index('<section class="or-explorer')] + page[page.index("<main>") : page.index("</main>")],
+        "explorer": f"{overview['verdict']} {overview['coverage_sentence']}",
+    }
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+@torch.no_grad()
+def test_code_outside_the_graphs_is_on_every_screen(name: str) -> None:
+    lens = ortlens.explain(OUTSIDE[name], calls=6)(torch.rand(2, 4))
+    said = screens(lens)
+    assert lens.graphs.coverage.eq(1.0).all(), "everything that was compiled runs in ONNX Runtime"
+    for name_of_screen, text in said.items():
+        assert not re.search(r"[Ee]verything: |100 % of the model|, 100 % in ONNX", text), name_of_screen
+        assert "of the compiled code" in text, name_of_screen
+    for name_of_screen in ("summary", "html", "report", "explorer"):
+        assert re.search(r"[\d.]+ % of a call(&#x27;|')s time", said[name_of_screen]), name_of_screen
+    assert re.search(r"graph breaks? leaves? code outside it", said["summary"])
+    assert overview_of(lens.captured()).coverage.verdict == "compiled"
+    assert 'class="ol-bar"' not in said["html"], "a full bar would say everything"
+
+
+@torch.no_grad()
+def test_the_recompile_limit_leaves_code_outside() -> None:
+    def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
+        return _affine(x) * factor
+
+    lens = ortlens.Lens()
+    fast = torch.compile(scaled, backend=lens, dynamic=False)
+    with torch._dynamo.config.patch(recompile_limit=2):
+        for factor in (0.5, 1.5, 2.5, 3.5):
+            fast(torch.rand(3), factor)
+    for name, text in screens(lens).items():
+        assert not re.search(r"[Ee]verything: |100 % of the model|, 100 % in ONNX", text), name
+    assert "runs scaled in plain Python from now on" in lens.summary()
+
+
+@torch.no_grad()
+def test_a_dry_run_that_ended_early_does_not_say_everything() -> None:
+    lens = ortlens.explain(asks_for_a_value, dry_run=True)(torch.rand(3))
+    for name, text in screens(lens).items():
+        assert not re.search(r"[Ee]verything: |100 % of the model|, 100 % in ONNX", text), name
+    assert "the dry run ended early, and what follows is unknown" in " ".join(lens.summary().split())
+    assert "cut short by the dry run" in payload_from_capture(lens.captured())["overview"]["verdict"]
+
+
+@torch.no_grad()
+def test_a_function_that_could_not_be_compiled_at_all_says_why() -> None:
+    def hopeless(x: torch.Tensor) -> torch.Tensor:
+        try:
+            torch._dynamo.graph_break()
+        finally:
+            y = x.sin()
+        return y
+
+    lens = ortlens.Lens()
+    torch.compile(hopeless, backend=lens)(torch.rand(3))
+    assert lens.graphs.empty
+    said = " ".join(lens.summary().split())
+    assert "nothing: PyTorch could not compile the function, and ran it as it is" in said
+    assert "Graph breaks 1 place" in said
+
+
+@torch.no_grad()
+def test_a_function_without_breaks_is_still_everything() -> None:
+    lens = ortlens.explain(_affine, calls=1)(torch.rand(3))
+    assert "everything: all 2 compute nodes (100 %)" in lens.summary()
+    assert "100 % of the model runs" in payload_from_capture(lens.captured())["overview"]["verdict"]

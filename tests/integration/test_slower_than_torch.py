@@ -1,0 +1,234 @@
+"""What is slower than PyTorch is the first finding, with its cause; healthy models have none; `on_slow` leaves it to PyTorch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import nn
+
+import ortlens
+from ortlens.analysis.findings.registry import findings_of
+from ortlens.analysis.first_look import looks_of
+from ortlens.analysis.overview import overview_of
+from ortlens.backend.runtime import speed_trial
+from tests.integration.small_models import SMALL_MODELS
+from tests.sample import sampled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ortlens import Lens
+    from ortlens.trace.records import Finding
+
+# Compares times.
+pytestmark = [pytest.mark.serial, pytest.mark.timed]
+
+RULE = "slower_than_torch"
+
+
+class CachedAttention(nn.Module):
+    """One step of decoding with a static key-value cache."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    def __init__(self, length: int = 2048, heads: int = 8, size: int = 64) -> None:
+        super().__init__()
+        self.heads, self.size = heads, size
+        self.into, self.out = nn.Linear(heads * size, 3 * heads * size), nn.Linear(heads * size, heads * size)
+        self.register_buffer("keys", torch.zeros(1, heads, length, size))
+        self.register_buffer("values", torch.zeros(1, heads, length, size))
+
+    def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        batch, steps, _ = x.shape
+        query, key, value = self.into(x).view(batch, steps, 3, self.heads, self.size).permute(2, 0, 3, 1, 4)
+        self.keys.index_copy_(2, position, key)
+        self.values.index_copy_(2, position, value)
+        mask = torch.arange(self.keys.shape[2]) <= position
+        attended = nn.functional.scaled_dot_product_attention(query, self.keys, self.values, attn_mask=mask[None, None, None, :])
+        result: torch.Tensor = self.out(attended.transpose(1, 2).reshape(batch, steps, -1))
+        return result
+
+
+def explained(target: Callable[..., object], *args: torch.Tensor, **given: object) -> Lens:
+    with torch.no_grad():
+        return ortlens.explain(target, **given)(*args)  # type: ignore[arg-type]  # options of explain
+
+
+def slow_findings(lens: Lens) -> list[Finding]:
+    return [finding for finding in findings_of(lens.captured()) if finding.rule == RULE]
+
+
+def test_a_static_cache_is_named_first_with_its_line_and_its_cost() -> None:
+    lens = explained(CachedAttention().eval(), torch.randn(1, 1, 512), torch.tensor([5]))
+    first = findings_of(lens.captured())[0]
+    assert (first.rule, first.severity, first.measured) == (RULE, "warning", True)
+    assert (first.file or "").endswith("test_slower_than_torch.py")
+    assert "index_put" in first.title
+    assert "8.00 MiB" in first.title
+    assert "in place where it writes in place" in first.evidence
+    (graph,) = lens.captured().graphs
+    assert graph.is_slower
+    assert (graph.ort_ns or 0) > 1.5 * (graph.torch_ns or 0)
+    assert looks_of(overview_of(lens.captured()))[0].what == first.title
+    assert "nothing stands out" not in lens.summary()
+
+
+def bagged(count: int = 256) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    return nn.EmbeddingBag(1000, 64), torch.randint(0, 1000, (count * 8,)), torch.arange(0, count * 8, 8)
+
+
+def test_a_loop_over_bags_is_named_first() -> None:
+    lens = explained(*bagged())
+    first = findings_of(lens.captured())[0]
+    assert (first.rule, first.severity, first.subject) == (RULE, "warning", "p0")
+    assert "Loop" in first.title
+    assert "_embedding_bag" in first.title
+    assert 'on_slow="fallback"' in first.mitigation
+    (partition,) = lens.captured().partitions
+    assert partition.is_slower
+    assert (partition.ort_ns or 0) > 5 * (partition.torch_ns or 0)
+    assert first.gain_ns == pytest.approx((partition.ort_ns or 0) - (partition.torch_ns or 0), rel=0.01)
+
+
+def test_a_profile_names_the_kernels() -> None:
+    bag, ids, offsets = bagged(64)
+    lens = explained(bag, ids, offsets)
+    with torch.no_grad():
+        lens.profile(ids, offsets, repeat=3)
+    (found,) = slow_findings(lens)
+    assert "% of its time in ONNX Runtime goes into aten._embedding_bag.default (Loop" in found.title
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 16, 3, padding=1)
+        self.norm = nn.BatchNorm2d(16)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.head(torch.relu(self.norm(self.conv(x))).mean((2, 3)))
+        return result
+
+
+@pytest.mark.parametrize(
+    ("model", "x"),
+    [
+        (nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 64)), torch.randn(32, 64)),
+        (Net(), torch.randn(2, 3, 32, 32)),
+    ],
+    ids=["MLP", "convolutions"],
+)
+def test_a_healthy_model_gets_no_warning(model: nn.Module, x: torch.Tensor) -> None:
+    lens = explained(model.eval(), x)
+    (graph,), (partition,) = lens.captured().graphs, lens.captured().partitions
+    assert None not in (graph.ort_ns, graph.torch_ns, partition.ort_ns, partition.torch_ns)
+    assert [finding.title for finding in slow_findings(lens) if finding.severity == "warning"] == []
+
+
+@pytest.mark.parametrize("name", sampled(["bert", "gpt2", "llama", "resnet", "t5", "vit"], ["bert", "resnet"]))
+def test_a_healthy_architecture_has_no_finding_of_level_warning(name: str) -> None:
+    torch.manual_seed(0)
+    small = SMALL_MODELS[name]
+    with torch.no_grad():
+        lens = ortlens.explain(small.build().eval())(**small.inputs(2))
+    assert [finding.title for finding in findings_of(lens.captured()) if finding.severity != "info"] == []
+
+
+def test_the_trial_writes_into_copies_and_counts_nowhere() -> None:
+    class Counts(nn.Module):
+        steps: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("steps", torch.zeros(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.steps += 1
+            return x * self.steps
+
+    model = Counts()
+    lens = explained(model, torch.ones(4), calls=6)
+    assert model.steps.tolist() == [6.0] * 4
+    assert [session.calls for session in lens.captured().sessions] == [6]
+    assert lens.captured().graphs[0].torch_ns is not None
+
+
+def test_random_numbers_are_those_of_the_calls_alone() -> None:
+    def noisy(x: torch.Tensor) -> torch.Tensor:
+        return (x @ x).relu() + torch.rand(8)
+
+    def drawn_after(calls: int) -> torch.Tensor:
+        torch.manual_seed(3)
+        explained(noisy, torch.ones(8, 8), calls=calls, backend="ortlens")
+        return torch.rand(3)
+
+    def eager_after(calls: int) -> torch.Tensor:
+        torch.manual_seed(3)
+        for _ in range(calls):
+            noisy(torch.ones(8, 8))
+        return torch.rand(3)
+
+    assert torch.equal(drawn_after(5), eager_after(5))
+
+
+def test_layers_that_share_their_code_are_one_finding() -> None:
+    class Bags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bags = nn.ModuleList(nn.EmbeddingBag(100, 16) for _ in range(3))
+
+        def forward(self, ids: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+            first, second, third = self.bags
+            total = first(ids, offsets)
+            torch._dynamo.graph_break()
+            total = second(ids, offsets) + total
+            torch._dynamo.graph_break()
+            shown: torch.Tensor = third(ids, offsets) + total
+            return shown
+
+    lens = explained(Bags(), torch.randint(0, 100, (512,)), torch.arange(0, 512, 8))
+    found = slow_findings(lens)
+    assert len(found) == 1
+    assert "partitions" in found[0].title
+    assert found[0].title.count("p") >= 2
+
+
+def test_on_slow_leaves_the_slow_partition_to_torch_and_keeps_the_fast_one() -> None:
+    bag, ids, offsets = bagged()
+    lens = ortlens.Lens(options={"on_slow": "fallback"})
+    fast = torch.compile(bag, backend=lens)
+    with torch.no_grad():
+        wanted = bag(ids, offsets)
+        for _ in range(speed_trial.AFTER_CALLS + 3):
+            torch.testing.assert_close(fast(ids, offsets), wanted)
+    (left,) = lens.captured().fallbacks
+    assert left.reason_code == "policy"
+    assert left.reason.startswith('on_slow="fallback": a run of its partition took ')
+    assert lens.captured().sessions[0].calls == speed_trial.AFTER_CALLS + 1
+    assert slow_findings(lens) == []
+    with torch.no_grad():
+        lens.measure(ids, offsets)
+    assert slow_findings(lens) == []
+
+    kept = ortlens.Lens(options={"on_slow": "fallback"})
+    layers = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(32, 32), nn.GELU()))).eval()
+    chain = torch.compile(layers, backend=kept)
+    with torch.no_grad():
+        for _ in range(speed_trial.AFTER_CALLS + 3):
+            chain(torch.rand(4, 32))
+    (trials,) = {id(graph.context.trials): graph.context.trials for graph in kept.live_graphs()}.values()
+    assert trials is not None
+    assert trials.left_ns < speed_trial.ALL_NS
+    assert kept.captured().fallbacks == ()
+
+
+def test_on_slow_keep_times_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed_trial.SpeedTrials, "compare", lambda *_: pytest.fail("a plain compilation times nothing"))
+    fast = torch.compile(lambda x: x.sin(), backend="ortlens")
+    with torch.no_grad():
+        for _ in range(speed_trial.AFTER_CALLS + 3):
+            fast(torch.rand(4))

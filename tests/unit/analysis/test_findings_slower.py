@@ -1,0 +1,72 @@
+"""The rule about what PyTorch runs faster: its threshold, its words, its cause."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ortlens.trace.records import Kernel, LedgerPart
+from tests.unit.analysis.hand_made import FILE, MICRO, MILLI, clean, found, graph, node, partition
+
+if TYPE_CHECKING:
+    from ortlens.trace.records import Capture
+
+
+def kernel(op_type: str, total_ns: int, node_name: str) -> Kernel:
+    return Kernel(session_id="s0", kernel=op_type, op_type=op_type, provider="CPUExecutionProvider", total_ns=total_ns, node=node_name)
+
+
+def slower(torch_ns: int, *, ort_ns: int = MILLI, is_slower: bool = True, whole: int = MILLI, **changes: object) -> Capture:
+    """A partition that was timed against PyTorch, in calls of so many ns."""
+    timed = partition(ort_ns=ort_ns, torch_ns=torch_ns, is_slower=is_slower)
+    rows = (LedgerPart(graph_id="g0", part="run", ns=whole, share=1.0), LedgerPart(graph_id="g0", part="residual", ns=0, share=0.0))
+    loop = node("bag", target="aten._embedding_bag.default", onnx_ops=("Gather", "Loop"), file=FILE, line=7, bytes=1 << 10)
+    made = clean(graphs=(graph(entries_per_call=1.0),), partitions=(timed,), ledger=rows, nodes=(node("a"), loop))
+    return replace(made, **changes)  # type: ignore[arg-type]  # fields differ in type
+
+
+def test_what_is_slower_is_named_with_its_cause_its_line_and_its_cost() -> None:
+    (finding,) = found(slower(250 * MICRO), "slower_than_torch")
+    cause = "aten._embedding_bag.default becomes a Loop over single elements"
+    assert finding.title == f"p0 takes 1.00 ms per call, PyTorch 250 µs (4.0 times as long): {cause}"
+    assert (finding.file, finding.line, finding.gain_ns, finding.measured) == (FILE, 7, 750 * MICRO, True)
+    assert "75% of a call" in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("capture", "severities"),
+    [
+        (slower(769_230), ["warning"]),
+        (slower(769_232), []),
+        (slower(100, is_slower=False), []),
+        (slower(950_000, ort_ns=2 * MILLI, whole=11 * MILLI), []),
+        (slower(50 * MICRO, ort_ns=100 * MICRO), []),
+        (slower(50 * MICRO, ort_ns=100 * MICRO, whole=500 * MICRO), ["warning"]),
+        (slower(50 * MICRO + 1, ort_ns=100 * MICRO, whole=100 * MICRO), ["info"]),
+        (slower(10 * MICRO, ort_ns=20 * MICRO, whole=50 * MICRO), ["info"]),
+        (slower(10 * MICRO + 1, ort_ns=20 * MICRO, whole=50 * MICRO), []),
+    ],
+)
+def test_slowness_counts_when_it_is_sure_and_worth_it(capture: Capture, severities: list[str]) -> None:
+    assert [finding.severity for finding in found(capture, "slower_than_torch")] == severities
+
+
+def test_a_profile_says_which_kernel() -> None:
+    kernels = (kernel("Loop", 800, "bag"), kernel("Gemm", 200, "a"))
+    (finding,) = found(slower(1, kernels=kernels), "slower_than_torch")
+    assert "80% of its time in ONNX Runtime goes into aten._embedding_bag.default (Loop): " in finding.title
+
+
+def test_a_graph_is_named_where_its_partitions_do_not_explain_it() -> None:
+    write = node("put", target="aten.index_put.default", inputs=("cache",), is_output=True, output_bytes=4 << 20, onnx_ops=("ScatterND",))
+    timed = graph(ort_ns=3 * MILLI, torch_ns=MILLI, is_slower=True, entries_per_call=2.0, inputs=("cache",))
+    (finding,) = found(slower(900 * MICRO, graphs=(timed,), nodes=(write,)), "slower_than_torch")
+    assert finding.title.startswith(
+        "forward (g0) takes 6.00 ms per call, PyTorch 2.00 ms (3.0 times as long): aten.index_put.default changes"
+    )
+    assert finding.gain_ns == 4 * MILLI
+    assert "torch.compiler.disable" in finding.mitigation
+    known = replace(slower(900 * MICRO, graphs=(timed,), nodes=(write,)))
+    assert found(known, "state_copies") == []  # its cost is known already
