@@ -10,6 +10,9 @@ const MOST = 200; // cards of a kind
  * @param {import("./store.js").Store} store
  * @returns {() => void}
  */
+/** What removing a break saves: its overhead, or in older captures all the time between the graphs. */
+const price = (get) => get("overhead_ns") ?? get("cost_ns");
+
 export function mountBreaks(root, store) {
   root.append(helpLine("breaks"));
   const breaks = store.data.table("breaks");
@@ -61,7 +64,7 @@ export function followSelection(root, store) {
 /** The most expensive first, then the most frequent. */
 function ranked(breaks) {
   const rows = Array.from({ length: breaks.rows }, (_, row) => row);
-  const cost = (row) => [breaks.get(row, "cost_ns") ?? 0, breaks.get(row, "occurrences") ?? 0];
+  const cost = (row) => [price((name) => breaks.get(row, name)) ?? 0, breaks.get(row, "occurrences") ?? 0];
   return rows.sort((a, b) => cost(b)[0] - cost(a)[0] || cost(b)[1] - cost(a)[1]);
 }
 
@@ -85,7 +88,8 @@ function breakCard(store, table, row) {
     codeLine(store, get("file"), get("line"), get("source")),
     advice ? el("p.ol-advice", {}, el("b", {}, "Do: "), visible(advice)) : null,
     inlineFacts([
-      ["cost", get("cost_ns") ? `${time(get("cost_ns"))} per call` : null],
+      ["cost", price(get) ? `${time(price(get))} per call` : null],
+      ["Python", get("cost_ns") - price(get) > price(get) ? `${time(get("cost_ns") - price(get))} per call between the graphs` : null],
       ["function", get("function") ? functionName(get("function")) : null],
       ["boundaries", times],
       ["ends", graphLinks(store, get("compile_ids") ?? [])],

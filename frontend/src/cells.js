@@ -1,5 +1,8 @@
 // The values of the numerics panel: one cell per node that ONNX Runtime runs, in graph order.
 
+/** Where results, effects and gradients of the call are listed, which belong to no partition. */
+const WHOLE_CALL = "the whole call";
+
 /**
  * @typedef {object} Cell
  * @property {number} node Row of `nodes`; -1 for a value whose node is not there.
@@ -42,7 +45,7 @@ export function sectionsOf({ data, identity }) {
     sectionOf(partitions[row], graphs[row]).cells.push(cellFrom(numerics, row, `node:${graphs[row]}/${names[row]}`, names[row], own));
   }
   for (const own of rowsOf.values()) {
-    const partition = numerics.get(own[0], "partition_id");
+    const partition = numerics.get(own[0], "partition_id") ?? WHOLE_CALL;
     const name = numerics.get(own[0], "node");
     sectionOf(partition, null).cells.push(cellFrom(numerics, -1, identity.idOf("numerics", own[0]) ?? `node:/${name}`, name, own));
   }

@@ -41,7 +41,7 @@ const FACTS = {
   models: ["opset", "node_count", "optimized_node_count", "ops", "size_bytes", "initializer_bytes", "cached"],
   sessions: ["input_signature", "providers", "calls", "p50_ns", "p99_ns", "total_ns", "create_ns", "held_bytes", "threads", "threads_reason"],
   kernels: ["op_type", "provider", "mean_ns", "share", "calls", "bytes", "confidence"],
-  breaks: ["source", "function", "occurrences", "cost_ns"],
+  breaks: ["source", "function", "occurrences", "overhead_ns", "cost_ns"],
   recompiles: ["guard", "values", "of_compile_id"],
   findings: ["severity", "evidence", "hazard", "gain_ns"],
   runs: ["start_ns", "bind_ns", "run_ns", "output_ns", "total_ns"],

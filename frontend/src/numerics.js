@@ -243,7 +243,7 @@ class HeatMap {
 
 function rowWords(numerics, row) {
   const get = (name) => numerics.get(row, name);
-  const scope = { output: "as returned: ", value: "", op: "operator alone: " }[get("scope")] ?? "";
+  const scope = { output: "as returned: ", value: "", op: "operator alone: ", call: "" }[get("scope")] ?? "";
   const parts = [
     get("max_abs") === 0 ? "identical" : get("max_abs") === null ? null : `differs by up to ${real(get("max_abs"))}`,
     get("max_rel") ? `relative ${real(get("max_rel"))}` : null,

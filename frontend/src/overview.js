@@ -16,7 +16,7 @@ const LEDGER = [
   ["bind", "bind", "bind", "passing the inputs to ONNX Runtime"],
   ["output", "output", "output", "returning the outputs to PyTorch"],
   ["eager", "PyTorch", "eager", "nodes that stay in PyTorch, and Python between graphs"],
-  ["guards", "guards", "guards", "Dynamo's look-up, guards and wrappers"],
+  ["guards", "entering", "guards", "entering compiled code: Dynamo's look-up and guards, wrappers, cold caches"],
   ["residual", "rest", "residual", "the rest of the measured call"],
 ];
 
@@ -29,9 +29,15 @@ export function mountOverview(root, store) {
   const { overview } = store.data;
   root.append(helpLine("overview"));
   if (overview.coverage.verdict === "empty") root.append(emptyState("overview"));
-  else root.append(el("div.ol-cards", {}, el("div", {}, inOrt(store), partitioning(store)), el("div", {}, first(store), times(store), right(store))));
+  else root.append(el("div.ol-cards", {}, el("div", {}, inOrt(store), partitioning(store)), el("div", {}, ...answers(store))));
   root.append(recorded(store.data.meta));
   return followSelection(root, store);
+}
+
+/** Wrong results come before everything else. */
+function answers(store) {
+  const rest = [first(store), times(store)];
+  return store.data.overview.wrong_sentence ? [right(store), ...rest] : [...rest, right(store)];
 }
 
 /** What belongs to the selection is marked here too: its partitions, its breaks. */
@@ -67,11 +73,15 @@ const go = (store, label, patch) => button(label, () => store.set(patch), { clas
 function inOrt(store) {
   const { coverage, coverage_sentence: sentence } = store.data.overview;
   const share = coverage.share;
-  const bar = share === null ? null : shareBar(share, `${percent(share)} of the compute nodes run in ONNX Runtime`);
-  return card("ort", "Is it in ONNX Runtime?", el("p.ol-big", {}, share === null ? "No" : answer(coverage.verdict, share)), bar, el("p", {}, sentence));
+  // A full bar would say that nothing runs outside the graphs.
+  const bar = share === null || coverage.verdict === "compiled" ? null : shareBar(share, `${percent(share)} of the compute nodes run in ONNX Runtime`);
+  return card("ort", "Is it in ONNX Runtime?", el("p.ol-big", {}, share === null ? "No" : answer(coverage)), bar, el("p", {}, sentence));
 }
 
-const answer = (verdict, share) => ({ whole: "Yes, all of it", none: "No, none of it" })[verdict] ?? `Yes, ${percent(share)} of it`;
+function answer({ verdict, share, break_count: breaks, is_cut_short: cut }) {
+  const known = { whole: "Yes, all of it", none: "No, none of it", compiled: "Yes, the compiled code" }[verdict];
+  return known ?? `Yes, ${percent(share)} of ${breaks || cut ? "the compiled code" : "it"}`;
+}
 
 function partitioning(store) {
   const { overview } = store.data;
@@ -136,7 +146,7 @@ function callTime(store) {
     { name: "PyTorch operators", kind: "eager", value: call.eager_ns },
     { name: `graphs of ${clipped(store.data.meta.backend, 20)}`, kind: "other", value: call.foreign_ns },
   ];
-  const sum = el("p", {}, el("b.ol-big", {}, time(call.total_ns)), ` per call, mean of ${counted(call.calls, "call")}`);
+  const sum = el("p", {}, el("b.ol-big", {}, time(call.total_ns)), ` per call${call.of}, mean of ${counted(call.calls, "call")}`);
   return [sum, stackedBar(parts, time), note("Guards and Python around the graphs are not included.", HELP.ledger.call)];
 }
 
@@ -153,6 +163,8 @@ function right(store) {
   if (!found.checked && !store.data.overview.coverage.ort_node_count) return card("right", title, note("ONNX Runtime computed nothing that could be compared.", null));
   if (!found.checked) return card("right", title, isDryRun(store.data) ? note(DRY, null) : note("Not checked yet.", HELP.numerics.call));
   const left = unchecked(store);
+  const whole = store.data.overview.wrong_sentence;
+  if (whole) return card("right", title, el("p.ol-big.ol-wrong", {}, "No: the results differ"), el("p", {}, `${whole}. `, go(store, "See each", { tab: "numerics" })));
   const words = `${counted(found.checked, "value")} compared with PyTorch${left ? `, ${count(left)} not compared` : ""}`;
   if (!found.wrong) {
     const worst = found.worst === null ? "" : `; the largest difference is ${real(found.worst)}`;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.timing import own_code_ns, price_of
 from ortlens.units import percent, time_from_ns
 from ortlens.views.sentences import exception_words, gain_words, reason_words
 from ortlens.views.static_table import MAX_ROWS, StaticTable
@@ -74,10 +75,11 @@ def _graphs(overview: Overview, limit: int) -> StaticTable:
 def _breaks(overview: Overview, limit: int) -> StaticTable:
     return StaticTable(
         title="Graph breaks",
-        help="Places where PyTorch had to stop tracing and start a new graph. Change the line as suggested to get one larger graph.",
+        help="Places where PyTorch had to stop tracing and start a new graph. Change the line as suggested to get one larger graph. "
+        "Per call is what the break costs; between is the Python between the graphs, which stays.",
         source="breaks",
         total=len(overview.breaks),
-        head=("where", "line", "reason", "what to do", "times", "per call"),
+        head=("where", "line", "reason", "what to do", "times", "per call", "between"),
         rows=tuple(
             (
                 place(item.file, item.line),
@@ -85,11 +87,12 @@ def _breaks(overview: Overview, limit: int) -> StaticTable:
                 item.reason,
                 item.advice or first_sentence((item.hints or ("",))[0]),
                 f"{item.occurrences:,}",
-                "" if item.cost_ns is None else time_from_ns(item.cost_ns),
+                "" if price_of(item) is None else time_from_ns(price_of(item) or 0),
+                time_from_ns(own_code_ns(item)) if own_code_ns(item) else "",
             )
             for item in overview.breaks[:limit]
         ),
-        numbers=frozenset({"times", "per call"}),
+        numbers=frozenset({"times", "per call", "between"}),
         code=frozenset({"line"}),
     )
 

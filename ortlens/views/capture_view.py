@@ -326,11 +326,12 @@ def load(path: str | os.PathLike[str]) -> SavedCapture:
 
 
 def _essentials(capture: Capture) -> str:
-    share = coverage_of(capture).share  # not the whole overview: one line should not ask every rule for its findings
+    coverage = coverage_of(capture)  # not the whole overview: one line should not ask every rule for its findings
+    share, of = coverage.share, " of the compiled code" if coverage.is_partial_view else ""
     facts = [
         counted(compilation_count(capture.graphs), "graph"),
         counted(len(capture.breaks), "graph break"),
         counted(len(capture.recompiles), "recompile"),
-        f"backend {clipped(capture.backend, 40)}" if share is None else f"{percent(share)} in ONNX Runtime",
+        f"backend {clipped(capture.backend, 40)}" if share is None else f"{percent(share)}{of} in ONNX Runtime",
     ]
     return (f"{clipped(capture.name, 40)!r}: " if capture.name else "") + ", ".join(facts)

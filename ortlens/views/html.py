@@ -12,9 +12,18 @@ from typing import TYPE_CHECKING
 from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
-from ortlens.units import counted, percent, time_from_ns
+from ortlens.units import percent, time_from_ns
 from ortlens.views.answers import answer_tables
-from ortlens.views.sentences import coverage_sentence, ledger_sentence, look_sentence, numbers_sentence, partitions_sentence, title
+from ortlens.views.sentences import (
+    call_sentences,
+    coverage_sentence,
+    ledger_sentence,
+    look_sentence,
+    numbers_sentence,
+    partitions_sentence,
+    title,
+    wrong_sentence,
+)
 from ortlens.views.static_table import safe, table_html
 from ortlens.views.style import CSS
 from ortlens.views.wording import PHASE_WORDS
@@ -54,13 +63,18 @@ def answers_html(overview: Overview, numbers: Numbers | None) -> str:
     Returns:
         Paragraphs for an element of class `ortlens-summary`.
     """
-    return _coverage(overview) + _facts(overview, numbers) + _looks(overview)
+    return _wrong(numbers) + _coverage(overview) + _facts(overview, numbers) + _looks(overview)
+
+
+def _wrong(numbers: Numbers | None) -> str:
+    said = wrong_sentence(numbers)
+    return f'<p class="ol-wrong" role="alert"><strong>Wrong results:</strong> {safe(said, 600)}</p>' if said else ""
 
 
 def _coverage(overview: Overview) -> str:
     share = overview.coverage.share
     sentence = f"<strong>In ONNX Runtime:</strong> {safe(coverage_sentence(overview))}"
-    if share is None:
+    if share is None or overview.coverage.verdict == "compiled":  # a full bar would say that nothing is outside
         return f"<p>{sentence}</p>"
     filled = int(share * 1000) / 10  # rounds down: a full bar means all of it
     label = safe(f"{percent(share)} of the compute nodes run in ONNX Runtime")
@@ -72,24 +86,11 @@ def _facts(overview: Overview, numbers: Numbers | None) -> str:
         return ""
     facts = [
         ("Partitions", partitions_sentence(overview)),
-        ("Per call", ledger_sentence(overview) or _call(overview)),
+        ("Per call", "; ".join(sentence for sentence in (ledger_sentence(overview), *call_sentences(overview)) if sentence)),
         ("Compile time", _compile(overview)),
         ("Numerics", numbers_sentence(numbers) if numbers else ""),
     ]
     return "".join(f"<p><strong>{name}:</strong> {safe(text, 400)}</p>" for name, text in facts if text)
-
-
-def _call(overview: Overview) -> str:
-    call = overview.call
-    if not call.calls:
-        return ""
-    parts = (
-        ("in ONNX Runtime", call.ort_ns),
-        ("in PyTorch operators", call.eager_ns),
-        (f"in graphs of {overview.backend}", call.foreign_ns),
-    )
-    split = ", ".join(f"{time_from_ns(ns)} {name}" for name, ns in parts if ns)
-    return f"{split or '0 ns'}; mean of {counted(call.calls, 'call')}, Python excluded"
 
 
 def _compile(overview: Overview) -> str:

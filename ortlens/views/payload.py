@@ -13,18 +13,30 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.first_look import looks_of
+from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
 from ortlens.trace.schema import TABLES
-from ortlens.units import counted, percent
+from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.packing import Texts, bounded, packed_table
 from ortlens.views.redaction import redacted_capture
-from ortlens.views.sentences import coverage_sentence, gain_words, look_sentence, partitions_sentence, reason_words, title
+from ortlens.views.sentences import (
+    call_sentence,
+    coverage_sentence,
+    gain_words,
+    look_sentence,
+    partitions_sentence,
+    reason_words,
+    time_share,
+    title,
+    wrong_sentence,
+)
 from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ortlens.analysis.first_look import Look
+    from ortlens.analysis.numbers import Numbers
     from ortlens.analysis.overview import Overview
     from ortlens.trace.records import Capture
 
@@ -154,12 +166,13 @@ def overview_facts(overview: Overview, capture: Capture) -> dict[str, Any]:
         "title": title(overview),
         "verdict": verdict_sentence(overview, capture),
         "coverage_sentence": coverage_sentence(overview),
+        "wrong_sentence": wrong_sentence(numbers_of(capture)),
         "partitions_sentence": partitions_sentence(overview) if overview.coverage.verdict != "empty" else "",
         "coverage": asdict(overview.coverage),
         "graph_count": overview.graph_count,
         "break_occurrences": overview.break_occurrences,
         "looks": [_look(look, overview, capture) for look in looks_of(overview)],
-        "call": asdict(overview.call) | {"total_ns": overview.call.total_ns},
+        "call": _call(overview),
         "compile_ns": overview.compile_ns,
         "phases": [{"name": PHASE_WORDS[phase.phase], "ns": phase.total_ns} for phase in overview.phases],
         "fallbacks": [asdict(group) | {"reason": reason_words(group)} for group in overview.fallbacks[:_MAX_GROUPS]],
@@ -169,6 +182,12 @@ def overview_facts(overview: Overview, capture: Capture) -> dict[str, Any]:
         "gains": [gain_words(finding) for finding in overview.findings],
         "reasons": dict(REASON_WORDS),
     }
+
+
+def _call(overview: Overview) -> dict[str, Any]:
+    call, several = overview.call, len(overview.calls) > 1
+    of = f" of {visible(call.function or 'the function compiled first')}" if several else ""
+    return {name: value for name, value in asdict(call).items() if name != "graph_ids"} | {"total_ns": call.total_ns, "of": of}
 
 
 def verdict_sentence(overview: Overview, capture: Capture) -> str:
@@ -184,24 +203,34 @@ def verdict_sentence(overview: Overview, capture: Capture) -> str:
     coverage = overview.coverage
     if coverage.verdict in ("empty", "foreign", "no_compute", "none"):
         return coverage_sentence(overview)
-    partitions = counted(coverage.partition_count, "partition")
-    facts = [f"{percent(coverage.share or 0.0)} of the model runs in ONNX Runtime", f"in {partitions}"]
+    partitions, numbers = counted(coverage.partition_count, "partition"), numbers_of(capture)
+    counted_code = "the compiled code" if coverage.is_partial_view else "the model"
+    facts = [f"{percent(coverage.share or 0.0)} of {counted_code} runs in ONNX Runtime", f"in {partitions}"]
     facts += [counted(len(overview.breaks), "graph break")] if overview.breaks else ["no graph break"]
+    facts += ["cut short by the dry run"] if coverage.is_cut_short else []
+    share = time_share(overview)
+    facts += [f"{percent(share)} of a call's time in ONNX Runtime"] if coverage.is_partial_view and share is not None else []
     facts += [counted(len(overview.recompiles), "recompile")] if overview.recompiles else []
-    facts += _numbers(overview, capture)
-    return ", ".join([" ".join(facts[:2]), *facts[2:]])
+    slower = [finding for finding in overview.findings if finding.rule == "slower_than_torch" and finding.severity == "warning"]
+    facts += [f"PyTorch would save {time_from_ns(sum(finding.gain_ns or 0 for finding in slower))} per call"] if slower else []
+    facts += _numbers(overview, numbers, capture)
+    said = ", ".join([" ".join(facts[:2]), *facts[2:]])
+    return f"wrong results: {call_sentence(numbers)}; {said}" if numbers is not None and wrong_sentence(numbers) else said
 
 
-def _numbers(overview: Overview, capture: Capture) -> list[str]:
+def _numbers(overview: Overview, numbers: Numbers | None, capture: Capture) -> list[str]:
     """Of the partitions that run now; what was never compared must not pass for right."""
-    checked = [item.ok for item in capture.numerics if item.ok is not None]
-    if not checked:
+    if numbers is None or wrong_sentence(numbers):
         return []
-    if wrong := checked.count(False):
-        return [f"{counted(wrong, 'value')} out of tolerance"]
+    call, right = numbers.call, numbers.right + (numbers.call.right if numbers.call else 0)
+    if numbers.wrong:
+        return [f"{counted(numbers.wrong, 'value')} out of tolerance"]
+    if not right:
+        return []
     compared = {item.partition_id for item in capture.numerics if item.ok is not None}
     current = {row.graph.graph_id for row in overview.graphs if row.is_current}
     whole = all(item.partition_id in compared for item in capture.partitions if item.graph_id in current)
+    whole = whole and not (call is not None and call.unchecked)
     return ["results match PyTorch" if whole else "results match PyTorch where compared"]
 
 
@@ -230,7 +259,7 @@ def _look_id(look: Look, overview: Overview, capture: Capture) -> str | None:
     if look.subject == "recompile":
         same = (item for item in overview.recompiles if (item.guard or item.reason, item.file, item.line) == (look.what, *place))
         return next((f"recompile:{item.compile_id}" for item in same), None)
-    if look.subject in ("finding", "rule"):
+    if look.subject in ("finding", "slower", "rule"):
         titled = (row for row, item in enumerate(overview.findings) if (item.title, item.file, item.line) == (look.what, *place))
         return next((f"finding:{row}" for row in titled), None)
     if look.file:

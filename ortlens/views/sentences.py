@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.timing import own_code_ns, price_of
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.wording import PART_WORDS, REASON_WORDS, REMEDY_WORDS, guard, place, visible
 
@@ -11,8 +12,10 @@ if TYPE_CHECKING:
     from ortlens.analysis.first_look import Look
     from ortlens.analysis.numbers import Numbers
     from ortlens.analysis.overview import FallbackGroup, Overview
-    from ortlens.trace.records import Finding
+    from ortlens.analysis.timing import CallTime
+    from ortlens.trace.records import Break, Finding
 
+_BUSY = 1.5  # times the shortest call; on an idle machine half of the calls stay below 1.2
 _QUOTED = 120  # characters of an exception that are looked for in a reason
 
 
@@ -39,19 +42,63 @@ def coverage_sentence(overview: Overview) -> str:
         One sentence without a full stop.
     """
     coverage = overview.coverage
-    nodes = counted(coverage.node_count, "compute node")
+    nodes, share = counted(coverage.node_count, "compute node"), percent(coverage.share or 0.0)
+    if coverage.verdict in ("part", "compiled", "whole"):
+        return _how_much(overview, nodes, share)
     if coverage.verdict == "empty":
-        return "nothing was compiled while the lens was recording"
-    if coverage.verdict == "foreign":
-        return f"nothing: the backend is {visible(overview.backend)}; ortlens only recorded it"
-    if coverage.verdict == "no_compute":
-        return "nothing to run: the graphs hold no compute nodes"
-    if coverage.verdict == "none":
-        return f"nothing: PyTorch runs {'the only compute node' if coverage.node_count == 1 else f'all {nodes}'}"
-    share = percent(coverage.share or 0.0)
+        unable = "nothing: PyTorch could not compile the function, and ran it as it is"
+        return unable if coverage.break_count else "nothing was compiled while the lens was recording"
+    return {
+        "foreign": f"nothing: the backend is {visible(overview.backend)}; ortlens only recorded it",
+        "no_compute": "nothing to run: the graphs hold no compute nodes",
+        "none": f"nothing: PyTorch runs {'the only compute node' if coverage.node_count == 1 else f'all {nodes}'}",
+    }[coverage.verdict]
+
+
+def _how_much(overview: Overview, nodes: str, share: str) -> str:
+    coverage = overview.coverage
+    one = coverage.node_count == 1
     if coverage.verdict == "whole":
-        return f"everything: {nodes if coverage.node_count == 1 else f'all {nodes}'} ({share})"
-    return f"{coverage.ort_node_count:,} of {nodes} ({share})"
+        return f"everything: {nodes if one else f'all {nodes}'} ({share})"
+    if coverage.verdict == "compiled":
+        part = "the only compute node" if one else f"all {nodes}"
+    else:
+        part = f"{coverage.ort_node_count:,} of {nodes}"
+    outside = f" of the compiled code; {outside_sentence(overview)}" if coverage.is_partial_view else ""
+    return f"{part} ({share}){outside}"
+
+
+def outside_sentence(overview: Overview) -> str:
+    """What is not in the compiled code that the coverage counts?
+
+    Args:
+        overview: The overview of a capture.
+
+    Returns:
+        One sentence without a full stop, with the share of time where a call was measured; empty if nothing is known to be outside.
+    """
+    coverage, parts = overview.coverage, []
+    if coverage.is_cut_short:
+        parts.append("the dry run ended early, and what follows is unknown")
+    elif coverage.break_count:
+        parts.append(f"{counted(coverage.break_count, 'graph break leaves', 'graph breaks leave')} code outside it")
+    share = time_share(overview)
+    if parts and share is not None:
+        parts.append(f"{percent(share)} of a call's time is in ONNX Runtime")
+    return "; ".join(parts)
+
+
+def time_share(overview: Overview) -> float | None:
+    """The share of ONNX Runtime in the wall time of a call.
+
+    Args:
+        overview: The overview of a capture.
+
+    Returns:
+        The share, 0 to 1; None where no call was measured.
+    """
+    ledger = overview.ledger
+    return ledger.share.get("run", 0.0) if ledger is not None and ledger.is_measured else None
 
 
 def partitions_sentence(overview: Overview) -> str:
@@ -92,10 +139,13 @@ def numbers_sentence(numbers: Numbers) -> str:
     Returns:
         One sentence without a full stop: how many were compared, what is wrong first, and what was not compared and why.
     """
+    call = [call_sentence(numbers)] if numbers.call is not None else []
+    if not numbers.compared and not numbers.unchecked and call:
+        return call[0]
     what = (
         counted(numbers.compared, "operator on its own", "operators one by one") if numbers.per_op else counted(numbers.compared, "value")
     )
-    parts = [f"{what} of {counted(numbers.partitions, 'partition')} compared with PyTorch"]
+    parts = [*call, f"{what} of {counted(numbers.partitions, 'partition')} compared with PyTorch"]
     if numbers.first is not None:
         where = place(numbers.first.file, numbers.first.line)
         parts.append(f"{numbers.wrong:,} out of tolerance, first at {visible(numbers.first.node)} ({where})")
@@ -110,6 +160,48 @@ def numbers_sentence(numbers: Numbers) -> str:
     if numbers.eager_nodes:
         parts.append(f"{counted(numbers.eager_nodes, 'node')} in PyTorch need no comparison")
     return "; ".join(parts)
+
+
+def call_sentence(numbers: Numbers) -> str:
+    """Does the call as a whole give what PyTorch gives?
+
+    Args:
+        numbers: The verdict on the numbers, with one on the call.
+
+    Returns:
+        A phrase without a full stop.
+    """
+    call = numbers.call
+    if call is None:
+        return ""
+    if call.wrong:
+        first = call.wrong[0]
+        more = f" and {counted(len(call.wrong) - 1, 'more part')} of the call" if len(call.wrong) > 1 else ""
+        where = f" ({place(first.file, first.line)})" if first.file else ""
+        return f"{visible(first.node)}{more} {'differ' if more else 'differs'} from PyTorch's{where}"
+    if not call.right:
+        return f"the call as a whole was not compared ({visible(call.note)})"
+    return "the call gives what PyTorch gives" if not call.unchecked else "the call gives what PyTorch gives, as far as compared"
+
+
+def wrong_sentence(numbers: Numbers | None) -> str:
+    """What the first screen says in red.
+
+    Args:
+        numbers: The verdict on the numbers; None when nothing was compared.
+
+    Returns:
+        What differs, and where it comes from; empty when the call as a whole does not differ.
+    """
+    if numbers is None or numbers.call is None or not numbers.call.wrong:
+        return ""
+    if numbers.first is not None:
+        inside = f"the first wrong value inside is {visible(numbers.first.node)} ({place(numbers.first.file, numbers.first.line)})"
+    elif numbers.compared:
+        inside = "no value inside a partition differs, so the fault is in the code around the partitions"
+    else:
+        inside = "no value inside a partition was compared"
+    return f"{call_sentence(numbers)}; {inside}"
 
 
 def reason_words(group: FallbackGroup) -> str:
@@ -169,7 +261,51 @@ def ledger_sentence(overview: Overview) -> str:
         return ""
     words = PART_WORDS if overview.backend == "ortlens" else {**PART_WORDS, "run": f"graphs of {visible(overview.backend)}"}
     parts = [f"{percent(ledger.share[part])} {name}" for part, name in words.items() if ledger.ns.get(part)]
-    return f"{time_from_ns(ledger.total_ns)}: {', '.join(parts)}"
+    called = next((call.function for call in overview.calls if set(ledger.graph_ids).intersection(call.graph_ids)), None)
+    of = f" ({visible(called)})" if called and len(overview.calls) > 1 else ""
+    busy = overview.spread is not None and overview.spread >= _BUSY
+    note = f"; the machine was busy: half of the calls took {overview.spread:.1f} times as long as the shortest, or longer" if busy else ""
+    return f"{time_from_ns(ledger.total_ns)}{of}: {', '.join(parts)}{note}"
+
+
+def call_sentences(overview: Overview) -> list[str]:
+    """What does a call take, where no call was measured as a whole, or of functions besides the measured one?
+
+    Args:
+        overview: The overview of a capture.
+
+    Returns:
+        One sentence without a full stop per function; its name is in it if there are several. Empty when no call was seen.
+    """
+    ledger = overview.ledger
+    measured = set(ledger.graph_ids if ledger is not None and ledger.is_measured else ())
+    return [_call_sentence(call, overview) for call in overview.calls if not measured.intersection(call.graph_ids)]
+
+
+def _call_sentence(call: CallTime, overview: Overview) -> str:
+    parts = (
+        ("ONNX Runtime", call.ort_ns),
+        ("PyTorch operators", call.eager_ns),
+        (f"graphs of {visible(overview.backend)}", call.foreign_ns),
+    )
+    split = " + ".join(f"{time_from_ns(ns)} {name}" for name, ns in parts if ns)
+    named = f"{visible(call.function or 'unnamed function')}: " if len(overview.calls) > 1 else ""
+    return f"{named}{split or '0 ns'} (mean of {counted(call.calls, 'call')}, Python excluded)"
+
+
+def price_words(item: Break) -> str:
+    """What does a graph break cost?
+
+    Args:
+        item: The break.
+
+    Returns:
+        Its overhead per call and, if it is more than that, the time of Python between the graphs; empty where none was measured.
+    """
+    price, own = price_of(item), own_code_ns(item)
+    if price is None:
+        return ""
+    return f"{time_from_ns(price)} per call" + (f", besides {time_from_ns(own)} of Python between the graphs" if own > price else "")
 
 
 def exception_words(group: FallbackGroup) -> str:
@@ -196,7 +332,7 @@ def look_sentence(look: Look) -> str:
     """
     where = place(look.file, look.line, look.module)
     cost = "" if look.ns_per_call is None else f" ({time_from_ns(look.ns_per_call)} per call)"
-    if look.subject in ("finding", "rule"):
+    if look.subject in ("finding", "slower", "rule"):
         return (f"{where}: " if look.file else "") + visible(look.what)
     if look.subject == "break":
         return f"{where}: {_advice(look) or 'remove the graph break, or rewrite the line as the reason suggests'}{cost}"

@@ -12,6 +12,7 @@ _RULES = """
 color:var(--ol-ink);background:var(--ol-back);color-scheme:inherit;
 font:var(--jp-ui-font-size1,13px)/1.45 var(--jp-ui-font-family,system-ui,sans-serif);max-width:75rem;padding:.25rem .5rem;overflow-x:auto}
 .ortlens-summary p{margin:.3rem 0}
+.ortlens-summary .ol-wrong{border-left:.35rem solid #d32f2f;padding:.2rem .6rem;background:color-mix(in srgb,#d32f2f 12%,transparent)}
 .ortlens-summary .ol-title{font-size:1.15em;font-weight:600}
 .ortlens-summary .ol-bar{height:.7rem;max-width:30rem;border:1px solid var(--ol-ink);border-radius:3px;overflow:hidden;margin:.3rem 0 .5rem}
 .ortlens-summary .ol-bar span{display:block;height:100%;background:var(--ol-fill)}

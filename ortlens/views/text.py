@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
+from ortlens.analysis.timing import own_code_ns
 from ortlens.units import counted, time_from_ns
 from ortlens.views.sentences import (
+    call_sentences,
     coverage_sentence,
     exception_words,
     finding_sentence,
@@ -18,8 +20,10 @@ from ortlens.views.sentences import (
     look_sentence,
     numbers_sentence,
     partitions_sentence,
+    price_words,
     reason_words,
     title,
+    wrong_sentence,
 )
 from ortlens.views.wording import PHASE_WORDS, ascii_from_text, clipped, first_sentence, function, guard, place, visible
 
@@ -38,8 +42,9 @@ _MAX_BREAKS = 2
 _MAX_RECOMPILES = 2
 _MAX_FINDINGS = 3
 _MAX_PHASES = 4
+_MAX_CALLS = 4
 _UNIT = re.compile(r"(\d) ([nµm]?s|%)(?!\w)")
-_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+_BOLD, _RED, _PLAIN = "\x1b[1m", "\x1b[1;31m", "\x1b[0m"
 
 
 def summary(capture: Capture, *, width: int = 100, ascii_only: bool = False, colour: bool = False, overview: Overview | None = None) -> str:
@@ -59,15 +64,21 @@ def summary(capture: Capture, *, width: int = 100, ascii_only: bool = False, col
     overview = overview or overview_of(capture)
     room = max(width, _MIN_WIDTH) - _LABEL
     lines = [clipped(title(overview), room + _LABEL), ""]
-    for label, body in _sections(overview, numbers_of(capture), room):
+    numbers = numbers_of(capture)
+    if wrong := wrong_sentence(numbers):
+        lines += [
+            _head("WRONG RESULTS" if number == 0 else "", colour=colour, code=_RED) + line
+            for number, line in enumerate(_prose(wrong, room, lines=4))
+        ]
+    for label, body in _sections(overview, numbers, room):
         lines += [_head(label if number == 0 else "", colour=colour) + line for number, line in enumerate(body)]
     text = "\n".join(line.rstrip() for line in lines)
     return ascii_from_text(text) if ascii_only else text
 
 
-def _head(label: str, *, colour: bool) -> str:
+def _head(label: str, *, colour: bool, code: str = _BOLD) -> str:
     padded = label.ljust(_LABEL)
-    return f"{_BOLD}{padded}{_PLAIN}" if colour and label else padded
+    return f"{code}{padded}{_PLAIN}" if colour and label else padded
 
 
 def _prose(text: str, room: int, *, indent: str = "", hang: str = "", lines: int = 2) -> list[str]:
@@ -79,7 +90,9 @@ def _prose(text: str, room: int, *, indent: str = "", hang: str = "", lines: int
 
 def _sections(overview: Overview, numbers: Numbers | None, room: int) -> Iterator[tuple[str, list[str]]]:
     """The answers, in the order in which people ask; a section without an answer is left out."""
-    yield "In ONNX Runtime", _prose(_bar(overview) + coverage_sentence(overview), room)
+    yield "In ONNX Runtime", _prose(_bar(overview) + coverage_sentence(overview), room, lines=3)
+    if overview.coverage.verdict == "empty" and overview.breaks:
+        yield "Graph breaks", list(_breaks(overview, room))
     if overview.coverage.verdict != "empty":
         yield "Partitions", _prose(partitions_sentence(overview), room)
         yield from _fallbacks(overview, room)
@@ -95,7 +108,7 @@ def _sections(overview: Overview, numbers: Numbers | None, room: int) -> Iterato
 
 def _bar(overview: Overview) -> str:
     share = overview.coverage.share
-    if not share:
+    if not share or overview.coverage.verdict == "compiled":
         return ""
     filled = max(1, int(share * _BAR))  # rounds down: a full bar means all of it
     return "█" * filled + "░" * (_BAR - filled) + " "
@@ -147,8 +160,8 @@ def _breaks(overview: Overview, room: int) -> Iterator[str]:
 
 def _break_lines(item: Break, room: int) -> Iterator[str]:
     yield clipped(f"{place(item.file, item.line)}  {visible(item.source or '')}".rstrip(), room)
-    price = "" if item.cost_ns is None else f"{time_from_ns(item.cost_ns)} per call: "
-    yield from _prose(price + item.reason, room, indent="  ")
+    price = price_words(item)
+    yield from _prose((f"{price}: " if price else "") + item.reason, room, indent="  ", lines=3 if own_code_ns(item) else 2)
     if item.advice:
         yield from _prose(f"To do: {item.advice}", room, indent="  ", lines=3)
     elif item.hints:
@@ -175,13 +188,12 @@ def _recompile(item: Recompile) -> str:
 
 
 def _times(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
-    call, measured = overview.call, ledger_sentence(overview)
-    if measured:
-        yield "Time per call", _prose(measured, room)
-    elif call.calls:
-        parts = (("ONNX Runtime", call.ort_ns), ("PyTorch operators", call.eager_ns), (f"graphs of {overview.backend}", call.foreign_ns))
-        split = " + ".join(f"{time_from_ns(ns)} {name}" for name, ns in parts if ns)
-        yield "Time per call", _prose(f"{split or '0 ns'} (mean of {counted(call.calls, 'call')}, Python excluded)", room)
+    lines = [sentence for sentence in (ledger_sentence(overview), *call_sentences(overview)) if sentence]
+    shown = [line for sentence in lines[:_MAX_CALLS] for line in _prose(sentence, room)]
+    if len(lines) > _MAX_CALLS:
+        shown.append(f"and {counted(len(lines) - _MAX_CALLS, 'more function')}: see table sessions")
+    if shown:
+        yield "Time per call", shown
     if overview.compile_ns:
         ranked = sorted(overview.phases, key=lambda phase: -phase.total_ns)[:_MAX_PHASES]
         phases = ", ".join(f"{PHASE_WORDS[phase.phase]} {time_from_ns(phase.total_ns)}" for phase in ranked if phase.total_ns)
@@ -199,7 +211,7 @@ def _findings(overview: Overview, room: int) -> Iterator[str]:
 def _looks(overview: Overview, room: int) -> Iterator[str]:
     looks = looks_of(overview)
     for number, look in enumerate(looks, start=1):
-        yield from _prose(f"{number}. {look_sentence(look)}", room, hang="   ")
+        yield from _prose(f"{number}. {look_sentence(look)}", room, hang="   ", lines=3 if look.subject == "slower" else 2)
     if not looks:
         empty = overview.coverage.verdict == "empty"
         yield from _prose(

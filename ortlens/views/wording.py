@@ -53,7 +53,7 @@ PHASE_WORDS: Mapping[str, str] = {
 PART_WORDS: Mapping[LedgerPartName, str] = {
     "run": "ONNX Runtime",
     "eager": "PyTorch and Python between graphs",
-    "guards": "Dynamo's guards",
+    "guards": "entering compiled code",
     "bind": "binding",
     "output": "outputs",
     "residual": "unattributed",

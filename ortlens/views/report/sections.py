@@ -9,6 +9,7 @@ from ortlens.analysis.numbers import numbers_of
 from ortlens.views.html import answers_html
 from ortlens.views.report.surroundings import surroundings_of
 from ortlens.views.report.tables import report_tables
+from ortlens.views.sentences import wrong_sentence
 from ortlens.views.static_table import safe, table_html
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def header(parts: Contents, more: tuple[str, ...]) -> str:
     notes = [f"<span>{safe(_sentence(note), 600)}</span>" for note in parts.notes]
     notes += [f"<span data-ortlens-onnx-note>{safe(_sentence(note), 600)}</span>" for note in more]  # shown in that panel too
     lines += [f'<p class="or-about or-note">{" ".join(notes)}</p>'] if notes else []
-    said = f'<h1>{safe(parts.heading, MAX_TITLE)}</h1><p class="or-verdict">{safe(_sentence(parts.verdict), 600)}</p>'
+    wrong = " or-wrong" if wrong_sentence(numbers_of(parts.capture)) else ""
+    said = f'<h1>{safe(parts.heading, MAX_TITLE)}</h1><p class="or-verdict{wrong}">{safe(_sentence(parts.verdict), 600)}</p>'
     without = '<noscript><p class="or-about">The interactive explorer needs JavaScript. Everything below works without it.</p></noscript>'
     return f'<header class="or-head">{said}{"".join(lines)}{without}</header>'
 

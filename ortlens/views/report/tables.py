@@ -107,13 +107,18 @@ def _kernel(item: Kernel) -> tuple[str, ...]:
 
 
 def _numerics(capture: Capture) -> StaticTable:
-    def how_bad(item: Numeric) -> tuple[bool, bool, float]:
+    def how_bad(item: Numeric) -> tuple[bool, bool, bool, float]:
         error = item.max_rel
-        return (item.ok is not False, item.ok is not None, -(math.inf if error is None or math.isnan(error) else error))
+        return (
+            item.ok is not False,
+            item.ok is not None,
+            item.scope != "call",
+            -(math.inf if error is None or math.isnan(error) else error),
+        )
 
     return StaticTable(
         title="Results compared with PyTorch",
-        help="Values out of tolerance first, then those without a verdict, then the largest differences.",
+        help="What differs first, then values without a verdict, then the largest differences; in each, the call as a whole first.",
         source="numerics",
         total=len(capture.numerics),
         head=("partition", "value", "compared", "verdict", "absolute", "relative", "where", "what"),
@@ -125,7 +130,7 @@ def _numerics(capture: Capture) -> StaticTable:
 def _numeric(item: Numeric) -> tuple[str, ...]:
     verdict = {True: "ok", False: "out of tolerance, first" if item.first_divergence else "out of tolerance", None: "none"}[item.ok]
     return (
-        item.partition_id,
+        item.partition_id or "the whole call",
         item.node,
         item.scope,
         verdict,

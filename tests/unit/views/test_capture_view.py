@@ -62,7 +62,7 @@ def test_the_tables_of_the_profiling_passes_hold_their_rows() -> None:
 @pytest.mark.parametrize(
     ("sample", "text"),
     [
-        ("demo_like", "<SavedCapture 'demo': 3 graphs, 1 graph break, 1 recompile, 96.4 % in ONNX Runtime>"),
+        ("demo_like", "<SavedCapture 'demo': 3 graphs, 1 graph break, 1 recompile, 96.4 % of the compiled code in ONNX Runtime>"),
         ("foreign", "<SavedCapture 1 graph, 0 graph breaks, 0 recompiles, backend inductor>"),
     ],
 )

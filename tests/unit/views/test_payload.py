@@ -129,7 +129,8 @@ def test_the_verdict_states_partitions_breaks_and_correctness() -> None:
     pieces = CAPTURES["pieces"]
     said = payload_from_capture(pieces)["overview"]["verdict"]
     assert re.fullmatch(
-        r"\d+\.\d % of the model runs in ONNX Runtime in \d+ partitions, 5 graph breaks, \d+ recompiles, "
+        r"\d+\.\d % of the compiled code runs in ONNX Runtime in \d+ partitions, 5 graph breaks, "
+        r"\d+\.\d % of a call's time in ONNX Runtime, \d+ recompiles, "
         r"results match PyTorch where compared",
         said,
     )
@@ -141,6 +142,8 @@ def test_the_verdict_states_partitions_breaks_and_correctness() -> None:
     wrong = replace(pieces, numerics=(replace(pieces.numerics[0], ok=False), *pieces.numerics[1:]))
     assert payload_from_capture(wrong)["overview"]["verdict"].endswith("1 value out of tolerance")
     assert payload_from_capture(r.Capture())["overview"]["verdict"] == "nothing was compiled while the lens was recording"
+    slower = r.Finding(rule="slower_than_torch", severity="warning", title="", gain_ns=3_000_000, measured=True)
+    assert "PyTorch would save 3.00 ms per call" in payload_from_capture(replace(whole, findings=(slower,)))["overview"]["verdict"]
 
 
 def test_what_to_look_at_first_can_be_selected() -> None:
@@ -188,6 +191,20 @@ def test_hostile_text_is_plain_json() -> None:
     assert json.loads(raw)["tables"]["nodes"]["rows"] == 0
 
 
+def test_true_and_one_are_different_values() -> None:
+    column = next(column for column in TABLES["graphs"].columns if column.kind == "int")
+    assert packed_column(column, [1, True], Texts())["enc"] != "const"
+    assert packed_column(column, [1, 1], Texts())["enc"] == "const"
+
+
+def test_a_text_of_a_megabyte_is_cut_and_says_how_long_it_was() -> None:
+    texts = Texts()
+    assert texts.code("x" * 1_000_000) == 0
+    (kept,) = texts.strings()
+    assert len(kept) < 11_000
+    assert kept.endswith("(1,000,000 characters)")
+
+
 @pytest.mark.parametrize("name", ["demo", "pieces", "training", "deep_break", "demo_like"])
 def test_redacted_data_holds_no_path_and_no_source(name: str) -> None:
     capture = CAPTURES[name]
@@ -209,6 +226,20 @@ def test_a_redacted_guard_keeps_its_condition_and_its_file() -> None:
     assert item.file == "demo.py"
     assert "self.head" not in item.reason
     assert "demo.py" in item.reason
+
+
+def test_a_path_that_begins_like_another_keeps_its_own_name() -> None:
+    graphs = tuple(
+        r.Graph(graph_id=f"g{n}", phase="inference", op_count=1, file=file, line=1)
+        for n, file in enumerate(("/a/model.py", "/b/model.py", "/a/model.py.orig"))
+    )
+    said = r.Finding(rule="x", severity="info", title="see /a/model.py.orig:3")
+    assert redacted_capture(r.Capture(graphs=graphs, findings=(said,))).findings[0].title == "see model.py.orig:3"
+
+
+def test_redaction_drops_attachments() -> None:
+    capture = replace(CAPTURES["pieces"], attachments={"models/m0.onnx": b"/home/ada/model.py"})
+    assert redacted_capture(capture).attachments == {}
 
 
 def test_files_of_one_name_are_told_apart_in_any_order() -> None:

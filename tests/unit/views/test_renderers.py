@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from dataclasses import replace
 from functools import cache, partial
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
@@ -119,7 +120,7 @@ def test_every_renderer_names_break_fallback_recompile_and_times(renderer: str) 
 def test_every_renderer_tells_the_ledger_prices_and_what_to_do(renderer: str) -> None:
     shown = rendered(renderer, "told")
     plain = re.sub(r"\s+", " ", " ".join(_Page(shown).texts) if renderer == "html" else shown)
-    parts = ("75.0 % ONNX Runtime", "17.5 % PyTorch and Python between graphs", "6.2 % Dynamo's guards", "1.2 % unattributed")
+    parts = ("75.0 % ONNX Runtime", "17.5 % PyTorch and Python between graphs", "6.2 % entering compiled code", "1.2 % unattributed")
     for fact in ("Per call: 400 " if renderer == "html" else "Time per call 400 ", *parts, "23.4 ", "Choose with `torch.where`"):
         assert fact in plain
     for fact in ("False, True", "Call with one value of `logits`", "raised ValueError: no axis 7", "choose with `torch.where` (23.4 "):
@@ -269,3 +270,9 @@ def test_text_and_html_tell_the_same_story() -> None:
 
 def test_failure_html_is_escaped() -> None:
     assert failure_html(["<b>"]) == "<div><p>&lt;b&gt;</p></div>"
+
+
+@pytest.mark.parametrize(("spread", "told"), [("1.50", True), ("1.49", False), ("", False), ("nan", False), ("nonsense", False)])
+def test_a_busy_machine_is_told_beside_the_time_of_a_call(spread: str, told: bool) -> None:  # noqa: FBT001 - a case
+    measured = replace(SAMPLES["told"], environment={"ledger_spread": spread})
+    assert ("the machine was busy: half of the calls took 1.5 times" in " ".join(summary(measured, width=400).split())) is told

@@ -192,13 +192,30 @@ def test_an_empty_capture_says_so_and_has_no_figures() -> None:
     assert "<svg" not in page.replace(page_module._bundle(), "")
 
 
+ONE_NODE = r.Capture(
+    graphs=(r.Graph(graph_id="g0", compile_id="0/0", phase="inference", node_count=1, op_count=1, partition_count=1, coverage=1.0),),
+    nodes=(r.Node(graph_id="g0", node="add", target="aten.add.Tensor", partition_id="p0", supported=True),),
+    partitions=(r.Partition(partition_id="p0", graph_id="g0", node_count=1, input_count=1, output_count=1),),
+)
+
+
 def test_one_node_makes_a_page() -> None:
-    one = r.Capture(
-        graphs=(r.Graph(graph_id="g0", compile_id="0/0", phase="inference", node_count=1, op_count=1, partition_count=1, coverage=1.0),),
-        nodes=(r.Node(graph_id="g0", node="add", target="aten.add.Tensor", partition_id="p0", supported=True),),
-        partitions=(r.Partition(partition_id="p0", graph_id="g0", node_count=1, input_count=1, output_count=1),),
-    )
-    assert "100 % of the model runs in ONNX Runtime in 1 partition, no graph break." in page_of(one)
+    page = page_of(ONE_NODE)
+    assert "100 % of the model runs in ONNX Runtime in 1 partition, no graph break." in page
+    assert '<p class="or-verdict">' in page
+
+
+def test_wrong_results_come_first_and_are_marked() -> None:
+    right = r.Numeric(partition_id="p0", node="add", ok=True)
+    differs = r.Numeric(partition_id=None, scope="call", node="result[1]", ok=False, file="/home/model.py", line=7)
+    page = page_of(replace(ONE_NODE, numerics=(right, differs)))
+    said = "Wrong results: result[1] differs from PyTorch&#x27;s (home/model.py:7); 100 % of the model runs in ONNX Runtime"
+    assert f'<p class="or-verdict or-wrong">{said}' in page
+    assert '<p class="ol-wrong" role="alert"><strong>Wrong results:</strong> result[1] differs' in page
+    assert "<td>the whole call</td>" in page
+    whole = page_of(replace(ONE_NODE, numerics=(right, replace(differs, ok=True))))
+    assert "no graph break, results match PyTorch." in whole
+    assert "or-wrong" not in whole[whole.index("<body>") :].split("<script", 1)[0]
 
 
 @pytest.mark.parametrize("error", [math.nan, math.inf, -math.inf, 0.0, 1e300, 5e-324])

@@ -51,7 +51,10 @@ def test_size_from_bytes(size: int, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("share", "text"),
-    [(0.0, "0 %"), (1.0, "100 %"), (0.976, "97.6 %"), (0.99999, ">99.9 %"), (0.00001, "<0.1 %"), (0.5, "50.0 %")],
+    [
+        *((0.0, "0 %"), (1.0, "100 %"), (0.976, "97.6 %"), (0.5, "50.0 %")),
+        *((0.99999, ">99.9 %"), (0.9995, ">99.9 %"), (0.998, "99.8 %"), (0.0005, "<0.1 %"), (0.0015, "0.1 %"), (0.00001, "<0.1 %")),
+    ],
 )
 def test_percent_rounds_neither_to_all_nor_to_nothing(share: float, text: str) -> None:
     assert percent(share) == text
