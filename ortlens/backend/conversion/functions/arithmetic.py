@@ -73,8 +73,10 @@ def _below_zero(x: Any) -> Any:
 
 
 def atan2(y: Any, x: Any) -> Any:
-    """`aten.atan2`; respects the sign of zeros, as IEEE 754 defines."""
+    """`aten.atan2`; respects the sign of zeros and of two infinities, as IEEE 754 defines."""
     op = basics.opset()
+    unbounded = op.And(op.IsInf(x), op.IsInf(y))  # the angles are those of the signs
+    y, x = op.Where(unbounded, op.Sign(y), y), op.Where(unbounded, op.Sign(x), x)
     pi = op.CastLike(op.Constant(value_float=torch.pi), x)
     zero = op.CastLike(op.Constant(value_float=0.0), x)
     half = op.Div(pi, op.CastLike(op.Constant(value_float=2.0), x))

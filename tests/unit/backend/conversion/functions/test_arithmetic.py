@@ -30,6 +30,7 @@ UNARY: dict[str, Any] = {
 }
 
 BINARY: dict[str, Any] = {
+    "atan2": torch.atan2,
     "heaviside": torch.heaviside,
     "add": torch.add,
     "sub": torch.sub,
