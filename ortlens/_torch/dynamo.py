@@ -11,7 +11,7 @@ import sys
 import time
 import types
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -80,21 +80,37 @@ def dynamo_entry() -> object | None:
     return next((owner for owner in _callers_on_stack() if type(owner).__name__ == "CatchErrorsWrapper"), None)
 
 
-def compiled_callable() -> tuple[object, Callable[..., Any]] | None:
+class CompiledCallable(NamedTuple):
+    """A callable that is being compiled.
+
+    Attributes:
+        function: The user's function; a bound method for a module.
+        compiled: Calls it compiled, as the function of `torch.compile` does.
+        args: Positional arguments of the call that compiles it.
+        kwargs: Keyword arguments of this call.
+    """
+
+    function: object
+    compiled: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def compiled_callable() -> CompiledCallable | None:
     """Return the callable whose compilation runs.
 
-    `compile_wrapper` in `torch/_dynamo/eval_frame.py` holds the user's function as `fn` and the context that compiles it as `self`.
+    `compile_wrapper` in `torch/_dynamo/eval_frame.py` holds the user's function as `fn`, its arguments as `args` and `kwargs`, and
+    the context that compiles it as `self`.
 
     Returns:
-        The user's function (a bound method for a module), and a function that calls it compiled, as that of `torch.compile`
-        does; None outside a compilation.
+        The outermost one; None outside a compilation.
     """
-    found: tuple[object, Callable[..., Any]] | None = None
+    found: CompiledCallable | None = None
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:  # the outermost is the user's own
-        if frame.f_code.co_name == "compile_wrapper" and {"fn", "self"} <= frame.f_locals.keys():
-            function, context = frame.f_locals["fn"], frame.f_locals["self"]
-            found = function, context(function)
+        if frame.f_code.co_name == "compile_wrapper" and {"fn", "self", "args", "kwargs"} <= frame.f_locals.keys():
+            function, context, args, kwargs = (frame.f_locals[name] for name in ("fn", "self", "args", "kwargs"))
+            found = CompiledCallable(function, context(function), args, kwargs)
         frame = frame.f_back
     return found
 
@@ -114,9 +130,9 @@ def display_code(name: str, file: str, line: int | None) -> tuple[str, str, int 
         The arguments; for a wrapped callable its own name or its module's class, without file and line, which are unknown.
     """
     found = compiled_callable()
-    if name != "inner" or pathlib.Path(file).parts[-3:] != _WRAPPER or found is None or not callable(found[0]):
+    if name != "inner" or pathlib.Path(file).parts[-3:] != _WRAPPER or found is None or not callable(found.function):
         return name, file, line
-    wrapped = inspect.unwrap(found[0])
+    wrapped = inspect.unwrap(found.function)
     return getattr(wrapped, "__name__", type(wrapped).__name__), "", None
 
 

@@ -236,7 +236,7 @@ class Lens(CaptureView):
 
         Args:
             *args: Positional arguments of the target.
-            per_op: Instead check each operator by itself, on PyTorch's inputs, so that errors do not add up; the call is not compared.
+            per_op: Check each operator by itself instead of the values, on PyTorch's inputs, so that errors do not add up.
             atol: Absolute tolerance: a number, or a mapping from torch dtypes to numbers. None: 1e-7 for float32, see the docs. If you set
                 a tolerance, a difference beyond it is never accepted as rounding.
             rtol: Likewise, relative to the larger of the element and the value's root mean square. None: 1e-5 for float32.
@@ -244,7 +244,8 @@ class Lens(CaptureView):
 
         Returns:
             The frame `numerics`, one row per value, in the order of the graph, then the parts of the call, with scope `call`. `ok` is
-            empty for what was not compared; `note` says why.
+            empty for what was not compared; `note` says why. If several functions were compiled, each that takes these arguments is
+            called, and the name of the function precedes `node`.
 
         Raises:
             UsageError: There is nothing to verify (another backend, a dry run, nothing compiled yet), or an option is wrong.
@@ -356,7 +357,7 @@ class Lens(CaptureView):
         """
         self._modules.append(program.graph_module)
         compiled = self._backend_for(None).compile_program(program, self._recorder, dry_run=self._dry_run)
-        self._targets.callables.append((program, compiled))
+        self._targets.add(program, compiled)
         return compiled
 
     def know_module(self, target: object) -> None:

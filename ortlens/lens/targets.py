@@ -4,18 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from typing import TYPE_CHECKING, Any
+import itertools
+import operator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from ortlens import _torch
 from ortlens.errors import UsageError
+from ortlens.lens.call_forms import form_of_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from ortlens.backend.graph import CompiledGraph
+    from ortlens.lens.call_forms import CallForm
     from ortlens.trace.recorder import Recorder
+
+
+class Target(NamedTuple):
+    """One of the callables.
+
+    Attributes:
+        name: Its name, different from those of the others.
+        function: The target as the user wrote it.
+        compiled: Its compiled form.
+    """
+
+    name: str
+    function: Any
+    compiled: Callable[..., Any]
 
 
 class CompiledTargets:
@@ -35,6 +53,7 @@ class CompiledTargets:
         """
         self.callables: list[tuple[object, Callable[..., Any]]] = []
         self._names: list[str] = []  # of the callables, each different
+        self._forms: list[set[CallForm]] = []  # of the calls that compiled them
         self.grad_modes: set[bool] = set()
         self._recorder = recorder
         self._dry_run = dry_run
@@ -49,14 +68,50 @@ class CompiledTargets:
         found = _torch.compiled_callable()
         if found is None:
             return None
+        form = form_of_call(found.function, found.args, found.kwargs)
         for place, (known, _) in enumerate(self.callables):
-            if known is found[0] or known == found[0]:
+            if known is found.function or known == found.function:
+                self._forms[place].add(form)
                 return self._names[place]
-        self.callables.append(found)
-        name = _name_of(found[0])
+        return self.add(found.function, found.compiled, form)
+
+    def add(self, function: object, compiled: Callable[..., Any], form: CallForm | None = None) -> str:
+        """Note a target.
+
+        Args:
+            function: As the user wrote it.
+            compiled: Its compiled form.
+            form: The form of the call that compiled it; None if it was compiled without one.
+
+        Returns:
+            Its name, with a number if another one has the same.
+        """
+        self.callables.append((function, compiled))
+        self._forms.append(set() if form is None else {form})
+        name = _name_of(function)
         count = sum(1 for known, _ in self.callables if _name_of(known) == name)
         self._names.append(name if count == 1 else f"{name} ({count})")
         return self._names[-1]
+
+    def taking(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Target], list[Target]]:
+        """Find the targets that a call with these arguments is for: those that were compiled for such ones.
+
+        Args:
+            args: Positional arguments.
+            kwargs: Keyword arguments.
+
+        Returns:
+            These targets, the first one if there is no such target; and the others.
+
+        Raises:
+            UsageError: As for `call`.
+        """
+        self._require_any()
+        targets = [Target(name, *pair) for name, pair in zip(self._names, self.callables, strict=True)]
+        fit = [form_of_call(found.function, args, kwargs) in forms for found, forms in zip(targets, self._forms, strict=True)]
+        if not any(fit):
+            fit[0] = True
+        return list(itertools.compress(targets, fit)), list(itertools.compress(targets, map(operator.not_, fit)))
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call the first target.
@@ -71,11 +126,14 @@ class CompiledTargets:
         Raises:
             UsageError: Nothing was compiled through this lens yet, or only a dry run was made.
         """
+        self._require_any()
+        return self.callables[0][1](*args, **kwargs)
+
+    def _require_any(self) -> None:
         if self._dry_run:
             raise UsageError("this lens holds a dry run, which ran nothing; call explain() without dry_run=True first")
         if not self.callables:
             raise UsageError("nothing was compiled through this lens yet; call the compiled function once, then ask again")
-        return self.callables[0][1](*args, **kwargs)
 
     def graphs(self) -> tuple[CompiledGraph, ...]:
         """The graphs of our backend, oldest first, including those that a recompile replaced."""
@@ -90,11 +148,12 @@ class CompiledTargets:
             options: Names of the options given.
 
         Raises:
-            UsageError: The target has an argument of such a name.
+            UsageError: A target has an argument of such a name.
         """
-        names: Iterable[str] = ()
-        with contextlib.suppress(TypeError, ValueError, IndexError):  # builtins have no signature, and nothing may be compiled yet
-            names = inspect.signature(self.callables[0][0]).parameters  # type: ignore[arg-type]  # what was called is callable
+        names: list[str] = []
+        for function, _ in self.callables:
+            with contextlib.suppress(TypeError, ValueError):  # builtins have no signature
+                names += inspect.signature(function).parameters  # type: ignore[arg-type]  # what was called is callable
         clash = next((name for name in names if name in set(options)), None)
         if clash is not None:
             raise UsageError(

@@ -273,3 +273,77 @@ def test_a_training_target_is_compared_with_its_gradients_and_recorded_as_before
     assert numerics.ok.all()
     assert lens.runs.equals(runs), "the backward that verify ran is no call of the user's"
     assert model.weight.grad is None
+
+
+def doubled_sine(x: torch.Tensor) -> torch.Tensor:
+    return x.sin() * 2
+
+
+def halved_cosine(x: torch.Tensor) -> torch.Tensor:
+    return x.cos() / 2
+
+
+def of_two(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x @ y
+
+
+@torch.no_grad()
+def test_each_function_that_was_compiled_for_the_arguments_is_compared_as_a_whole() -> None:
+    lens = ortlens.Lens()
+    first, second, third = (torch.compile(function, backend=lens) for function in (doubled_sine, halved_cosine, of_two))
+    x, y = torch.rand(3, 4), torch.rand(4, 2)
+    first(x), second(x), third(x, y)
+    numerics = lens.verify(x)
+    call = numerics[numerics.scope == "call"]
+    assert dict(zip(call.node, call.ok.isna(), strict=True)) == {
+        "doubled_sine: result": False,
+        "halved_cosine: result": False,
+        "of_two: result": True,
+    }
+    assert "compiled for other arguments" in call.note.iloc[-1]
+    assert numerics.partition_id.dropna().unique().tolist() == ["p0", "p1"]
+    numerics = lens.verify(x, y)
+    assert numerics.partition_id.dropna().unique().tolist() == ["p2"]
+    assert numerics[numerics.node == "of_two: result"].ok.all()
+    assert len(lens.graphs) == 3, "no function is compiled for arguments that are not its own"
+
+
+@torch.no_grad()
+def test_of_several_functions_one_that_raises_in_both_ways_has_no_verdict() -> None:
+    lens = ortlens.Lens()
+    weight = torch.rand(4, 4)
+
+    def fixed(x: torch.Tensor) -> torch.Tensor:
+        return x @ weight
+
+    torch.compile(doubled_sine, backend=lens)(torch.rand(3, 4))
+    torch.compile(fixed, backend=lens)(torch.rand(3, 4))
+    numerics = lens.verify(torch.rand(3, 5))
+    call = numerics[numerics.scope == "call"].set_index("node")
+    assert call.ok["doubled_sine: result"] == True  # noqa: E712 - a column with gaps
+    assert call.ok.isna()["fixed: result"]
+    assert "PyTorch raises RuntimeError" in call.note["fixed: result"]
+
+
+@torch.no_grad()
+def test_weights_that_are_too_large_to_copy_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ortlens.lens.verify import call_state
+
+    monkeypatch.setattr(call_state, "_MAX_COPIED_BYTES", 60)
+    model = torch.nn.Linear(4, 4)
+    lens = ortlens.explain(model, calls=1)(torch.rand(2, 4))
+    numerics = lens.verify(torch.rand(2, 4))
+    row = numerics[numerics.node == "weights"]
+    assert list(row.scope) == ["call"]
+    assert row.ok.isna().all()
+    assert "of weights were not copied" in row.note.iloc[0]
+    assert numerics[numerics.node != "weights"].ok.all()
+
+
+@torch.no_grad()
+def test_operators_one_by_one_come_with_the_call_as_a_whole() -> None:
+    x = torch.rand(3, 4)
+    lens = ortlens.explain(doubled_sine, calls=1)(x)
+    numerics = lens.verify(x, per_op=True)
+    assert list(zip(numerics.node, numerics.scope, strict=True)) == [("sin", "op"), ("mul", "op"), ("result", "call")]
+    assert numerics.ok.all()

@@ -58,6 +58,17 @@ def test_the_rewrite_of_onnx_runtime_that_changes_the_numbers_is_named(monkeypat
 
 
 @torch.no_grad()
+def test_a_rewrite_is_found_as_well_where_every_operator_is_right_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, args = normalisation()
+    monkeypatch.setattr(session_config, "_NORM_OPTIMIZERS", ("SimplifiedLayerNormFusion",))
+    lens = ortlens.explain(model, calls=1)(*args)
+    numerics = lens.verify(*args, per_op=True)
+    assert numerics[numerics.scope == "op"].ok.all()
+    assert list(numerics[numerics.ok == False].scope) == ["output", "call"]  # noqa: E712 - a column with gaps
+    assert "LayerNormFusion" in lens.findings[lens.findings.rule == "fusion_changes_numbers"].title.iloc[0]
+
+
+@torch.no_grad()
 def test_what_the_finding_advises_helps(monkeypatch: pytest.MonkeyPatch) -> None:
     import onnxruntime
 

@@ -144,13 +144,14 @@ def finding_of_origin(origin: Origin, partition_id: str) -> r.Finding:
     )
 
 
-def finding_of_call(wrong: Sequence[Verdict], cause: str, inside: r.Numeric | None) -> r.Finding:
+def finding_of_call(wrong: Sequence[Verdict], cause: str, inside: r.Numeric | None, prefix: str = "") -> r.Finding:
     """The finding about a call whose results, effects or gradients differ.
 
     Args:
         wrong: The parts that differ.
         cause: Where it comes from, see `CallCheck.cause`.
         inside: The first wrong value inside a partition, if there is one.
+        prefix: Name of the function and a colon, if several were compiled.
 
     Returns:
         The finding.
@@ -164,9 +165,9 @@ def finding_of_call(wrong: Sequence[Verdict], cause: str, inside: r.Numeric | No
         where = f"The first wrong value inside is {inside.node} of {inside.partition_id}. {_CALL_CAUSES.get(cause, '')}".rstrip()
     return r.Finding(
         rule="call_differs",
-        subject="call",
+        subject=f"{prefix}call",
         severity="error",
-        title=f"{row.node} differs from PyTorch's: {_words(wrong[0])}"
+        title=f"{prefix}{row.node} differs from PyTorch's: {_words(wrong[0])}"
         + (f", and {counted(others, 'other part')} of the call" if others else ""),
         file=row.file if inside is None or inside.file is None else inside.file,
         line=row.line if inside is None or inside.file is None else inside.line,

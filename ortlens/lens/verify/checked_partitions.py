@@ -1,0 +1,261 @@
+"""Checks every partition that runs in a call of the user's function, while it runs, because its inputs may be written to later."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens.lens.dynamo.listener import lens_failure
+from ortlens.lens.twins import uncounted
+from ortlens.lens.verify.as_converted import as_converted
+from ortlens.lens.verify.bisect import Bisection
+from ortlens.lens.verify.findings import finding_of_origin, finding_of_value
+from ortlens.lens.verify.lockstep import steps
+from ortlens.lens.verify.partition_check import PartitionCheck
+from ortlens.lens.verify.single_ops import SingleOps
+from ortlens.lens.verify.verdicts import Verdict
+from ortlens.lens.watching import around_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ortlens.backend.context import CompileContext
+    from ortlens.backend.graph import CompiledGraph
+    from ortlens.backend.runtime.runner import PartitionRunner
+    from ortlens.lens.verify.bisect import Cause
+    from ortlens.lens.verify.compare_values import Tolerances
+    from ortlens.lens.verify.nonfinite import Origin
+    from ortlens.trace import records as r
+    from ortlens.trace.recorder import Recorder
+
+MAX_CALLS = 8
+"""Calls of one partition that are checked within one call of the target; a loop may make thousands."""
+
+
+@dataclass(slots=True)
+class Checked:
+    """Results for one partition; of several calls, the worst row of each value is kept."""
+
+    calls: int
+    verdicts: dict[tuple[str, str, str | None], Verdict]
+
+
+class CheckedPartitions:
+    """The partitions that ran, and the verdicts on them.
+
+    Attributes:
+        checked: Results by partition, in the order in which they first ran.
+        findings: What was found out, by rule, partition and node.
+        ran: The partitions that ran since this was last emptied.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        graphs: Callable[[], tuple[CompiledGraph, ...]],
+        tolerances: Tolerances,
+        step: Callable[[int], None],
+        *,
+        per_op: bool,
+    ) -> None:
+        """Begin without results.
+
+        Args:
+            recorder: Where a failure of the comparison is recorded.
+            graphs: The present graphs of our backend.
+            tolerances: The tolerances.
+            step: Called with 1 after each value, to show progress.
+            per_op: Check each operator by itself instead of the values of the partition.
+        """
+        self._recorder = recorder
+        self._graphs = graphs
+        self._tolerances = tolerances
+        self._step = step
+        self._per_op = per_op
+        self._thread = threading.get_ident()
+        self.checked: dict[PartitionRunner, Checked] = {}
+        self.findings: dict[tuple[str, str, str], r.Finding] = {}
+        self.ran: set[PartitionRunner] = set()
+        self._contexts: dict[PartitionRunner, CompileContext] = {}
+        self._ops: dict[int, SingleOps] = {}
+        self._whole: dict[PartitionRunner, PartitionRunner | None] = {}
+
+    def wrong(self) -> Iterator[tuple[PartitionRunner, Verdict]]:
+        """What is wrong in the partitions that ran since `ran` was last emptied.
+
+        Yields:
+            The partition and the verdict, in the order of the graph.
+        """
+        for runner, known in self.checked.items():
+            if runner in self.ran:
+                verdicts = sorted(known.verdicts.values(), key=lambda verdict: verdict.place)
+                yield from ((runner, verdict) for verdict in verdicts if verdict.ok is False)
+
+    def adopt(self, other: CheckedPartitions) -> None:
+        """Take over what another check of the same partitions found wrong.
+
+        Args:
+            other: That check.
+        """
+        for runner, verdict in other.wrong():
+            self._merge(self.checked.setdefault(runner, Checked(0, {})), [verdict])
+        self.findings.update(other.findings)
+
+    def sessions(self) -> dict[PartitionRunner, tuple[int, ...]]:
+        """Every partition and the identities of its sessions.
+
+        Returns:
+            These; a partition with new sessions after a call has run in it.
+        """
+        return {runner: tuple(id(info) for info in runner.sessions) for graph in self._graphs() for runner in graph.runners}
+
+    @contextlib.contextmanager
+    def watched(self, treat: Callable[[PartitionRunner, tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]]) -> Iterator[None]:
+        """Pass every run of a partition through a function.
+
+        Args:
+            treat: Takes the partition, its inputs and its outputs, and returns the outputs.
+
+        Yields:
+            Nothing; it lasts as long as the context.
+        """
+        with contextlib.ExitStack() as stack:
+            for graph in self._graphs():
+                for runner in graph.runners if graph.is_prepared else ():
+                    self._contexts[runner] = graph.context
+                    stack.enter_context(around_runs(runner, self._around(runner, treat)))
+            yield
+
+    def _around(
+        self, runner: PartitionRunner, treat: Callable[[PartitionRunner, tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]]
+    ) -> Callable[[Callable[..., tuple[Any, ...]], tuple[Any, ...]], tuple[Any, ...]]:
+        def around(inner: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]) -> tuple[Any, ...]:
+            if threading.get_ident() != self._thread:
+                return inner(*args)
+            return treat(runner, args, self._outputs(runner, inner, args))
+
+        return around
+
+    def checking(self, runner: PartitionRunner, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Check a run of a partition; to be passed to `watched`.
+
+        Args:
+            runner: The partition's.
+            args: Its inputs.
+            outputs: What its session returned.
+
+        Returns:
+            The outputs.
+        """
+        self.ran.add(runner)
+        known = self.checked.setdefault(runner, Checked(0, {}))
+        known.calls += 1
+        if known.calls <= MAX_CALLS:
+            try:
+                with torch.no_grad(), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+                    self._check(runner, args, outputs, known)
+            except Exception as error:  # noqa: BLE001 - a guard of the lens: the user's call goes on
+                lens_failure(self._recorder, "comparing numbers", error)
+                self._merge(known, _all_unchecked(runner, f"ortlens failed while comparing: {type(error).__name__}: {error}"[:300]))
+        return outputs
+
+    def _outputs(self, runner: PartitionRunner, inner: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The results of the session, uncounted if possible; after a changed weight or a failure, by a normal run."""
+        info = runner.session_for(args)
+        if info is not None:
+            with contextlib.suppress(Exception):
+                return uncounted(runner, info.session)(*args)
+        return inner(*args)
+
+    def _check(self, runner: PartitionRunner, args: tuple[Any, ...], outputs: Sequence[Any], known: Checked) -> None:
+        if runner.session_for(args) is None:
+            self._merge(known, _all_unchecked(runner, "PyTorch runs this partition, because ONNX Runtime failed on it; see findings"))
+            return
+        ops = self._ops_of(runner)
+        if self._per_op:
+            places = {node: place for place, node in enumerate(runner.partition.module.graph.nodes)}
+            for step in steps(runner.partition.module, args, double=False):
+                self._merge(known, list(ops.verdicts(step, places[step.node], self._tolerances)))
+                self._step(1)
+            return
+        check = PartitionCheck(runner=runner, args=args, tolerances=self._tolerances, whole=functools.partial(self._whole_of, runner, args))
+        check.run(outputs, self._step)
+        for suspect, reference in check.suspects:
+            self._explain(runner, suspect, Bisection(check, self._contexts[runner], ops).cause(suspect, reference))
+        if check.spoilt_outputs():
+            for origin in check.origins[:1]:
+                self._report_origin(runner, origin)
+        self._merge(known, check.verdicts)
+
+    def _whole_of(self, runner: PartitionRunner, args: tuple[Any, ...]) -> PartitionRunner | None:
+        """A runner of the model as converted; made once per partition."""
+        if runner not in self._whole:
+            self._whole[runner] = None
+            with contextlib.suppress(Exception):  # then the values that only it holds are reported as not compared
+                self._whole[runner] = as_converted(runner, self._contexts[runner], args)
+        return self._whole[runner]
+
+    def _ops_of(self, runner: PartitionRunner) -> SingleOps:
+        context = self._contexts[runner]
+        return self._ops.setdefault(id(context.registry), SingleOps(context.registry, context.options))
+
+    def _merge(self, known: Checked, verdicts: Sequence[Verdict]) -> None:
+        for verdict in verdicts:
+            key = (verdict.scope, verdict.node, verdict.onnx_value)
+            if key not in known.verdicts or _badness(verdict) > _badness(known.verdicts[key]):
+                known.verdicts[key] = verdict
+
+    def _explain(self, runner: PartitionRunner, suspect: Verdict, cause: Cause) -> None:
+        suspect.add(cause.text)
+        node = next(node for node in runner.partition.nodes if node.name == cause.node)
+        partition_id = self.partition_id(runner)
+        finding = finding_of_value(suspect, cause, node, partition_id)
+        self.findings.setdefault((finding.rule, partition_id, cause.node), finding)
+
+    def _report_origin(self, runner: PartitionRunner, origin: Origin) -> None:
+        partition_id = self.partition_id(runner)
+        self.findings.setdefault(("nonfinite_origin", partition_id, origin.node.name), finding_of_origin(origin, partition_id))
+
+    def partition_id(self, runner: PartitionRunner) -> str:
+        """The recorded id of a partition.
+
+        Args:
+            runner: Of a graph that `watched` has seen.
+
+        Returns:
+            The id; empty if the graph is not recorded.
+        """
+        reporter = self._contexts[runner].reporter
+        return "" if reporter is None else reporter.identity(runner).partition_id
+
+    def not_run(self) -> Iterator[tuple[PartitionRunner, Checked]]:
+        """Partitions of backward graphs whose forward ran in a call, and that themselves did not.
+
+        Yields:
+            The partition, and its outputs without verdicts.
+        """
+        graphs = self._graphs()
+        called = {graph.lowered.compile_id for graph in graphs if any(runner in self.checked for runner in graph.runners)}
+        for graph in graphs:
+            if graph.lowered.phase == "backward" and graph.lowered.compile_id in called:
+                for runner in graph.runners:
+                    if runner not in self.checked:
+                        self._contexts[runner] = graph.context
+                        unchecked = _all_unchecked(runner, "the backward did not run in this call")
+                        yield runner, Checked(0, {(verdict.scope, verdict.node, None): verdict for verdict in unchecked})
+
+
+def _badness(verdict: Verdict) -> tuple[int, float]:
+    """Order of severity: wrong, then right, then not checked; then by the largest difference."""
+    rank = {False: 2, True: 1, None: 0}[verdict.ok]
+    return rank, 0.0 if verdict.comparison is None else verdict.comparison.max_abs
+
+
+def _all_unchecked(runner: PartitionRunner, note: str) -> list[Verdict]:
+    places = {node.name: place for place, node in enumerate(runner.partition.module.graph.nodes)}
+    return [Verdict(node=node.name, scope="output", place=places[node.name], note=note, line_of=node) for node in runner.partition.outputs]
