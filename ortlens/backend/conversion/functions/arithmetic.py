@@ -82,12 +82,12 @@ def atan2(y: Any, x: Any) -> Any:
     half = op.Div(pi, op.CastLike(op.Constant(value_float=2.0), x))
     negative_y, negative_x = _below_zero(y), _below_zero(x)
     both_zero = op.And(op.Equal(x, zero), op.Equal(y, zero))
-    # The angle in the right half-plane. Division by zero and 0/0 are replaced before the quotient is used.
-    quotient = op.Div(y, op.Where(op.Equal(x, zero), op.CastLike(op.Constant(value_float=1.0), x), x))
-    upright = op.Where(negative_y, op.Neg(half), half)
-    angle = op.Where(both_zero, zero, op.Where(op.Equal(x, zero), upright, op.Atan(quotient)))
-    magnitude = op.Where(both_zero, zero, op.Abs(angle))
-    turned = op.Where(op.And(negative_x, op.Not(op.And(op.Equal(x, zero), op.Not(op.Equal(y, zero))))), op.Sub(pi, magnitude), magnitude)
+    upright = op.Equal(x, zero)
+    # The angle from the nearer half of the horizontal axis. Division by zero is replaced before the quotient is used.
+    quotient = op.Div(y, op.Where(upright, op.CastLike(op.Constant(value_float=1.0), x), x))
+    angle = op.Where(both_zero, zero, op.Where(upright, half, op.Abs(op.Atan(quotient))))
+    behind = op.And(negative_x, op.Or(both_zero, op.Not(upright)))
+    turned = op.Where(behind, op.Sub(pi, angle), angle)
     return op.Where(op.Or(op.IsNaN(x), op.IsNaN(y)), op.Add(x, y), op.Where(negative_y, op.Neg(turned), turned))
 
 
