@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +50,23 @@ def watch(function: Callable[..., Any], *calls: tuple[Any, ...], backend: str = 
         for args in calls:
             torch.testing.assert_close(compiled(*args), function(*args))
     return lens
+
+
+def calls_libraries(x: torch.Tensor) -> torch.Tensor:
+    x = x.relu()
+    logging.getLogger("ortlens.tests").debug("x")  # logs
+    x = x + 1
+    json.dumps({"a": [1, 2]})  # writes json
+    x = x.sin()
+    return x * 3
+
+
+def test_the_place_of_a_break_is_the_line_that_calls_a_library() -> None:
+    lens = watch(calls_libraries, (X,))
+    assert lens.captured().breaks
+    places = {(broken.file, broken.line, broken.function) for broken in lens.captured().breaks}
+    assert places <= {(str(HERE), line_of(comment), "calls_libraries") for comment in ("logs", "writes json")}
+    assert any("json" in frame for broken in lens.captured().breaks for frame in broken.user_stack), "the stack still shows the library"
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortlens import _torch
 from ortlens._shell import display_name
+from ortlens.backend.lowering.user_frames import Frame, innermost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +38,7 @@ class ModulePath(NamedTuple):
 
 
 def user_line(node: torch.fx.Node) -> UserLine:
-    """The innermost line outside torch itself.
+    """The innermost line of the user's code or of a model's, see `user_frames`.
 
     Args:
         node: Any FX node; `meta["stack_trace"]` is Dynamo's text of the user frames.
@@ -55,12 +56,9 @@ def user_line(node: torch.fx.Node) -> UserLine:
 
 @functools.lru_cache(maxsize=4096)
 def _user_line_of(trace: str) -> UserLine:
-    innermost = UserLine(None, None, None)
-    for match in filter(None, map(_FRAME.match, trace.splitlines())):
-        file, line = match["file"], int(match["line"])
-        if innermost.file is None or not file.startswith(_torch.torch_folder()):
-            innermost = UserLine(file, line, linecache.getline(file, line).strip() or None)
-    return innermost
+    found = filter(None, map(_FRAME.match, trace.splitlines()))
+    frame = innermost([Frame(match["file"], int(match["line"]), match["function"]) for match in found])
+    return UserLine(None, None, None) if frame is None else UserLine(frame.file, frame.line, linecache.getline(*frame[:2]).strip() or None)
 
 
 def module_path(node: torch.fx.Node) -> ModulePath:

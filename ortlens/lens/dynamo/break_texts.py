@@ -13,6 +13,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from ortlens.backend.lowering.user_frames import Frame
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -52,7 +54,7 @@ class BreakText:
         file: File of the user line.
         line: Number of that line.
         function: Function that the line is in.
-        user_stack: User frames, outermost first, as `file:line function`.
+        frames: User frames, outermost first.
     """
 
     reason: str
@@ -62,7 +64,7 @@ class BreakText:
     file: str | None
     line: int | None
     function: str | None
-    user_stack: tuple[str, ...]
+    frames: tuple[Frame, ...]
 
     def source(self) -> str | None:
         """Text of the user line, if the file can be read."""
@@ -108,24 +110,24 @@ def break_from_text(text: str) -> BreakText:
         hints=tuple(_one_line(match["text"]) for match in _HINT.finditer(found)),
         file=file,
         line=line,
-        function=plain_function(frames[-1][2]) if frames else None,
-        user_stack=tuple(f"{frame_file}:{frame_line} {plain_function(name)}" for frame_file, frame_line, name in frames),
+        function=frames[-1].function if frames else None,
+        frames=tuple(frames),
     )
 
 
-def _user_frames(message: str) -> list[tuple[str, int, str]]:
+def _user_frames(message: str) -> list[Frame]:
     for heading in _USER_CODE:
         _, found, code = message.partition(heading)
         if found:
-            return [(m["file"], int(m["line"]), m["function"]) for m in _FRAME.finditer(code)]
+            return [Frame(m["file"], int(m["line"]), plain_function(m["function"])) for m in _FRAME.finditer(code)]
     return []
 
 
-def _place(message: str, frames: list[tuple[str, int, str]]) -> tuple[str | None, int | None]:
+def _place(message: str, frames: list[Frame]) -> tuple[str | None, int | None]:
     at = _AT.search(message)
     if at:
         return at["file"], int(at["line"])
-    return (frames[-1][0], frames[-1][1]) if frames else (None, None)
+    return frames[-1][:2] if frames else (None, None)
 
 
 def _reason(text: str, explanation: re.Match[str] | None) -> str:

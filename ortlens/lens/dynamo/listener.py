@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import pathlib
 import time
 import warnings
 import weakref
@@ -21,18 +19,18 @@ from ortlens import _torch
 from ortlens._shell import display_frames, display_name
 from ortlens.analysis.advice import advice_for_break
 from ortlens.analysis.guards import advice_for_limit, advice_for_recompile
+from ortlens.backend.lowering.user_frames import innermost, is_of_torch_or_ortlens
 from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, is_break, plain_function, recompile_from_text
 from ortlens.lens.dynamo.guard_values import type_text, value_text
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from types import CodeType
 
+    from ortlens.backend.lowering.user_frames import Frame
     from ortlens.lens.dynamo.break_texts import Look
     from ortlens.trace.recorder import Recorder
-
-_ROOMS = ("backend", "cli", "job", "lens", "magic")
-"""Modules in which ortlens itself calls or compiles the user's code; `demo` counts as user code."""
 
 
 class DynamoWatch:
@@ -79,8 +77,7 @@ class DynamoWatch:
 
     def _record_break(self, compile_id: str, text: str) -> None:
         said = break_from_text(text)
-        if said.file is None and (code := _torch.code_being_compiled()) is not None:  # where PyTorch gives up, it names no line
-            said = replace(said, file=code.co_filename, line=code.co_firstlineno, function=plain_function(code.co_name))
+        said = _placed(said, _torch.code_being_compiled())
         key = (said.reason, said.file, said.line)
         known = self._breaks.get(key) or self._new_break(said)
         if compile_id not in known.compile_ids:
@@ -101,7 +98,7 @@ class DynamoWatch:
             line=said.line,
             function=said.function,
             source=said.source(),
-            user_stack=display_frames(_of_the_user(said.user_stack)),
+            user_stack=display_frames(_stack_of_the_user(said.frames)),
         )
         made = replace(made, advice=advice_for_break(made))
         self.recorder.add(made)
@@ -354,8 +351,24 @@ def lens_failure(recorder: Recorder, doing: str, error: Exception) -> None:
         warnings.warn(f"ortlens failed while {doing}: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2)
 
 
-def _of_the_user(stack: tuple[str, ...]) -> tuple[str, ...]:
-    """The frames of a stack that belong neither to torch nor to ortlens; all frames if there are no others."""
-    package = pathlib.Path(__file__).parents[2]
-    others = (_torch.torch_folder(), *(f"{package / room}{os.sep}" for room in _ROOMS))
-    return tuple(frame for frame in stack if not frame.startswith(others)) or stack
+def _placed(said: BreakText, code: CodeType | None) -> BreakText:
+    """Name the line that a reader would change, which is not one of a library that the user's code calls."""
+    if said.file is None and code is not None:  # where PyTorch gives up, it names no line
+        return replace(said, file=code.co_filename, line=code.co_firstlineno, function=plain_function(code.co_name))
+    chosen = innermost(said.frames[_entered(said.frames, code) :])
+    return said if chosen is None else replace(said, file=chosen.file, line=chosen.line, function=chosen.function)
+
+
+def _entered(frames: tuple[Frame, ...], code: CodeType | None) -> int:
+    """The place of the compiled frame: those around it are not compiled, they call it."""
+    if code is None:
+        return 0
+    lines = [line for *_, line in code.co_lines() if line is not None]
+    inside = range(min(lines, default=0), max(lines, default=0) + 1)
+    return next((place for place, frame in enumerate(frames) if frame.file == code.co_filename and frame.line in inside), 0)
+
+
+def _stack_of_the_user(frames: tuple[Frame, ...]) -> tuple[str, ...]:
+    """The frames that belong neither to torch nor to ortlens, as text; all frames if there are no others."""
+    own = [frame for frame in frames if not is_of_torch_or_ortlens(frame.file)] or frames
+    return tuple(f"{frame.file}:{frame.line} {frame.function}" for frame in own)

@@ -49,8 +49,8 @@ def test_reason_id_and_place(name: str, gb_id: str, reason: str, line: str, func
     said = parsed(name)
     assert (said.gb_id, said.reason, said.function) == (gb_id, reason, function)
     assert line_of(said) == line
-    assert said.user_stack[-1] == f"/home/ada/model.py:{said.line} {function}"
-    assert said.user_stack[0].endswith(" <module>")
+    assert said.frames[-1] == ("/home/ada/model.py", said.line, function)
+    assert said.frames[0].function == "<module>"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,12 @@ def test_explanation_and_hints(name: str, explanation: str, hints: int, first_hi
 @pytest.mark.parametrize(("name", "number"), ALL)
 def test_every_text_is_plain_lines_without_debug_notes(name: str, number: int) -> None:
     said = parsed(name, number)
-    for text in (said.reason, said.explanation or "", *said.hints, *said.user_stack):
+    for text in (
+        said.reason,
+        said.explanation or "",
+        *said.hints,
+        *(part for frame in said.frames for part in (frame.file, frame.function)),
+    ):
         assert "\n" not in text
         assert "Developer debug context" not in text
         assert "meta-pytorch.github.io" not in text
@@ -100,9 +105,7 @@ def test_the_source_line_is_read_when_there_is_a_file(tmp_path: Path) -> None:
 
 def test_a_text_of_another_shape_keeps_its_first_line() -> None:
     said = break_from_text("\n\nGraph Break Reason: something new\nand more")
-    assert said == BreakText(
-        reason="something new", gb_id=None, explanation=None, hints=(), file=None, line=None, function=None, user_stack=()
-    )
+    assert said == BreakText(reason="something new", gb_id=None, explanation=None, hints=(), file=None, line=None, function=None, frames=())
 
 
 @pytest.mark.parametrize("empty", ["", "\n \n", "Traceback (most recent call last):", "\nTraceback (most recent call last):\n  File"])
