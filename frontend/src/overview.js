@@ -16,7 +16,7 @@ const LEDGER = [
   ["bind", "bind", "bind", "passing the inputs to ONNX Runtime"],
   ["output", "output", "output", "returning the outputs to PyTorch"],
   ["eager", "PyTorch", "eager", "nodes that stay in PyTorch, and Python between graphs"],
-  ["guards", "entering", "guards", "entering compiled code: Dynamo's look-up and guards, wrappers, cold caches"],
+  ["guards", "entering compiled code", "guards", "Dynamo's look-up and guards, wrappers, cold caches"],
   ["residual", "rest", "residual", "the rest of the measured call"],
 ];
 
@@ -96,7 +96,7 @@ function reasons(store) {
   const more = overview.fallback_groups - items.length;
   if (more > 0) items.push(el("li", {}, go(store, counted(more, "more operator"), { tab: "tables", table: "fallbacks" }), " stay in PyTorch"));
   if (breaks) items.unshift(el("li", {}, go(store, counted(breaks, "graph break"), { tab: "breaks" }), breaks === 1 ? " splits the model" : " split the model"));
-  if (recompiles) items.push(el("li", {}, go(store, counted(recompiles, "recompile"), { tab: "breaks" }), recompiles === 1 ? " replaced an earlier version" : " replaced earlier versions"));
+  if (recompiles) items.push(el("li", {}, go(store, counted(recompiles, "recompile"), { tab: "breaks" }), recompiles === 1 ? " made another version" : " made other versions"));
   return items.length ? el("ul.ol-reasons", {}, ...items) : el("p.ol-soft", {}, "No graph breaks, and no operators in PyTorch.");
 }
 

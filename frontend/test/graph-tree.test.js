@@ -187,7 +187,7 @@ describe("a model that was compiled anew", () => {
     const now = tree.root.children.filter((item) => item.kind === "graph");
     const earlier = tree.root.children.at(-1);
     assert.deepEqual(now.map((item) => item.title), ["g8", "g9", "g10", "g11", "g12", "g15"]);
-    assert.deepEqual([earlier.kind, earlier.title, earlier.children.length, earlier.old], ["versions", "10 earlier versions", 10, true]);
+    assert.deepEqual([earlier.kind, earlier.title, earlier.children.length, earlier.old], ["versions", "10 other versions", 10, true]);
     assert.ok(now.every((item) => !item.old) && earlier.children.every((item) => item.old));
     openFirst(tree.root);
     assert.equal(earlier.open, false);

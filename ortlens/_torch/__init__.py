@@ -35,6 +35,7 @@ from ortlens._torch.aot import (
 from ortlens._torch.dynamo import (
     TRACE_LOGGER,
     code_being_compiled,
+    code_wrapped_by_compiled,
     compiled_callable,
     current_compile_id,
     display_code,
@@ -96,6 +97,7 @@ __all__ = [
     "autocasts",
     "boxed",
     "code_being_compiled",
+    "code_wrapped_by_compiled",
     "compiled_callable",
     "composite_decompositions",
     "current_compile_id",

@@ -156,12 +156,33 @@ def code_being_compiled() -> CodeType | None:
     Returns:
         The innermost one on the stack; None outside a compilation.
     """
+    return _compilation()[0]
+
+
+def code_wrapped_by_compiled() -> CodeType | None:
+    """Return the code of the function that the compiled function wraps: what its closure holds, as that of a decorator does.
+
+    Returns:
+        Of the innermost of nested decorators; None outside a compilation, or when the closure holds no function.
+    """
+    for cell in _compilation()[1]:
+        try:
+            held = inspect.unwrap(cell.cell_contents)
+        except ValueError:  # an empty cell, or functions that wrap each other
+            continue
+        if isinstance(held, types.FunctionType):
+            return held.__code__
+    return None
+
+
+def _compilation() -> tuple[CodeType | None, tuple[types.CellType, ...]]:
+    """The code that Dynamo compiles, and its closure: arguments of `_compile` in `torch/_dynamo/convert_frame.py`."""
     caller: FrameType | None = sys._getframe(1)
     while caller is not None:
         if caller.f_code.co_name == "_compile" and isinstance(code := caller.f_locals.get("code"), types.CodeType):
-            return code
+            return code, caller.f_locals.get("closure") or ()
         caller = caller.f_back
-    return None
+    return None, ()
 
 
 def recompiled_scope() -> Mapping[str, Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.findings.registry import RULE_NAMES
 from ortlens.analysis.findings.slower import slower_than_torch
+from ortlens.analysis.guards import is_expected
 from ortlens.analysis.timing import price_of
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ Subject: TypeAlias = Literal["finding", "slower", "nothing_runs", "break", "fall
 
 _SUBJECTS: tuple[Subject, ...] = ("finding", "slower", "nothing_runs", "break", "fallback", "recompile", "rule")
 _MAX_LOOKS = 3
+_NUMBER = re.compile(r"\d+")
 _SHOWN_OTHERWISE = ("hot_break", "hot_fallback", "recompile_storm")
 """Rules about breaks, fallbacks and recompiles, which are listed separately."""
 
@@ -56,7 +59,7 @@ def looks_of(overview: Overview) -> tuple[Look, ...]:
     What the lens itself reports comes first, since the rest may be incomplete; then what PyTorch runs faster, and the reason why nothing
     runs. Where a call was
     measured, what has a price comes next, the most expensive first; then breaks, fallbacks, recompiles and what the rules found,
-    the most expensive of each kind before the second of any.
+    the most expensive of each kind before the second of any. What one change mends is one look.
 
     Args:
         overview: The overview of a capture.
@@ -64,7 +67,8 @@ def looks_of(overview: Overview) -> tuple[Look, ...]:
     Returns:
         At most three, the most important first; empty when nothing stands out.
     """
-    looks = [*_findings(overview), *_nothing_runs(overview), *_breaks(overview), *_fallbacks(overview), *_recompiles(overview)]
+    split = (*_merged(_breaks(overview)), *_fallbacks(overview), *_merged(_recompiles(overview)))
+    looks = [*_findings(overview), *_nothing_runs(overview), *split]
     seen: dict[Subject, int] = dict.fromkeys(_SUBJECTS, 0)
     is_measured = overview.ledger is not None and overview.ledger.is_measured  # else breaks have no price to compare with
     ranked: list[tuple[tuple[int, int], Look]] = []
@@ -75,6 +79,23 @@ def looks_of(overview: Overview) -> tuple[Look, ...]:
         ranked.append(((0, _SUBJECTS.index(look.subject)) if urgent else place, look))
         seen[look.subject] += 1
     return tuple(look for _, look in sorted(ranked, key=lambda item: item[0])[:_MAX_LOOKS])
+
+
+def _merged(looks: Iterator[Look]) -> list[Look]:
+    """One look for what one change mends: breaks of one line, and recompiles of one line that differ in a number, such as a layer's.
+
+    The costliest stands for all, with their sum.
+    """
+    groups: dict[tuple[str | None, int | None, str], list[Look]] = {}
+    for look in looks:
+        cause = look.what if look.line is None else "" if look.subject == "break" else _NUMBER.sub("#", look.advice or look.what)
+        groups.setdefault((look.file, look.line, cause), []).append(look)
+    merged = []
+    for group in groups.values():
+        first = max(group, key=lambda look: look.ns_per_call or 0)
+        costs = [look.ns_per_call for look in group if look.ns_per_call is not None]
+        merged.append(replace(first, count=sum(look.count for look in group), ns_per_call=sum(costs) if costs else None))
+    return merged
 
 
 def _findings(overview: Overview) -> Iterator[Look]:
@@ -130,5 +151,7 @@ def _fallbacks(overview: Overview) -> Iterator[Look]:
 
 def _recompiles(overview: Overview) -> Iterator[Look]:
     for item in overview.recompiles:
+        if is_expected(item):
+            continue
         guard, advice = item.guard or item.reason, item.advice
         yield Look(subject="recompile", what=guard, file=item.file, line=item.line, count=1, ns_per_call=None, advice=advice)

@@ -32,6 +32,10 @@ _ON_STACK = re.compile(r"___stack\d+ == -?[\d.e+-]+$")
 _HANDED_ON = "Keep the number computed at the preceding graph break in a tensor: a Python number becomes a constant of the next graph"
 _COMPUTED = re.compile(r"\._(?:parameters|buffers)\[")
 
+_ARGUMENT = re.compile(r"\w+(?:\[(?:\d+|'\w+')\])*$")
+_KEYWORD = re.compile(r"(?:L\[')?kwargs(?:'\])?\['(?P<name>\w+)'\]")
+_EXPECTED = "Nothing to change"
+
 _SPECIAL = frozenset({"0", "1"})
 _STATES = {
     "grad_mode": "Make every call in the same mode, with or without `torch.no_grad()`: each mode is compiled separately",
@@ -99,12 +103,29 @@ def _size(source: str, dim: int, values: Sequence[str]) -> str:
         return f"Keep the shape of `{name}`: sizes of weights are constants of the graph"
     if _SPECIAL.intersection(values):
         return _special_size(name, dim)
+    if not _ARGUMENT.match(name):  # the caller does not hold it: it is in an object, as a cache holds its tensors
+        static = ", or use a static cache, whose sizes stay the same" if "past_key_values" in source else ""
+        return f"Compile with `dynamic=True`: one graph serves all sizes of `{name}`{static}"
     mark = f"`torch._dynamo.mark_dynamic({name}, {dim})`"
     return f"Call {mark} before the first call, or compile with `dynamic=True`: one graph serves all sizes"
 
 
 def _special_size(name: str, dim: int) -> str:
-    return f"Avoid calls with size 0 or 1 in dimension {dim} of `{name}`: PyTorch compiles these sizes separately"
+    return (
+        f"{_EXPECTED}, unless calls with size 0 or 1 in dimension {dim} of `{name}` can be avoided: PyTorch compiles them separately, once"
+    )
+
+
+def is_expected(item: Recompile) -> bool:
+    """Whether a recompile is PyTorch's rule and nobody's fault: sizes 0 and 1, as in the decoding that follows a prompt.
+
+    Args:
+        item: A recompile.
+
+    Returns:
+        True if its advice is to change nothing.
+    """
+    return (item.advice or "").startswith(_EXPECTED)
 
 
 def _dispatch(name: str, item: Recompile) -> str | None:
@@ -251,7 +272,7 @@ def user_name(source: str) -> str:
         source: As in Dynamo's text: `self._modules['drop'].training`, `G['scale']`.
 
     Returns:
-        `self.drop.training`, `scale`; other text as it is.
+        `self.drop.training`, `scale`, and `mask` for `kwargs['mask']` of a function that takes any keyword; other text as it is.
     """
     found = _GLOBAL.match(source)
-    return found["name"] if found else _MODULE.sub(lambda match: f".{match['name']}", source)
+    return found["name"] if found else _MODULE.sub(lambda match: f".{match['name']}", _KEYWORD.sub(r"\g<name>", source))

@@ -45,7 +45,7 @@ def _graphs(overview: Overview, limit: int) -> StaticTable:
     rows = []
     for row in overview.graphs[:limit]:
         graph = row.graph
-        replaced = "" if row.is_current else "earlier version, see recompiles"
+        replaced = "" if row.is_current else "another version, see recompiles"
         in_ort = "" if row.ort_node_count is None else f"{row.ort_node_count:,} of {graph.node_count:,}"
         models = "" if graph.partition_count is None else f"{graph.partition_count:,}"
         compiled = "" if graph.compile_ns is None else time_from_ns(graph.compile_ns)

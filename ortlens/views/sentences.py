@@ -108,17 +108,17 @@ def partitions_sentence(overview: Overview) -> str:
         overview: The overview of a capture with at least one graph.
 
     Returns:
-        A phrase to follow "Partitions:". Earlier versions of recompiled graphs are not counted, but mentioned.
+        A phrase to follow "Partitions:". Other versions of recompiled graphs are not counted, but mentioned.
     """
     current = [row for row in overview.graphs if row.is_current]
     apart = ", forward and backward counted separately" if any(row.graph.phase == "backward" for row in current) else ""
-    graphs = counted(len(current), "graph") + apart + _earlier(len(overview.graphs) - len(current))
+    graphs = counted(len(current), "graph") + apart + _other_versions(len(overview.graphs) - len(current))
     count = overview.coverage.partition_count
     return f"{count:,}, in {graphs}{_whole(overview)}" if count else f"none, in {graphs}"
 
 
-def _earlier(versions: int) -> str:
-    return f" (and {counted(versions, 'earlier version')}, see recompiles)" if versions else ""
+def _other_versions(versions: int) -> str:
+    return f" (and {counted(versions, 'other version')}, see recompiles)" if versions else ""
 
 
 def _whole(overview: Overview) -> str:

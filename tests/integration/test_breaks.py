@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 from pathlib import Path
@@ -67,6 +68,34 @@ def test_the_place_of_a_break_is_the_line_that_calls_a_library() -> None:
     places = {(broken.file, broken.line, broken.function) for broken in lens.captured().breaks}
     assert places <= {(str(HERE), line_of(comment), "calls_libraries") for comment in ("logs", "writes json")}
     assert any("json" in frame for broken in lens.captured().breaks for frame in broken.user_stack), "the stack still shows the library"
+
+
+LIBRARY = """
+import functools
+
+def keeps_its_result(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs)
+    return wrapper
+"""
+
+
+@pytest.fixture
+def decorate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """A decorator of an installed library, as transformers puts them around `forward`."""
+    library = tmp_path / "site-packages" / "some_library.py"
+    library.parent.mkdir()
+    library.write_text(LIBRARY, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(library.parent))
+    return importlib.import_module("some_library").keeps_its_result  # type: ignore[no-any-return]  # of a module that mypy cannot see
+
+
+def test_a_function_is_named_and_placed_behind_the_decorators_of_a_library(decorate: Callable[..., Any]) -> None:
+    lens = watch(decorate(decorate(outermost)), (X,), (torch.ones(2, 3),))
+    assert "wrapper" not in set(lens.graphs.name)
+    again = {row.file for row in lens.captured().recompiles if row.function == "outermost"}
+    assert again == {str(HERE)}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

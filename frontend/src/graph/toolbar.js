@@ -93,7 +93,7 @@ function sentenceOf(view, actions) {
 function warnings(view) {
   const said = [];
   const old = view.root.kind === "all" ? view.tree.graphs.filter((graph) => graph.old).length : 0;
-  const notes = old ? [el("span.ol-soft", {}, `${counted(old, "earlier version")} not counted: replaced by recompiles`)] : [];
+  const notes = old ? [el("span.ol-soft", {}, `${counted(old, "other version")} not counted: see recompiles`)] : [];
   const cycles = (view.root.kind === "graph" ? [view.root] : view.tree.graphs).filter((graph) => graph.cycle.length);
   for (const graph of cycles) said.push(`✗ partitions wait for each other: ${[...graph.cycle, graph.cycle[0]].map(safe).join(" → ")}`);
   const nodes = view.ops.data.table("nodes");

@@ -120,12 +120,12 @@ export class Tree {
   }
 }
 
-/** What runs now stands in the open; what recompilations replaced is one box beside it. */
+/** The newest version of each graph stands in the open; the others are one box beside it. */
 function versions(graphs) {
   const [now, before] = [graphs.filter((graph) => !graph.old), graphs.filter((graph) => graph.old)];
   if (!now.length || !before.length) return paged(graphs);
-  const earlier = new Item("versions", before.length === 1 ? "1 earlier version" : `${before.length} earlier versions`, paged(before));
-  earlier.note = "replaced by recompilations";
+  const earlier = new Item("versions", before.length === 1 ? "1 other version" : `${before.length} other versions`, paged(before));
+  earlier.note = "made by recompiles";
   earlier.old = true;
   return [...paged(now), earlier];
 }

@@ -159,11 +159,11 @@ def training_forward(capture: Capture) -> Iterator[Finding]:
     if called < ENOUGH_CALLS or backward:
         return
     most: Graph = max(forward, key=lambda graph: times[graph.graph_id].calls)
-    often = counted(times[most.graph_id].calls, "time")
     yield training_forward.finding(
         subject=most.graph_id,
-        title=f"{most.name or most.graph_id} was compiled for training and called {often}; no backward ran",
-        evidence=f"{counted(len(forward), 'forward graph')}, {counted(called, 'call')}; no call of a backward graph",
+        title=f"{most.name or most.graph_id} was compiled for training, and no backward ran",
+        evidence=f"{counted(len(forward), 'forward graph')}, {counted(called, 'call')}, those of measurements included; no backward graph "
+        "was called",
         mitigation="For inference call it under torch.no_grad() (or torch.inference_mode()), or model.requires_grad_(False).",
         file=most.file,
         line=most.line,

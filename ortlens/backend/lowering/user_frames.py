@@ -52,6 +52,18 @@ def innermost(frames: Sequence[Frame]) -> Frame | None:
     return None
 
 
+def is_wrapper(frame: Frame) -> bool:
+    """Whether a frame is that of a function which an installed library puts around another.
+
+    Args:
+        frame: Of code outside torch.
+
+    Returns:
+        False for the user's own decorators, which are the user's code.
+    """
+    return any(folder in frame.file for folder in _INSTALLED) and (frame.function in _WRAPPERS or "wrap" in frame.function)
+
+
 def is_of_torch_or_ortlens(file: str) -> bool:
     """Whether a file belongs to torch or to the part of ortlens that runs the user's code.
 
@@ -67,9 +79,8 @@ def is_of_torch_or_ortlens(file: str) -> bool:
 def _is_model_code(frame: Frame) -> bool:
     if is_of_torch_or_ortlens(frame.file) or frame.file.startswith("<frozen "):
         return False
-    if any(folder in frame.file for folder in _INSTALLED):
-        return frame.function not in _WRAPPERS and "wrap" not in frame.function
-    return not frame.file.startswith(_python_library())
+    installed = any(folder in frame.file for folder in _INSTALLED)
+    return not is_wrapper(frame) and (installed or not frame.file.startswith(_python_library()))
 
 
 def _is_outside_torch(frame: Frame) -> bool:

@@ -19,7 +19,7 @@ from ortlens import _torch
 from ortlens._shell import display_frames, display_name
 from ortlens.analysis.advice import advice_for_break
 from ortlens.analysis.guards import advice_for_limit, advice_for_recompile
-from ortlens.backend.lowering.user_frames import innermost, is_of_torch_or_ortlens
+from ortlens.backend.lowering.user_frames import Frame, innermost, is_of_torch_or_ortlens, is_wrapper
 from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, is_break, plain_function, recompile_from_text
 from ortlens.lens.dynamo.guard_values import type_text, value_text
 from ortlens.trace import records as r
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import CodeType
 
-    from ortlens.backend.lowering.user_frames import Frame
     from ortlens.lens.dynamo.break_texts import Look
     from ortlens.trace.recorder import Recorder
 
@@ -149,9 +148,7 @@ class DynamoWatch:
         """
         self._heard_skip(compile_id, metrics)
         self._heard_nothing(compile_id, metrics)
-        name, file, line = _torch.display_code(
-            str(metrics.get("co_name") or ""), metrics.get("co_filename") or "", metrics.get("co_firstlineno")
-        )
+        name, file, line = _torch.display_code(*_compiled_code(metrics))
         place = {"name": plain_function(name) or None, "file": display_name(file) or None, "line": line}
         whole_ns = int(metrics.get("dynamo_cumulative_compile_time_us") or 0) * 1000
         dynamo_ns = max(whole_ns - self._backend_ns.get(compile_id, 0), 0)
@@ -349,6 +346,14 @@ def lens_failure(recorder: Recorder, doing: str, error: Exception) -> None:
     )
     if not known:
         warnings.warn(f"ortlens failed while {doing}: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2)
+
+
+def _compiled_code(metrics: Mapping[str, Any]) -> tuple[str, str, int | None]:
+    """Name, file and first line of the compiled code; for the decorator of a library those of the function in it."""
+    name, file, line = str(metrics.get("co_name") or ""), str(metrics.get("co_filename") or ""), metrics.get("co_firstlineno")
+    if is_wrapper(Frame(file, line or 0, plain_function(name))) and (code := _torch.code_wrapped_by_compiled()) is not None:
+        return code.co_name, code.co_filename, code.co_firstlineno
+    return name, file, line
 
 
 def _placed(said: BreakText, code: CodeType | None) -> BreakText:

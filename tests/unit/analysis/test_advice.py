@@ -51,7 +51,7 @@ BREAKS = {
 RECOMPILES = {
     "size": (("3", "4"), "`torch._dynamo.mark_dynamic(x, 0)` before the first call, or compile with `dynamic=True`"),
     "size_again": (("3", "4", "5"), "`torch._dynamo.mark_dynamic(x, 0)`"),
-    "batch_of_one": ((), "Avoid calls with size 0 or 1 in dimension 0 of `x`"),
+    "batch_of_one": ((), "unless calls with size 0 or 1 in dimension 0 of `x` can be avoided"),
     "rank": (("1", "2"), "Call with the same number of dimensions for `x`"),
     "dtype": (("Float", "Double"), "Convert `x` to one dtype"),
     "stride": (("5", "1"), "`x.contiguous()`"),
@@ -156,7 +156,16 @@ def test_a_check_that_raises_is_told_to_move() -> None:
     [
         ("n == 2", ("2", "3.5"), "Pass `n` as a tensor", "dynamic=True"),  # one graph takes one kind of number
         ("n == 5", ("5", "1"), "Pass `n` as a tensor", "dynamic=True"),  # 0 and 1 are constants all the same
-        ("tensor 'x' size mismatch at index 2", ("4", "1"), "Avoid calls with size 0 or 1 in dimension 2 of `x`", "mark_dynamic"),
+        (
+            "tensor 'x' size mismatch at index 2",
+            ("4", "1"),
+            "unless calls with size 0 or 1 in dimension 2 of `x` can be avoided",
+            "mark_dynamic",
+        ),
+        ("tensor 'kwargs['mask']' size mismatch at index 1", ("4", "5"), "mark_dynamic(mask, 1)", "kwargs"),
+        ("tensor 'xs[0]' size mismatch at index 1", ("4", "5"), "mark_dynamic(xs[0], 1)", "static cache"),
+        ("tensor 'kwargs['past_key_values'].layers[0].keys' size mismatch at index 2", ("7", "8"), "use a static cache", "mark_dynamic"),
+        ("tensor 'self.memory' size mismatch at index 2", ("7", "8"), "Compile with `dynamic=True`", "mark_dynamic"),
         ("tensor 'self._parameters['weight']' size mismatch at index 0", ("4", "8"), "Keep the shape of `self.weight`", "mark_dynamic"),
     ],
 )

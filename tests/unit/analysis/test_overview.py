@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ortlens.analysis.first_look import looks_of
+from ortlens.analysis.guards import advice_for_recompile
 from ortlens.analysis.overview import fallback_groups, graph_rows, overview_of
 from ortlens.trace.records import Break, Capture, Fallback, Graph, LedgerPart, LedgerPartName, Node, Partition, Recompile, Session
 from tests.unit.views.sample_captures import FILE, SAMPLES
@@ -96,6 +97,29 @@ def test_looks_name_one_of_each_kind_first() -> None:
 def test_looks_put_what_the_lens_reports_first_and_leave_out_mere_facts() -> None:
     (look,) = looks_of(overview_of(SAMPLES["training"]))
     assert (look.subject, look.what, look.line) == ("finding", "the break listener failed", 5)
+
+
+def test_what_one_change_mends_is_one_look() -> None:
+    breaks = [Break(break_id=f"b{n}", reason=f"why {n}", file="m.py", line=7, occurrences=2, overhead_ns=10 * n) for n in (1, 2)]
+    elsewhere = Break(break_id="b3", reason="why 1", file="m.py", line=8, occurrences=1, overhead_ns=5)
+    again = [
+        Recompile(compile_id=f"0/{n}", guard=f"layers[{n}].size == {n}", reason="r", file="m.py", line=9, advice=f"Keep layers[{n}]")
+        for n in (1, 2, 3)
+    ]
+    looks = looks_of(overview_of(Capture(breaks=(*breaks, elsewhere), recompiles=tuple(again))))
+    assert [(look.subject, look.line, look.count, look.ns_per_call) for look in looks] == [
+        ("break", 7, 4, 30),
+        ("recompile", 9, 3, None),
+        ("break", 8, 1, 5),
+    ]
+
+
+def test_a_recompile_for_size_one_is_no_look() -> None:
+    guard = "tensor 'x' size mismatch at index 1"
+    again = Recompile(compile_id="0/1", guard=guard, reason=guard, values=("7", "1"))
+    expected = replace(again, advice=advice_for_recompile(again))
+    assert looks_of(overview_of(Capture(recompiles=(expected,)))) == ()
+    assert len(looks_of(overview_of(Capture(recompiles=(again,))))) == 1
 
 
 def test_looks_explain_why_nothing_runs_once() -> None:
