@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import inspect
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
@@ -12,49 +9,29 @@ import torch
 from onnxscript import opset18
 
 import ortlens
-from ortlens.backend import models
-from ortlens.backend.compiler import GraphCompiler
-from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.lowering import entry
 from ortlens.backend.runtime import call as call_module
-from ortlens.backend.runtime import program
+from tests.integration.planting import (
+    BOUNDARY,
+    INSIDE,
+    LOWERING,
+    Planted,
+    check_clean,
+    check_reported,
+    decomposing,
+    line_of,
+    returning,
+    rewriting,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     import onnx_ir as ir
-    import pandas as pd
 
 Value: TypeAlias = Any  # of ONNX Script
 op: Any = opset18
 _aten = torch.ops.aten
-
-# ------------------------------------------------------------------------------------------------------------- how to plant
-
-
-def decomposing(table: Mapping[Any, Callable[..., Any]]) -> Callable[[pytest.MonkeyPatch], None]:
-    """Adds wrong decompositions to the backend's."""
-
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        plain = GraphCompiler.tables
-        patch.setattr(GraphCompiler, "tables", lambda self: (plain(self)[0], {**plain(self)[1], **table}, *plain(self)[2:]))
-
-    return plant
-
-
-def returning(change: Callable[[list[Any]], list[Any]]) -> Callable[[pytest.MonkeyPatch], None]:
-    """Changes what the generated program of a graph returns."""
-
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        plain: Any = program.make_program
-
-        def make(*args: object) -> Callable[[list[Any]], list[Any]]:
-            run = plain(*args)
-            return lambda values: change(run(values))
-
-        patch.setattr(program, "make_program", make)
-
-    return plant
 
 
 def views_left_inside(patch: pytest.MonkeyPatch) -> None:
@@ -87,19 +64,13 @@ def changes_unnoticed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(call_module._Writer, "_staleness", lambda *_: [])
 
 
-def clamps_merged(patch: pytest.MonkeyPatch) -> None:
+def clamps_merged(model: ir.Model) -> None:
     """Takes the second of two clamps as if the first were not there: right only where their ranges overlap."""
-
-    def merged(model: ir.Model) -> ir.Model:
-        optimized = optimize_model(model)
-        for node in optimized.graph:
-            producer = node.inputs[0].producer() if node.op_type == "Clip" and node.inputs[0] is not None else None
-            if producer is not None and producer.op_type == "Clip":
-                node.replace_input_with(0, producer.inputs[0])
-                node.replace_input_with(2, producer.inputs[2])
-        return optimized
-
-    patch.setattr(models, "optimize_model", merged)
+    for node in model.graph:
+        producer = node.inputs[0].producer() if node.op_type == "Clip" and node.inputs[0] is not None else None
+        if producer is not None and producer.op_type == "Clip":
+            node.replace_input_with(0, producer.inputs[0])
+            node.replace_input_with(2, producer.inputs[2])
 
 
 def baked(self: torch.Tensor, size: list[int], stride: list[int], offset: int | None = None) -> torch.Tensor:
@@ -201,44 +172,13 @@ def needing_grad(*shape: int) -> torch.Tensor:
     return torch.rand(*shape, requires_grad=True)
 
 
-# --------------------------------------------------------------------------------------------------------------- the table
-
-
-@dataclass(frozen=True, kw_only=True)
-class Planted:
-    """A wrong answer.
-
-    Attributes:
-        function: The program.
-        args: Makes the arguments of `verify`.
-        first: Makes the arguments of the call before; None: the same.
-        plant: Plants the fault.
-        options: Options of the backend that plant it.
-        wrong: The parts of the call that differ, with a piece of their notes.
-        says: A piece of the evidence of the finding about the call.
-        inside: Scope and rule of the first wrong value inside a partition; None where no value inside differs.
-        because: A piece of its note.
-    """
-
-    function: Callable[..., Any]
-    args: Callable[[], tuple[Any, ...]]
-    first: Callable[[], tuple[Any, ...]] | None = None
-    plant: Callable[[pytest.MonkeyPatch], None] | None = None
-    options: Mapping[str, Any] | None = None
-    wrong: Mapping[str, str]
-    says: str
-    inside: tuple[str, str] | None = None
-    because: str = ""
-
-
-BOUNDARY, LOWERING, INSIDE = "the fault is at the boundary", "the fault is in the lowering", "The first wrong value inside is"
-
 PLANTED: dict[str, Planted] = {
     "views of inputs": Planted(
         function=halves,
         first=lambda: (torch.rand(3, 8),),
         args=lambda: (torch.rand(3, 12),),
         plant=views_left_inside,
+        dynamic=True,
         wrong={"result[1]": ""},
         says=BOUNDARY,
     ),
@@ -325,7 +265,7 @@ PLANTED: dict[str, Planted] = {
     "unsound rewrite": Planted(
         function=clamped,
         args=lambda: (torch.rand(3),),
-        plant=clamps_merged,
+        plant=rewriting(clamps_merged),
         wrong={"result": ""},
         says=INSIDE,
         inside=("value", "fusion_changes_numbers"),
@@ -359,47 +299,9 @@ PLANTED: dict[str, Planted] = {
 }
 
 
-def line_of(function: Callable[..., Any]) -> int:
-    lines, start = inspect.getsourcelines(function)
-    return start + next(place for place, line in enumerate(lines) if "# the line" in line)
-
-
-def verified(planted: Planted, patch: pytest.MonkeyPatch) -> tuple[ortlens.Lens, pd.DataFrame, tuple[Any, ...]]:
-    torch.manual_seed(0)
-    args = planted.args()
-    train = any(isinstance(value, torch.Tensor) and value.requires_grad for value in args)
-    if planted.plant is not None:
-        planted.plant(patch)
-    with contextlib.nullcontext() if train else torch.no_grad():
-        dynamic = True if planted.first is not None and planted.function is halves else None
-        lens = ortlens.explain(planted.function, calls=1, options=dict(planted.options or {}), dynamic=dynamic)(
-            *(planted.first or planted.args)()
-        )
-        return lens, lens.verify(*args), args
-
-
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_wrong_answer_is_reported_with_its_scope_and_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    planted = PLANTED[name]
-    lens, numerics, _ = verified(planted, monkeypatch)
-    wrong = numerics[(numerics.scope == "call") & (numerics.ok == False)]  # noqa: E712 - a column with gaps
-    assert set(wrong.node) == set(planted.wrong)
-    assert all(planted.wrong[row.node] in row.note for row in wrong.itertuples())
-    line = line_of(planted.function)
-    assert (__file__, line) in {(row.file, row.line) for row in wrong.itertuples()}
-    (finding,) = lens.findings[lens.findings.rule == "call_differs"].to_dict("records")
-    assert finding["severity"] == "error"
-    assert planted.says in finding["evidence"]
-    assert (finding["file"], finding["line"]) in {(row.file, row.line) for row in wrong.itertuples()}
-    inside = numerics[(numerics.scope != "call") & (numerics.ok == False)]  # noqa: E712 - likewise
-    if planted.inside is None:
-        assert inside.empty
-    else:
-        scope, rule = planted.inside
-        first = inside[inside.first_divergence].iloc[0]
-        assert (first.scope, first.file, first.line) == (scope, __file__, line)
-        assert planted.because in first.note
-        assert rule in set(lens.findings.rule)
+    check_reported(PLANTED[name], monkeypatch)
 
 
 @torch.no_grad()
@@ -423,9 +325,4 @@ def test_a_session_with_outdated_weights_is_named_as_the_cause(monkeypatch: pyte
 
 @pytest.mark.parametrize("name", [name for name in PLANTED if name not in ("matrix and vector", "lost accuracy")])
 def test_without_the_fault_nothing_differs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
-    lens, numerics, _ = verified(replace(PLANTED[name], plant=None, options=None), monkeypatch)
-    assert not (numerics.ok == False).any()  # noqa: E712 - a column with gaps
-    assert set(numerics[numerics.scope == "call"].ok) == {True}
-    assert lens.findings[lens.findings.severity == "error"].empty
+    check_clean(PLANTED[name], monkeypatch)

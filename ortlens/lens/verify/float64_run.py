@@ -27,6 +27,14 @@ _WIDE = {
     torch.complex64: torch.complex128,
     torch.complex128: torch.complex128,
 }
+_aten = torch.ops.aten
+_WRITES_UNSAID: dict[Any, tuple[str, ...]] = {
+    _aten.native_batch_norm.default: ("running_mean", "running_var"),
+    _aten.cudnn_batch_norm.default: ("running_mean", "running_var"),
+    _aten.miopen_batch_norm.default: ("running_mean", "running_var"),
+}
+"""Arguments that an operator writes to although its schema does not say so (torch 2.13, `native_functions.yaml`)."""
+
 _OFTEN = 64  # values of freed memory are dropped after as many new ones
 _OWN = __file__.rpartition("verify")[0]
 """The folder of the lens, whose frames are not the user's."""
@@ -209,13 +217,13 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """The arguments that an operator writes to, by its schema."""
-    schema = func._schema  # noqa: SLF001 - every overload has one
-    if not schema.is_mutable:
+    """The arguments that an operator writes to."""
+    schema, unsaid = func._schema, _WRITES_UNSAID.get(func, ())  # noqa: SLF001 - every overload has one
+    if not schema.is_mutable and not unsaid:
         return []
     found = []
     for place, argument in enumerate(schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
+        if argument.name in unsaid or (argument.alias_info is not None and argument.alias_info.is_write):
             found += _tensors(args[place] if place < len(args) else kwargs.get(argument.name))
     return found
 

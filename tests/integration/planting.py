@@ -1,0 +1,159 @@
+"""Plants wrong answers on purpose, and checks that `verify` reports each with its scope and user line."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+import ortlens
+from ortlens.backend import models
+from ortlens.backend.compiler import GraphCompiler
+from ortlens.backend.conversion.optimize import optimize_model
+from ortlens.backend.runtime import program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import onnx_ir as ir
+    import pandas as pd
+    import pytest
+
+Plant: TypeAlias = "Callable[[pytest.MonkeyPatch], None]"
+
+
+def decomposing(table: Mapping[Any, Callable[..., Any]]) -> Plant:
+    """Adds wrong decompositions to the backend's."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        plain = GraphCompiler.tables
+        patch.setattr(GraphCompiler, "tables", lambda self: (plain(self)[0], {**plain(self)[1], **table}, *plain(self)[2:]))
+
+    return plant
+
+
+def returning(change: Callable[[list[Any]], list[Any]]) -> Plant:
+    """Changes what the generated program of a graph returns."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        plain: Any = program.make_program
+
+        def make(*args: object) -> Callable[[list[Any]], list[Any]]:
+            run = plain(*args)
+            return lambda values: change(run(values))
+
+        patch.setattr(program, "make_program", make)
+
+    return plant
+
+
+def rewriting(change: Callable[[ir.Model], None]) -> Plant:
+    """Adds a wrong rewrite of the converted model to the backend's."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        def rewritten(model: ir.Model) -> ir.Model:
+            optimized = optimize_model(model)
+            change(optimized)
+            return optimized
+
+        patch.setattr(models, "optimize_model", rewritten)
+
+    return plant
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planted:
+    """A wrong answer.
+
+    Attributes:
+        function: The program.
+        args: Makes the arguments of `verify`.
+        first: Makes the arguments of the call before; None: the same.
+        plant: Plants the fault.
+        options: Options of the backend that plant it.
+        wrong: The parts of the call that differ, with a piece of their notes.
+        says: A piece of the evidence of the finding about the call.
+        dynamic: As for `explain`.
+        inside: Scope and rule of the first wrong value inside a partition; None where no value inside differs.
+        because: A piece of its note.
+    """
+
+    function: Callable[..., Any]
+    args: Callable[[], tuple[Any, ...]]
+    first: Callable[[], tuple[Any, ...]] | None = None
+    plant: Callable[[pytest.MonkeyPatch], None] | None = None
+    options: Mapping[str, Any] | None = None
+    wrong: Mapping[str, str]
+    says: str
+    inside: tuple[str, str] | None = None
+    because: str = ""
+    dynamic: bool | None = None
+
+
+BOUNDARY, LOWERING, INSIDE = "the fault is at the boundary", "the fault is in the lowering", "The first wrong value inside is"
+
+
+def with_wrong_function(
+    function: Callable[..., Any], target: object, wrong: Callable[..., Any], args: Callable[[], tuple[Any, ...]]
+) -> Planted:
+    """A program of one line whose operator has a wrong ONNX function."""
+    return Planted(
+        function=function,
+        args=args,
+        options={"custom_translation_table": {target: wrong}},
+        wrong={"result": ""},
+        says=INSIDE,
+        inside=("value", "numbers_differ"),
+        because="its ONNX function is wrong",
+    )
+
+
+def line_of(function: Callable[..., Any]) -> int:
+    lines, start = inspect.getsourcelines(function)
+    return start + next(place for place, line in enumerate(lines) if "# the line" in line)
+
+
+def verified(planted: Planted, patch: pytest.MonkeyPatch) -> tuple[ortlens.Lens, pd.DataFrame]:
+    """Plant, compile, and compare."""
+    torch.manual_seed(0)
+    args = (planted.first or planted.args)()
+    train = any(isinstance(value, torch.Tensor) and value.requires_grad for value in args)
+    if planted.plant is not None:
+        planted.plant(patch)
+    with contextlib.nullcontext() if train else torch.no_grad():
+        lens = ortlens.explain(planted.function, calls=1, options=dict(planted.options or {}), dynamic=planted.dynamic)(*args)
+        return lens, lens.verify(*planted.args())
+
+
+def check_reported(planted: Planted, patch: pytest.MonkeyPatch) -> None:
+    """The parts that are wrong, the cause, the first wrong value and the line are as planted."""
+    lens, numerics = verified(planted, patch)
+    wrong = numerics[(numerics.scope == "call") & (numerics.ok == False)]  # noqa: E712 - a column with gaps
+    assert set(wrong.node) == set(planted.wrong)
+    assert all(planted.wrong[row.node] in row.note for row in wrong.itertuples())
+    place = (inspect.getsourcefile(planted.function), line_of(planted.function))
+    assert place in {(row.file, row.line) for row in wrong.itertuples()}
+    (finding,) = lens.findings[lens.findings.rule == "call_differs"].to_dict("records")
+    assert finding["severity"] == "error"
+    assert planted.says in finding["evidence"]
+    assert (finding["file"], finding["line"]) in {(row.file, row.line) for row in wrong.itertuples()}
+    inside = numerics[(numerics.scope != "call") & (numerics.ok == False)]  # noqa: E712 - likewise
+    if planted.inside is None:
+        assert inside.empty
+        return
+    scope, rule = planted.inside
+    first = inside[inside.first_divergence].iloc[0]
+    assert (first.scope, first.file, first.line) == (scope, *place)
+    assert planted.because in first.note
+    assert rule in set(lens.findings.rule)
+
+
+def check_clean(planted: Planted, patch: pytest.MonkeyPatch) -> None:
+    """Without the fault, nothing differs."""
+    lens, numerics = verified(replace(planted, plant=None, options=None), patch)
+    assert not (numerics.ok == False).any()  # noqa: E712 - a column with gaps
+    assert set(numerics[numerics.scope == "call"].ok) == {True}
+    assert lens.findings[lens.findings.severity == "error"].empty
