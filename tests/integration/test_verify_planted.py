@@ -194,6 +194,7 @@ PLANTED: dict[str, Planted] = {
         args=lambda: (torch.rand(4, 2),),
         plant=decomposing({_aten.slice_scatter.default: lambda x, *_, **__: x.clone()}),
         wrong={"result": "", "x after the call": ""},
+        elsewhere=("result",),
         says=LOWERING,
     ),
     "wrong gradient": Planted(
