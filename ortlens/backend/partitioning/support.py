@@ -95,7 +95,7 @@ class Support:
             return self._excluded[node.name]
         if node.target is operator.getitem:
             return self.verdict(node.all_input_nodes[0]) if node.all_input_nodes else YES
-        for rule in (self._effect, self._registered, self._wrong_function, self._elements, self._device, self._layout):
+        for rule in (self._effect, self._slow, self._registered, self._wrong_function, self._elements, self._device, self._layout):
             verdict = rule(node)
             if verdict is not None:
                 return verdict
@@ -114,6 +114,13 @@ class Support:
         if schema is not None and schema.is_mutable:
             return Verdict(supported=False, code="side_effect", reason=f"{name} writes into its arguments, which ONNX operators cannot do")
         return None
+
+    def _slow(self, node: torch.fx.Node) -> Verdict | None:
+        name = provenance.target_name(node)
+        if name not in _TRANSFORMS or self._is_users(node.target):
+            return None
+        reason = f"{name} stays in PyTorch on purpose: ONNX Runtime's DFT takes 7 to 22 times as long and is less exact"
+        return Verdict(supported=False, code="no_converter", reason=reason)
 
     def _registered(self, node: torch.fx.Node) -> Verdict | None:
         import torch
@@ -218,6 +225,10 @@ def storage_readers(graph: torch.fx.Graph) -> dict[str, Verdict]:
 
 
 _WINDOWS = ("aten.as_strided.default", "aten.as_strided_copy.default", "aten.as_strided_scatter.default")
+
+
+_TRANSFORMS = frozenset({"aten._fft_r2c.default", "aten._fft_c2c.default", "aten._fft_c2r.default"})
+"""Transforms of signals, see the figures in docs/numerics.md."""
 
 
 def _is_float_number(node: torch.fx.Node) -> bool:

@@ -34,8 +34,11 @@ def verdict(function: Callable[..., Any], target: Any, *args: Any) -> Verdict:
         (torch.bernoulli, aten.bernoulli.default, (torch.rand(3),), "side_effect", "random"),
         (lambda x: torch.randperm(5) + x, aten.randperm.default, (torch.rand(5),), "side_effect", "random"),
         (lambda x: x.to(torch.float8_e4m3fn), aten._to_copy.default, (torch.rand(3),), "dtype", "float8_e4m3fn"),
+        (torch.fft.rfft, aten._fft_r2c.default, (torch.rand(8),), "no_converter", "on purpose"),
+        (torch.fft.fft, aten._fft_c2c.default, (torch.rand(8).to(torch.complex64),), "no_converter", "on purpose"),
+        (torch.fft.irfft, aten._fft_c2r.default, (torch.rand(8).to(torch.complex64),), "no_converter", "on purpose"),
     ],
-    ids=["no_function", "complex", "mutation", "rand_like", "bernoulli", "randperm", "float8"],
+    ids=["no_function", "complex", "mutation", "rand_like", "bernoulli", "randperm", "float8", "fft_r2c", "fft_c2c", "fft_c2r"],
 )
 def test_what_cannot_go_and_why(function: Any, target: Any, args: tuple[Any, ...], code: str, said: str) -> None:
     answer = verdict(function, target, *args)
