@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,6 +51,11 @@ def _double(node: torch.fx.Node) -> str | None:
     return "takes NaN in float64 for any value" if value is not None and value.dtype is torch.float64 and value.dim() else None
 
 
+def _index(node: torch.fx.Node) -> str | None:
+    read = any(user.target is not operator.getitem or user.args[1] == 1 for user in node.users)
+    return "takes another of equal elements, and this graph reads its index" if read else None
+
+
 def _integers(reason: str) -> Callable[[torch.fx.Node], str | None]:
     def check(node: torch.fx.Node) -> str | None:
         result = _tensor(node)
@@ -67,6 +73,9 @@ def _checks() -> dict[Any, Callable[[torch.fx.Node], str | None]]:
         _aten.pow.Tensor_Scalar: _power,
         _aten.pow.Tensor_Tensor: _power,
         _aten.pow.Scalar: _power,
+        _aten.median.dim: _index,
+        _aten.nanmedian.dim: _index,
+        _aten.kthvalue.default: _index,
         _aten.sort.default: _double,
         _aten.sort.stable: _double,
         _aten.topk.default: _double,

@@ -9,9 +9,11 @@ import torch
 from ortlens.backend.conversion.functions import (
     activations,
     arithmetic,
+    bits,
     bounds,
     creation,
     indexing,
+    medians,
     ordering,
     padding,
     pooling,
@@ -19,6 +21,7 @@ from ortlens.backend.conversion.functions import (
     quotients,
     reductions,
     scans,
+    selection,
     shapes,
     special,
 )
@@ -29,9 +32,11 @@ if TYPE_CHECKING:
 _FAMILIES = (
     activations,
     arithmetic,
+    bits,
     bounds,
     creation,
     indexing,
+    medians,
     ordering,
     padding,
     pooling,
@@ -39,6 +44,7 @@ _FAMILIES = (
     quotients,
     reductions,
     scans,
+    selection,
     shapes,
     special,
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens.backend.conversion.functions import basics
-from ortlens.backend.conversion.functions.special import expm1
+from ortlens.backend.conversion.functions.special import expm1, log1p
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,24 +35,26 @@ def _is_double(x: Any) -> bool:
     return int(x.dtype) == basics.DOUBLE
 
 
-def _exponential_unit(x: Any, alpha: float, scale: float, input_scale: float) -> Any:
+def _exponential_unit(x: Any, alpha: Any, scale: float, input_scale: float) -> Any:
     """`scale * x` for positive `x`, else `scale * alpha * expm1(input_scale * x)`."""
     op, zero = basics.opset(), basics.number(x, 0.0)
     below = op.Mul(op.Min(x, zero), basics.number(x, input_scale))
-    curve = op.Mul(expm1(basics.typed(below, int(x.dtype), x)), basics.number(x, alpha * scale))
+    curve = op.Mul(expm1(basics.typed(below, int(x.dtype), x)), basics.number(x, alpha if scale == 1 else alpha * scale))
     line = x if scale == 1 else op.Mul(x, basics.number(x, scale))
     return op.Where(op.Greater(x, zero), line, curve)
 
 
-def elu(x: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
+def elu(x: Any, alpha: Any = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
     """`aten.elu`."""
-    if _is_double(x) or scale != 1 or input_scale != 1:
+    if _is_double(x) or basics.is_value(alpha) or scale != 1 or input_scale != 1:
         return basics.in_float32(_exponential_unit)(x, alpha, scale, input_scale)
     return basics.registered(_aten.elu.default)(x, alpha)
 
 
-def celu(x: Any, alpha: float = 1.0) -> Any:
+def celu(x: Any, alpha: Any = 1.0) -> Any:
     """`aten.celu`."""
+    if basics.is_value(alpha):
+        raise NotImplementedError("the factor alpha of celu is known at run time only")
     return basics.in_float32(_exponential_unit)(x, alpha, 1.0, 1 / alpha)
 
 
@@ -63,12 +65,34 @@ def selu(x: Any) -> Any:
     return basics.registered(_aten.selu.default)(x)
 
 
-def leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:
+def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
     """`aten.leaky_relu`."""
-    if not _is_double(x):
+    if not _is_double(x) and not basics.is_value(negative_slope):
         return basics.registered(_aten.leaky_relu.default)(x, negative_slope)
     op = basics.opset()
     return op.Where(op.Greater(x, basics.number(x, 0.0)), x, op.Mul(x, basics.number(x, negative_slope)))
+
+
+def softplus(x: Any, beta: Any = 1, threshold: Any = 20) -> Any:
+    """`aten.softplus`; `x` itself where `beta * x` is above the threshold."""
+    if not _is_double(x) and not basics.is_value(beta) and not basics.is_value(threshold):
+        return basics.registered(_aten.softplus.default)(x, beta, threshold)
+    return basics.in_float32(_softplus)(x, beta, threshold)
+
+
+def _softplus(x: Any, beta: Any, threshold: Any) -> Any:
+    op, dtype = basics.opset(), int(x.dtype)
+    beta = basics.number(x, beta)
+    scaled = basics.typed(op.Mul(x, beta), dtype, x)
+    power = basics.typed(op.Exp(op.Neg(op.Abs(scaled))), dtype, x)
+    curve = op.Div(op.Add(op.Max(scaled, basics.number(x, 0.0)), log1p(power)), beta)
+    return op.Where(op.Greater(scaled, basics.number(x, threshold)), x, curve)
+
+
+def threshold(x: Any, threshold: Any, value: Any) -> Any:
+    """`aten.threshold`; integers are not converted to floats."""
+    op = basics.opset()
+    return op.Where(op.LessOrEqual(x, basics.number(x, threshold)), basics.number(x, value), x)
 
 
 def hardsigmoid(x: Any) -> Any:
@@ -95,6 +119,8 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     _aten.celu.default: celu,
     _aten.selu.default: selu,
     _aten.leaky_relu.default: leaky_relu,
+    _aten.softplus.default: softplus,
+    _aten.threshold.default: threshold,
     _aten.hardsigmoid.default: hardsigmoid,
     _aten.hardswish.default: hardswish,
 }

@@ -29,6 +29,12 @@ def sub(x: Any, y: Any, alpha: Any = 1) -> Any:
     return basics.opset().Sub(x, _multiple(x, y, alpha))
 
 
+@basics.in_float32
+def addcmul(x: Any, first: Any, second: Any, value: Any = 1) -> Any:
+    """`aten.addcmul`; the registry's function rounds the factor to float32."""
+    return basics.opset().Add(x, basics.opset().Mul(_multiple(x, first, value), second))
+
+
 def _alike(x: Any, y: Any) -> tuple[Any, Any]:
     """Both operands in one element type."""
     like = x if basics.is_value(x) else y
@@ -91,6 +97,34 @@ def atan2(y: Any, x: Any) -> Any:
     return op.Where(op.Or(op.IsNaN(x), op.IsNaN(y)), op.Add(x, y), op.Where(negative_y, op.Neg(turned), turned))
 
 
+def copysign(x: Any, y: Any) -> Any:
+    """`aten.copysign`; the sign of NaN counts as positive."""
+    op = basics.opset()
+    sign = op.Where(_below_zero(basics.number(x, y)), basics.number(x, -1.0), basics.number(x, 1.0))
+    return op.Mul(op.Abs(x), sign)
+
+
+def hypot(x: Any, y: Any) -> Any:
+    """`aten.hypot`; infinite where one side is, also beside NaN. Squares of float32 neither overflow nor vanish in float64."""
+    op, dtype = basics.opset(), int(x.dtype)
+    infinite = op.Or(_is_infinite()(x), _is_infinite()(y))
+    if dtype == basics.DOUBLE:
+        length = _scaled_length(op.Abs(x), op.Abs(y), x)
+    else:
+        first, second = op.Cast(x, to=basics.DOUBLE), op.Cast(y, to=basics.DOUBLE)
+        length = op.Cast(op.Sqrt(op.Add(op.Mul(first, first), op.Mul(second, second))), to=dtype)
+    return op.Where(infinite, basics.number(x, torch.inf), length)
+
+
+def _scaled_length(first: Any, second: Any, like: Any) -> Any:
+    """The length of a vector, divided by its longer side before the squares are added."""
+    op, zero, one = basics.opset(), basics.number(like, 0.0), basics.number(like, 1.0)
+    first, second = (basics.typed(side, int(like.dtype), like) for side in (first, second))
+    longer, shorter = op.Max(first, second), op.Min(first, second)
+    ratio = op.Div(shorter, op.Where(op.Equal(longer, zero), one, longer))
+    return op.Mul(longer, op.Sqrt(op.Add(op.Mul(ratio, ratio), one)))
+
+
 def heaviside(x: Any, values: Any) -> Any:
     """`aten.heaviside`; 0 for NaN."""
     op, zero = basics.opset(), basics.number(x, 0)
@@ -135,11 +169,11 @@ def _rounded(name: str) -> Callable[..., Any]:
 
 
 def trunc(x: Any) -> Any:
-    """`aten.trunc`."""
+    """`aten.trunc`; keeps -0.0, which ONNX Runtime's Where takes over from its last operand only."""
     op = basics.opset()
     if not basics.is_float(x):
         return op.Identity(x)
-    return op.Mul(op.Sign(x), op.Floor(op.Abs(x)))
+    return op.Where(op.Greater(x, basics.number(x, 0.0)), op.Floor(x), op.Ceil(x))
 
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
@@ -147,13 +181,17 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     _aten.add.Scalar: add,
     _aten.sub.Tensor: sub,
     _aten.sub.Scalar: sub,
+    _aten.addcmul.default: addcmul,
     _aten.signbit.default: signbit,
     _aten.isnan.default: isnan,
     torch.ops.prims.signbit.default: signbit,
     torch.ops.prims.scalar_tensor.default: scalar_tensor,
     _aten.scalar_tensor.default: scalar_tensor,
     _aten.atan2.default: atan2,
+    _aten.copysign.Scalar: copysign,
+    _aten.copysign.Tensor: copysign,
     _aten.heaviside.default: heaviside,
+    _aten.hypot.default: hypot,
     _aten.angle.default: angle,
     _aten.deg2rad.default: _times(torch.pi / 180),
     _aten.rad2deg.default: _times(180 / torch.pi),

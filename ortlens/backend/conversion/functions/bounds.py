@@ -31,6 +31,22 @@ def minimum(x: Any, y: Any) -> Any:
     return op.Where(op.Less(x, y), x, y) if int(x.dtype) == basics.INT64 else op.Min(x, y)
 
 
+def fmax(x: Any, y: Any) -> Any:
+    """`aten.fmax`: the larger number; NaN only where both are."""
+    op = basics.opset()
+    if not basics.is_float(x):
+        return maximum(x, y)
+    return op.Where(op.Or(op.Greater(x, y), op.IsNaN(y)), x, y)
+
+
+def fmin(x: Any, y: Any) -> Any:
+    """`aten.fmin`: the smaller number; NaN only where both are."""
+    op = basics.opset()
+    if not basics.is_float(x):
+        return minimum(x, y)
+    return op.Where(op.Or(op.Less(x, y), op.IsNaN(y)), x, y)
+
+
 def clamp(x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - the operator's names
     """`aten.clamp`, with numbers or tensors as bounds; where they cross, the upper one holds."""
     if basics.is_float(x) and all(bound is not None and not basics.is_value(bound) for bound in (min, max)):
@@ -71,6 +87,8 @@ def sign(x: Any) -> Any:
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     _aten.maximum.default: maximum,
     _aten.minimum.default: minimum,
+    _aten.fmax.default: fmax,
+    _aten.fmin.default: fmin,
     _aten.clamp.default: clamp,
     _aten.clamp.Tensor: clamp,
     _aten.clamp_min.default: maximum,

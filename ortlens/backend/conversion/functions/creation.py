@@ -8,11 +8,13 @@ import torch
 
 from ortlens.backend.conversion import dtypes
 from ortlens.backend.conversion.functions import basics
+from ortlens.backend.conversion.functions.shapes import size_vector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _aten = torch.ops.aten
+_MANY = 1 << 16  # longer ranges are not put into the model as constants
 
 
 def arange(start: Any, end: Any, step: Any = 1, dtype: Any = None, **more: Any) -> Any:
@@ -40,6 +42,51 @@ def _window_of(make: Callable[..., torch.Tensor]) -> Callable[..., Any]:
     return window
 
 
+def full(size: Sequence[Any], fill_value: Any, dtype: Any = None, **_: Any) -> Any:
+    """`aten.full`; the registry's function rounds the number to float32."""
+    import onnx_ir as ir
+
+    kind = {bool: basics.BOOL, int: basics.INT64}.get(type(fill_value), dtypes.element_types()[torch.get_default_dtype()].onnx)
+    if dtype in (None, -1) and basics.is_value(fill_value):
+        kind = basics.INT64  # a symbolic integer; symbolic floats stay in PyTorch
+    wanted = kind if dtype in (None, -1) else int(dtype)
+    return basics.opset().Expand(_number(fill_value, ir.DataType(wanted)), size_vector(size))
+
+
+def full_like(self: Any, fill_value: Any, dtype: Any = None, **_: Any) -> Any:
+    """`aten.full_like` and `aten.fill` with a number."""
+    return basics.opset().Expand(_number(fill_value, _type_like(self, dtype)), basics.opset().Shape(self))
+
+
+def new_full(self: Any, size: Sequence[Any], fill_value: Any, dtype: Any = None, **_: Any) -> Any:
+    """`aten.new_full`."""
+    return basics.opset().Expand(_number(fill_value, _type_like(self, dtype)), size_vector(size))
+
+
+def _type_like(tensor: Any, dtype: Any) -> Any:
+    return tensor.dtype if dtype in (None, -1) else type(tensor.dtype)(int(dtype))
+
+
+def _number(value: Any, dtype: Any) -> Any:
+    """A number in an element type, without a detour through float32."""
+    import onnx_ir as ir
+
+    if basics.is_value(value):
+        return basics.opset().Cast(value, to=int(dtype))
+    exact = bool(value) if int(dtype) == basics.BOOL else value if int(dtype) in basics.FLOATS else int(value)
+    return basics.opset().Constant(value=ir.tensor(exact, dtype=dtype))
+
+
+def linspace(start: Any, end: Any, steps: Any, dtype: Any = None, **more: Any) -> Any:
+    """`aten.linspace`; between known numbers a constant, which PyTorch computes."""
+    given = dtype not in (None, -1)
+    wanted = int(dtype) if given else dtypes.element_types()[torch.get_default_dtype()].onnx
+    known = {types.onnx: held for held, types in dtypes.element_types().items()}
+    if any(basics.is_value(number) for number in (start, end, steps)) or steps > _MANY:
+        return basics.registered(_aten.linspace.default)(start, end, steps, **({"dtype": dtype} if given else {}), **more)
+    return _constant(torch.linspace(start, end, steps, dtype=known[wanted]))
+
+
 def _constant(values: torch.Tensor) -> Any:
     import onnx_ir as ir
 
@@ -50,6 +97,11 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     _aten.arange.start_step: arange,
     _aten.blackman_window.default: _window_of(torch.blackman_window),
     _aten.hamming_window.default: _window_of(torch.hamming_window),
+    _aten.fill.Scalar: full_like,
+    _aten.full.default: full,
+    _aten.full_like.default: full_like,
+    _aten.linspace.default: linspace,
+    _aten.new_full.default: new_full,
     _aten.hann_window.default: _window_of(torch.hann_window),
 }
 """Op overload -> function."""

@@ -30,6 +30,13 @@ def scatter_by(self: Any, dim: int, index: Any, src: Any, reduce: str) -> Any:
     return _scattered(self, dim, index, src, {"add": "add", "multiply": "mul"}[reduce])
 
 
+def scatter_value(self: Any, dim: int, index: Any, value: Any) -> Any:
+    """`aten.scatter.value`: one number in all places."""
+    op = basics.opset()
+    src = basics.typed(op.Expand(basics.number(self, value), op.Shape(index)), int(self.dtype), index)
+    return scatter(self, dim, index, src)
+
+
 def scatter_value_by(self: Any, dim: int, index: Any, value: Any, reduce: str) -> Any:
     """`aten.scatter.value_reduce`: the same with one number."""
     op = basics.opset()
@@ -121,6 +128,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     _aten.index_reduce.default: index_reduce,
     _aten.scatter.reduce: scatter_by,
     _aten.scatter.src: scatter,
+    _aten.scatter.value: scatter_value,
     _aten.scatter.value_reduce: scatter_value_by,
     _aten.scatter_add.default: scatter_add,
     _aten.scatter_reduce.two: scatter_reduce,

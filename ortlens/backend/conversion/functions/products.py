@@ -38,6 +38,11 @@ def grouped_mm(tokens: Any, weight: Any, offs: Any) -> Any:
     return op.Pad(op.Concat(*parts, axis=0), op.Concat(zero, zero, left, zero, axis=0))
 
 
+def int_mm(first: Any, second: Any) -> Any:
+    """`aten._int_mm`: a product of int8 matrices in int32."""
+    return basics.opset().MatMulInteger(first, second)
+
+
 def mv(matrix: Any, vector: Any) -> Any:
     """`aten.mv`, as a product of two matrices.
 
@@ -114,6 +119,7 @@ def _fits_float32(factor: Any) -> bool:
 
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    _aten._int_mm.default: int_mm,  # noqa: SLF001 - an operator's name
     _aten.addbmm.default: addbmm,
     _aten.addmm.default: addmm,
     _aten.addmv.default: addmv,

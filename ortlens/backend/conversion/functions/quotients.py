@@ -105,6 +105,11 @@ def power(x: Any, exponent: Any) -> Any:
     return op.Identity(x) if product is x else product
 
 
+def power_of_number(base: Any, exponent: Any) -> Any:
+    """`aten.pow` of a number and a tensor; the registry's function rounds the number to float32."""
+    return basics.opset().Pow(basics.number(exponent, base), exponent)
+
+
 def is_short_integer_power(x: torch.Tensor, exponent: Any) -> bool:
     """Whether a power of integers can be written as a few products.
 
@@ -127,6 +132,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     _aten.floor_divide.default: floor_divide,
     _aten.div.Tensor_mode: div_mode,
     _aten.div.Scalar_mode: div_mode,
+    _aten.pow.Scalar: power_of_number,
     _aten.pow.Tensor_Scalar: power,
 }
 """Op overload -> function."""

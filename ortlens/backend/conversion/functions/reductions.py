@@ -259,6 +259,8 @@ def prod_all(x: Any, dtype: int = -1) -> Any:
 
 def vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: int = -1) -> Any:  # noqa: A002, FBT001, FBT002 - schema
     """`aten.linalg_vector_norm`."""
+    if basics.is_value(ord):
+        raise NotImplementedError("the order of the norm is known at run time only")
     op, x = basics.opset(), _cast(x, dtype)
     if basics.is_half(x):
         return op.CastLike(vector_norm(_cast(x, basics.FLOAT), ord, dim, keepdim), x)

@@ -23,19 +23,19 @@ _END = sys.maxsize
 def view(self: Any, size: Sequence[Any]) -> Any:
     """`aten.view`, `aten._unsafe_view` and `aten.reshape`."""
     may_be_empty = any(not isinstance(part, int) or part == 0 for part in size)
-    return basics.opset().Reshape(self, _whole(size), allowzero=int(may_be_empty))
+    return basics.opset().Reshape(self, size_vector(size), allowzero=int(may_be_empty))
 
 
 def expand(self: Any, size: Sequence[Any], implicit: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's
     """`aten.expand`; PyTorch keeps a size given as -1, ONNX one given as 1."""
     del implicit  # whether the user or PyTorch's broadcasting expands makes no difference
-    return basics.opset().Expand(self, _whole([1 if isinstance(part, int) and part == -1 else part for part in size]))
+    return basics.opset().Expand(self, size_vector([1 if isinstance(part, int) and part == -1 else part for part in size]))
 
 
 def slice_(self: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
     """`aten.slice.Tensor`; ONNX clamps bounds and treats negative ones as PyTorch does."""
-    bounds = [_whole([0 if start is None else start]), _whole([_END if end is None else end])]
-    return basics.opset().Slice(self, *bounds, _whole([dim]), _whole([1 if step is None else step]))
+    bounds = [size_vector([0 if start is None else start]), size_vector([_END if end is None else end])]
+    return basics.opset().Slice(self, *bounds, size_vector([dim]), size_vector([1 if step is None else step]))
 
 
 def copy(self: Any, src: Any, non_blocking: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's
@@ -66,8 +66,15 @@ def split_with_sizes(x: Any, split_sizes: Sequence[Any], dim: int = 0) -> Sequen
     return list(parts)
 
 
-def _whole(sizes: Sequence[Any]) -> Any:
-    """Sizes as one vector: runs of known sizes become one constant each, concatenated with the symbolic sizes."""
+def size_vector(sizes: Sequence[Any]) -> Any:
+    """Make one vector of sizes: runs of known sizes become one constant each, concatenated with the symbolic sizes.
+
+    Args:
+        sizes: Integers, and values of the model.
+
+    Returns:
+        A vector of int64.
+    """
     op = basics.opset()
     parts: list[Any] = []
     known: list[int] = []
@@ -84,6 +91,22 @@ def _whole(sizes: Sequence[Any]) -> Any:
     return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=0)
 
 
+def roll(self: Any, shifts: Any, dims: Sequence[int] = ()) -> Any:
+    """`aten.roll`, also by a number that is known at run time only."""
+    amounts = list(shifts) if isinstance(shifts, (list, tuple)) else [shifts]
+    if not any(basics.is_value(amount) for amount in amounts):
+        return basics.registered(_aten.roll.default)(self, amounts, dims)
+    op = basics.opset()
+    if not len(self.shape) or 0 in list(self.shape):
+        return op.Identity(self)
+    made = self if dims else op.Reshape(self, _vector([-1]))
+    for amount, dim in zip(amounts, dims or (0,), strict=True):
+        size = op.Gather(op.Shape(made), _vector([dim % max(len(self.shape), 1)])) if dims else op.Shape(made)
+        start = op.Mod(op.Neg(size_vector([amount])), size)  # with the sign of the size; a dimension of size 0 never comes here
+        made = op.Concat(op.Slice(made, start, size, _vector([dim])), op.Slice(made, _vector([0]), start, _vector([dim])), axis=dim)
+    return made if dims else op.Reshape(made, op.Shape(self))
+
+
 def _vector(numbers: Sequence[int]) -> Any:
     import onnx_ir as ir
 
@@ -98,6 +121,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     _aten.reshape.default: view,
     _aten.expand.default: expand,
     _aten.slice.Tensor: slice_,
+    _aten.roll.default: roll,
     _aten.squeeze.dims: squeeze_dims,
     _aten.split_with_sizes.default: split_with_sizes,
 }

@@ -25,8 +25,9 @@ def log1p(x: Any) -> Any:
     op, one = basics.opset(), basics.number(x, 1.0)
     above = op.Add(x, one)
     rounded = op.Sub(above, one)
-    small = op.Where(op.Equal(rounded, basics.number(x, 0.0)), x, op.Mul(op.Log(above), op.Div(x, rounded)))
-    return op.Where(op.Less(op.Abs(x), one), small, op.Log(above))
+    # In this order, because ONNX Runtime's Where loses the sign of a zero in its second operand.
+    small = op.Where(op.Greater(op.Abs(rounded), basics.number(x, 0.0)), op.Mul(op.Log(above), op.Div(x, rounded)), x)
+    return op.Where(op.GreaterOrEqual(op.Abs(x), one), op.Log(above), small)
 
 
 @basics.in_float32

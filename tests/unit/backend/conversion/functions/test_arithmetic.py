@@ -48,6 +48,26 @@ def test_of_two_values(dtype: torch.dtype) -> None:
     assert differing(BINARY, *pairs(extremes(dtype), extremes(dtype)))[0] == {}
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+def test_lengths_and_signs(dtype: torch.dtype) -> None:
+    numbers = extremes(dtype)
+    cases = {
+        "hypot": torch.hypot,
+        "copysign": lambda x, y: torch.copysign(x, y.nan_to_num()),  # the sign of a NaN is not defined
+        "copysign of a number": lambda x, _: torch.copysign(x, -2.0),
+    }
+    found, capture = differing(cases, *pairs(numbers, numbers), atol=torch.finfo(dtype).tiny * 4)
+    assert found == {}
+    assert not capture.fallbacks
+
+
+def test_signs_of_zero_that_are_kept() -> None:
+    x = torch.tensor([-0.0, 0.0, -0.5, 0.5])
+    cases = {"trunc": torch.trunc, "log1p": torch.log1p, "copysign": lambda x: torch.copysign(torch.zeros(4), x)}
+    signs = {name: lambda x, case=case: torch.signbit(case(x)) for name, case in cases.items()}
+    assert differing(signs, x)[0] == {}
+
+
 def test_sums_of_booleans() -> None:
     x, y = pairs(extremes(torch.bool), extremes(torch.bool))
     found, capture = differing({"add": torch.add, "isnan": lambda x, _: torch.isnan(x)}, x, y)

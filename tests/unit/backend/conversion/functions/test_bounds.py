@@ -26,12 +26,14 @@ UNARY: dict[str, Any] = {
     "clamp to tensors": lambda x: torch.clamp(x, torch.tensor(1), torch.tensor(5)),
     "clamp to fractions": lambda x: torch.clamp(x, torch.tensor(0.5), torch.tensor(2.5)),
     "clamp_min of a tensor": lambda x: torch.clamp_min(x, torch.tensor(2)),
-    "threshold": lambda x: functional.threshold(x.clamp(max=100), 1, 7),
+    "threshold": lambda x: functional.threshold(x, 1, 7),
 }
 
 BINARY: dict[str, Any] = {
     "maximum": torch.maximum,
     "minimum": torch.minimum,
+    "fmax": torch.fmax,
+    "fmin": torch.fmin,
     "clamp from below": lambda x, y: torch.clamp(x, min=y),
     "clamp from above": lambda x, y: torch.clamp(x, max=y),
     "clamp": lambda x, y: torch.clamp(x, y, y),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
+from ortlens import Lens
 from tests.unit.backend.conversion.functions.one_graph import differing, left
 
 A, B = torch.linspace(-1, 1, 2 * 4 * 5).reshape(2, 4, 5), torch.linspace(-2, 1, 2 * 5 * 6).reshape(2, 5, 6)
@@ -59,6 +60,13 @@ def test_factors_of_float64_are_not_rounded() -> None:
     for case in (torch.addmm, lambda *a, **k: torch.baddbmm(*(v[None] for v in a), **k)):
         made = torch.compile(lambda a, b, case=case: case(a, b, b, beta=0.1), backend="ortlens")(x, y)
         torch.testing.assert_close(made, case(x, y, y, beta=0.1), atol=1e-15, rtol=0)
+
+
+def test_int8_products() -> None:
+    x, y = (torch.randint(-128, 128, size, dtype=torch.int8, generator=torch.Generator().manual_seed(4)) for size in ((32, 16), (16, 24)))
+    lens = Lens()
+    assert torch.equal(torch.compile(torch._int_mm, backend=lens)(x, y), torch._int_mm(x, y))
+    assert not lens.captured().fallbacks
 
 
 def test_batches_of_integers_wrap() -> None:
