@@ -318,6 +318,8 @@ def exception_words(group: FallbackGroup) -> str:
         Class and message of the innermost cause on one line; empty where nothing was raised, or where the reason already includes it.
     """
     lines = [line for line in (group.exception or "").splitlines() if line.strip()]
+    if "has no kernel of" in group.reason:  # the message says the same, less plainly
+        return ""
     return "" if not lines or lines[-1].strip()[:_QUOTED] in group.reason else f"raised {visible(lines[-1].strip())}"
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
 from ortlens.backend.error_text import full_text, short_text
+from ortlens.backend.lowering.provenance import tensors_in
 from ortlens.backend.partitioning.support import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ortlens.backend.partitioning.extraction import Partition
     from ortlens.trace.records import ReasonCode
@@ -75,21 +77,32 @@ class Exclusions:
                 whole partition is excluded.
             broadly: Sizes and attributes do not matter, after many refusals: each would cost another plan.
         """
-        message, reason, exception = str(error), f"ONNX Runtime refused it: {short_text(error)}", full_text(error)
+        message, exception = str(error), full_text(error)
         named = {fx for name, fx in origins.items() if any(form.format(name) in message for form in _FORMS)}
         sized = not broadly and not any(text in message for text in _NO_KERNEL)
         kinds = {_kind_of(node, sized=sized, exactly=not broadly) for node in partition.nodes if node.name in named}
         refused = [node for node in partition.nodes if _kind_of(node, sized=sized, exactly=not broadly) in kinds]
         for node in refused:
-            self.verdicts[node.name] = Verdict(supported=False, code="session_refused", reason=reason, exception=exception)
+            self.verdicts[node.name] = Verdict(supported=False, code="session_refused", reason=_reason([node], error), exception=exception)
         if not refused:
-            self.partition_failed(partition, "session_refused", reason, exception)
+            self.partition_failed(partition, "session_refused", _reason(partition.nodes, error), exception)
 
 
 _FORMS = ("'{}'", "({})", '("{}", ', "Name: {} ")
 """How messages of ONNX Runtime name a node."""
 _NO_KERNEL = ("NOT_IMPLEMENTED", "Could not find an implementation")
 """What ONNX Runtime says when it has no kernel for an operator and element types, whatever the sizes."""
+_MISSING = re.compile(r"Could not find an implementation for (?P<operator>\w+)\(\d+\)")
+
+
+def _reason(nodes: Sequence[torch.fx.Node], error: Exception) -> str:
+    """Why ONNX Runtime refuses nodes: for a missing kernel its operator and element types, else the message."""
+    missing = _MISSING.search(str(error))
+    if missing is None:
+        return f"ONNX Runtime refused it: {short_text(error)}"
+    values = [tensor for node in nodes for source in (node, *node.all_input_nodes) for tensor in tensors_in(source.meta.get("val"))]
+    kinds = " and ".join(dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in values))
+    return f"ONNX Runtime has no kernel of {missing['operator']} for {kinds} on this device"
 
 
 def _kind_of(node: torch.fx.Node, *, sized: bool, exactly: bool) -> tuple[Any, ...]:

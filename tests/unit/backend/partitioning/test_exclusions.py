@@ -44,6 +44,14 @@ def test_a_refusal_takes_the_equals_of_the_named_node(message: str, broadly: boo
     assert set(exclusions.verdicts) == excluded
 
 
+def test_a_missing_kernel_is_named_with_the_element_types() -> None:
+    exclusions, unnamed = Exclusions({}), Exclusions({})
+    exclusions.session_refused(partition_of(several, X, Y, Z), {"sum_1/ReduceSum": "sum_1"}, RuntimeError(NO_KERNEL))
+    assert exclusions.verdicts["sum_1"].reason == "ONNX Runtime has no kernel of ReduceSum for float32 on this device"
+    unnamed.session_refused(partition_of(several, X, Y, Z), {}, RuntimeError(NO_KERNEL.replace("'sum_1/ReduceSum'", "''")))
+    assert unnamed.verdicts["sum_1"].reason == "ONNX Runtime has no kernel of ReduceSum for float32 and float64 on this device"
+
+
 def test_a_refusal_that_names_no_node_takes_the_partition() -> None:
     exclusions, partition = Exclusions({}), partition_of(several, X, Y, Z)
     exclusions.session_refused(partition, {"sum_1/ReduceSum": "sum_1"}, RuntimeError("out of memory"))
