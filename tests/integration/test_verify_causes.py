@@ -11,7 +11,7 @@ import torch
 import ortlens
 from ortlens.backend import models
 from ortlens.backend.conversion.optimize import optimize_model
-from ortlens.backend.runtime import session_config
+from ortlens.backend.runtime import rewrites
 from ortlens.lens.verify import inner_values
 from ortlens.lens.verify.bisect import OPTIMIZERS
 
@@ -42,7 +42,7 @@ def normalisation() -> tuple[torch.nn.Module, tuple[torch.Tensor, torch.Tensor]]
 @torch.no_grad()
 def test_the_rewrite_of_onnx_runtime_that_changes_the_numbers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     model, args = normalisation()
-    monkeypatch.setattr(session_config, "_NORM_OPTIMIZERS", ("SimplifiedLayerNormFusion",))
+    monkeypatch.setattr(rewrites, "_NORM_OPTIMIZERS", ("SimplifiedLayerNormFusion",))
     lens = ortlens.explain(model, calls=1)(*args)
     numerics = lens.verify(*args)
     wrong = numerics[numerics.ok == False]  # noqa: E712 - a column with gaps
@@ -60,7 +60,7 @@ def test_the_rewrite_of_onnx_runtime_that_changes_the_numbers_is_named(monkeypat
 @torch.no_grad()
 def test_a_rewrite_is_found_as_well_where_every_operator_is_right_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     model, args = normalisation()
-    monkeypatch.setattr(session_config, "_NORM_OPTIMIZERS", ("SimplifiedLayerNormFusion",))
+    monkeypatch.setattr(rewrites, "_NORM_OPTIMIZERS", ("SimplifiedLayerNormFusion",))
     lens = ortlens.explain(model, calls=1)(*args)
     numerics = lens.verify(*args, per_op=True)
     assert numerics[numerics.scope == "op"].ok.all()
@@ -73,7 +73,7 @@ def test_what_the_finding_advises_helps(monkeypatch: pytest.MonkeyPatch) -> None
     import onnxruntime
 
     model, args = normalisation()
-    monkeypatch.setattr(session_config, "_NORM_OPTIMIZERS", ("SimplifiedLayerNormFusion",))
+    monkeypatch.setattr(rewrites, "_NORM_OPTIMIZERS", ("SimplifiedLayerNormFusion",))
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("optimization.disable_specified_optimizers", "LayerNormFusionL1;LayerNormFusionL2")
     lens = ortlens.explain(model, calls=1, options={"ort_session_options": options})(*args)

@@ -1,15 +1,13 @@
-"""The configuration of a session: model, options, execution providers, threads, and the rewrites to disable."""
+"""The configuration of a session: model, options, execution providers and threads."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import onnxruntime
 
-from ortlens.backend.runtime import providers
+from ortlens.backend.runtime.rewrites import unwanted_rewrites
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,21 +15,6 @@ if TYPE_CHECKING:
     import onnx
 
     from ortlens.backend.runtime import threads
-
-_WRONG_OPTIMIZERS = ("Pad_Fusion",)
-"""Rewrites that change results: Pad_Fusion fuses a Pad with zeros into a MaxPool, which pads with -inf."""
-
-_NORM_OPTIMIZERS = ("LayerNormFusion", "LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion")
-"""They replace an epsilon that is not a constant by 1e-5 (`layer_norm_fusion.cc`), which changes results. ONNX Runtime 1.31 has two
-variants of the first, by level. Names that a version does not know are ignored."""
-
-_SCALE_OPTIMIZERS = ("MatMulScaleFusion",)
-"""They move a factor into an attribute, which has 32 bits, also where the matrices have 64 (`matmul_scale_fusion.cc`)."""
-
-_SLOW_OPTIMIZERS = ("SkipLayerNormFusion",)
-"""Rewrites that are slower on the CPU: an addition and a normalisation of [64, 256] take 12 us, the fused operator 71 us."""
-
-_DOUBLE = 11  # in onnx.TensorProto
 
 _QUIET = 4  # ONNX Runtime's severity "fatal": errors are raised with their reason anyway
 
@@ -96,22 +79,6 @@ def default_session_options(choice: threads.ThreadChoice) -> onnxruntime.Session
     return options
 
 
-def unwanted_rewrites(model: onnx.ModelProto, chosen: Sequence[tuple[str, Any]]) -> list[str]:
-    """Rewrites of ONNX Runtime to disable.
-
-    Args:
-        model: The model, with frozen weights as initializers.
-        chosen: Names and options of execution providers.
-
-    Returns:
-        Names of optimizers.
-    """
-    on_cpu_only = all(name == providers.CPU for name, _ in chosen)
-    norms = () if _epsilons_are_constant(model) else _NORM_OPTIMIZERS
-    scales = () if _scales_fit_float32(model) else _SCALE_OPTIMIZERS
-    return [*_WRONG_OPTIMIZERS, *norms, *scales, *(_SLOW_OPTIMIZERS if on_cpu_only else ())]
-
-
 def _disabled_by_user(options: onnxruntime.SessionOptions) -> list[str]:
     """The rewrites that the user's options disable: names passed with the session would replace these."""
     try:
@@ -121,22 +88,3 @@ def _disabled_by_user(options: onnxruntime.SessionOptions) -> list[str]:
 
 
 _DISABLED_ENTRY = "optimization.disable_specified_optimizers"
-
-
-def _scales_fit_float32(model: onnx.ModelProto) -> bool:
-    """Whether float32 holds every single number of the model that is a float64."""
-    from onnx import numpy_helper
-
-    constants = [attribute.t for node in model.graph.node if node.op_type == "Constant" for attribute in node.attribute]
-    doubles = [tensor for tensor in (*model.graph.initializer, *constants) if tensor.data_type == _DOUBLE and math.prod(tensor.dims) == 1]
-    scales = np.array([numpy_helper.to_array(tensor).item() for tensor in doubles if not tensor.external_data])
-    with np.errstate(over="ignore"):
-        return bool((scales.astype(np.float32) == scales).all())
-
-
-def _epsilons_are_constant(model: onnx.ModelProto) -> bool:
-    """Whether every sum under a square root has a constant operand."""
-    constants = {tensor.name for tensor in model.graph.initializer}
-    sums = {node.output[0]: node for node in model.graph.node if node.op_type == "Add"}
-    under = [sums[node.input[0]] for node in model.graph.node if node.op_type == "Sqrt" and node.input[0] in sums]
-    return all(constants.intersection(node.input) for node in under)

@@ -15,7 +15,7 @@ from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.lowering import provenance
 from ortlens.backend.partitioning.support import NodeKind, kind_of
 from ortlens.backend.runtime import providers
-from ortlens.backend.runtime.session_config import unwanted_rewrites
+from ortlens.backend.runtime.rewrites import unwanted_rewrites
 from ortlens.errors import UsageError
 from ortlens.lens.repro.inputs import as_literal, described
 

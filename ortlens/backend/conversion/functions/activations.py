@@ -1,7 +1,8 @@
 """Activations.
 
 The attributes of ONNX operators are 32-bit floats. So the operators with attributes serve float32 and float16, and float64 gets the
-function written out.
+function written out. Where ONNX Runtime's operator loses all digits of small results, no type uses it: its Sigmoid of float32 is 0 from -18
+down, so that a logarithm is minus infinity, and its Elu and Selu subtract 1 from a power close to 1.
 """
 
 from __future__ import annotations
@@ -46,9 +47,7 @@ def _exponential_unit(x: Any, alpha: Any, scale: float, input_scale: float) -> A
 
 def elu(x: Any, alpha: Any = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
     """`aten.elu`."""
-    if _is_double(x) or basics.is_value(alpha) or scale != 1 or input_scale != 1:
-        return basics.in_float32(_exponential_unit)(x, alpha, scale, input_scale)
-    return basics.registered(_aten.elu.default)(x, alpha)
+    return basics.in_float32(_exponential_unit)(x, alpha, scale, input_scale)
 
 
 def celu(x: Any, alpha: Any = 1.0) -> Any:
@@ -60,9 +59,32 @@ def celu(x: Any, alpha: Any = 1.0) -> Any:
 
 def selu(x: Any) -> Any:
     """`aten.selu`."""
-    if _is_double(x):
-        return _exponential_unit(x, _SELU_ALPHA, _SELU_SCALE, 1.0)
-    return basics.registered(_aten.selu.default)(x)
+    return basics.in_float32(_exponential_unit)(x, _SELU_ALPHA, _SELU_SCALE, 1.0)
+
+
+@basics.in_float32
+def sigmoid(x: Any) -> Any:
+    """`aten.sigmoid`, as PyTorch writes it; the power overflows to infinity only where the result is below the smallest number."""
+    return basics.opset().Reciprocal(_one_and_power(x))
+
+
+@basics.in_float32
+def silu(x: Any) -> Any:
+    """`aten.silu`: `x / (1 + exp(-x))`."""
+    return basics.opset().Div(x, _one_and_power(x))
+
+
+@basics.in_float32
+def glu(x: Any, dim: int = -1) -> Any:
+    """`aten.glu`: the first half, gated by the second."""
+    op = basics.opset()
+    first, second = op.Split(x, axis=dim, num_outputs=2)
+    return op.Div(first, _one_and_power(basics.typed(second, int(x.dtype), x)))
+
+
+def _one_and_power(x: Any) -> Any:
+    op = basics.opset()
+    return op.Add(op.Exp(op.Neg(x)), basics.number(x, 1.0))
 
 
 def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
@@ -115,9 +137,12 @@ def _six_steps(x: Any) -> Any:
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     _aten.gelu.default: gelu,
+    _aten.glu.default: glu,
     _aten.elu.default: elu,
     _aten.celu.default: celu,
     _aten.selu.default: selu,
+    _aten.sigmoid.default: sigmoid,
+    _aten.silu.default: silu,
     _aten.leaky_relu.default: leaky_relu,
     _aten.softplus.default: softplus,
     _aten.threshold.default: threshold,

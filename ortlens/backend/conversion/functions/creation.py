@@ -18,16 +18,28 @@ _MANY = 1 << 16  # longer ranges are not put into the model as constants
 
 
 def arange(start: Any, end: Any, step: Any = 1, dtype: Any = None, **more: Any) -> Any:
-    """`aten.arange`; with numbers that are no integers, ONNX Runtime's Range rounds their count and its steps otherwise."""
+    """`aten.arange`; of floats, ONNX Runtime's Range rounds their count otherwise, and adds the step again and again."""
     numbers, given = (start, end, step), dtype not in (None, -1)
     wanted = int(dtype) if given else dtypes.element_types()[torch.get_default_dtype()].onnx
-    if (
-        any(basics.is_value(number) for number in numbers)
-        or all(isinstance(number, int) for number in numbers)
-        or wanted not in basics.FLOATS
-    ):
+    whole = all(isinstance(number, int) for number in numbers)
+    if whole or wanted not in basics.FLOATS:
         return basics.registered(_aten.arange.start_step)(*numbers, **({"dtype": dtype} if given else {}), **more)
+    if any(basics.is_value(number) for number in numbers):
+        return basics.opset().Cast(_multiples(*(_double(number) for number in numbers)), to=wanted)
     return basics.opset().Cast(_constant(torch.arange(*numbers, dtype=torch.float64)), to=wanted)
+
+
+def _double(number: Any) -> Any:
+    op = basics.opset()
+    return op.Cast(number, to=basics.DOUBLE) if basics.is_value(number) else _constant(torch.tensor(number, dtype=torch.float64))
+
+
+def _multiples(start: Any, end: Any, step: Any) -> Any:
+    """`start + i * step` in float64, for as many `i` as fit."""
+    op = basics.opset()
+    zero, one = op.Constant(value_int=0), op.Constant(value_int=1)
+    count = op.Cast(op.Ceil(op.Div(op.Sub(end, start), step)), to=basics.INT64)
+    return op.Add(start, op.Mul(op.Cast(op.Range(zero, count, one), to=basics.DOUBLE), step))
 
 
 def _window_of(make: Callable[..., torch.Tensor]) -> Callable[..., Any]:

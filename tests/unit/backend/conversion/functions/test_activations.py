@@ -35,3 +35,23 @@ def test_values(dtype: torch.dtype, atol: float) -> None:
 
 def test_gradients() -> None:
     assert differing(CASES, torch.linspace(-4, 4, 33), backward=True, atol=1e-6)[0] == {}
+
+
+TAILS: dict[str, Any] = {
+    "sigmoid": torch.sigmoid,
+    "its logarithm": lambda x: torch.log(torch.sigmoid(x)),
+    "silu": functional.silu,
+    "glu": lambda x: functional.glu(torch.stack([x, x])),
+    "elu": functional.elu,
+    "selu": functional.selu,
+    "celu": lambda x: functional.celu(x, 2.0),
+}
+
+
+@pytest.mark.parametrize("sizes", ["static", "symbolic"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", TAILS)
+def test_small_results_keep_their_digits(name: str, dtype: torch.dtype, sizes: str) -> None:
+    x = torch.tensor([-80, -50, -30, -20, -18.5, -18, -17, -1e-3, -1e-5, -1e-8, 1e-8, 20], dtype=dtype)
+    compiled = torch.compile(TAILS[name], backend="ortlens", dynamic=sizes == "symbolic")
+    torch.testing.assert_close(compiled(x), TAILS[name](x), rtol=2e-6 if dtype is torch.float32 else 1e-13, atol=0)

@@ -40,3 +40,20 @@ def test_as_pytorch(*, dynamic: bool) -> None:
     found, capture = differing(CASES, X, dynamic=dynamic)
     assert found == {}
     assert left(capture) <= IN_TORCH
+
+
+RANGES: dict[str, Any] = {
+    "fractions": lambda x: torch.arange(0, 25 * x.shape[0], 0.1),
+    "fractions in float64": lambda x: torch.arange(0, 25 * x.shape[0], 0.1, dtype=torch.float64),
+    "down from a size": lambda x: torch.arange(x.shape[0], -0.35, -0.1),
+    "whole numbers in float16": lambda x: torch.arange(x.shape[0], dtype=torch.float16),
+}
+
+
+def test_ranges_up_to_a_size_do_not_drift() -> None:
+    x = torch.ones(1000)
+    found, capture = differing(RANGES, x, dynamic=True)
+    assert found == {}
+    assert left(capture) == set()
+    exact = torch.compile(RANGES["fractions in float64"], backend="ortlens", dynamic=True)(x)
+    torch.testing.assert_close(exact, torch.arange(250_000, dtype=torch.float64) * 0.1, rtol=1e-15, atol=0)

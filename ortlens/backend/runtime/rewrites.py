@@ -1,0 +1,81 @@
+"""The rewrites of ONNX Runtime to disable for a model, because they change its results or are slower than what they replace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import onnx
+
+from ortlens.backend.runtime import providers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_WRONG_OPTIMIZERS = ("Pad_Fusion",)
+"""Rewrites that change results: Pad_Fusion fuses a Pad with zeros into a MaxPool, which pads with -inf."""
+
+_NORM_OPTIMIZERS = ("LayerNormFusion", "LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion")
+"""They replace an epsilon that is not a constant by 1e-5 (`layer_norm_fusion.cc`), which changes results. ONNX Runtime 1.31 has two
+variants of the first, by level. Names that a version does not know are ignored."""
+
+_DOUBLE_OPTIMIZERS = ("MatMulScaleFusion",)
+"""They keep a factor of float64 in an attribute, which is a float32."""
+
+_BATCH_NORM_OPTIMIZERS = ("MatMul_BatchNormalization_Fusion",)
+"""It scales the last dimension of a product, also if a Reshape or a Transpose moves it before the normalisation."""
+
+_SLOW_OPTIMIZERS = ("SkipLayerNormFusion",)
+"""Rewrites that are slower on the CPU: an addition and a normalisation of [64, 256] take 12 us, the fused operator 71 us."""
+
+_MOVES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+
+
+def unwanted_rewrites(model: onnx.ModelProto, chosen: Sequence[tuple[str, Any]]) -> list[str]:
+    """Rewrites of ONNX Runtime to disable.
+
+    Args:
+        model: The model, with frozen weights as initializers.
+        chosen: Names and options of execution providers.
+
+    Returns:
+        Names of optimizers.
+    """
+    on_cpu_only = all(name == providers.CPU for name, _ in chosen)
+    return [
+        *_WRONG_OPTIMIZERS,
+        *(() if _epsilons_are_constant(model) else _NORM_OPTIMIZERS),
+        *(_DOUBLE_OPTIMIZERS if _has_doubles(model) else ()),
+        *(_BATCH_NORM_OPTIMIZERS if _normalises_what_was_moved(model) else ()),
+        *(_SLOW_OPTIMIZERS if on_cpu_only else ()),
+    ]
+
+
+def _epsilons_are_constant(model: onnx.ModelProto) -> bool:
+    """Whether every sum under a square root has a constant operand."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    sums = {node.output[0]: node for node in model.graph.node if node.op_type == "Add"}
+    under = [sums[node.input[0]] for node in model.graph.node if node.op_type == "Sqrt" and node.input[0] in sums]
+    return all(constants.intersection(node.input) for node in under)
+
+
+def _has_doubles(model: onnx.ModelProto) -> bool:
+    """Whether the model computes with float64: it gets them, holds them, or converts to them."""
+    return onnx.TensorProto.DOUBLE in _element_types(model.graph)
+
+
+def _element_types(graph: onnx.GraphProto) -> Iterator[int]:
+    yield from (value.type.tensor_type.elem_type for value in graph.input)
+    yield from (tensor.data_type for tensor in graph.initializer)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.name in ("to", "dtype"):
+                yield attribute.i
+            elif attribute.type == onnx.AttributeProto.TENSOR:
+                yield attribute.t.data_type
+            elif attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _element_types(attribute.g)
+
+
+def _normalises_what_was_moved(model: onnx.ModelProto) -> bool:
+    moved = {name for node in model.graph.node if node.op_type in _MOVES for name in node.output}
+    return any(node.op_type == "BatchNormalization" and node.input[0] in moved for node in model.graph.node)

@@ -1,0 +1,65 @@
+"""The rewrites of ONNX Runtime that are disabled for a model, by what they would do to its results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from onnx import parser
+
+from ortlens.backend.runtime.rewrites import unwanted_rewrites
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_NORM = "batch = BatchNormalization(moved, one, one, one, one)\n y = Identity(batch)"
+MODELS = {
+    "a float64 input": ("double[2] x", "y = Identity(x)", {"MatMulScaleFusion"}),
+    "a conversion to float64": ("float[2] x", "y = Cast<to=11>(x)", {"MatMulScaleFusion"}),
+    "a float64 constant": ("float[2] x", "y = Constant<value=double[2] {1, 2}>()", {"MatMulScaleFusion"}),
+    "a float64 constant in a branch": (
+        "bool x",
+        "y = If<then_branch = a () => (double p) {p = Constant<value=double {1}>()}, else_branch = b () => (bool q) {q = Not(x)}>(x)",
+        {"MatMulScaleFusion"},
+    ),
+    "float32": ("float[2] x", "y = Cast<to=1>(x)", set()),
+    "a product that is normalised": ("float[2,1] moved", _NORM, set()),
+    "a product that is transposed, then normalised": (
+        "float[1,2] x",
+        f"moved = Transpose(x)\n {_NORM}",
+        {"MatMul_BatchNormalization_Fusion"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_disabled_follows_from_the_model(name: str) -> None:
+    given, nodes, expected = MODELS[name]
+    text = f'<ir_version: 9, opset_import: ["" : 18]>\n g ({given}) => (float[n] y) <float[1] one = {{1}}> {{ {nodes} }}'
+    found = set(unwanted_rewrites(parser.parse_model(text), [("CPUExecutionProvider", {})]))
+    assert found - {"Pad_Fusion", "SkipLayerNormFusion"} == expected
+
+
+NORM = torch.nn.BatchNorm1d(2).eval()
+NORM.running_mean, NORM.running_var = torch.tensor([0.5, -1.0]), torch.tensor([0.3, 4.0])
+WEIGHT = torch.nn.Parameter(torch.arange(1.0, 9.0).reshape(4, 2))
+PROGRAMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a product in float64, scaled": lambda x: (x.double() @ WEIGHT.double()) * 0.1,
+    "a product in float64, divided": lambda x: (x.double() @ WEIGHT.double()) / 3,
+    "a scaled factor in float64": lambda x: (x.double() * 0.1) @ WEIGHT.double(),
+    "a product that is transposed before its normalisation": lambda x: NORM((x @ WEIGHT).t().contiguous()),
+    "a product that is folded before its normalisation": lambda x: NORM((x @ WEIGHT).reshape(1, 2, 2)),
+}
+
+
+@pytest.mark.parametrize("sizes", ["static", "symbolic"])
+@pytest.mark.parametrize("name", PROGRAMS)
+@torch.no_grad()
+def test_results_are_those_of_pytorch(name: str, sizes: str) -> None:
+    x = torch.linspace(-1, 2, 8).reshape(2, 4)
+    compiled = torch.compile(PROGRAMS[name], backend="ortlens", dynamic=sizes == "symbolic")
+    result, expected = compiled(x), PROGRAMS[name](x)
+    torch.testing.assert_close(
+        result, expected, rtol=1e-13 if expected.dtype is torch.float64 else 1e-5, atol=1e-6 * (expected.dtype is torch.float32)
+    )
