@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Break
 
 _LISTED = re.compile(r"config\.(?P<name>ignore_log\w+|reorderable_logging_functions)")
+_AS_INDEX = re.compile(r"\w\[[^\[\]:,]*(?:\.item\(\)|\bint\()[^\[\]:,]*\]")
 _SWITCHES = ("capture_scalar_outputs", "capture_dynamic_output_shape_ops", "trace_autograd_ops", "allow_rnn")
 _FUNCTION = re.compile(r"<(?:\w+ )*(?:function|cyfunction|built-in function|ufunc) '?(?P<name>[\w.]+)'?")
 _BUILTIN = re.compile(r"builtin operator `(?P<name>[\w.]+)`")
@@ -63,11 +64,17 @@ def _branching(item: Break) -> str:
         return f"Check values {_OUTSIDE}: a check inside needs the value of a tensor"
     if source.startswith("while"):
         return "Loop a fixed number of times, or use `torch.while_loop`: this loop needs the value of a tensor"
-    return "Compute both outcomes and choose with `torch.where`, or use `torch.cond`: the line needs the value of a tensor"
+    return (
+        "Compute both outcomes and choose with `torch.where`, or, if that costs too much, use `torch.cond`: the line needs a tensor's value"
+    )
 
 
 def _item_call(item: Break) -> str:
     source = item.source or ""
+    if item.function == "_detect_is_causal_mask":  # of torch's own encoder, which the user's line calls
+        return "Pass `is_causal=True` or `is_causal=False` along with `mask`: otherwise PyTorch looks at the mask's values"
+    if _AS_INDEX.search(source):  # with the setting, a list cannot be indexed by the number any more
+        return "Index a tensor with the tensor itself, for example a stack of the list's items, instead of a list with its number"
     call = next((call for call in (".item()", "float(", "int(", "bool(") if call in source), None)
     without = f" without `{call if call == '.item()' else call + ')'}`" if call else ""
     return f"Keep the value in a tensor{without}{_or_setting(item)}"

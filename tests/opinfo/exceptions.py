@@ -25,6 +25,7 @@ class Reason(NamedTuple):
 _RANDOM = "https://github.com/pytorch/pytorch/blob/main/torch/testing/_internal/common_methods_invocations.py"
 _SORT = "https://docs.pytorch.org/docs/stable/generated/torch.sort.html"
 _TOPK = "https://docs.pytorch.org/docs/stable/generated/torch.topk.html"
+_PINV = "https://docs.pytorch.org/docs/stable/generated/torch.linalg.pinv.html"
 _PRECISION = "https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html"
 
 EXCEPTIONS: Mapping[str, Reason] = {
@@ -34,6 +35,7 @@ EXCEPTIONS: Mapping[str, Reason] = {
     "empty_strided": Reason("its memory is not initialised", _RANDOM),
     "new_empty": Reason("its memory is not initialised", _RANDOM),
     "new_empty_strided": Reason("its memory is not initialised", _RANDOM),
+    "linalg.pinv.singular": Reason("the gradient of a singular matrix divides by singular values that are rounding errors", _PINV),
     "sort": Reason("which of equal elements comes first is not defined unless the sort is stable", _SORT),
     "topk": Reason("which of equal elements is taken is not defined", _TOPK),
     "nn.functional.soft_margin_loss": Reason("eager overflows in float16 where the result does not", _PRECISION, ("float16",)),

@@ -9,7 +9,7 @@ import torch
 import torch.fx
 from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
 
-from ortlens.backend.lowering import attention
+from ortlens.backend.lowering import attention, encoder_layers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +33,8 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.div.Tensor: _div,
         _aten._convolution.default: _convolution,  # noqa: SLF001 - an operator's name
         _aten._trilinear.default: _trilinear,  # noqa: SLF001 - same
+        _aten._native_multi_head_attention.default: encoder_layers.attention,  # noqa: SLF001 - same
+        _aten._transformer_encoder_layer_fwd.default: encoder_layers.encoder_layer,  # noqa: SLF001 - same
         _aten.adaptive_max_pool2d.default: _adaptive_max_pool,
         _aten.adaptive_max_pool3d.default: _adaptive_max_pool,
         _aten.scaled_dot_product_attention.default: attention.whole,

@@ -75,17 +75,17 @@ class DynamoWatch:
             self._record_break(compile_id, text)
 
     def _record_break(self, compile_id: str, text: str) -> None:
-        said = break_from_text(text)
-        said = _placed(said, _torch.code_being_compiled())
+        heard = break_from_text(text)
+        said = _placed(heard, _torch.code_being_compiled())
         key = (said.reason, said.file, said.line)
-        known = self._breaks.get(key) or self._new_break(said)
+        known = self._breaks.get(key) or self._new_break(said, heard)
         if compile_id not in known.compile_ids:
             known = replace(known, compile_ids=(*known.compile_ids, compile_id))
         self._breaks[key] = known
         self._heard.setdefault(_torch.dynamo_entry(), []).append((compile_id, known.break_id))
         self.recorder.amend(r.Break, known.break_id, compile_ids=known.compile_ids)  # amended, not replaced: its cost may be known already
 
-    def _new_break(self, said: BreakText) -> r.Break:
+    def _new_break(self, said: BreakText, heard: BreakText) -> r.Break:
         gb_id = said.gb_id or _torch.graph_break_registry().get(said.reason)
         made = r.Break(
             break_id=self.recorder.next_id("b"),
@@ -99,7 +99,8 @@ class DynamoWatch:
             source=said.source(),
             user_stack=display_frames(_stack_of_the_user(said.frames)),
         )
-        made = replace(made, advice=advice_for_break(made))
+        # What to change depends on the line that stops the graph, which may be one of a library behind the user's.
+        made = replace(made, advice=advice_for_break(replace(made, function=heard.function, source=heard.source())))
         self.recorder.add(made)
         return made
 
@@ -358,19 +359,21 @@ def _compiled_code(metrics: Mapping[str, Any]) -> tuple[str, str, int | None]:
 
 def _placed(said: BreakText, code: CodeType | None) -> BreakText:
     """Name the line that a reader would change, which is not one of a library that the user's code calls."""
-    if said.file is None and code is not None:  # where PyTorch gives up, it names no line
-        return replace(said, file=code.co_filename, line=code.co_firstlineno, function=plain_function(code.co_name))
-    chosen = innermost(said.frames[_entered(said.frames, code) :])
+    frames = said.frames
+    if code is not None and (frames or said.file is None):
+        # PyTorch names no line where it gives up, and leaves out the compiled frame where its call of a module breaks.
+        entry = Frame(code.co_filename, code.co_firstlineno, plain_function(code.co_name))
+        frames = _inside(frames, code) or (*frames, entry)
+    chosen = innermost(frames)
     return said if chosen is None else replace(said, file=chosen.file, line=chosen.line, function=chosen.function)
 
 
-def _entered(frames: tuple[Frame, ...], code: CodeType | None) -> int:
-    """The place of the compiled frame: those around it are not compiled, they call it."""
-    if code is None:
-        return 0
+def _inside(frames: tuple[Frame, ...], code: CodeType) -> tuple[Frame, ...]:
+    """The frames from the compiled one on: those around it are not compiled, they call it."""
     lines = [line for *_, line in code.co_lines() if line is not None]
-    inside = range(min(lines, default=0), max(lines, default=0) + 1)
-    return next((place for place, frame in enumerate(frames) if frame.file == code.co_filename and frame.line in inside), 0)
+    own = range(min(lines, default=0), max(lines, default=0) + 1)
+    first = next((place for place, frame in enumerate(frames) if frame.file == code.co_filename and frame.line in own), len(frames))
+    return frames[first:]
 
 
 def _stack_of_the_user(frames: tuple[Frame, ...]) -> tuple[str, ...]:

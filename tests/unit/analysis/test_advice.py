@@ -34,7 +34,7 @@ BREAKS = {
     "numpy_only": "Use a torch function instead of NumPy's `savetxt`",
     "numpy_random": "Draw random numbers with torch, for example `torch.rand`",
     "looping": "Loop a fixed number of times, or use `torch.while_loop`",
-    "branching": "Compute both outcomes and choose with `torch.where`, or use `torch.cond`",
+    "branching": "Compute both outcomes and choose with `torch.where`, or, if that costs too much, use `torch.cond`",
     "copying": "Copy tensors with `.clone()`",
     "saving": f"Call `save` {OUTSIDE}",
     "masked": "Keep all elements and mask with `torch.where`, or set `torch._dynamo.config.capture_dynamic_output_shape_ops = True`",
@@ -144,6 +144,16 @@ def test_no_advice_where_nothing_is_known(reason: str) -> None:
 )
 def test_no_advice_where_the_name_is_missing(reason: str) -> None:
     assert advice_for_break(Break(break_id="b0", reason=reason)) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "setting"),
+    [("y = xs[x.item()]", False), ("y = xs[int(x.sum())] * 2", False), ("y = x[0].item() * 2", True), ("y = x[:, 0].max().item()", True)],
+)
+def test_a_number_that_indexes_a_list_is_no_case_for_the_setting(source: str, setting: bool) -> None:  # noqa: FBT001 - a case
+    hints = ("Set `torch._dynamo.config.capture_scalar_outputs = True`",)
+    item = Break(break_id="b0", reason="Unsupported Tensor.item() call with capture_scalar_outputs=False", source=source, hints=hints)
+    assert ("capture_scalar_outputs" in (advice_for_break(item) or "")) is setting
 
 
 def test_a_check_that_raises_is_told_to_move() -> None:
