@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
+from onnxscript import opset18
 
 import ortlens
 from ortlens.backend.api import OrtBackend
@@ -347,3 +350,40 @@ def test_operators_one_by_one_come_with_the_call_as_a_whole() -> None:
     numerics = lens.verify(x, per_op=True)
     assert list(zip(numerics.node, numerics.scope, strict=True)) == [("sin", "op"), ("mul", "op"), ("result", "call")]
     assert numerics.ok.all()
+
+
+def cosine(x: Any) -> Any:  # noqa: ANN401 - values of ONNX Script
+    return opset18.Cos(x)
+
+
+@torch.no_grad()
+def test_a_call_that_differs_has_no_excuse_where_the_comparison_inside_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ortlens.lens.verify import partition_check
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(partition_check, "judge", broken)
+    x = torch.rand(3)
+    lens = ortlens.explain(doubled_sine, calls=1, options={"custom_translation_table": {torch.ops.aten.sin.default: cosine}})(x)
+    with pytest.warns(RuntimeWarning, match="failed while comparing numbers"):
+        numerics = lens.verify(x)
+    assert list(numerics[numerics.scope == "call"].ok) == [False]
+
+
+@torch.no_grad()
+def test_a_difference_from_another_thread_is_not_put_down_to_the_boundary() -> None:
+    lens = ortlens.Lens(options={"custom_translation_table": {torch.ops.aten.sin.default: cosine}})
+    fast = torch.compile(doubled_sine, backend=lens)
+
+    def elsewhere(x: torch.Tensor) -> torch.Tensor:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(torch.no_grad()(fast), x).result()
+
+    x = torch.rand(3)
+    fast(x)
+    lens._targets.callables[0] = (doubled_sine, elsewhere)
+    numerics = lens.verify(x)
+    assert list(numerics.ok) == [False]
+    (finding,) = lens.findings[lens.findings.rule == "call_differs"].to_dict("records")
+    assert "Where it comes from is unknown" in finding["evidence"]

@@ -254,6 +254,17 @@ def pooled(x: torch.Tensor) -> torch.Tensor:
     return functional.max_pool2d(x, 2)  # the line
 
 
+def step(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x + 1)  # the line
+
+
+def looped(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(12):
+        torch._dynamo.graph_break()
+        x = step(x)
+    return x
+
+
 def wave(x: torch.Tensor) -> torch.Tensor:
     return x.sin()  # the line
 
@@ -280,6 +291,10 @@ def through_float(x: Value) -> Value:
 
 def off_by_two_percent(x: Value) -> Value:
     return op.Mul(op.Sin(x), op.CastLike(op.Constant(value_float=1.02), x))
+
+
+def doubled_from_ten(x: Value) -> Value:
+    return op.Where(op.Greater(x, op.Constant(value_float=10.0)), op.Mul(x, op.Constant(value_float=2.0)), op.Relu(x))
 
 
 def everything_passes(grad: Value, x: Value, threshold: float) -> Value:
@@ -620,6 +635,17 @@ def test_a_fault_in_the_second_of_two_compiled_functions_is_reported() -> None:
     assert (call.file["second: result"], call.line["second: result"]) == (__file__, line_of(second))
     (finding,) = lens.findings[lens.findings.rule == "call_differs"].to_dict("records")
     assert finding["title"].startswith("second: result differs")
+
+
+def test_a_fault_in_a_late_call_of_a_partition_is_found() -> None:
+    with torch.no_grad():
+        lens = ortlens.explain(looped, calls=1, options=functions({_aten.relu.default: doubled_from_ten}))(torch.zeros(3))
+        numerics = lens.verify(torch.zeros(3))
+    assert lens.partitions.shape[0] == 1
+    (first,) = numerics[numerics.first_divergence].to_dict("records")
+    assert (first["scope"], first["node"], first["file"], first["line"]) == ("value", "relu", __file__, line_of(step))
+    assert list(numerics[numerics.scope == "call"].ok) == [False]
+    assert {"call_differs", "numbers_differ"} <= set(lens.findings.rule)
 
 
 def second(x: torch.Tensor) -> torch.Tensor:

@@ -51,10 +51,12 @@ class CheckedPartitions:
     Attributes:
         checked: Results by partition, in the order in which they first ran.
         findings: What was found out, by rule, partition and node.
-        ran: The partitions that ran since this was last emptied.
+        ran: The partitions that ran since `begin`.
+        open_reason: Why a value that differs in them has no verdict; empty if there is none such.
+        in_other_threads: Whether partitions ran in other threads since then, where they are not checked.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a part of the question
         self,
         recorder: Recorder,
         graphs: Callable[[], tuple[CompiledGraph, ...]],
@@ -62,6 +64,7 @@ class CheckedPartitions:
         step: Callable[[int], None],
         *,
         per_op: bool,
+        most: int | None = MAX_CALLS,
     ) -> None:
         """Begin without results.
 
@@ -71,22 +74,40 @@ class CheckedPartitions:
             tolerances: The tolerances.
             step: Called with 1 after each value, to show progress.
             per_op: Check each operator by itself instead of the values of the partition.
+            most: Calls of one partition that are checked; None: all of them.
         """
         self._recorder = recorder
         self._graphs = graphs
         self._tolerances = tolerances
         self._step = step
         self._per_op = per_op
+        self._most = most
         self._thread = threading.get_ident()
         self.checked: dict[PartitionRunner, Checked] = {}
         self.findings: dict[tuple[str, str, str], r.Finding] = {}
         self.ran: set[PartitionRunner] = set()
+        self.open_reason = ""
+        self.in_other_threads = False
+        self._failed = False
         self._contexts: dict[PartitionRunner, CompileContext] = {}
         self._ops: dict[int, SingleOps] = {}
         self._whole: dict[PartitionRunner, PartitionRunner | None] = {}
 
+    def begin(self) -> None:
+        """Begin with another target."""
+        self.ran.clear()
+        self.open_reason, self.in_other_threads, self._failed = "", False, False
+
+    def skipped_calls(self) -> bool:
+        """Whether one of the partitions that ran was called more often than it was checked."""
+        return any(self._most is not None and self.checked[runner].calls > self._most for runner in self.ran)
+
+    def saw_everything(self) -> bool:
+        """Whether no run was left out because it was in another thread, or because the comparison failed."""
+        return not (self.in_other_threads or self._failed)
+
     def wrong(self) -> Iterator[tuple[PartitionRunner, Verdict]]:
-        """What is wrong in the partitions that ran since `ran` was last emptied.
+        """What is wrong in the partitions that ran since `begin`.
 
         Yields:
             The partition and the verdict, in the order of the graph.
@@ -105,6 +126,7 @@ class CheckedPartitions:
         for runner, verdict in other.wrong():
             self._merge(self.checked.setdefault(runner, Checked(0, {})), [verdict])
         self.findings.update(other.findings)
+        self.open_reason = self.open_reason or other.open_reason
 
     def sessions(self) -> dict[PartitionRunner, tuple[int, ...]]:
         """Every partition and the identities of its sessions.
@@ -136,6 +158,7 @@ class CheckedPartitions:
     ) -> Callable[[Callable[..., tuple[Any, ...]], tuple[Any, ...]], tuple[Any, ...]]:
         def around(inner: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]) -> tuple[Any, ...]:
             if threading.get_ident() != self._thread:
+                self.in_other_threads = True
                 return inner(*args)
             return treat(runner, args, self._outputs(runner, inner, args))
 
@@ -155,11 +178,12 @@ class CheckedPartitions:
         self.ran.add(runner)
         known = self.checked.setdefault(runner, Checked(0, {}))
         known.calls += 1
-        if known.calls <= MAX_CALLS:
+        if self._most is None or known.calls <= self._most:
             try:
                 with torch.no_grad(), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
                     self._check(runner, args, outputs, known)
             except Exception as error:  # noqa: BLE001 - a guard of the lens: the user's call goes on
+                self._failed = True
                 lens_failure(self._recorder, "comparing numbers", error)
                 self._merge(known, _all_unchecked(runner, f"ortlens failed while comparing: {type(error).__name__}: {error}"[:300]))
         return outputs
@@ -190,6 +214,7 @@ class CheckedPartitions:
         if check.spoilt_outputs():
             for origin in check.origins[:1]:
                 self._report_origin(runner, origin)
+        self.open_reason = self.open_reason or check.open_reason
         self._merge(known, check.verdicts)
 
     def _whole_of(self, runner: PartitionRunner, args: tuple[Any, ...]) -> PartitionRunner | None:

@@ -63,8 +63,8 @@ class Verification:
         self._findings: dict[str, r.Finding] = {}  # about calls, by target
         self._calls: list[Verdict] = []
 
-    def _checks(self, *, per_op: bool) -> CheckedPartitions:
-        return CheckedPartitions(self._recorder, self._targets.graphs, self._tolerances, self._count, per_op=per_op)
+    def _checks(self, *, per_op: bool, most: int | None = MAX_CALLS) -> CheckedPartitions:
+        return CheckedPartitions(self._recorder, self._targets.graphs, self._tolerances, self._count, per_op=per_op, most=most)
 
     def _count(self, values: int) -> None:
         self._step(values)
@@ -92,7 +92,7 @@ class Verification:
 
     def _verify(self, target: Target, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, raises: bool, prefix: str) -> None:
         """Check one target: the partitions that its call runs, and the call."""
-        self._partitions.ran.clear()
+        self._partitions.begin()
         call = functools.partial(target.compiled, *args, **kwargs)
         state = CallState(target.function, args, kwargs)
         try:
@@ -145,6 +145,8 @@ class Verification:
             check.run(compiled)
             if check.wrong():
                 check.trace(call, self._partitions.watched(with_pytorchs_numbers), lowered_by_pytorch(self._targets.graphs()))
+                if self._partitions.in_other_threads and check.cause == "boundary":  # numbers are not replaced there either
+                    check.cause = ""
                 self._look_inside(check, call, state)
             self._conclude(check, prefix)
         except Exception as error:  # noqa: BLE001 - a guard of the lens: what was compared inside stays
@@ -153,22 +155,23 @@ class Verification:
         return check.verdicts
 
     def _look_inside(self, check: CallCheck, call: Callable[[], object], state: CallState) -> None:
-        """If every operator is right by itself and the fault is inside all the same, compare the values as they are computed together."""
-        if not self._per_op or check.cause != "inside" or any(self._partitions.wrong()):
+        """If the fault is inside and was not found: compare calls that were skipped, and values together that were right alone."""
+        if check.cause != "inside" or any(self._partitions.wrong()) or not (self._per_op or self._partitions.skipped_calls()):
             return
-        together = self._checks(per_op=False)
-        with together.watched(together.checking):
+        closer = self._checks(per_op=False, most=None)
+        with closer.watched(closer.checking):
             outcome_of(call, state)
         state.restore()
-        self._partitions.adopt(together)
+        self._partitions.adopt(closer)
 
     def _conclude(self, check: CallCheck, prefix: str) -> None:
         """Where the numbers inside have no verdict, because each is right for its inputs, the call has none either."""
         first = next(self._partitions.wrong(), None)
-        if check.cause == "inside" and first is None:
+        if check.cause == "inside" and first is None and self._partitions.saw_everything():
+            reason = self._partitions.open_reason or "the function amplifies rounding differences"
             for verdict in check.wrong():
                 verdict.ok = None
-                verdict.note = "no verdict: every value is right for its inputs, and the function amplifies rounding differences"
+                verdict.note = f"no verdict: every value is right for its inputs, and {reason}"
         if wrong := check.wrong():
             row = None if first is None else first[1].row(self._partitions.partition_id(first[0]))
             self._findings[prefix] = finding_of_call(wrong, check.cause, row, prefix)

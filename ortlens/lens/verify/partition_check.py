@@ -190,6 +190,11 @@ class PartitionCheck:
         elif not any(suspect.scope == "value" for suspect, _ in self.suspects):
             self.suspects.append((verdict, reference))
 
+    @property
+    def open_reason(self) -> str:
+        """Why a value that differs has no verdict; empty if there is none such."""
+        return self._open
+
     def spoilt_outputs(self) -> bool:
         """Whether NaN, or an infinity that the run in double precision does not have, reaches an output of the partition."""
         for (eager, double), inside in self._kept.values():
