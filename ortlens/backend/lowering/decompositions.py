@@ -9,7 +9,7 @@ import torch
 import torch.fx
 from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
 
-from ortlens.backend.lowering import attention, encoder_layers
+from ortlens.backend.lowering import attention, encoder_layers, pools, quantizing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,6 +37,20 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten._transformer_encoder_layer_fwd.default: encoder_layers.encoder_layer,  # noqa: SLF001 - same
         _aten.adaptive_max_pool2d.default: _adaptive_max_pool,
         _aten.adaptive_max_pool3d.default: _adaptive_max_pool,
+        _aten.adaptive_max_pool2d_backward.default: pools.maximum_backward_of(2),
+        _aten.adaptive_max_pool3d_backward.default: pools.maximum_backward_of(3),
+        _aten.max_pool3d_with_indices_backward.default: pools.maximum_backward_of(3),
+        _aten._adaptive_avg_pool2d.default: pools.adaptive_average_2d,  # noqa: SLF001 - same
+        _aten._adaptive_avg_pool3d.default: pools.adaptive_average_3d,  # noqa: SLF001 - same
+        _aten._adaptive_avg_pool2d_backward.default: pools.adaptive_average_backward,  # noqa: SLF001 - same
+        _aten._adaptive_avg_pool3d_backward.default: pools.adaptive_average_backward,  # noqa: SLF001 - same
+        _aten.avg_pool2d_backward.default: pools.average_backward_of(2),
+        _aten.avg_pool3d_backward.default: pools.average_backward_of(3),
+        _aten.fake_quantize_per_tensor_affine_cachemask.default: quantizing.per_tensor,
+        _aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: quantizing.per_tensor_of_tensors,  # noqa: SLF001 - same
+        _aten.fake_quantize_per_channel_affine_cachemask.default: quantizing.per_channel,
+        _aten.native_dropout.default: _native_dropout,
+        _aten.rrelu_with_noise_functional.default: _rrelu,
         _aten.scaled_dot_product_attention.default: attention.whole,
         _aten._scaled_dot_product_flash_attention_for_cpu.default: attention.forward,  # noqa: SLF001 - an operator's name
         _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention.backward,  # noqa: SLF001 - same
@@ -116,10 +130,13 @@ def _is_whole(value: Any) -> bool:
 
 
 def _adaptive_max_pool(tensor: torch.Tensor, output_size: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Adaptive pooling whose windows all have the same size, as ordinary pooling. torch decomposes it itself from 2.10 or later on."""
+    """Adaptive pooling whose windows all have the same size, as ordinary pooling; the others have an ONNX function."""
     sizes: Sequence[Any] = tensor.shape[-len(output_size) :]
     stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
-    if any(wanted == 0 or size == 0 or size % wanted for size, wanted in zip(sizes, output_size, strict=True)):
+    pairs = list(zip(sizes, output_size, strict=True))
+    if any(not isinstance(size, int) and wanted != 1 for size, wanted in pairs) or any(size == 0 or wanted == 0 for size, wanted in pairs):
+        return stays
+    if any(size % wanted for size, wanted in pairs):
         return stays
     if all(wanted == 1 for wanted in output_size):
         lowered = torch.argmax(tensor.flatten(-len(output_size)), -1)
@@ -127,6 +144,31 @@ def _adaptive_max_pool(tensor: torch.Tensor, output_size: Sequence[int]) -> tupl
     pool = _aten.max_pool2d_with_indices if len(output_size) == 2 else _aten.max_pool3d_with_indices  # noqa: PLR2004 - dimensions
     pooled: tuple[torch.Tensor, torch.Tensor] = pool(tensor, [size // wanted for size, wanted in zip(sizes, output_size, strict=True)])
     return pooled
+
+
+def _native_dropout(tensor: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: FBT001 - the schema
+    """Dropout that drops nothing."""
+    if train is not False:
+        stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
+        return stays
+    del p
+    return tensor.clone(), torch.ones_like(tensor, dtype=torch.bool)
+
+
+def _rrelu(  # noqa: PLR0913, PLR0917 - the operator's schema
+    tensor: torch.Tensor,
+    noise: torch.Tensor,
+    lower: float = 0.125,
+    upper: float = 1 / 3,
+    training: bool = False,  # noqa: FBT001, FBT002 - same
+    generator: Any = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`rrelu` in eval mode: a leaky ReLU with the mean of both slopes."""
+    if training:
+        stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
+        return stays
+    del generator
+    return _aten.leaky_relu.default(tensor, (lower + upper) / 2), noise.clone()
 
 
 def _convolution(tensor: torch.Tensor, *arguments: Any) -> torch.Tensor:
@@ -148,8 +190,22 @@ def _trilinear(  # noqa: PLR0913, PLR0917 - the operator's schema
     """The form in which `nn.Bilinear` calls it: [row, in1] x [out, in1, in2] x [row, in2] -> [row, out], as two products."""
     del unroll_dim  # the order in which PyTorch adds
     if [list(dims) for dims in (expand1, expand2, expand3, sumdim)] != [[1, 3], [0], [1, 2], [2, 3]]:
-        stays: torch.Tensor = _STAYS
-        return stays
+        return _summed_product((first, weight, second), (expand1, expand2, expand3), sumdim)
     out, in1, in2 = weight.shape
     product = torch.matmul(first, weight.permute(1, 0, 2).reshape(in1, out * in2)).reshape(-1, out, in2)
     return torch.matmul(product, second.unsqueeze(-1)).squeeze(-1)
+
+
+def _summed_product(tensors: Sequence[torch.Tensor], expanded: Sequence[Sequence[int]], summed: Sequence[int]) -> torch.Tensor:
+    """The other forms, which are gradients of the first: a sum of products, contracted two tensors at a time.
+
+    Args:
+        tensors: Three.
+        expanded: Per tensor, the dimensions of the product that it lacks.
+        summed: The dimensions of the product that are added up.
+    """
+    rank = tensors[0].dim() + len(expanded[0])
+    letters = "abcdefghijklmnop"[:rank]
+    names = ["".join(letter for place, letter in enumerate(letters) if place not in lacking) for lacking in expanded]
+    kept = "".join(letter for place, letter in enumerate(letters) if place not in summed)
+    return torch.einsum(f"{','.join(names)}->{kept}", *tensors)

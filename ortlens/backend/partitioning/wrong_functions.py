@@ -36,6 +36,8 @@ def invented_outputs() -> dict[Any, frozenset[int]]:
     """
     bag, attention_extras = frozenset({1, 2, 3}), frozenset(range(1, 9))
     return {
+        _aten.adaptive_max_pool2d.default: frozenset({1}),
+        _aten.adaptive_max_pool3d.default: frozenset({1}),
         _aten.embedding_bag.default: bag,
         _aten.embedding_bag.padding_idx: bag,
         _aten._embedding_bag.default: bag,  # noqa: SLF001 - an operator's name, here and below

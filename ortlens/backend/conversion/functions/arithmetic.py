@@ -75,7 +75,7 @@ def _below_zero(x: Any) -> Any:
     op = basics.opset()
     zero = op.CastLike(op.Constant(value_float=0.0), x)
     one = op.CastLike(op.Constant(value_float=1.0), x)
-    return op.Or(op.Less(x, zero), op.And(op.Equal(x, zero), op.Less(op.Div(one, x), zero)))
+    return op.Or(op.Less(x, zero), op.Less(op.Div(one, x), zero))  # the quotient is -inf for -0.0, and -0.0 for -inf
 
 
 def atan2(y: Any, x: Any) -> Any:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ortlens.backend.adaptive_windows import MOST_WINDOWS, windows_of
 from ortlens.backend.conversion.functions import basics
+from ortlens.backend.conversion.functions.reductions import amax
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -101,6 +103,29 @@ def _average_pool_of(target: Any, dims: int) -> Callable[..., Any]:
     return average_pool
 
 
+def adaptive_max_pool(x: Any, output_size: Sequence[Any]) -> tuple[Any, Any]:
+    """`aten.adaptive_max_pool2d` and `3d`: each window is cut out, along one dimension after the other.
+
+    A graph that reads the indices keeps the operator in PyTorch, because finding them takes eight times as long.
+    """
+    op, sizes = basics.opset(), list(x.shape)
+    if not all(isinstance(size, int) and size for size in [*sizes, *output_size]) or sum(output_size) > MOST_WINDOWS:
+        raise NotImplementedError("needs known sizes and few windows")
+    for place, wanted in enumerate(output_size):
+        axis = len(sizes) - len(output_size) + place
+        parts = []
+        for start, end in windows_of(sizes[axis], wanted):
+            bounds = (op.Constant(value_ints=[bound]) for bound in (start, end, axis))
+            part = op.Slice(x, *bounds)
+            part.dtype, part.shape = x.dtype, type(x.shape)([*sizes[:axis], end - start, *sizes[axis + 1 :]])
+            parts.append(amax(part, (axis,), keepdim=True))
+        sizes[axis] = wanted
+        joined = op.Concat(*parts, axis=axis)
+        joined.dtype, joined.shape = x.dtype, type(x.shape)(sizes)
+        x = joined
+    return x, op.Constant(value_int=0)
+
+
 def _window(dims: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any) -> dict[str, Any]:
     """The arguments that describe a window, with one number per dimension."""
     return {
@@ -126,6 +151,8 @@ def _places(x: Any, dims: int) -> Any:
 
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    _aten.adaptive_max_pool2d.default: adaptive_max_pool,
+    _aten.adaptive_max_pool3d.default: adaptive_max_pool,
     _aten.avg_pool1d.default: _average_pool_of(_aten.avg_pool1d.default, 1),
     _aten.avg_pool2d.default: _average_pool_of(_aten.avg_pool2d.default, 2),
     _aten.avg_pool3d.default: _average_pool_of(_aten.avg_pool3d.default, 3),

@@ -13,6 +13,7 @@ from torch import nn
 
 import ortlens
 from ortlens.backend.lowering import decompositions
+from tests.opinfo.extremes import differing
 from tests.unit.backend.graphs import aten, traced
 
 if TYPE_CHECKING:
@@ -72,6 +73,18 @@ def test_only_a_division_of_whole_numbers_is_converted(x: torch.Tensor, y: Any, 
 def test_an_adaptive_pool_with_uneven_windows_stays(wanted: tuple[int, int], *, stays: bool) -> None:
     made = targets(lambda x: aten.adaptive_max_pool2d(x, wanted), torch.ones(1, 2, 8, 8))
     assert ("aten.adaptive_max_pool2d.default" in made) is stays
+
+
+def test_dropout_and_rrelu_in_eval_mode_draw_no_numbers() -> None:
+    cases: dict[str, Any] = {
+        "native_dropout": lambda x: torch.native_dropout(x, 0.5, train=False),
+        "rrelu": lambda x: torch.nn.functional.rrelu(x, 0.1, 0.3),
+        "rrelu of a module": nn.RReLU().eval(),
+    }
+    for grad in (False, True):
+        found, capture = differing(cases, torch.tensor([1.0, -1.0, 0.0, -0.0, torch.inf, -torch.inf, torch.nan]), backward=grad)
+        assert found == {}
+        assert not capture.fallbacks
 
 
 def test_attention_lies_in_memory_as_the_fused_operator_leaves_it() -> None:

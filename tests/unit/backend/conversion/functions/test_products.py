@@ -38,6 +38,7 @@ def cases() -> dict[str, Any]:
         "dot of nothing": lambda c, a, b: torch.dot(a[0, 0, :0], b[0, :0, 0]) + c[0, 0, 0],
         "power 0": lambda c, a, b: torch.linalg.matrix_power(a[:, :, :4] @ b[:, :4, :4], 0) + c[..., :4],
         "bilinear": lambda c, a, b: F.bilinear(a, c, b[:, :, None, :].expand(2, 5, 5, 6)[0]),
+        "bilinear of rows": lambda c, a, b: F.bilinear(a[0], c[0], b[:, :, None, :].expand(2, 5, 5, 6)[0], c[0, 0, :5]),
         "einsum of a diagonal": lambda c, a, b: torch.einsum("bii->bi", c[..., :4]) + a[:, :, 0] + b[:, :4, 0],
     }
 
@@ -53,6 +54,13 @@ def test_as_pytorch(*, dynamic: bool, dtype: torch.dtype) -> None:
 def test_gradients() -> None:
     finite = {name: case for name, case in cases().items() if "nan" not in name}
     assert differing(finite, C, A, B, grad=True)[0] == {}
+
+
+def test_gradients_of_bilinear_layers_run_whole() -> None:
+    cases = {"bilinear": lambda c, a, b: F.bilinear(a, c, b[:, :, None, :].expand(2, 5, 5, 6)[0])}
+    found, capture = differing(cases, C, A, B, grad=True)
+    assert found == {}
+    assert not left(capture)
 
 
 def test_factors_of_float64_are_not_rounded() -> None:
