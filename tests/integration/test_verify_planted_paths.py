@@ -12,6 +12,7 @@ from onnxscript import opset18
 from torch.nn import functional
 
 import ortlens
+from ortlens.backend.api import OrtBackend
 from ortlens.backend.runtime import call as call_module
 from ortlens.backend.runtime.session_config import SessionConfig
 from tests.integration.planting import (
@@ -56,6 +57,17 @@ def binding(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[pytest.
         patch.setattr(writer, "_bind_input", bind)
 
     return plant
+
+
+def detached(patch: pytest.MonkeyPatch) -> None:
+    """Results do not take part in differentiation."""
+    plain: Any = OrtBackend.__call__
+
+    def compiled(self: object, *args: object, **settings: object) -> Callable[..., Any]:
+        run = plain(self, *args, **settings)
+        return lambda *values: [made.detach() for made in run(*values)]
+
+    patch.setattr(OrtBackend, "__call__", compiled)
 
 
 def dense(value: torch.Tensor) -> torch.Tensor:
@@ -265,6 +277,14 @@ def looped(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def rotated(x: torch.Tensor) -> torch.Tensor:
+    return torch.complex(x.exp(), x.sin())  # the line
+
+
+def huge(x: torch.Tensor) -> torch.Tensor:
+    return x.abs()  # the line
+
+
 def wave(x: torch.Tensor) -> torch.Tensor:
     return x.sin()  # the line
 
@@ -291,6 +311,10 @@ def through_float(x: Value) -> Value:
 
 def off_by_two_percent(x: Value) -> Value:
     return op.Mul(op.Sin(x), op.CastLike(op.Constant(value_float=1.02), x))
+
+
+def one_more(x: Value) -> Value:
+    return op.Add(op.Abs(x), op.Constant(value_ints=[1]))
 
 
 def doubled_from_ten(x: Value) -> Value:
@@ -410,6 +434,24 @@ PATHS: dict[str, Planted] = {
     "precision: float16 off by two percent": Planted(
         function=wave,
         args=lambda: (torch.rand(8).half(),),
+        options=functions({_aten.sin.default: off_by_two_percent}),
+        wrong={"result": ""},
+        says=INSIDE,
+        inside=VALUE,
+        because=FUNCTION,
+    ),
+    "precision: integers that no float64 holds": Planted(
+        function=huge,
+        args=lambda: (torch.tensor([2**60, -(2**61)]),),
+        options=functions({_aten.abs.default: one_more}),
+        wrong={"result": ""},
+        says=INSIDE,
+        inside=VALUE,
+        because=FUNCTION,
+    ),
+    "precision: imaginary part": Planted(
+        function=rotated,
+        args=lambda: (torch.rand(8),),
         options=functions({_aten.sin.default: off_by_two_percent}),
         wrong={"result": ""},
         says=INSIDE,
@@ -570,6 +612,20 @@ PATHS: dict[str, Planted] = {
         says=INSIDE,
         inside=VALUE,
         because=FUNCTION,
+    ),
+    "gradient: zero": Planted(
+        function=wave,
+        args=lambda: (needing_grad(4),),
+        plant=returning(lambda outputs: [outputs[0] * 0] if len(outputs) == 1 else outputs),
+        wrong={"gradient of x": ""},
+        says=BOUNDARY,
+    ),
+    "gradient: cut off": Planted(
+        function=wave,
+        args=lambda: (needing_grad(4),),
+        plant=detached,
+        wrong={"result": "requires_grad is False, PyTorch's is True", "gradient of x": "computed by PyTorch only"},
+        says=LOWERING,
     ),
     "gradient: exchanged": Planted(
         function=multiplied,

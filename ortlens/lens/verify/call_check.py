@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ortlens.lens.verify.compare_values import Tolerances
 
 _UNKNOWN = Missing("not asked for")
+_GIVEN = {"result": "returned", "gradient": "computed"}
 _OTHER_NUMBERS = "the generator is in another state after the call: other random numbers were drawn"
 
 
@@ -159,7 +160,7 @@ def _said(error: Exception | None) -> str:
 def _one_sided(verdict: Verdict, ours: Part | None, theirs: Part | None) -> None:
     """Something that only one of the calls gave; a tensor that was written to on one side only is compared as it is."""
     part = theirs if ours is None else ours
-    kind = "returned" if part is None or part.kind == "result" else "written"
+    kind = _GIVEN.get("result" if part is None else part.kind, "written")
     verdict.ok = False
     if part is not None and part.kind == "random":
         verdict.note = _OTHER_NUMBERS

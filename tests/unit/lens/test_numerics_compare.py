@@ -161,3 +161,23 @@ def test_what_has_no_run_in_double_precision_says_so() -> None:
     assert "bits" in call_in_double(bits, lambda _: torch.ones(2)).reason
     wrong = graph.call_function(torch.ops.aten.index_select.default, (x, 0, x))
     assert "does not run in double precision" in call_in_double(wrong, lambda _: torch.ones(2, dtype=torch.float64)).reason
+
+
+def test_large_integers_are_not_excused_by_doubles_that_cannot_tell_them_apart() -> None:
+    eager = torch.tensor([2**60, 7])
+    verdict = verdict_on(eager + torch.tensor([1, 0]), eager, eager)
+    assert verdict.ok is False
+    assert verdict.comparison is not None
+    assert verdict.comparison.max_abs == 1
+    assert verdict_on(torch.tensor([4]), torch.tensor([3]), torch.tensor([4])).ok is True, "the float64 run decides as ONNX Runtime did"
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_both_parts_of_complex_numbers_are_compared(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    eager = torch.randn(50, dtype=dtype)
+    double = eager.to(torch.complex128)
+    assert verdict_on(eager * (1 + torch.finfo(dtype).eps), eager, double).ok is True
+    assert verdict_on(eager + 0.1j, eager, double).ok is False
+    assert verdict_on(eager.conj(), eager, double).ok is False
+    assert verdict_on(eager.conj().clone().conj(), eager, double).ok is True
