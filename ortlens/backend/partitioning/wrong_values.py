@@ -56,14 +56,6 @@ def _index(node: torch.fx.Node) -> str | None:
     return "takes another of equal elements, and this graph reads its index" if read else None
 
 
-def _integers(reason: str) -> Callable[[torch.fx.Node], str | None]:
-    def check(node: torch.fx.Node) -> str | None:
-        result = _tensor(node)
-        return None if result is None or result.is_floating_point() else reason
-
-    return check
-
-
 @functools.cache
 def _checks() -> dict[Any, Callable[[torch.fx.Node], str | None]]:
     return {
@@ -79,7 +71,5 @@ def _checks() -> dict[Any, Callable[[torch.fx.Node], str | None]]:
         _aten.sort.default: _double,
         _aten.sort.stable: _double,
         _aten.topk.default: _double,
-        _aten.prod.default: _integers("multiplies integers as floats, and does not wrap"),
-        _aten.prod.dim_int: _integers("multiplies integers as floats, and does not wrap"),
         _aten.logcumsumexp.default: _always("overflows, or loses what is small beside the largest"),
     }

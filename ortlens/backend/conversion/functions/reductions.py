@@ -247,9 +247,30 @@ def _left_over(x: Any, axes: Sequence[int] | None, correction: Any) -> Any:
 
 
 def prod(x: Any, dim: int | None = None, keepdim: bool = False, dtype: int = -1) -> Any:  # noqa: FBT001, FBT002 - the schema
-    """`aten.prod` over a dimension."""
-    x = _cast(x, dtype)
+    """`aten.prod` over a dimension; products of integers wrap."""
+    x = _cast(x, dtype if dtype != -1 or basics.is_float(x) else basics.INT64)
+    if not basics.is_float(x) and len(x.shape):
+        return _integer_product(x, dim, keepdim=keepdim)
     return _reduce("ReduceProd", x, _axes(x, dim), keepdim=keepdim) if len(x.shape) else basics.opset().Identity(x)
+
+
+def _integer_product(x: Any, dim: int | None, *, keepdim: bool) -> Any:
+    """Multiply halves by each other until one element is left: ReduceProd multiplies integers as floats."""
+    op, rank, sizes = basics.opset(), len(x.shape), list(x.shape)
+    if not all(isinstance(size, int) for size in sizes):
+        raise NotImplementedError("multiplies a number of integers that is known at run time only")
+    if 0 in sizes:
+        return basics.filled(x, 1, _axes(x, dim), keepdim=keepdim)
+    axis, left = (0, math.prod(sizes)) if dim is None else (dim % rank, sizes[dim])
+    rest = op.Reshape(x, op.Constant(value_ints=[-1])) if dim is None else x
+    while left > 1:
+        half = left // 2
+        bounds = [op.Constant(value_ints=[bound]) for bound in (0, half, 2 * half, left)]
+        along = op.Constant(value_ints=[axis])
+        product = op.Mul(op.Slice(rest, bounds[0], bounds[1], along), op.Slice(rest, bounds[1], bounds[2], along))
+        rest = product if left % 2 == 0 else op.Concat(product, op.Slice(rest, bounds[2], bounds[3], along), axis=axis)
+        left -= half
+    return op.Identity(rest) if keepdim and dim is not None else op.Squeeze(rest, op.Constant(value_ints=[axis]))
 
 
 def prod_all(x: Any, dtype: int = -1) -> Any:

@@ -1,4 +1,4 @@
-"""Running sums."""
+"""Running sums and products."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _aten = torch.ops.aten
+_MOST_PRODUCTS = 32
+_PRODUCT_TYPES = {basics.FLOAT: basics.DOUBLE, basics.FLOAT16: basics.FLOAT, basics.BFLOAT16: basics.FLOAT}
+"""Element type -> the type in which PyTorch multiplies."""
 
 
 def cumsum(x: Any, dim: int, dtype: int = -1) -> Any:
@@ -27,5 +30,30 @@ def cumsum(x: Any, dim: int, dtype: int = -1) -> Any:
     return op.CumSum(added, axis)
 
 
-FUNCTIONS: dict[Any, Callable[..., Any]] = {_aten.cumsum.default: cumsum}
+def cumprod(x: Any, dim: int, dtype: int = -1) -> Any:
+    """`aten.cumprod` of few elements: one product after the other, because products of parts may overflow where these do not.
+
+    PyTorch multiplies float32 in float64, and 16-bit floats in float32.
+    """
+    op, rank = basics.opset(), len(x.shape)
+    wanted = dtype if dtype != -1 else int(x.dtype) if basics.is_float(x) else basics.INT64
+    whole = op.Cast(x, to=wanted)
+    if not rank or 0 in list(x.shape):
+        return whole
+    size = x.shape[dim]
+    if not isinstance(size, int) or size > _MOST_PRODUCTS:
+        raise NotImplementedError(f"multiplies more than {_MOST_PRODUCTS} elements, or a number of them that is known at run time only")
+    wide = _PRODUCT_TYPES.get(wanted)
+    factors = op.Cast(whole, to=wide) if wide is not None else whole
+    axis = op.Constant(value_ints=[dim % rank])
+    product, products = None, []
+    for place in range(size):
+        factor = op.Slice(factors, op.Constant(value_ints=[place]), op.Constant(value_ints=[place + 1]), axis)
+        product = factor if product is None else op.Mul(product, factor)
+        products.append(product)
+    made = op.Concat(*products, axis=dim)
+    return op.Cast(made, to=wanted) if wide is not None else made
+
+
+FUNCTIONS: dict[Any, Callable[..., Any]] = {_aten.cumprod.default: cumprod, _aten.cumsum.default: cumsum}
 """Op overload -> function."""
