@@ -54,9 +54,10 @@ def examine() -> tuple[Check, ...]:
     """Check this Python and everything that ortlens depends on.
 
     Returns:
-        The checks, in reading order: Python and machine, packages, backends, ONNX Runtime's providers, features.
+        The checks, in reading order: Python and machine, packages, backends, ONNX Runtime's providers and
+        faults, features.
     """
-    return (_python(), _machine(), *_packages(), _distributions(), _backends(), _providers(), _threads(), *_features())
+    return (_python(), _machine(), *_packages(), _distributions(), _backends(), _providers(), *_faults(), _threads(), *_features())
 
 
 def is_ready(checks: tuple[Check, ...]) -> bool:
@@ -128,6 +129,27 @@ def _providers() -> Check:
         advice = "pip install --force-reinstall onnxruntime"
         return Check(name="ORT providers", status="error", found=f"onnxruntime does not import: {err}", advice=advice)
     return Check(name="ORT providers", status="ok", found=", ".join(names))
+
+
+def _faults() -> Iterator[Check]:
+    try:
+        import onnxruntime
+
+        from ortlens.backend.faults import register
+    except Exception:  # noqa: BLE001 - as above, where it is reported
+        return
+    version = onnxruntime.__version__
+    known = register.faults_of(version)
+    unavoided = [fault for fault in known if not fault.room]
+    found = f"{len(known)} known wrong results of onnxruntime {version}, {len(known) - len(unavoided)} avoided"
+    if not register.is_measured(version):
+        found += f"; they were looked for in {register.MEASURED[0]} to {register.MEASURED[-1]}"
+    if not unavoided:
+        yield Check(name="ORT faults", status="info", found=found)
+        return
+    named = "; ".join(f"{fault.culprit}: {fault.form}" for fault in unavoided)
+    advice = "use a version of onnxruntime without them (docs/faults.md), or check your model with lens.verify"
+    yield Check(name="ORT faults", status="warning", found=f"{found}. Not avoided: {named}", advice=advice)
 
 
 def _threads() -> Check:

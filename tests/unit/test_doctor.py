@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import os
 import sys
 from importlib import metadata
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ortlens import _versions, doctor
+from ortlens.backend.faults import register
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +53,29 @@ def test_a_package_out_of_range_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
     check = _check("torch")
     assert (check.status, check.found) == ("error", f"1.0 (supported: {_versions.SUPPORTED['torch']})")
     assert not doctor.is_ready(doctor.examine())
+
+
+def test_the_faults_of_the_installed_onnxruntime_are_counted() -> None:
+    import onnxruntime
+
+    check = _check("ORT faults")
+    assert (check.status, check.advice) == ("info", "")
+    known = len(register.faults_of(onnxruntime.__version__))
+    assert check.found.startswith(f"{known} known wrong results of onnxruntime {onnxruntime.__version__}, {known} avoided")
+
+
+def test_a_fault_that_nothing_avoids_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = dataclasses.replace(register.FAULTS[0], first="1.0.0", last=None, room="", form="it adds wrongly")
+    monkeypatch.setattr(register, "FAULTS", (fault, register.FAULTS[0]))
+    check = _check("ORT faults")
+    assert check.status == "warning"
+    assert f"Not avoided: {fault.culprit}: it adds wrongly" in check.found
+    assert "lens.verify" in check.advice
+
+
+def test_a_version_in_which_nothing_was_looked_for_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxruntime.__version__", "1.99.0")
+    assert f"looked for in {register.MEASURED[0]} to {register.MEASURED[-1]}" in _check("ORT faults").found
 
 
 def test_an_old_python_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

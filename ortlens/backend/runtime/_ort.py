@@ -74,10 +74,13 @@ def value_over(tensor: torch.Tensor) -> onnxruntime.OrtValue:
     """
     import torch
 
-    is_bool = tensor.dtype is torch.bool  # DLPack of either side passes bools as bytes unless asked otherwise
     to_dlpack = torch.to_dlpack  # type: ignore[attr-defined]  # exported, but not in torch's annotations
-    capsule = to_dlpack(tensor.view(torch.uint8) if is_bool else tensor)
-    return onnxruntime.OrtValue(_native.OrtValue.from_dlpack(capsule, is_bool))
+    is_bool = tensor.dtype is torch.bool  # DLPack of either side passes bools as bytes unless asked otherwise
+    try:
+        value = _native.OrtValue.from_dlpack(to_dlpack(tensor.view(torch.uint8) if is_bool else tensor), is_bool)
+    except TypeError:  # from version 1.32 on, it takes one argument, and reads bools as such
+        value = _native.OrtValue.from_dlpack(to_dlpack(tensor))
+    return onnxruntime.OrtValue(value)
 
 
 def tensor_over(value: Any, dtype: torch.dtype) -> torch.Tensor:

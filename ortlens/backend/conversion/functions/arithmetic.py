@@ -137,6 +137,12 @@ def angle(x: Any) -> Any:
     return op.Where(op.IsNaN(x), x, op.Where(op.Less(x, zero), basics.number(x, torch.pi), zero))
 
 
+def erf(x: Any) -> Any:
+    """`aten.erf`; of NaN, ONNX Runtime's operator is 1 below version 1.27."""
+    op = basics.opset()
+    return op.Where(op.IsNaN(x), x, op.Erf(x)) if basics.is_float(x) else basics.registered(_aten.erf.default)(x)
+
+
 def _times(factor: float) -> Callable[..., Any]:
     @basics.in_float32
     def times(x: Any) -> Any:
@@ -190,6 +196,8 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     _aten.atan2.default: atan2,
     _aten.copysign.Scalar: copysign,
     _aten.copysign.Tensor: copysign,
+    _aten.erf.default: erf,
+    _aten.special_erf.default: erf,
     _aten.heaviside.default: heaviside,
     _aten.hypot.default: hypot,
     _aten.angle.default: angle,

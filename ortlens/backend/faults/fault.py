@@ -1,0 +1,133 @@
+"""One fault of ONNX Runtime: when it happens, in which versions, how it is avoided, and a model that shows it.
+
+Running the model takes numpy, onnx and onnxruntime only, so that any version of ONNX Runtime can be measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import onnx
+
+Outcome: TypeAlias = Literal["wrong", "right", "refused"]
+"""What a version makes of a fault's model; `refused` when it raises."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        name: Unique.
+        culprit: The optimizer of ONNX Runtime, as `disabled_optimizers` names it, or the ONNX operator whose kernel is wrong.
+        kind: What the culprit is.
+        form: When it happens.
+        first: The oldest supported version in which it was seen.
+        last: The newest one; None if the newest measured version has it, too.
+        room: The file below `ortlens/backend` that avoids it; empty if nothing does.
+        avoided: How it is avoided.
+        graph: The graph of a model that shows it, in ONNX's text format.
+        inputs: The inputs of the model, by name.
+        expected: The right outputs, in order.
+        rtol: Relative error that is allowed per element; 0 compares exactly, NaN with NaN.
+        opset: Of the model.
+        relatives: Optimizers that do the same as the culprit, in other versions or when it is disabled.
+    """
+
+    name: str
+    culprit: str
+    kind: Literal["rewrite", "kernel"]
+    form: str
+    first: str
+    last: str | None
+    room: str
+    avoided: str
+    graph: str
+    inputs: Mapping[str, np.ndarray[Any, Any]]
+    expected: Callable[[], Sequence[np.ndarray[Any, Any]]]
+    rtol: float = 0.0
+    opset: int = 18
+    relatives: tuple[str, ...] = ()
+
+    def covers(self, version: str) -> bool:
+        """Whether a version of ONNX Runtime is in the range in which the fault was seen.
+
+        Args:
+            version: Such as `1.31.1`. Versions newer than all that were measured count as the newest one.
+        """
+        number = version_number(version)
+        return version_number(self.first) <= number and (self.last is None or number <= version_number(self.last))
+
+    def text(self) -> str:
+        """The model in ONNX's text format, for `onnx.parser.parse_model`."""
+        return f'<ir_version: 9, opset_import: ["" : {self.opset}]>\n{self.graph}'
+
+    def model(self) -> onnx.ModelProto:
+        """The model."""
+        from onnx import parser
+
+        return parser.parse_model(self.text())
+
+    def answer(self, *, without: Sequence[str] = ()) -> list[np.ndarray[Any, Any]]:
+        """Run the model in the onnxruntime that is installed.
+
+        Args:
+            without: Optimizers to disable.
+
+        Returns:
+            The outputs.
+        """
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        session = onnxruntime.InferenceSession(
+            self.model().SerializeToString(),
+            options,
+            providers=["CPUExecutionProvider"],
+            enable_fallback=0,
+            disabled_optimizers=list(without),
+        )
+        found: list[np.ndarray[Any, Any]] = session.run(None, dict(self.inputs))
+        return found
+
+    def outcome(self, *, without: Sequence[str] = ()) -> Outcome:
+        """What the onnxruntime that is installed makes of the model.
+
+        Args:
+            without: Optimizers to disable.
+        """
+        try:
+            found = self.answer(without=without)
+        except Exception:  # noqa: BLE001 - a version may raise whatever it likes; that is an outcome
+            return "refused"
+        pairs = zip(found, self.expected(), strict=True)
+        return "right" if all(self._agree(got, want) for got, want in pairs) else "wrong"
+
+    def _agree(self, got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> bool:
+        if got.shape != want.shape or got.dtype != want.dtype:
+            return False
+        return np.allclose(got, want, rtol=self.rtol, atol=0, equal_nan=True) if self.rtol else _equal(got, want)
+
+
+def _equal(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> bool:
+    return np.array_equal(got, want, equal_nan=got.dtype.kind == "f")
+
+
+def version_number(version: str) -> tuple[int, ...]:
+    """The release of a version, without what builds add to it.
+
+    Args:
+        version: Such as `1.31.1` or `1.32.0.dev20261101`.
+
+    Returns:
+        Its first three numbers.
+    """
+    parts = version.split("+", maxsplit=1)[0].split(".")[:3]
+    return tuple(int(part) if part.isdigit() else 0 for part in parts)

@@ -1,0 +1,104 @@
+"""Hold the register of faults against onnxruntime: `python -m tests.faults`, with numpy, onnx and onnxruntime alone.
+
+`--versions [VERSION ...]` installs other versions below `build/faults` and measures them, by default all in which the ranges were measured.
+`--page` writes docs/faults.md, and `--issue NAME` prints an issue about one fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from ortlens.backend.faults.register import FAULTS, MEASURED
+from tests.faults.page import issue, page
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "build" / "faults"
+
+
+def complaints(version: str, outcomes: dict[str, str]) -> list[str]:
+    """Where the register and a version of onnxruntime differ.
+
+    Args:
+        version: The version.
+        outcomes: Fault -> what the version makes of its model.
+
+    Returns:
+        A sentence per difference.
+    """
+    found = []
+    for fault in FAULTS:
+        expected, outcome = "wrong" if fault.covers(version) else "right", outcomes[fault.name]
+        if outcome != expected:
+            advice = "set its `last` to an older version" if expected == "wrong" else "widen its range"
+            found.append(f"{fault.name}: {outcome} in onnxruntime {version}, the register says {expected}; {advice}")
+    return found
+
+
+def measured() -> tuple[str, dict[str, str]]:
+    """The version of the installed onnxruntime, and what it makes of every fault."""
+    import onnxruntime
+
+    with np.errstate(all="ignore"):
+        return onnxruntime.__version__, {fault.name: fault.outcome() for fault in FAULTS}
+
+
+def measured_in(version: str) -> tuple[str, dict[str, str]]:
+    """The same for another version, which is installed below `build/faults` if it is not there."""
+    target = FOLDER / version
+    if not target.exists():
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps", "--only-binary=:all:"]
+        subprocess.run([*pip, "--target", str(target), f"onnxruntime=={version}"], check=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(target), str(ROOT)])}
+    child = [sys.executable, "-m", "tests.faults", "--json"]
+    said = subprocess.run(child, env=environment, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    found, outcomes = json.loads(said.splitlines()[-1])
+    return str(found), dict(outcomes)
+
+
+def main() -> int:
+    """Do what the arguments say; 1 when the register and a version differ."""
+    parser = argparse.ArgumentParser(description=__doc__, prog="python -m tests.faults")
+    parser.add_argument("--versions", nargs="*")
+    parser.add_argument("--page", action="store_true")
+    parser.add_argument("--issue", choices=[fault.name for fault in FAULTS])
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    if given.page:
+        (ROOT / "docs" / "faults.md").write_text(page(pinned_version()), encoding="utf-8")
+        return 0
+    if given.issue:
+        from ortlens.lens.repro.issue import versions
+
+        (fault,) = (fault for fault in FAULTS if fault.name == given.issue)
+        sys.stdout.write(issue(fault, {name: version for name, version in versions().items() if not name.startswith("torch")}))
+        return 0
+    if given.json:
+        sys.stdout.write(json.dumps(measured()) + "\n")
+        return 0
+    return _report([measured()] if given.versions is None else [measured_in(version) for version in given.versions or MEASURED])
+
+
+def pinned_version() -> str:
+    """The version of onnxruntime that `constraints.txt` pins."""
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return next(pin.split("==")[1].split(" ")[0] for pin in pins if pin.startswith("onnxruntime=="))
+
+
+def _report(results: list[tuple[str, dict[str, str]]]) -> int:
+    for version, outcomes in results:
+        wrong = sum(outcome == "wrong" for outcome in outcomes.values())
+        sys.stdout.write(f"onnxruntime {version}: {wrong} of {len(FAULTS)} faults\n")
+    found = [complaint for version, outcomes in results for complaint in complaints(version, outcomes)]
+    sys.stdout.write("".join(f"{complaint}\n" for complaint in found))
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""The page of the documentation that lists the register, and the text of an issue about one of its faults."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ortlens.backend.faults.register import FAULTS, MEASURED, faults_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ortlens.backend.faults.fault import Fault
+
+_HEAD = """# Faults of ONNX Runtime
+
+Some rewrites and kernels of ONNX Runtime give wrong results. ortlens avoids them: it disables a rewrite, writes an operator in another
+way, or leaves it to PyTorch. This page lists the known ones. `ortlens doctor` counts those of the installed version, and names any that
+is not avoided. If you run ONNX models without ortlens, nothing avoids them.
+
+Each was looked for in onnxruntime {versions} on x86-64. "From" is the oldest
+and "to" the newest of these versions that has the fault; without a "to", the newest version that was measured has it, too. PyTorch's
+results count as right. The version that ortlens is tested with, {tested}, has {count} of the {all}.
+
+`python -m tests.faults` checks the list against the installed version, `make faults` against all versions.
+`python -m tests.faults --issue NAME` writes an issue with a script that shows a fault. `python -m tests.faults --page` writes this page.
+
+"""
+
+
+def page(tested: str) -> str:
+    """The page.
+
+    Args:
+        tested: The version of onnxruntime in `constraints.txt`.
+
+    Returns:
+        Markdown; it ends in a newline.
+    """
+    versions = f"{', '.join(MEASURED[:-1])}\nand {MEASURED[-1]}"
+    text = _HEAD.format(versions=versions, tested=tested, count=len(faults_of(tested)), all=len(FAULTS))
+    for kind, title in (("rewrite", "Rewrites"), ("kernel", "Kernels")):
+        text += f"## {title}\n\n| {kind} | name | when | from | to | how ortlens avoids it |\n|---|---|---|---|---|---|\n"
+        text += "".join(_row(fault) for fault in FAULTS if fault.kind == kind) + "\n"
+    return text.rstrip() + "\n"
+
+
+def _row(fault: Fault) -> str:
+    avoided = f"{fault.avoided} (`{fault.room}`)" if fault.room else "it does not"
+    return f"| {fault.culprit} | `{fault.name}` | {fault.form} | {fault.first} | {fault.last or ''} | {avoided} |\n"
+
+
+def issue(fault: Fault, versions: Mapping[str, str]) -> str:
+    """The text of an issue in Markdown, in the form that `lens.repro` writes.
+
+    Args:
+        fault: The fault.
+        versions: Package -> version, of the onnxruntime that is installed.
+
+    Returns:
+        The text; it ends in a newline.
+    """
+    expected, found = fault.expected(), _answer(fault)
+    counts = Counter(node.op_type for node in fault.model().graph.node)
+    lines = [f"# {fault.culprit}: {fault.form}", "", "## Versions", "", *(f"- {name} {version}" for name, version in versions.items()), ""]
+    lines += ["## To reproduce", "", "```python", script(fault), "```", "", f"## {fault.name}", ""]
+    lines += [f"Expected: {_shown(expected)}", "", f"Actual: {found}", ""]
+    if fault.kind == "rewrite":
+        disabled = [fault.culprit, *fault.relatives]
+        lines += [f"With `disabled_optimizers={disabled}`, the result is {fault.outcome(without=disabled)}.", ""]
+    seen = f"- Seen from onnxruntime {fault.first} to {fault.last or MEASURED[-1]}, CPUExecutionProvider"
+    return "\n".join([*lines, "Operators: " + ", ".join(f"`{name}` {count}" for name, count in counts.items()), "", seen, ""])
+
+
+def _answer(fault: Fault) -> str:
+    try:
+        return _shown(fault.answer())
+    except Exception as error:  # noqa: BLE001 - the message is the actual result
+        return f"{type(error).__name__}: {error}"
+
+
+def _shown(arrays: Sequence[np.ndarray]) -> str:
+    return ", ".join(f"`{np.array2string(array, threshold=12)}`" for array in arrays)
+
+
+def script(fault: Fault) -> str:
+    """A script that shows the fault with numpy, onnx and onnxruntime alone; long arrays are written as what they repeat."""
+    values = "\n".join(f"    {name!r}: {_written(array)}," for name, array in fault.inputs.items())
+    return f'''import numpy as np
+import onnx.parser
+import onnxruntime
+
+model = onnx.parser.parse_model("""{fault.text()}""")
+inputs = {{
+{values}
+}}
+session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+print(session.run(None, inputs))'''
+
+
+def _written(array: np.ndarray) -> str:
+    made = f"np.{array.dtype.name}"
+    if array.size > 64 or not array.size:
+        fill = array.flat[0] if array.size else 0
+        return f"np.full({array.shape}, {fill!s}, {made})"
+    return f"np.array({str(array.tolist()).replace('nan', 'np.nan').replace('inf', 'np.inf')}, {made})"

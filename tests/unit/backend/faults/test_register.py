@@ -1,0 +1,180 @@
+"""Every fault of the register is still there in the installed version of ONNX Runtime, and ortlens gives PyTorch's answer nonetheless."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch.nn import functional
+
+from ortlens.backend.faults.fault import version_number
+from ortlens.backend.faults.register import FAULTS, MEASURED, faults_of, is_measured
+from tests.faults.__main__ import complaints, pinned_version
+from tests.faults.page import page, script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+ROOT = Path(__file__).resolve().parents[4]
+HERE = onnxruntime.__version__
+BY_NAME = {fault.name: fault for fault in FAULTS}
+
+
+class Normalised(torch.nn.Module):
+    """A product without bias, and a batch normalisation of what a function makes of it."""
+
+    def __init__(self, moved: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.arange(1.0, 9.0).reshape(4, 2))
+        self.norm = torch.nn.BatchNorm1d(2)
+        with torch.no_grad():
+            self.norm.weight.copy_(torch.tensor([2.0, 3.0]))
+        self.moved = moved
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        normalised: torch.Tensor = self.norm(self.moved(x @ self.weight))
+        return normalised
+
+
+def _norm(x: torch.Tensor, eps: torch.Tensor) -> torch.Tensor:
+    away = x - x.mean(-1, keepdim=True)
+    return away / torch.sqrt((away**2).mean(-1, keepdim=True) + eps)
+
+
+PROGRAMS: dict[str, Callable[..., Any]] = {
+    "matrix_transposed_times_vector": lambda w, v: w.t() @ v,
+    "float64_product_scaled": lambda a, b: (a @ b) * 0.1,
+    "padded_before_max_pool": lambda x: functional.max_pool2d(functional.pad(x, (1, 1, 1, 1)), 2, stride=1),
+    "layer_norm_epsilon": _norm,
+    "rms_norm_epsilon": lambda x, eps: x / torch.sqrt((x**2).mean(-1, keepdim=True) + eps),
+    "product_transposed_before_batch_norm": Normalised(lambda product: product.t().contiguous()),
+    "product_folded_before_batch_norm": Normalised(lambda product: product.reshape(1, 2, 2)),
+    "max_of_int64": lambda x: torch.maximum(x, torch.zeros_like(x)),
+    "min_of_int64": lambda x: torch.minimum(x, torch.zeros_like(x)),
+    "relu_of_int64": torch.relu,
+    "clip_of_int64": lambda x: x.clamp(min=0),
+    "sign_of_int64": torch.sign,
+    "largest_of_int64": lambda x: x.amax(1),
+    "smallest_of_int64": lambda x: x.amin(1),
+    "sum_of_int64": lambda x: x.sum(1),
+    "product_of_int64": lambda x: x.prod(),
+    "power_of_int64": lambda x, e: x**e,
+    "fmod_of_int64": torch.fmod,
+    "clip_of_infinity": lambda x: x.clamp(min=0),
+    "largest_with_nan": lambda x: x.amax(),
+    "smallest_with_nan": lambda x: x.amin(),
+    "top_with_nan": lambda x: x.topk(4),
+    "place_of_nan": lambda x: (x.argmax(), x.argmin()),
+    "max_pool_of_nan": lambda x: functional.max_pool1d(x, 2, stride=1),
+    "scattered_extremes_with_nan": lambda x, i, u: x.scatter_reduce(0, i, u, "amax"),
+    "log_softmax_of_nan": lambda x: x.log_softmax(-1),
+    "log_sum_exp_of_minus_infinity": lambda x: x.logsumexp(-1),
+    "mean_of_nothing": lambda x: x.mean(0),
+    "gemm_over_nothing": lambda a, b, c: torch.addmm(c, a, b, beta=2),
+    "long_sum": lambda x: x.sum(0),
+    "long_mean": lambda x: x.mean(0),
+    "long_running_sum": lambda x: x.cumsum(0),
+    "sigmoid_below_minus_17": torch.sigmoid,
+    "sigmoid_of_float64": torch.sigmoid,
+    "elu_of_small_numbers": functional.elu,
+    "selu_of_small_numbers": functional.selu,
+    "long_range": lambda start, end, step: torch.arange(0, 4096, 0.1) + start + end * step,
+    "average_pool_past_the_end": lambda x: functional.avg_pool1d(x, 3, 2, ceil_mode=True),
+    "erf_of_nan": torch.erf,
+}
+"""The same in PyTorch, of the same inputs."""
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_the_register_says_what_the_installed_version_does(name: str) -> None:
+    with np.errstate(all="ignore"):
+        outcome = BY_NAME[name].outcome()
+    found = [line for line in complaints(HERE, dict.fromkeys(BY_NAME, outcome)) if line.startswith(f"{name}:")]
+    assert found == []  # a mended fault leaves the register by its `last`, so that no version is worked around for ever
+
+
+@pytest.mark.parametrize("name", [fault.name for fault in faults_of(HERE) if fault.kind == "rewrite"])
+def test_without_the_rewrite_the_result_is_right(name: str) -> None:
+    assert BY_NAME[name].outcome(without=[BY_NAME[name].culprit, *BY_NAME[name].relatives]) == "right"
+
+
+@pytest.mark.parametrize("sizes", ["static", "symbolic"])
+@pytest.mark.parametrize("name", BY_NAME)
+@torch.no_grad()
+def test_ortlens_gives_pytorchs_answer(name: str, sizes: str) -> None:
+    inputs = [torch.from_numpy(value.copy()) for value in BY_NAME[name].inputs.values()]
+    result = torch.compile(PROGRAMS[name], backend="ortlens", dynamic=sizes == "symbolic")(*inputs)
+    torch.testing.assert_close(result, PROGRAMS[name](*inputs), rtol=BY_NAME[name].rtol, atol=0, equal_nan=True)
+
+
+def test_every_fault_has_a_name_of_its_own_and_a_program() -> None:
+    assert len(BY_NAME) == len(FAULTS)
+    assert list(PROGRAMS) == list(BY_NAME)
+
+
+def test_the_places_that_avoid_a_fault_exist() -> None:
+    assert [fault.name for fault in FAULTS if fault.room and not (ROOT / "ortlens" / "backend" / fault.room).is_file()] == []
+    assert [fault.name for fault in FAULTS if bool(fault.room) != bool(fault.avoided)] == []
+
+
+def test_ranges_begin_and_end_at_measured_versions() -> None:
+    assert sorted(MEASURED, key=version_number) == list(MEASURED)
+    assert [fault.name for fault in FAULTS if {fault.first, fault.last or fault.first} - set(MEASURED)] == []
+    assert [fault.name for fault in FAULTS if not fault.covers(fault.first) or fault.covers("1.22.9")] == []
+    assert is_measured(HERE)
+
+
+def test_a_mended_fault_and_a_new_one_are_both_said() -> None:
+    current = {fault.name: "wrong" if fault.covers(HERE) else "right" for fault in FAULTS}
+    assert complaints(HERE, current) == []
+    mended = next(fault for fault in FAULTS if fault.covers(HERE))
+    (line,) = complaints(HERE, {**current, mended.name: "right"})
+    assert line == f"{mended.name}: right in onnxruntime {HERE}, the register says wrong; set its `last` to an older version"
+    other = next(fault for fault in FAULTS if not fault.covers("1.32.0"))
+    (line,) = complaints("1.32.0", {fault.name: "wrong" if fault.covers("1.32.0") or fault is other else "right" for fault in FAULTS})
+    assert line.startswith(f"{other.name}: wrong in onnxruntime 1.32.0, the register says right")
+
+
+def test_the_page_agrees_with_the_register() -> None:
+    """`python -m tests.faults --page` writes it."""
+    assert (ROOT / "docs" / "faults.md").read_text(encoding="utf-8") == page(pinned_version())
+
+
+@pytest.mark.parametrize("name", ["top_with_nan", "gemm_over_nothing", "long_mean", "float64_product_scaled"])
+def test_the_script_of_an_issue_gives_the_models_answer(name: str) -> None:
+    names: dict[str, Any] = {}
+    exec(compile(script(BY_NAME[name]).replace("print(", "found = ("), name, "exec"), names)  # noqa: S102 - the script is what is tested
+    for found, answer in zip(names["found"], BY_NAME[name].answer(), strict=True):
+        np.testing.assert_array_equal(found, answer)
+
+
+def test_the_register_runs_without_torch(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('the register may not need torch')", encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    run = subprocess.run([sys.executable, "-m", "tests.faults"], env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.stdout.startswith(f"onnxruntime {HERE}: {len(faults_of(HERE))} of {len(FAULTS)} faults"), run.stdout + run.stderr
+    assert run.returncode == 0
+
+
+def test_an_issue_names_versions_the_script_and_both_results() -> None:
+    run = [sys.executable, "-m", "tests.faults", "--issue", "product_folded_before_batch_norm"]
+    text = subprocess.run(run, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    headings = [line for line in text.splitlines() if line.startswith("#")]
+    assert [heading.split(":")[0] for heading in headings] == [
+        "# MatMul_BatchNormalization_Fusion",
+        "## Versions",
+        "## To reproduce",
+        "## product_folded_before_batch_norm",
+    ]
+    assert f"- onnxruntime {HERE}" in text
+    assert "Expected: " in text
+    assert "Actual: " in text

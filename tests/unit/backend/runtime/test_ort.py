@@ -1,0 +1,32 @@
+"""Values of ONNX Runtime over torch's memory, by both ways in which versions of onnxruntime make them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ortlens.backend.runtime import _ort
+
+TENSORS = (torch.tensor([True, False]), torch.arange(4.0), torch.ones(2, dtype=torch.bfloat16), torch.tensor(3), torch.zeros(0, 3))
+
+
+@pytest.mark.parametrize("tensor", TENSORS, ids=lambda tensor: str(tensor.dtype))
+def test_a_value_shares_memory_and_keeps_its_type(tensor: torch.Tensor) -> None:
+    value = _ort.value_over(tensor)
+    assert value.element_type() == {torch.bool: 9, torch.float32: 1, torch.bfloat16: 16, torch.int64: 7}[tensor.dtype]
+    back = _ort.tensor_over(value._ortvalue, tensor.dtype)
+    assert back.dtype is tensor.dtype
+    assert (back.data_ptr(), back.shape) == (tensor.data_ptr(), tensor.shape)
+
+
+def test_a_version_that_takes_one_argument_gets_the_tensor_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As onnxruntime 1.32 does, which reads the element type of bools from the capsule."""
+    given: list[object] = []
+
+    def from_dlpack(capsule: object) -> str:
+        given.append(capsule)
+        return "value"
+
+    monkeypatch.setattr(_ort._native.OrtValue, "from_dlpack", from_dlpack)
+    assert _ort.value_over(torch.tensor([True]))._ortvalue == "value"
+    assert torch.from_dlpack(given[0]).dtype is torch.bool  # type: ignore[attr-defined]  # exported, but not in torch's annotations
