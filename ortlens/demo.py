@@ -17,8 +17,8 @@ _CALLS = 10
 _TOLERANCE = 1e-4
 
 
-class RobustNorm(nn.Module):
-    """Normalise by the median, so that a few outlier channels do not move the rest. ONNX has no median."""
+class SpectralNorm(nn.Module):
+    """Divide by the largest singular value, so that no direction outweighs the others. ONNX has no singular values."""
 
     def __init__(self, width: int) -> None:
         """Make one gain per channel.
@@ -30,9 +30,10 @@ class RobustNorm(nn.Module):
         self.gain = nn.Parameter(torch.ones(width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Centre by the median, scale by the mean distance from it."""
-        centred = x - x.median(dim=-1, keepdim=True).values
-        return self.gain * centred / (centred.abs().mean(dim=-1, keepdim=True) + 1e-5)
+        """Centre every position, then scale each sequence by its largest singular value."""
+        centred = x - x.mean(dim=-1, keepdim=True)
+        largest = torch.linalg.svdvals(centred).amax(dim=-1)
+        return self.gain * centred / (largest[:, None, None] + 1e-5)
 
 
 class Attention(nn.Module):
@@ -70,7 +71,7 @@ class DemoModel(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(_VOCABULARY, width)
         self.attention = Attention(width, _HEADS)
-        self.norm = RobustNorm(width)
+        self.norm = SpectralNorm(width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
         self.head = nn.Linear(width, _VOCABULARY)
         self.limit = 1e4

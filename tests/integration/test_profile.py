@@ -129,7 +129,7 @@ def test_a_target_in_several_graphs_and_partitions() -> None:
     def target(x: torch.Tensor) -> torch.Tensor:
         y = torch.relu(x @ x)
         torch._dynamo.graph_break()
-        z = torch.median(y, dim=-1)[0]  # stays in PyTorch
+        z = torch.special.bessel_j0(y)  # stays in PyTorch
         return torch.sigmoid(y + z)
 
     x = torch.randn(16, 16)
@@ -258,7 +258,7 @@ def pick_onnx(x: onnxscript.FLOAT) -> onnxscript.FLOAT:
 def test_kernels_in_a_branch_count_once_and_lead_back() -> None:
     pick = torch.ops.ortlens_profile_test.pick
     x = torch.rand(128, 128)
-    lens = explained(lambda t: torch.sigmoid(pick(t * 2)), x, custom_translation_table={pick.default: pick_onnx})
+    lens = explained(lambda t: torch.tanh(pick(t * 2)), x, custom_translation_table={pick.default: pick_onnx})
     assert lens.fallbacks.empty
     kernels = profiled(lens, x, repeat=10).set_index("op_type")
     assert kernels.node["If"] == kernels.node["MatMul"] == kernels.node["Relu"] == "pick"
@@ -287,7 +287,7 @@ def test_what_cannot_be_profiled_is_said() -> None:
     with pytest.raises(UsageError, match="nothing was compiled"):
         ortlens.Lens().profile(torch.ones(2))
     x = torch.ones(3)
-    lens = explained(torch.median, x)
+    lens = explained(torch.special.bessel_j0, x)
     with pytest.raises(UsageError, match="no partition ran in ONNX Runtime"):
         profiled(lens, x)
     for repeat in (0, -1, 1.5, True):
