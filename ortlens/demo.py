@@ -33,7 +33,8 @@ class SpectralNorm(nn.Module):
         """Centre every position, then scale each sequence by its largest singular value."""
         centred = x - x.mean(dim=-1, keepdim=True)
         largest = torch.linalg.svdvals(centred).amax(dim=-1)
-        return self.gain * centred / (largest[:, None, None] + 1e-5)
+        scaled: torch.Tensor = self.gain * centred / (largest[:, None, None] + 1e-5)
+        return scaled
 
 
 class Attention(nn.Module):
