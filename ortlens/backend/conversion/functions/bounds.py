@@ -22,12 +22,16 @@ _aten = torch.ops.aten
 def maximum(x: Any, y: Any) -> Any:
     """`aten.maximum` and `aten.clamp_min`."""
     op, y = basics.opset(), basics.number(x, y)
+    if int(x.dtype) == basics.BOOL:
+        return op.Or(x, y)
     return op.Where(op.Greater(x, y), x, y) if int(x.dtype) == basics.INT64 else op.Max(x, y)
 
 
 def minimum(x: Any, y: Any) -> Any:
     """`aten.minimum` and `aten.clamp_max`."""
     op, y = basics.opset(), basics.number(x, y)
+    if int(x.dtype) == basics.BOOL:
+        return op.And(x, y)
     return op.Where(op.Less(x, y), x, y) if int(x.dtype) == basics.INT64 else op.Min(x, y)
 
 

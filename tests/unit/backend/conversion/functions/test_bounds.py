@@ -49,3 +49,10 @@ def test_with_numbers(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_with_tensors(dtype: torch.dtype) -> None:
     assert differing(BINARY, *pairs(extremes(dtype), extremes(dtype)))[0] == {}
+
+
+def test_of_booleans() -> None:
+    x, y = pairs(extremes(torch.bool), extremes(torch.bool))
+    found, capture = differing({name: getattr(torch, name) for name in ("fmax", "fmin", "maximum", "minimum")}, x, y)
+    assert found == {}
+    assert not capture.fallbacks

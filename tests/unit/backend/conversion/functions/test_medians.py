@@ -52,6 +52,16 @@ def test_sizes_that_are_known_at_run_time_only(count: int) -> None:
     found, capture = differing(cases, torch.randn(count, 5, generator=torch.Generator().manual_seed(count)), dynamic=True)
     assert found == {}
     assert not capture.fallbacks
+    assert not [finding for finding in capture.findings if finding.rule == "run_failed"]
+
+
+@pytest.mark.parametrize("size", [(5,), (3, 5)], ids=str)
+def test_integers_of_sizes_that_are_known_at_run_time_only(size: tuple[int, ...]) -> None:
+    cases = {"median": torch.median, "nanmedian": torch.nanmedian, "rows": lambda x: torch.median(x, -1).values}
+    found, capture = differing(cases, torch.arange(5).expand(size) * 3 - 7, dynamic=True)
+    assert found == {}
+    assert not [finding for finding in capture.findings if finding.rule == "run_failed"]
+    assert all("another rank" in str(row.reason) for row in capture.fallbacks)
 
 
 def test_graphs_that_read_an_index_keep_pytorch() -> None:
