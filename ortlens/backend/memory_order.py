@@ -88,6 +88,20 @@ def laid_out(tensor: torch.Tensor, order: list[int]) -> torch.Tensor:
     return tensor.permute(order).contiguous().permute(inverse_order(order))
 
 
+def reorder(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    """Permute the dimensions of a tensor in place: PyTorch refuses writes to views that a training graph returns.
+
+    Args:
+        tensor: Changed: sizes and strides, not memory.
+        order: A permutation of its dimensions.
+
+    Returns:
+        The same tensor.
+    """
+    view = tensor.permute(order)
+    return tensor.as_strided_(view.shape, view.stride())
+
+
 def needs_restride(meta: torch.Tensor) -> bool:
     """Whether PyTorch expects strides that no permutation of a contiguous tensor has: those of expanded or padded tensors.
 
@@ -109,14 +123,32 @@ def restride(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
         strides: As PyTorch's own operator would have returned them.
 
     Returns:
-        A tensor with the same values and these strides.
+        A tensor with the same values and these strides, not a view.
     """
     core = tensor
     for dim, stride in enumerate(strides):
         if stride == 0 and tensor.shape[dim] > 1:
             core = core.narrow(dim, 0, 1)
-    made = torch.empty_strided(core.shape, strides, dtype=tensor.dtype, device=tensor.device)
-    return made.copy_(core).expand(tensor.shape)
+    made = torch.empty_strided(core.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(core)
+    return made if core is tensor else made.as_strided_(tensor.shape, strides)
+
+
+def laid_like(tensor: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    """Give a tensor the strides and the storage offset of another one of its shape.
+
+    Args:
+        tensor: Its values.
+        given: Has no two elements in one place.
+
+    Returns:
+        The tensor itself if it lies like that already, or has another shape; otherwise a copy in a storage of its own.
+    """
+    same = tensor.stride() == given.stride() and tensor.storage_offset() == given.storage_offset()
+    if same or tensor.shape != given.shape or not tensor.numel():
+        return tensor
+    end = 1 + given.storage_offset() + sum((size - 1) * stride for size, stride in zip(given.shape, given.stride(), strict=True))
+    room = torch.empty(end, dtype=tensor.dtype, device=tensor.device)
+    return room.as_strided(given.shape, given.stride(), given.storage_offset()).copy_(tensor)
 
 
 def _hints(tensor: torch.Tensor) -> tuple[list[int], list[int]]:

@@ -1,4 +1,4 @@
-"""Judge random programs: `python -m tests.fuzz [--functions N] [--seed S] [--again FILE] [--plants]`.
+"""Judge random programs: `python -m tests.fuzz [--functions N] [--seed S] [--again FILE] [--plants] [--features]`.
 
 They run in a process of its own that is started again after a crash or when nothing comes for a while. Verdicts are kept in
 build/fuzz, one line each, so that a run that was stopped goes on with the next seed. Programs that differ are made smaller and
@@ -25,13 +25,19 @@ _LIMIT_S = 300
 def main() -> int:
     """Judge programs until their number is reached."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Judge random programs against PyTorch.")
-    parser.add_argument("--functions", type=int, default=1000, help="number of functions; most hold six programs (default: %(default)s)")
+    parser.add_argument("--functions", type=int, default=1000, help="number of functions; most hold eight programs (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=None, help="the first seed (default: the first that was not judged yet)")
     parser.add_argument("--again", type=Path, metavar="FILE", help="judge the program in a file of JSON, such as a line of the verdicts")
     parser.add_argument("--plants", action="store_true", help="plant defects instead, and say how soon each is found")
+    parser.add_argument("--features", action="store_true", help="count what occurs in 2,000 programs instead, without judging them")
     given = parser.parse_args()
     if given.again is not None:
         return _again(given.again)
+    if given.features:
+        from tests.fuzz.features import table
+
+        _say(table(2000, given.seed or 0))
+        return 0
     if given.plants:
         from tests.fuzz.hunt import hunt_all
 

@@ -48,4 +48,22 @@ FINDS: dict[str, Program] = {
         returns=("b",),
         steps=("call(4)", "call(5)", "call(6)"),
     ),
+    # The session writes a 0-d output, and the empty tuple of its sizes was taken for none: every run failed, and PyTorch computed it.
+    "one number in two dimensions": Program(seed=50004, inputs=(("a", "values(1)"),), returns=("(a * 2).view(1, 1)",)),
+    # Outputs in another memory order were permuted views; PyTorch refuses writes to views that a training graph returns.
+    "a write into a permuted output, in training": Program(
+        seed=60043,
+        inputs=(("a", "leaf(values(65, 2, 3, n, 2).contiguous(memory_format=torch.channels_last)) * 1"),),
+        returns=("a * 2",),
+        steps=("call(8)", "outs[0].zero_()"),
+        trains=True,
+    ),
+    # AOTAutograd makes the view anew from the input, with the storage offset that the new value of the input has: it was 0.
+    "a view of an input with an offset that was written to": Program(
+        seed=60073,
+        inputs=(("a", "values(16, n, 4)[1:]"),),
+        body=("b = a[:, 1 : a.shape[1] // 2 + 1]", "b.copy_(b)", "c, d = b.chunk(2, 1)"),
+        returns=("d",),
+        dynamic=True,
+    ),
 }

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tests.fuzz import operations
+from tests.fuzz import caller, material, operations
 from tests.fuzz.picker import Picker
 from tests.fuzz.program import PRELUDE, Program, merged
 from tests.fuzz.world import run
@@ -22,41 +21,6 @@ if TYPE_CHECKING:
 _MOST_ELEMENTS = 300
 _LARGEST = 1e4
 _DISCRETE = ("floor", "round", "trunc", "ceil", "sign(", "heaviside", "nextafter", "//", "%", "eq_", "logical_not_", "searchsorted")
-_SIZES = ((5, 7), (4, 6), (6, 9, 4), (3, 8), (2, 5), (8, 3), (1, 4), (4, 0, 6))
-_BASES = (
-    "{s}, n, 4", "{s}, n, 4", "{s}, n, n", "{s}, 3, n", "{s}, 2, n, 3", "{s}, n", "{s}, n", "{s}, 4", "{s}", "{s}, 2, 3, n, 2", "{s}, 4, 4",
-    "{s}, 3, 2", "{s}, n, 1", "{s}, 1, n", "{s}, 2 * n, 2", "{s}, 0, n", "{s}, 2, 3, 4, 4",
-)  # fmt: skip
-_LAYOUTS = (
-    "{x}", "{x}", "{x}", "{x}.t()", "{x}.mT", "{x}[1:]", "{x}[:, 1:]", "{x}[..., ::2]", "{x}.expand(2, *{x}.shape)",
-    "{x}[None].expand(3, -1, -1)",
-    "{x}.contiguous(memory_format=torch.channels_last)", "{x}.permute(*range({x}.dim())[::-1])", "{x}.as_strided((2, 2), (1, 1))",
-    "{x}.flatten()[1:]", "{x}[-2:]", "{x}.transpose(0, -1)[..., 1:]", "{x}.unfold(0, 2, 1)", "{x}[..., 1]",
-    "{x}.movedim(0, -1)", "{x}.movedim(-1, 0)",
-)  # fmt: skip
-_DTYPES = ("float32",) * 8 + ("float64", "int64", "int64", "int32", "bool", "float16", "bfloat16", "uint8", "int8")
-_STATE = (
-    "self.w = nn.Parameter(values({s}, 4, 4))",
-    "self.w = nn.Parameter(values({s}, 4))",
-    "self.register_buffer('b', values({s}, 4))",
-    "self.register_buffer('b', values({s}, 3, 4))",
-    "self.register_buffer('b', values({s}, 4, 4).t())",
-    "self.register_buffer('b', values({s}, 6, 4)[1:5])",
-    "self.register_buffer('b', torch.tensor(0))",
-    "self.register_buffer('b', values({s}, 4, dtype=torch.int64))",
-    "self.register_buffer('b', values({s}, 1).expand(4))",
-    "self.c = values({s}, 4)",
-)
-_OPTIONS: tuple[dict[str, Any], ...] = (
-    {"min_partition_nodes": 2},
-    {"min_partition_nodes": 3},
-    {"freeze_weights": False},
-    {"freeze_weights": True},
-    {"preallocate_output": True},
-    {"export_options": {"dynamic_shapes": False}},
-    {"export_options": {"dynamic_shapes": True}, "preallocate_output": True},
-    {"use_aot_autograd": False},
-)
 
 
 @dataclass
@@ -66,10 +30,14 @@ class _Draft:
     draw: random.Random
     program: Program
     sizes: tuple[int, ...]
+    breaks: bool
     scopes: list[dict[str, Any]] = field(default_factory=list)
     body: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     inexact: set[str] = field(default_factory=set)
+
+    def numbers(self) -> list[str]:
+        return [name for name in self.names if not isinstance(self.scopes[0].get(name), torch.Tensor)]
 
     def tensors(self) -> dict[str, torch.Tensor]:
         found = {name: self.scopes[0][name] for name in self.names if isinstance(self.scopes[0].get(name), torch.Tensor)}
@@ -87,6 +55,26 @@ class _Settings:
     dynamic: bool | None
     captures: bool
     options: dict[str, Any]
+    breaks: bool
+
+
+def parts_of(seed: int) -> int:
+    """How many programs share a function.
+
+    Args:
+        seed: That of the function.
+
+    Returns:
+        One in every eighth function, as some things happen to whole graphs only; fewer where graphs break: then each part of a
+        function would be compiled with the broken graphs of all others.
+    """
+    if seed % 8 == 0:
+        return 1
+    return 4 if _breaks(seed) else 8
+
+
+def _breaks(seed: int) -> bool:
+    return random.Random(f"breaks {seed}").random() < 0.3  # noqa: S311 - no secret
 
 
 def random_program(seed: int, *, cache_dir: str | None = None, parts: int = 1) -> Program:
@@ -101,25 +89,25 @@ def random_program(seed: int, *, cache_dir: str | None = None, parts: int = 1) -
         A program; names of part 2 end in `_2`.
     """
     draw = random.Random(seed)  # noqa: S311 - no secret
-    sizes, dynamic = draw.choice(_SIZES), draw.choice((None, None, False, False, True, True))
+    sizes, dynamic = draw.choice(material.SIZES), draw.choice((None, None, False, False, True, True))
     settings = _Settings(
         trains=draw.random() < 0.35,
         sizes=sizes if dynamic is not False else sizes[:1],
         dynamic=dynamic,
         captures=draw.random() < 0.15,
-        options=_options(draw, cache_dir),
+        options=material.options(draw, cache_dir),
+        breaks=_breaks(seed),
     )
     made = merged([_part(seed, draw, settings) for _ in range(parts)])
-    return _without_refused_steps(made.replace(steps=_steps(draw, made, settings.sizes)))
+    return _without_refused_steps(made.replace(steps=caller.steps(draw, made, settings.sizes)))
 
 
 def _part(seed: int, draw: random.Random, settings: _Settings) -> Program:
     program = Program(
         seed=seed, trains=settings.trains, dynamic=settings.dynamic, captures=settings.captures, options=settings.options, steps=()
     )
-    state = {_attribute(line): line.format(s=draw.randrange(100)) for line in draw.choices(_STATE, k=draw.choice((0, 0, 1, 1, 2)))}
-    program = program.replace(state=tuple(state.values()))
-    draft = _Draft(draw, program.replace(inputs=_inputs(draw, trains=settings.trains)), settings.sizes)
+    program = program.replace(state=material.state(draw), inputs=material.inputs(draw, trains=settings.trains))
+    draft = _Draft(draw, program, settings.sizes, breaks=settings.breaks)
     _open(draft)
     marks = _marks(draft) if draw.random() < 0.1 and settings.dynamic is None else ()
     for _ in range(draw.choice((1, 2, 3, 4, 5, 6, 8, 10))):
@@ -127,15 +115,10 @@ def _part(seed: int, draw: random.Random, settings: _Settings) -> Program:
     return draft.program.replace(body=tuple(draft.body), returns=_returns(draft), marks=marks)
 
 
-def _attribute(line: str) -> str:
-    """The name that a line of `_STATE` gives, without the number of a part."""
-    return next(name for name in "wbc" if re.search(rf"self\.{name}\b|self\.{name}_|'{name}['_]", line))
-
-
 def _marks(draft: _Draft) -> tuple[tuple[str, int], ...]:
     """A dimension that follows from `n`; Dynamo refuses a mark on one that turns out to be fixed."""
     found = []
-    for name in draft.names:
+    for name in draft.tensors().keys() & set(draft.names):
         shapes = [scope[name].shape for scope in draft.scopes]
         found += [(name, dim) for dim in range(len(shapes[0])) if len({shape[dim] for shape in shapes}) == len(shapes) > 1]
     return (draft.draw.choice(found),) if found else ()
@@ -150,30 +133,6 @@ def _without_refused_steps(program: Program) -> Program:
         failed = len(notes.steps)
         program = program.replace(steps=program.steps[:failed] + program.steps[failed + 1 :])
     return program
-
-
-def _options(draw: random.Random, cache_dir: str | None) -> dict[str, Any]:
-    chosen: dict[str, Any] = dict(draw.choice(_OPTIONS)) if draw.random() < 0.3 else {}
-    if cache_dir is not None and draw.random() < 0.2:
-        chosen["cache_dir"] = cache_dir
-    return chosen
-
-
-def _inputs(draw: random.Random, *, trains: bool) -> tuple[tuple[str, str], ...]:
-    made: list[tuple[str, str]] = []
-    for name in "abc"[: draw.choice((1, 1, 2, 2, 3))]:
-        if made and draw.random() < 0.2:
-            other = draw.choice(made)[0]
-            made.append((name, draw.choice(_LAYOUTS).format(x=other)))
-            continue
-        dtype = draw.choice(_DTYPES)
-        kind = "" if dtype == "float32" else f", dtype=torch.{dtype}"
-        base = f"values({draw.choice(_BASES).format(s=draw.randrange(100))}{kind})"
-        laid = draw.choice(_LAYOUTS).format(x=base) if draw.random() < 0.6 else base
-        if trains and not kind and draw.random() < 0.75:
-            laid = draw.choice((f"leaf({laid})", f"leaf({laid})", f"leaf({laid}) * 1", draw.choice(_LAYOUTS).format(x=f"leaf({base})")))
-        made.append((name, laid))
-    return tuple(made)
 
 
 def _open(draft: _Draft) -> None:
@@ -220,25 +179,28 @@ _FAMILIES: tuple[tuple[float, str, Sequence[tuple[int, Template]]], ...] = (
     (24, "value", operations.FRESH),
     (7, "inexact", operations.INEXACT),
     (4, "value", operations.STAYS),
-    (3, "value", operations.SIZED),
     (24, "write", operations.WRITES),
     (3, "two", operations.PARTS),
-    (2, "break", ()),
     (2, "chosen", ()),
 )
+_SIZED = (4, "value", operations.SIZED)
+_BREAK = (6, "break", ())
 _TRIES = 12
 
 
 def _add_statement(draft: _Draft) -> None:
     """Try statements until one runs in every environment."""
     for _ in range(_TRIES):
-        _, kind, templates = draft.draw.choices(_FAMILIES, [family[0] for family in _FAMILIES])[0]
+        families = [*_FAMILIES, *([_SIZED] if draft.breaks or draft.program.captures else []), *([_BREAK] if draft.breaks else [])]
+        _, kind, templates = draft.draw.choices(families, [family[0] for family in families])[0]
         if kind == "break":
             draft.body.append("torch._dynamo.graph_break()")
             return
-        picker = Picker(draft.draw, draft.tensors())
+        picker = Picker(draft.draw, draft.tensors(), draft.numbers())
         statement, targets = _statement(draft, kind, templates, picker)
-        if _is_discrete(draft, statement, picker, kind) or (kind == "write" and _writes_to_overlap(draft, picker)):
+        if _is_discrete(draft, statement, picker, kind) or _is_drawn_at_odd_places(draft, statement, picker):
+            continue
+        if kind == "write" and (_writes_to_overlap(draft, picker) or _writes_to_leaf(draft, picker)):
             continue
         with torch.set_grad_enabled(draft.program.trains):
             torch.manual_seed(0)
@@ -295,6 +257,30 @@ def _writes_to_overlap(draft: _Draft, picker: Picker) -> bool:
     return any(tensors[name].untyped_storage().data_ptr() in bases or _overlaps(tensors[name]) for name in picker.used if name in tensors)
 
 
+def _writes_to_leaf(draft: _Draft, picker: Picker) -> bool:
+    """Whether a statement may write to the memory of a leaf; through `detach()` PyTorch allows it, AOTAutograd refuses most of it."""
+    if not draft.program.trains or draft.draw.random() < 0.03:
+        return False
+    tensors = draft.tensors()
+    leaves = {value.untyped_storage().data_ptr() for value in tensors.values() if _is_leaf(value)}
+    written = {tensors[name].untyped_storage().data_ptr() for name in picker.used if name in tensors}
+    return bool(leaves & written)
+
+
+def _is_leaf(value: torch.Tensor) -> bool:
+    try:
+        return value.requires_grad and value.is_leaf
+    except RuntimeError:  # a view made under no_grad whose base was written to since
+        return False
+
+
+def _is_drawn_at_odd_places(draft: _Draft, statement: str, picker: Picker) -> bool:
+    """Whether random numbers are drawn in the order of odd memory: under `torch.compile` others go to each element."""
+    tensors = draft.tensors()
+    odd = any(not tensors[name].is_contiguous() for name in picker.used if name in tensors)
+    return odd and any(word in statement for word in ("dropout", "rand", "bernoulli_", "uniform_", "normal_"))
+
+
 def _overlaps(value: torch.Tensor) -> bool:
     """Whether two elements of a tensor lie at the same place."""
     places = torch.zeros((), dtype=torch.int64)
@@ -322,70 +308,3 @@ def _returns(draft: _Draft) -> tuple[str, ...]:
             made.append(name)
     draw.shuffle(made)
     return tuple(made)
-
-
-def _steps(draw: random.Random, program: Program, sizes: tuple[int, ...]) -> tuple[str, ...]:
-    """What the caller does. It writes into what it holds, changes weights, and calls again with what it has left."""
-    steps: list[str] = []
-    backs = program.trains and draw.random() < 0.8
-    for place, n in enumerate(sizes):
-        steps.append(f"call({n})")
-        if backs:
-            steps.append(f"backward({draw.choice(('', '', '', '0', '0, 1', '1'))})")
-        steps += [_writes(draw, program) for _ in range(draw.choice((0, 0, 1, 2)))]
-        if place == 0 or draw.random() < 0.3:
-            steps += _changes(draw, program)
-            steps.append(draw.choice(("again()", f"call({n})")))
-            steps += [_writes(draw, program) for _ in range(draw.choice((0, 1)))]
-    if "cache_dir" in program.options and draw.random() < 0.6:
-        steps += ["warm()", f"call({sizes[0]})", *_changes(draw, program), f"call({sizes[0]})"]
-    if draw.random() < 0.03 and not program.trains:
-        steps.append(f"threads({sizes[0]})")
-    return tuple(steps)
-
-
-def _changes(draw: random.Random, program: Program) -> list[str]:
-    """The caller changes weights and other tensors of the module, each in one of the ways that people use."""
-    names = [_attribute(line) for line in program.state]
-    ends = [(re.findall(r"[wbc](_\d+)", line) or [""])[0] for line in program.state]
-    made = [draw.choice(_CHANGES[name]).format(w=f"self.{name}{end}", s=draw.randrange(100)) for name, end in zip(names, ends, strict=True)]
-    made = [text for text in made if draw.random() < 0.6]
-    return [*made, draw.choice(_CHANGES_OF_ALL)] if made and draw.random() < 0.15 else made
-
-
-def _writes(draw: random.Random, program: Program) -> str:
-    """The caller writes into something that it holds; the index may name a plain value, which is left alone."""
-    name = draw.choice(("outs", "outs", "ins"))
-    place = draw.randrange(len(program.returns if name == "outs" else program.inputs))
-    return f"{name}[{place}].{draw.choice(('zero_()', 'fill_(3)', 'mul_(2)', 'add_(1)'))}"
-
-
-_CHANGES_OF_ALL = (
-    "self.load_state_dict({name: value + 1 for name, value in self.state_dict().items()})",
-    "self.load_state_dict({name: value.clone() * 2 for name, value in self.state_dict().items()}, assign=True)",
-    "self.double()",
-    "self.eval()",
-)
-_CHANGES = {
-    "w": (
-        "{w}.add_(1)",
-        "{w}.data.mul_(2)",
-        "{w}.data = values({s}, *{w}.shape)",
-        "{w} = nn.Parameter(values({s}, *{w}.shape))",
-        "{w}.set_(values({s}, *{w}.shape))",
-        "{w}.detach().numpy()[...] += 1",
-        "{w}.requires_grad_(not {w}.requires_grad)",
-        "{w}[0].zero_()",
-        "{w}.data[-1] = 7",
-    ),
-    "b": (
-        "{w}.add_(1)",
-        "{w}.zero_()",
-        "{w} = values({s}, *{w}.shape, dtype={w}.dtype)",
-        "{w}.copy_(values({s}, *{w}.shape))",
-        "{w}.numpy()[...] += 1",
-        "{w}.view(-1)[0] = 5",
-        "{w}.data = {w}.data + 1",
-    ),
-    "c": ("{w} = values({s}, 4)", "{w}.mul_(2)", "{w} = {w} + 1"),
-}

@@ -10,11 +10,10 @@ import warnings
 
 import torch
 
-from tests.fuzz.generator import random_program
+from tests.fuzz.generator import parts_of, random_program
 from tests.fuzz.oracle import Verdict, judge
 from tests.fuzz.plants import PLANTS, planted
 from tests.fuzz.program import Program, part_of
-from tests.fuzz.sweep import parts_of
 
 
 def hunt_all(functions: int, seed: int, names: tuple[str, ...] = ()) -> int:

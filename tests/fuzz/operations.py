@@ -128,6 +128,8 @@ FRESH: list[tuple[int, Template]] = [
     (1, lambda p: f"{p.any()}.addcmul({p.like()}, {p.like()}, value={p.choice((1, 2, 0.5))})"),
     (1, lambda p: f"F.one_hot({p.any()}.long().clamp(0, 2), 3)"),
     (1, lambda p: f"torch.tile({p.any()}, (2, 1))"),
+    (1, lambda p: f"F.embedding({p.any()}.long().clamp(0, 3), {p.any()})"),
+    (1, lambda p: f"{p.any()}.clamp(0, 1).clamp({p.choice(('min=0.5', '-1, 0.25', 'max=2', '0.5, 3'))})"),
     (1, lambda p: f"{p.any()}.clone(memory_format=torch.{p.choice(('contiguous_format', 'preserve_format'))})"),
 ]
 
@@ -140,6 +142,9 @@ INEXACT: list[tuple[int, Template]] = [
     (1, lambda p: f"{p.any()}.{p.choice(('var', 'std'))}({p.dim()}, correction={p.choice((0, 1))})"),
     (1, lambda p: f"F.layer_norm({p.any()}, {p.last()}.shape[-1:])"),
     (1, lambda p: f"F.dropout({p.any()}, 0.5)"),
+    (2, lambda p: f"F.linear({p.floating()}, {p.like()}, {p.any()})"),
+    (1, lambda p: f"F.conv1d({p.floating()}, {p.floating()}[..., None])"),
+    (1, lambda p: f"F.batch_norm({p.floating()}, None, None, training=True)"),
     (1, lambda p: f"{p.any()}.lerp({p.like()}, 0.25)"),
     (1, lambda p: f"{p.any()}.norm(dim={p.dim()})"),
     (1, lambda p: f"{p.any()} + torch.{p.choice(('rand', 'randn'))}_like({p.last()})"),

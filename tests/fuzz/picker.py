@@ -23,15 +23,17 @@ class Picker:
         used: The names that were drawn for the present statement.
     """
 
-    def __init__(self, draw: random.Random, tensors: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, draw: random.Random, tensors: Mapping[str, torch.Tensor], numbers: Sequence[str] = ()) -> None:
         """Draw from some tensors.
 
         Args:
             draw: The source of all choices.
             tensors: Name -> example; at least one.
+            numbers: Names of Python numbers.
         """
         self._draw = draw
         self._tensors = tensors
+        self._numbers = numbers
         self._names = list(tensors)
         self._last = self._names[0]
         self._dim = 0
@@ -71,6 +73,8 @@ class Picker:
 
     def scalar(self) -> str:
         """A Python number."""
+        if self._numbers and self._draw.random() < 0.4:
+            return self._draw.choice(self._numbers)
         return self._draw.choice((*_SCALARS, f"{self._last}.shape[{self.dim()}]") if self.example().dim() else _SCALARS)
 
     def size(self) -> str:

@@ -13,6 +13,7 @@ import torch
 
 from ortlens import OrtBackend, _torch
 from ortlens.backend.lowering import entry
+from ortlens.backend.memory_order import inverse_order
 from ortlens.backend.runtime import call, generated, program, weights
 
 if TYPE_CHECKING:
@@ -26,7 +27,15 @@ def _no_returned_views() -> Any:
 
 
 def _permuted_the_wrong_way() -> Any:
-    return mock.patch.object(call, "inverse_order", tuple)
+    original = generated.function_from_source
+
+    def wrong(sizes: Any, order: Any, **kinds: Any) -> torch.Tensor:
+        return torch.empty_permuted(sizes, inverse_order(order), **kinds)
+
+    def planted(name: str, source: str, scope: dict[str, Any]) -> Any:
+        return original(name, source, {**scope, "empty_in_order": wrong})
+
+    return mock.patch.object(call, "function_from_source", planted)
 
 
 def _stale_weights() -> Any:

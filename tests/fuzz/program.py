@@ -19,12 +19,25 @@ from torch import nn
 from torch.nn import functional as F
 
 
+SHIFT = [0]  # other values in the same program
+
+
 def values(seed, *shape, dtype=torch.float32):
     """Quarters between -2 and 2: sums and products of them are exact."""
-    made = torch.randint(-8, 9, shape, generator=torch.Generator().manual_seed(seed))
+    made = torch.randint(-8, 9, shape, generator=torch.Generator().manual_seed(seed + SHIFT[0]))
     if dtype is torch.bool:
         return made > 0
     return (made / 4).to(dtype) if dtype.is_floating_point else (made.abs() if dtype is torch.uint8 else made).to(dtype)
+
+
+def moved_copy(tensor):
+    """The same tensor, one element further into a memory of its own."""
+    if not isinstance(tensor, torch.Tensor) or tensor.requires_grad or not tensor.numel():
+        return tensor
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    room = torch.empty(span + 1, dtype=tensor.dtype)
+    room[1:] = tensor.as_strided((span,), (1,))
+    return room.as_strided(tensor.shape, tensor.stride(), 1)
 '''
 
 
@@ -38,12 +51,14 @@ class Program:
         inputs: Name and expression of each argument; an expression may use `n`, `values`, `leaf`, `self` and earlier arguments.
         body: Statements of the function.
         returns: Expressions that it returns.
-        steps: What the caller does: `call(5)` calls it with `n = 5`, `again()` with the same arguments once more, `backward()` sums what
-            the last call returned, `warm()` compiles it anew. Other statements are run under `no_grad` and see `self`, `ins`, `outs`.
+        steps: What the caller does: `call(5)` calls it with `n = 5`, `other(5)` with other values, `moved(5)` with memory that begins
+            elsewhere, `again()` with the same arguments once more, `twice(5)` twice before `backward()`, which sums what the last call
+            returned, `threads(5)` from several threads; `warm()` compiles it anew. Other statements are run under `no_grad` and see `self`,
+            `ins`, `outs`.
         trains: Whether gradients are enabled.
         dynamic: The argument of `torch.compile`.
         marks: Input and dimension that the caller marks as dynamic.
-        options: Those of the backend.
+        options: Those of the backend; text that begins with `expr:` is an expression, as for objects.
         captures: Whether Dynamo keeps numbers and sizes that depend on data in the graph.
     """
 
@@ -126,7 +141,7 @@ def part_of(program: Program, part: int) -> Program:
     """
 
     def mine(text: str) -> bool:
-        ends = re.findall(r"\b(?:[abcw]|t\d+)_(\d+)\b", text)
+        ends = re.findall(r"\b(?:[abckw]|t\d+)_(\d+)\b", text)
         return not ends or str(part) in ends
 
     held = {"outs": [mine(text) for text in program.returns], "ins": [mine(name) for name, _ in program.inputs]}
@@ -150,11 +165,16 @@ def part_of(program: Program, part: int) -> Program:
 
 
 def _renamed(text: str, part: int) -> str:
-    text = re.sub(r"(?<![\w.'])([abc]|t\d+)\b(?!')", rf"\1_{part}", text)
+    text = re.sub(r"(?<![\w.'])([abck]|t\d+)\b(?!')", rf"\1_{part}", text)
     return re.sub(r"(?<=self\.)([wbc])\b|(?<=buffer\(')(b)\b", rf"\g<0>_{part}", text)
 
 
+CALLS = ("call(", "again(", "other(", "moved(", "twice(", "backward(", "warm(", "threads(")
+"""How steps begin that are no statements about the caller's tensors."""
+_EXPRESSION = re.compile(r"'expr:([^']*)'")
 _SCRIPT = """\
+import threading
+
 leaves = []
 
 
@@ -176,19 +196,42 @@ def backward(*places):
     print("gradients", [item.grad for item in (*leaves, *self.parameters())])
 
 
-def call(n):
+def call(n, change=lambda item: item):
     global ins, outs
     leaves.clear()
-    ins = arguments(self, n, leaf)
+    ins = [change(item) for item in arguments(self, n, leaf)]
     {marking}again()
 
 
-def again():
+def moved(n):
+    call(n, moved_copy)
+
+
+def other(n):
+    SHIFT[0] = 1000
+    call(n)
+    SHIFT[0] = 0
+
+
+def again(times=1):
     global outs
     torch.manual_seed(0)
     with torch.set_grad_enabled({trains}):
-        outs = compiled(self, *ins)
+        outs = [out for _ in range(times) for out in compiled(self, *ins)]
     print("outputs", outs, "inputs", ins)
+
+
+def twice(n):
+    global again
+    once = again
+    again = lambda: once(2)
+    call(n)
+    again = once
+
+
+def threads(n):
+    workers = [threading.Thread(target=lambda: compiled(self, *arguments(self, n, leaf))) for _ in range(3)]
+    [worker.start() for worker in workers], [worker.join() for worker in workers]
 
 
 def warm():
@@ -212,7 +255,8 @@ def script(program: Program, backend: str = "ortlens") -> str:
     """
     names = [name for name, _ in program.inputs]
     marking = "".join(f"torch._dynamo.mark_dynamic(ins[{names.index(name)}], {dim})\n    " for name, dim in program.marks if name in names)
-    options = f", options={program.options!r}" if program.options else ""
+    given = _EXPRESSION.sub(r"\1", repr(program.options))
+    options = f", options={given}" if program.options else ""
     filled = _SCRIPT
     for key, text in {
         "{config}": repr({"capture_scalar_outputs": program.captures, "capture_dynamic_output_shape_ops": program.captures}),
@@ -221,8 +265,6 @@ def script(program: Program, backend: str = "ortlens") -> str:
         "{trains}": repr(program.trains),
     }.items():
         filled = filled.replace(key, text)
-    steps = [
-        step if step.startswith(("call(", "again(", "backward(", "warm(")) else f"with torch.no_grad(): {step}" for step in program.steps
-    ]
+    steps = [step if step.startswith(CALLS) else f"with torch.no_grad(): {step}" for step in program.steps]
     head = f"# program {program.seed}\nBACKEND = {backend!r}\n{PRELUDE}\n\n{program.definitions()}\n\n{program.arguments()}\n\n"
     return head + filled + "\n".join(steps) + "\nprint('state', self.state_dict())\n"

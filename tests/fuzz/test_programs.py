@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _JUDGED = range(40001, 40026)
 _FUNCTIONS = 3
-"""Most hold six programs; the three take some five seconds on an idle machine."""
+"""Most hold eight programs; the three take some five seconds on an idle machine."""
 
 
 def seeds_of_the_commit(root: Path) -> list[int]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tests.fuzz.program import PRELUDE
+from tests.fuzz.program import CALLS, PRELUDE
 
 if TYPE_CHECKING:
     import contextlib
@@ -82,9 +82,16 @@ class World:
         self.ins: list[Any] = []
         self.kept: list[torch.Tensor] = []
         self._backend = backend
-        self._options = options
+        self._options = {name: self._realised(value) for name, value in (options or {}).items()} or None
         self._compiled: Callable[..., Any] = self._compile()
         self.scope.update(self=self.model, call=self.call, again=self.again, backward=self.backward, warm=self.warm, threads=self.threads)
+        self.scope.update(other=self.other, moved=self.moved, twice=self.twice)
+
+    def _realised(self, value: Any) -> Any:
+        """An option as the backend gets it; see `Program.options`."""
+        if isinstance(value, str) and value.startswith("expr:"):
+            return eval(value.removeprefix("expr:"), self.scope)  # noqa: S307 - our own text
+        return value
 
     def _compile(self) -> Callable[..., Any]:
         function: Callable[..., Any] = self.scope["function"]
@@ -99,20 +106,43 @@ class World:
 
     def call(self, n: int) -> None:
         """Make arguments and call the function."""
+        self._make(n)
+        self.again()
+
+    def other(self, n: int) -> None:
+        """Call the function with other values."""
+        self.scope["SHIFT"][0] = 1000
+        try:
+            self._make(n)
+        finally:
+            self.scope["SHIFT"][0] = 0
+        self.again()
+
+    def moved(self, n: int) -> None:
+        """Call the function with arguments whose memory begins elsewhere, what Dynamo does not guard on."""
+        self._make(n)
+        self.ins = [self.scope["moved_copy"](item) for item in self.ins]
+        self.again()
+
+    def twice(self, n: int) -> None:
+        """Call the function twice, so that a backward pass goes through both calls."""
+        self._make(n)
+        self.again(times=2)
+
+    def _make(self, n: int) -> None:
         self.leaves = []
         self.ins = self.scope["arguments"](self.model, n, self._leaf)
         names = [name for name, _ in self.program.inputs]
         for name, dim in self.program.marks:
             if name in names and self._backend is not None:
                 torch._dynamo.mark_dynamic(self.ins[names.index(name)], dim)
-        self.again()
 
-    def again(self) -> None:
+    def again(self, times: int = 1) -> None:
         """Call the function with the same arguments."""
         self.kept = [*self.kept[-6:], *(out for out in self.outs if isinstance(out, torch.Tensor))]
         torch.manual_seed(0)
         with torch.set_grad_enabled(self.program.trains):
-            self.outs = list(self._compiled(self.model, *self.ins))
+            self.outs = [out for _ in range(times) for out in self._compiled(self.model, *self.ins)]
         self.scope.update(ins=self.ins, outs=self.outs)
 
     def backward(self, *places: int) -> None:
@@ -120,7 +150,8 @@ class World:
         chosen = [out for place, out in enumerate(self.outs) if not places or place in places]
         floats = [out for out in chosen if isinstance(out, torch.Tensor) and out.requires_grad]
         terms = [(out.double() * torch.arange(out.numel(), dtype=torch.float64).reshape(out.shape).cos()).sum() for out in floats]
-        torch.stack(terms).sum().backward()
+        if terms:
+            torch.stack(terms).sum().backward()
 
     def threads(self, n: int) -> None:
         """Call the function from several threads at once; the results of all become the outputs."""
@@ -138,8 +169,11 @@ class World:
                 errors.append(error)
 
         if self._backend is None:
+            before = [value.clone() for value in self._state()]
             for place in range(_THREADS):
                 work(place)
+            if not all(map(torch.equal, before, self._state())):
+                errors.append(ValueError("the function writes to what its threads share: the results depend on their order"))
         else:
             workers = [threading.Thread(target=work, args=(place,)) for place in range(_THREADS)]
             for worker in workers:
@@ -151,6 +185,10 @@ class World:
         self.outs = [item for items in found for item in items]
         self.scope.update(ins=self.ins, outs=self.outs)
 
+    def _state(self) -> list[torch.Tensor]:
+        attributes = [value for value in vars(self.model).values() if isinstance(value, torch.Tensor)]
+        return [*self.model.parameters(), *self.model.buffers(), *attributes]
+
     def warm(self) -> None:
         """Compile the function anew."""
         if self._backend is not None:
@@ -159,7 +197,7 @@ class World:
 
     def step(self, text: str) -> None:
         """Do one of the program's steps."""
-        if text.startswith(("call(", "again(", "backward(", "warm(", "threads(")):
+        if text.startswith(CALLS):
             exec(text, self.scope)  # noqa: S102 - a step of a program of ours
             return
         with torch.no_grad():

@@ -102,3 +102,19 @@ def test_a_reshape_of_unknown_sizes_stays() -> None:
     for rows in (6, 8):
         x, w = torch.rand(rows, 5), torch.rand(5, 4)
         assert_same(fast(x, w), (x @ w).view(2, -1, 4))
+
+
+@pytest.mark.parametrize("sizes", [(1,), (1, 1)])
+def test_one_number_that_is_reshaped_last(sizes: tuple[int, ...]) -> None:
+    x = torch.tensor(3.0)
+    fast = torch.compile(lambda x: (x * 2).view(sizes), backend="ortlens", options={"on_error": "raise"})
+    assert_same(fast(x), (x * 2).view(sizes))
+
+
+def test_results_of_training_in_another_memory_order_may_be_written_to() -> None:
+    x = torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last).requires_grad_()
+    made, expected = torch.compile(doubled, backend="ortlens")(x), doubled(x)
+    for value in (made, expected):
+        value.add_(1)
+    assert_same(made, expected)
+    assert made.stride() == expected.stride()

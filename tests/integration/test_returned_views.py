@@ -138,3 +138,23 @@ def test_views_of_an_attribute_of_the_graph() -> None:
     assert made is not None
     first, second = made.around(lambda args: list(made.module(*args)))([])
     assert (first.tolist(), second.tolist()) == ([1.0, 2.0, 3.0, 4.0, 5.0], [2.0, 3.0, 4.0, 5.0])
+
+
+def test_a_view_of_an_input_with_an_offset_that_was_written_to() -> None:
+    def tail_of_written(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return x[:, 1 : x.shape[1] - 1]
+
+    def tail_of_its_own(x: torch.Tensor) -> torch.Tensor:
+        half = x[:, 1 : x.shape[1] // 2 + 1]
+        half.copy_(half)
+        return half.chunk(2, 1)[1]
+
+    for function in (tail_of_written, tail_of_its_own):
+        fast = torch.compile(function, backend="ortlens", dynamic=True)
+        for width in (4, 6):
+            given, wanted = (torch.arange(6.0 * width).reshape(6, width)[2:] for _ in range(2))
+            made, expected = fast(given), function(wanted)
+            torch.testing.assert_close((made, given), (expected, wanted))
+            assert made.storage_offset() == expected.storage_offset()
+            assert made.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()

@@ -18,9 +18,10 @@ import torch
 import torch.fx
 
 from ortlens import _torch
+from ortlens.backend.memory_order import laid_like
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +32,14 @@ class ReturnedViews:
         module: The graph; it returns the bases of the views instead.
         views: Takes what `module` returns and the inputs at `kept`, returns the outputs of the whole graph.
         kept: Positions of the graph's inputs that the views read.
+        written: Pairs of a position in what `module` returns and a position among its inputs: the views are made of the new value of
+            that input. AOTAutograd makes them anew from the input, as they lie here: the value has to lie as the input does.
     """
 
     module: torch.fx.GraphModule
     views: torch.fx.GraphModule
     kept: tuple[int, ...]
+    written: tuple[tuple[int, int], ...] = ()
 
     def around(self, run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
         """Run the graph, then its views.
@@ -46,21 +50,28 @@ class ReturnedViews:
         Returns:
             A function of the same kind for the whole graph.
         """
-        kept, views = self.kept, self.views
+        kept, views, written = self.kept, self.views, self.written
 
         def run_with_views(args: list[Any]) -> list[Any]:
             inputs = [args[place] for place in kept]
-            return list(views(*run(args), *inputs))
+            like = [args[place] for _, place in written]
+            made = run(args)
+            for (place, _), given in zip(written, like, strict=True):
+                made[place] = laid_like(made[place], given)
+            return list(views(*made, *inputs))
 
         return run_with_views
 
 
-def without_returned_views(module: torch.fx.GraphModule, user_outputs: Mapping[int, bool]) -> ReturnedViews | None:
+def without_returned_views(
+    module: torch.fx.GraphModule, user_outputs: Mapping[int, bool], mutated: Sequence[int] = ()
+) -> ReturnedViews | None:
     """Take the views out of what a graph returns.
 
     Args:
         module: A functional ATen graph whose nodes carry `meta["val"]`; left as it is.
         user_outputs: Position of an output that the user gets -> whether AOTAutograd rebuilds it from what the graph returns.
+        mutated: Positions of the inputs whose new values are the first outputs.
 
     Returns:
         The graph without them; None when no output has to be such a view.
@@ -82,6 +93,7 @@ def without_returned_views(module: torch.fx.GraphModule, user_outputs: Mapping[i
         module=_returning(module, [*remaining, *bases]),
         views=_views_module(module, order, bases=bases, kept=kept, made_here=chains.keys()),
         kept=tuple(kept),
+        written=tuple((len(remaining) + bases.index(node), place) for node, place in zip(outputs, mutated, strict=False) if node in bases),
     )
 
 

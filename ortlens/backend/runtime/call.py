@@ -21,7 +21,7 @@ import torch
 
 from ortlens import _torch
 from ortlens.backend.conversion import dtypes
-from ortlens.backend.memory_order import inverse_order, needs_restride, restride
+from ortlens.backend.memory_order import inverse_order, needs_restride, reorder, restride
 from ortlens.backend.runtime import _ort
 from ortlens.backend.runtime.generated import function_from_source
 from ortlens.backend.runtime.layout import permuted_name
@@ -154,6 +154,8 @@ def make_call(  # noqa: PLR0913 - each is used by one line of the generated code
         "empty": torch.empty,
         "tensor_over": _ort.tensor_over,
         "with_memory": _with_memory,
+        "empty_in_order": torch.empty_permuted,
+        "reorder": reorder,
         "restride": restride,
         "math": math,
     }
@@ -254,10 +256,14 @@ class _Writer:
         dtype = self._constant("y", index, output.meta.dtype)
         place = "" if output.meta.device.type == "cpu" else f", device={self._constant('p', index, output.meta.device)}"
         element = dtypes.element_types()[output.meta.dtype].onnx
+        made = f"empty(z{index}, dtype={dtype}{place})"
+        if output.permutation is not None:  # not a permuted view: PyTorch refuses in-place writes to views that a training graph returns
+            made = f"empty_in_order({self._sizes_text(output.meta.shape)}, {output.permutation!r}, dtype={dtype}{place})"
+        bound = f"z{index}" if output.shape is None else repr(output.shape)
         return [
             f"z{index} = {shape}",
-            f"r{index} = empty(z{index}, dtype={dtype}{place})",
-            f"bind_output({name}, {device}, {element}, {output.shape or f'z{index}'}, r{index}.data_ptr(){self._or_scratch(output.meta)})",
+            f"r{index} = {made}",
+            f"bind_output({name}, {device}, {element}, {bound}, r{index}.data_ptr(){self._or_scratch(output.meta)})",
         ]
 
     def _or_scratch(self, meta: torch.Tensor) -> str:
@@ -297,9 +303,9 @@ class _Writer:
                 continue
             if self._by_run(output):
                 lines.append(f"r{index} = tensor_over(values[{index}], {self._constant('y', index, output.meta.dtype)})")
-            if output.permutation is not None:
-                lines.append(f"r{index} = r{index}.permute({inverse_order(output.permutation)!r})")
-            elif needs_restride(output.meta) and (strides := self._sizes_text(output.meta.stride())) is not None:
+                if output.permutation is not None:
+                    lines.append(f"r{index} = reorder(r{index}, {inverse_order(output.permutation)!r})")
+            if needs_restride(output.meta) and (strides := self._sizes_text(output.meta.stride())) is not None:
                 lines.append(f"r{index} = restride(r{index}, {strides})")
         return lines
 

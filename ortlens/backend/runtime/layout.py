@@ -117,6 +117,8 @@ def _last_reshapes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 
 def _sizes_of(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
+    if not value.type.tensor_type.HasField("shape"):
+        return None
     dims = value.type.tensor_type.shape.dim
     return tuple(dim.dim_value for dim in dims) if all(dim.HasField("dim_value") for dim in dims) else None
 

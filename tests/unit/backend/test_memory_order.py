@@ -49,3 +49,26 @@ def test_strides_that_restride_is_for() -> None:
     assert all(memory_order.needs_restride(tensor) for tensor in odd)
     assert not any(memory_order.needs_restride(tensor) for tensor in plain)
     assert all(memory_order.memory_order(tensor) is None for tensor in odd)
+
+
+def test_what_is_laid_out_anew_is_no_view() -> None:
+    tensor = torch.rand(2, 3, 4)
+    expected = tensor.permute(2, 0, 1)
+    made = memory_order.reorder(tensor.clone(), (2, 0, 1))
+    torch.testing.assert_close(made, expected)
+    assert made.stride() == expected.stride()
+    expanded = torch.rand(3, 1).expand(3, 4)
+    others = memory_order.restride(expanded.contiguous(), expanded.stride()), memory_order.restride(torch.rand(2, 2), (5, 1))
+    assert not any(value._is_view() for value in (made, *others))
+
+
+def test_a_value_laid_like_another() -> None:
+    given = torch.rand(5, 6)[1:, 2:4]
+    value = torch.rand(4, 2)
+    made = memory_order.laid_like(value, given)
+    torch.testing.assert_close(made, value)
+    assert (made.stride(), made.storage_offset()) == (given.stride(), given.storage_offset())
+    assert memory_order.laid_like(value, torch.empty(4, 2)) is value
+    assert memory_order.laid_like(value, torch.empty(3, 2)) is value
+    empty = torch.empty(0, 2)
+    assert memory_order.laid_like(empty, torch.empty(4, 2)[4:]) is empty

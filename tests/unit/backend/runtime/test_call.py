@@ -110,6 +110,17 @@ def test_results_are_fresh_memory_every_time() -> None:
     torch.testing.assert_close((first, second), (torch.ones(4), torch.full((4,), 2.0)))
 
 
+@pytest.mark.parametrize("symbolic", [True, False])
+def test_results_in_another_memory_order_are_no_views(symbolic: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    x = torch.rand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    session = Session(lambda x: x * 2, x, symbolic=symbolic)
+    (made,) = session.run(x)
+    torch.testing.assert_close(made, x * 2)
+    assert made.stride() == x.stride()
+    assert not made._is_view()
+    assert not session.failures
+
+
 def test_results_live_longer_than_their_session() -> None:
     session = Session(lambda x: torch.cat([x, x + 1]), torch.rand(4), symbolic=True)
     kept = [session.run(torch.full((n,), float(n)))[0] for n in (2, 3, 500)]

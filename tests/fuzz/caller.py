@@ -1,0 +1,106 @@
+"""What the caller of a random program does: it calls, writes into what it holds, changes weights, and calls again."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from tests.fuzz.material import attribute
+
+if TYPE_CHECKING:
+    import random
+
+    from tests.fuzz.program import Program
+
+_RANDOM = re.compile(r"dropout|rand|bernoulli_|uniform_|normal_")
+
+
+def steps(draw: random.Random, program: Program, sizes: tuple[int, ...]) -> tuple[str, ...]:
+    """Draw what the caller does.
+
+    Args:
+        draw: The source of all choices.
+        program: All but its steps.
+        sizes: The values of `n`.
+
+    Returns:
+        Steps as `Program.steps` has them; PyTorch may refuse some.
+    """
+    made: list[str] = []
+    backs = program.trains and draw.random() < 0.8
+    for place, n in enumerate(sizes):
+        made.append(f"call({n})")
+        if backs:
+            made.append(f"backward({draw.choice(('', '', '', '0', '0, 1', '1'))})")
+        made += [_writes(draw, program) for _ in range(draw.choice((0, 0, 1, 2)))]
+        if place == 0 or draw.random() < 0.3:
+            made += _changes(draw, program)
+            made.append(draw.choice(("again()", f"call({n})", f"other({n})", f"moved({n})")))
+            made += [_writes(draw, program) for _ in range(draw.choice((0, 1)))]
+        if draw.random() < 0.25:
+            made += [*_changes(draw, program), draw.choice((f"other({n})", f"moved({n})"))]
+    if backs and draw.random() < 0.25:
+        made += [f"twice({sizes[0]})", "backward()"]
+    if "cache_dir" in program.options and draw.random() < 0.6:
+        made += ["warm()", f"call({sizes[0]})", *_changes(draw, program), f"call({sizes[0]})"]
+    if draw.random() < 0.15 and not program.trains and not any(map(_RANDOM.search, program.body)):  # threads share one generator
+        made.append(f"threads({sizes[0]})")
+    return tuple(made)
+
+
+def _changes(draw: random.Random, program: Program) -> list[str]:
+    """The caller changes weights and other tensors of the module, each in one of the ways that people use."""
+    names = [attribute(line) for line in program.state]
+    ends = [(re.findall(r"[wbc](_\d+)", line) or [""])[0] for line in program.state]
+    made = [draw.choice(_CHANGES[name]).format(w=f"self.{name}{end}", s=draw.randrange(100)) for name, end in zip(names, ends, strict=True)]
+    made = [text for text in made if draw.random() < 0.6]
+    return [*made, draw.choice(_CHANGES_OF_ALL)] if made and draw.random() < 0.15 else made
+
+
+def _writes(draw: random.Random, program: Program) -> str:
+    """The caller writes into something that it holds; the index may name a plain value, which is left alone."""
+    name = draw.choice(("outs", "outs", "ins"))
+    place = draw.randrange(len(program.returns if name == "outs" else program.inputs))
+    return f"{name}[{place}].{draw.choice(('zero_()', 'fill_(3)', 'mul_(2)', 'add_(1)'))}"
+
+
+_CHANGES_OF_ALL = (
+    "self.load_state_dict({name: value + 1 for name, value in self.state_dict().items()})",
+    "self.load_state_dict({name: value.clone() * 2 for name, value in self.state_dict().items()}, assign=True)",
+    "self.double()",
+    "self.half()",
+    "self.eval()",
+    "self.requires_grad_(False)",
+    "self.zero_grad()",
+)
+_CHANGES = {
+    "w": (
+        "{w}.add_(1)",
+        "{w}.add_(1)",
+        "{w}.copy_(values({s}, *{w}.shape))",
+        "{w}.data.mul_(2)",
+        "{w}.data = values({s}, *{w}.shape)",
+        "{w} = nn.Parameter(values({s}, *{w}.shape))",
+        "{w}.set_(values({s}, *{w}.shape))",
+        "{w}.detach().numpy()[...] += 1",
+        "{w}.requires_grad_(not {w}.requires_grad)",
+        "{w}[0].zero_()",
+        "{w}.data[-1 if {w}.numel() < 99 else ...] = 7",  # a few elements of a large weight are noticed later, as documented
+        "nn.init.constant_({w}, 0.5)",
+        "torch.optim.SGD([{w}], lr=0.5).step()",
+        "torch.utils.swap_tensors({w}, nn.Parameter(values({s}, *{w}.shape)))",
+    ),
+    "b": (
+        "{w}.add_(1)",
+        "{w}.add_(1)",
+        "{w}.zero_()",
+        "{w} = values({s}, *{w}.shape, dtype={w}.dtype)",
+        "{w}.copy_(values({s}, *{w}.shape))",
+        "{w}.numpy()[...] += 1",
+        "{w}.view(-1)[0] = 5",
+        "{w}.data = {w}.data + 1",
+        "{w}.data.add_(1)",
+        "{w} = {w}.clone().t() if {w}.dim() == 2 else {w}.clone()",
+    ),
+    "c": ("{w} = values({s}, 4)", "{w}.mul_(2)", "{w} = {w} + 1"),
+}
