@@ -66,4 +66,10 @@ FINDS: dict[str, Program] = {
         returns=("d",),
         dynamic=True,
     ),
+    # ONNX's NonZero gives one number a dimension: the result had the shape (0, 1).
+    "the places of one number": Program(seed=60098, inputs=(("a", "values(1)"),), body=("b = (a * 0).nonzero()",), returns=("b",)),
+    # ONNX Runtime's ScatterND adds no bfloat16 numbers; that showed in each run only.
+    "sums of bfloat16 at indices": Program(
+        seed=60095, inputs=(("a", "values(59, 2 * n, 2, dtype=torch.bfloat16)"),), returns=("a.index_add(-1, torch.tensor([0, 1]), a)",)
+    ),
 }

@@ -84,6 +84,14 @@ def _windows(given: dict[str, Any]) -> str | None:
     return "fails on tensors without elements" if 0 in given["self"].shape else None
 
 
+def _nonzero(given: dict[str, Any]) -> str | None:
+    return None if given["self"].dim() else "gives one number a dimension"
+
+
+def _sums_at_indices(given: dict[str, Any]) -> str | None:
+    return "adds no bfloat16 numbers" if given["accumulate"] and given["self"].dtype is torch.bfloat16 else None
+
+
 _JUDGES: dict[Any, Callable[[dict[str, Any]], str | None]] = {
     _aten._upsample_bicubic2d_aa.default: _antialiased,  # noqa: SLF001 - an operator's name, here and below
     _aten._upsample_bilinear2d_aa.default: _antialiased,  # noqa: SLF001 - same
@@ -99,5 +107,7 @@ _JUDGES: dict[Any, Callable[[dict[str, Any]], str | None]] = {
     _aten.max_pool2d_with_indices.default: functools.partial(_pool, 2),
     _aten.max_pool3d.default: functools.partial(_pool, 3),
     _aten.max_pool3d_with_indices.default: functools.partial(_pool, 3),
+    _aten.index_put.default: _sums_at_indices,
+    _aten.nonzero.default: _nonzero,
     _aten.scatter_reduce.two: _reduction,
 }

@@ -36,9 +36,30 @@ def verdict(function: Callable[..., Any], target: Any, *args: Any) -> Verdict:
         (lambda x: x.to(torch.float8_e4m3fn), aten._to_copy.default, (torch.rand(3),), "dtype", "float8_e4m3fn"),
         (torch.fft.rfft, aten._fft_r2c.default, (torch.rand(8),), "no_converter", "on purpose"),
         (torch.fft.fft, aten._fft_c2c.default, (torch.rand(8).to(torch.complex64),), "no_converter", "on purpose"),
+        (torch.nonzero, aten.nonzero.default, (torch.tensor(1.0),), "no_converter", "gives one number a dimension"),
+        (
+            lambda x, i: torch.index_put(x, (i,), x[:1], accumulate=True),
+            aten.index_put.default,
+            (torch.rand(3).bfloat16(), torch.tensor([0])),
+            "no_converter",
+            "adds no bfloat16",
+        ),
         (torch.fft.irfft, aten._fft_c2r.default, (torch.rand(8).to(torch.complex64),), "no_converter", "on purpose"),
     ],
-    ids=["no_function", "complex", "mutation", "rand_like", "bernoulli", "randperm", "float8", "fft_r2c", "fft_c2c", "fft_c2r"],
+    ids=[
+        "no_function",
+        "complex",
+        "mutation",
+        "rand_like",
+        "bernoulli",
+        "randperm",
+        "float8",
+        "fft_r2c",
+        "fft_c2c",
+        "nonzero_of_one",
+        "bf16_sums",
+        "fft_c2r",
+    ],
 )
 def test_what_cannot_go_and_why(function: Any, target: Any, args: tuple[Any, ...], code: str, said: str) -> None:
     answer = verdict(function, target, *args)
