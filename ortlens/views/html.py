@@ -15,6 +15,7 @@ from ortlens.analysis.overview import overview_of
 from ortlens.units import percent, time_from_ns
 from ortlens.views.answers import answer_tables
 from ortlens.views.sentences import (
+    busy_sentence,
     call_sentences,
     coverage_sentence,
     ledger_sentence,
@@ -86,7 +87,10 @@ def _facts(overview: Overview, numbers: Numbers | None) -> str:
         return ""
     facts = [
         ("Partitions", partitions_sentence(overview)),
-        ("Per call", "; ".join(sentence for sentence in (ledger_sentence(overview), *call_sentences(overview)) if sentence)),
+        (
+            "Per call",
+            "; ".join(sentence for sentence in (ledger_sentence(overview), busy_sentence(overview), *call_sentences(overview)) if sentence),
+        ),
         ("Compile time", _compile(overview)),
         ("Numerics", numbers_sentence(numbers) if numbers else ""),
     ]

@@ -263,9 +263,21 @@ def ledger_sentence(overview: Overview) -> str:
     parts = [f"{percent(ledger.share[part])} {name}" for part, name in words.items() if ledger.ns.get(part)]
     called = next((call.function for call in overview.calls if set(ledger.graph_ids).intersection(call.graph_ids)), None)
     of = f" ({visible(called)})" if called and len(overview.calls) > 1 else ""
-    busy = overview.spread is not None and overview.spread >= _BUSY
-    note = f"; the machine was busy: half of the calls took {overview.spread:.1f} times as long as the shortest, or longer" if busy else ""
-    return f"{time_from_ns(ledger.total_ns)}{of}: {', '.join(parts)}{note}"
+    return f"{time_from_ns(ledger.total_ns)}{of}: {', '.join(parts)}"
+
+
+def busy_sentence(overview: Overview) -> str:
+    """Can the times be trusted?
+
+    Args:
+        overview: The overview of a capture.
+
+    Returns:
+        One sentence without a full stop when the measured calls differ so much that other work must have run beside them; else empty.
+    """
+    if overview.spread is None or overview.spread < _BUSY:
+        return ""
+    return f"the machine was busy: half of the calls took {overview.spread:.1f} times as long as the shortest, or longer"
 
 
 def call_sentences(overview: Overview) -> list[str]:

@@ -12,6 +12,7 @@ from ortlens.analysis.overview import overview_of
 from ortlens.analysis.timing import own_code_ns
 from ortlens.units import counted, time_from_ns
 from ortlens.views.sentences import (
+    busy_sentence,
     call_sentences,
     coverage_sentence,
     exception_words,
@@ -188,7 +189,7 @@ def _recompile(item: Recompile) -> str:
 
 
 def _times(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
-    lines = [sentence for sentence in (ledger_sentence(overview), *call_sentences(overview)) if sentence]
+    lines = [sentence for sentence in (ledger_sentence(overview), busy_sentence(overview), *call_sentences(overview)) if sentence]
     shown = [line for sentence in lines[:_MAX_CALLS] for line in _prose(sentence, room)]
     if len(lines) > _MAX_CALLS:
         shown.append(f"and {counted(len(lines) - _MAX_CALLS, 'more function')}: see table sessions")
