@@ -117,7 +117,7 @@ function times(store) {
   const compile = compileTime(overview);
   if (parts.length) {
     const total = parts.reduce((sum, part) => sum + part.value, 0);
-    return card("time", "Where does the time go?", el("p", {}, el("b.ol-big", {}, time(total)), " per call"), stackedBar(parts, time), partsNote(parts, store), compile);
+    return card("time", "Where does the time go?", el("p", {}, el("b.ol-big", {}, time(total)), " per call"), stackedBar(parts, time), busyNote(overview), partsNote(parts, store), compile);
   }
   return card("time", "Where does the time go?", ...callTime(store), compile);
 }
@@ -128,11 +128,14 @@ function ledgerParts(ledger) {
   return LEDGER.filter(([part]) => (sums.get(part) ?? 0) > 0).map(([part, name, kind, title]) => ({ name, kind, title, value: sums.get(part) }));
 }
 
+/** Times that were measured beside other work are too long, and say so. */
+const busyNote = (overview) => (overview.busy_sentence ? el("p.ol-caution", {}, `⚠ ${overview.busy_sentence}`) : null);
+
 /** Without a measured call, guards and the rest are not known: say so, instead of letting the parts pass for the whole. */
 function partsNote(parts, store) {
   const whole = parts.some((part) => part.kind === "guards" || part.kind === "residual");
   const kernels = store.data.table("kernels").rows;
-  if (!whole) return note("Guards and Python around the graphs are not included.", HELP.ledger.call);
+  if (!whole) return note("Entering compiled code and Python around the graphs are not included.", HELP.ledger.call);
   return kernels ? el("p", {}, go(store, "Slowest kernels", { tab: "tables", table: "kernels" })) : note(HELP.kernels.missing, HELP.kernels.call);
 }
 
@@ -147,7 +150,7 @@ function callTime(store) {
     { name: `graphs of ${clipped(store.data.meta.backend, 20)}`, kind: "other", value: call.foreign_ns },
   ];
   const sum = el("p", {}, el("b.ol-big", {}, time(call.total_ns)), ` per call${call.of}, mean of ${counted(call.calls, "call")}`);
-  return [sum, stackedBar(parts, time), note("Guards and Python around the graphs are not included.", HELP.ledger.call)];
+  return [sum, stackedBar(parts, time), note("Entering compiled code and Python around the graphs are not included.", HELP.ledger.call)];
 }
 
 function compileTime(overview) {

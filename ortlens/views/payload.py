@@ -20,6 +20,7 @@ from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.packing import Texts, bounded, packed_table
 from ortlens.views.redaction import redacted_capture
 from ortlens.views.sentences import (
+    busy_sentence,
     call_sentence,
     coverage_sentence,
     gain_words,
@@ -173,6 +174,7 @@ def overview_facts(overview: Overview, capture: Capture) -> dict[str, Any]:
         "break_occurrences": overview.break_occurrences,
         "looks": [_look(look, overview, capture) for look in looks_of(overview)],
         "call": _call(overview),
+        "busy_sentence": busy_sentence(overview),
         "compile_ns": overview.compile_ns,
         "phases": [{"name": PHASE_WORDS[phase.phase], "ns": phase.total_ns} for phase in overview.phases],
         "fallbacks": [asdict(group) | {"reason": reason_words(group)} for group in overview.fallbacks[:_MAX_GROUPS]],

@@ -43,7 +43,7 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.relu(self.fc(x))
         if self.number % 2 == 0:
-            y = y - y.median(dim=-1, keepdim=True).values
+            y = y - y.mode(dim=-1, keepdim=True).values
         if self.number % 3 == 1:
             y = torch.special.bessel_j0(y)
         normed: torch.Tensor = self.norm(x + y)
@@ -105,7 +105,7 @@ class Stage(nn.Module):
         if self.number % 2:  # noqa: SIM108 - each has a line of its own
             y = torch.special.bessel_j0(y)
         else:
-            y = y - y.median(dim=-1, keepdim=True).values
+            y = y - y.mode(dim=-1, keepdim=True).values
         normed: torch.Tensor = self.norm(x + y)
         return normed
 
