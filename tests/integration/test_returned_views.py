@@ -150,7 +150,16 @@ def test_a_view_of_an_input_with_an_offset_that_was_written_to() -> None:
         half.copy_(half)
         return half.chunk(2, 1)[1]
 
-    for function in (tail_of_written, tail_of_its_own):
+    def whole_written_as_one_row(x: torch.Tensor) -> torch.Tensor:
+        row = x.view_as(x)
+        x.view(-1)[-1] = 7
+        return row
+
+    def part_written_as_one_row(x: torch.Tensor) -> torch.Tensor:
+        x.view(-1)[1:] += 1
+        return x.view(-1)[2:].view(2, -1)
+
+    for function in (tail_of_written, tail_of_its_own, whole_written_as_one_row, part_written_as_one_row):
         fast = torch.compile(function, backend="ortlens", dynamic=True)
         for width in (4, 6):
             given, wanted = (torch.arange(6.0 * width).reshape(6, width)[2:] for _ in range(2))

@@ -77,7 +77,9 @@ def without_returned_views(
         The graph without them; None when no output has to be such a view.
     """
     outputs = _outputs(module.graph)
-    all_chains = {place: chain for place, node in enumerate(outputs) if (chain := _chain_of(node)) and place in user_outputs}
+    new_values = set(outputs[: len(mutated)])  # they lie as their inputs do, so what is a view of them is made of them
+    chains_of = ((place, _chain_of(node, new_values)) for place, node in enumerate(outputs) if place in user_outputs)
+    all_chains = {place: chain for place, chain in chains_of if chain}
     together = _sharing_memory(outputs, all_chains)
     chains = {place: chain for place, chain in all_chains.items() if place in together or _must_be_view(chain, rebuilt=user_outputs[place])}
     if not chains:
@@ -107,10 +109,10 @@ def _placeholders(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     return list(graph.find_nodes(op="placeholder"))
 
 
-def _chain_of(node: Any) -> list[torch.fx.Node]:
-    """The view operators that lead from a base to a value, the last one first; empty for what is no view."""
+def _chain_of(node: Any, ends: Collection[torch.fx.Node]) -> list[torch.fx.Node]:
+    """The view operators that lead from a base, or from one of `ends`, to a value, the last one first; empty for what is no view."""
     chain = []
-    while isinstance(node, torch.fx.Node) and (base := base_of(node)) is not None:
+    while isinstance(node, torch.fx.Node) and node not in ends and (base := base_of(node)) is not None:
         chain.append(node)
         node = base
     return chain
