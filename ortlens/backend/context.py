@@ -47,6 +47,7 @@ class CompileContext:
         whole_graph_key: The key under which the whole graph is cached once it is prepared, if at all.
         reporter: Reports the graph to a lens; None when there is none.
         dry_run: Partition and convert only; a call returns fake tensors for fake tensors.
+        deployed: Convert for a model that runs without PyTorch, with what is left to PyTorch for its speed alone.
         counts: Counts the runs for the backend; None: they are not counted there.
         trials: Where partitions are timed against PyTorch; None: they are not.
     """
@@ -57,6 +58,7 @@ class CompileContext:
     whole_graph_key: str | None = None
     reporter: GraphReporter | None = None
     dry_run: bool = False
+    deployed: bool = False
     counts: RunCounts | None = None
     trials: SpeedTrials | None = None
 

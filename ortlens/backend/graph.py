@@ -128,15 +128,15 @@ class CompiledGraph:
         """
         return {node.name: self.plan.verdicts[node].reason or "" for node in program.eager_nodes(self.plan)}
 
-    def with_views_inside(self) -> CompiledGraph:
-        """The graph for a model that runs without PyTorch: every output is computed, also those that PyTorch makes as views here.
+    def for_deployment(self) -> CompiledGraph:
+        """The graph for a model that runs without PyTorch, with the views and the fast operators that PyTorch makes here.
 
         Returns:
-            This graph when it returns no such views; else another one, converted but without sessions.
+            This graph when there are none; else another one, converted but without sessions.
         """
-        if self.lowered.views is None:
+        if self.lowered.views is None and not any(verdict.code == "policy" for verdict in self.plan.verdicts.values()):
             return self
-        context = replace(self.context, reporter=None, cache=None, whole_graph_key=None, dry_run=True)
+        context = replace(self.context, reporter=None, cache=None, whole_graph_key=None, dry_run=True, deployed=True)
         made = CompiledGraph(replace(self.lowered, views=None), context)
         made._weights = self._weights
         return made

@@ -88,7 +88,7 @@ class Planner:
 
     def _partitioned(self) -> list[extraction.Partition]:
         started = time.perf_counter_ns()
-        support = Support(self._context.registry, reason_against, self.exclusions.verdicts)
+        support = Support(self._context.registry, reason_against, self.exclusions.verdicts, deployed=self._context.deployed)
         self.plan = plan_partitions(self.promoted.graph, support.verdict, min_nodes=self._context.options.min_partition_nodes)
         partitions = extraction.split(self.plan, self.promoted)
         self._phases.partition_ns += time.perf_counter_ns() - started

@@ -12,6 +12,7 @@ import ortlens
 from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import overview_of
+from ortlens.backend.conversion.functions import basics
 from ortlens.backend.runtime import speed_trial
 from tests.integration.small_models import SMALL_MODELS
 from tests.sample import sampled
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.serial, pytest.mark.timed]
 
 RULE = "slower_than_torch"
+BAG = torch.ops.aten._embedding_bag.default
+LOOP = {"custom_translation_table": {BAG: basics.registered(BAG)}}
+"""A Loop over bags: torchlib's function, in place of PyTorch's kernel."""
 
 
 class CachedAttention(nn.Module):
@@ -81,7 +85,7 @@ def bagged(count: int = 256) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 
 
 def test_a_loop_over_bags_is_named_first() -> None:
-    lens = explained(*bagged())
+    lens = explained(*bagged(), options=LOOP)
     first = findings_of(lens.captured())[0]
     assert (first.rule, first.severity, first.subject) == (RULE, "warning", "p0")
     assert "Loop" in first.title
@@ -95,7 +99,7 @@ def test_a_loop_over_bags_is_named_first() -> None:
 
 def test_a_profile_names_the_kernels() -> None:
     bag, ids, offsets = bagged(64)
-    lens = explained(bag, ids, offsets)
+    lens = explained(bag, ids, offsets, options=LOOP)
     with torch.no_grad():
         lens.profile(ids, offsets, repeat=3)
     (found,) = slow_findings(lens)
@@ -190,7 +194,7 @@ def test_layers_that_share_their_code_are_one_finding() -> None:
             shown: torch.Tensor = third(ids, offsets) + total
             return shown
 
-    lens = explained(Bags(), torch.randint(0, 100, (512,)), torch.arange(0, 512, 8))
+    lens = explained(Bags(), torch.randint(0, 100, (512,)), torch.arange(0, 512, 8), options=LOOP)
     found = slow_findings(lens)
     assert len(found) == 1
     assert "partitions" in found[0].title
@@ -199,7 +203,7 @@ def test_layers_that_share_their_code_are_one_finding() -> None:
 
 def test_on_slow_leaves_the_slow_partition_to_torch_and_keeps_the_fast_one() -> None:
     bag, ids, offsets = bagged()
-    lens = ortlens.Lens(options={"on_slow": "fallback"})
+    lens = ortlens.Lens(options={"on_slow": "fallback", **LOOP})
     fast = torch.compile(bag, backend=lens)
     with torch.no_grad():
         wanted = bag(ids, offsets)

@@ -180,7 +180,7 @@ def state_copies(capture: Capture) -> Iterator[Finding]:
 
 @rule(
     name="element_loop",
-    looks_for="An operator that ONNX can only express as a loop over single elements, such as nn.EmbeddingBag.",
+    looks_for="An operator that ONNX can only express as a loop over single elements.",
     fires="At the first one, as information, unless the partition was timed: then `slower_than_torch` reports it if it is slow.",
     hazard="Each pass of the loop runs several small kernels, which takes microseconds where PyTorch takes nanoseconds.",
 )

@@ -54,7 +54,7 @@ def export_graph(
         UsageError: A node of the graph stays in PyTorch, or the weights do not fit; nothing is written.
         ConversionError: The written model does not pass `onnx.checker`; nothing is left behind.
     """
-    graph = graph.with_views_inside()
+    graph = graph.for_deployment()
     _require_cover(graph)
     target = pathlib.Path(path).absolute()
     if not target.parent.is_dir():

@@ -17,6 +17,7 @@ from ortlens.backend.conversion.functions import own_functions
 from ortlens.backend.lowering import provenance
 from ortlens.backend.lowering.returned_views import base_of
 from ortlens.backend.partitioning import wrong_functions
+from ortlens.backend.partitioning.slow_functions import slow_in_ort
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -70,17 +71,26 @@ def kind_of(node: torch.fx.Node) -> NodeKind:
 class Support:
     """Decides which nodes of one graph ONNX Runtime supports."""
 
-    def __init__(self, registry: Any, can_run_on: Callable[[str], str | None], excluded: Mapping[str, Verdict] | None = None) -> None:
+    def __init__(
+        self,
+        registry: Any,
+        can_run_on: Callable[[str], str | None],
+        excluded: Mapping[str, Verdict] | None = None,
+        *,
+        deployed: bool = False,
+    ) -> None:
         """Configure the decision for one graph.
 
         Args:
             registry: The ONNX functions, see `_torch.registry_with`.
             can_run_on: Device type -> None if a provider supports it, else the reason.
             excluded: Node name -> verdict, for nodes that failed in an earlier attempt.
+            deployed: Whether the graph is for a model that runs without PyTorch.
         """
         self._registry = registry
         self._can_run_on = can_run_on
         self._excluded = excluded or {}
+        self._deployed = deployed
 
     def verdict(self, node: torch.fx.Node) -> Verdict:
         """Decide one node.
@@ -116,11 +126,8 @@ class Support:
         return None
 
     def _slow(self, node: torch.fx.Node) -> Verdict | None:
-        name = provenance.target_name(node)
-        if name not in _TRANSFORMS or self._is_users(node.target):
-            return None
-        reason = f"{name} stays in PyTorch on purpose: ONNX Runtime's DFT takes 7 to 22 times as long and is less exact"
-        return Verdict(supported=False, code="no_converter", reason=reason)
+        slow = slow_in_ort(node, deployed=self._deployed)
+        return None if slow is None or self._is_users(node.target) else Verdict(supported=False, code=slow[0], reason=slow[1])
 
     def _registered(self, node: torch.fx.Node) -> Verdict | None:
         import torch
@@ -225,10 +232,6 @@ def storage_readers(graph: torch.fx.Graph) -> dict[str, Verdict]:
 
 
 _WINDOWS = ("aten.as_strided.default", "aten.as_strided_copy.default", "aten.as_strided_scatter.default")
-
-
-_TRANSFORMS = frozenset({"aten._fft_r2c.default", "aten._fft_c2c.default", "aten._fft_c2r.default"})
-"""Transforms of signals, see the figures in docs/numerics.md."""
 
 
 def _is_float_number(node: torch.fx.Node) -> bool:

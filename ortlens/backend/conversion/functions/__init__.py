@@ -9,6 +9,7 @@ import torch
 from ortlens.backend.conversion.functions import (
     activations,
     arithmetic,
+    bags,
     bits,
     bounds,
     creation,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _FAMILIES = (
     activations,
     arithmetic,
+    bags,
     bits,
     bounds,
     creation,

@@ -1,0 +1,109 @@
+"""Bags of embeddings: they stay in PyTorch, whose kernel is faster, and deployed models have a form without a loop."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ortlens import Lens
+from ortlens.backend.conversion.functions.bags import FUNCTIONS
+from tests.integration.test_export_onnx import run_bare
+from tests.unit.backend.conversion.functions.one_graph import differing, left
+
+if TYPE_CHECKING:
+    import pathlib
+
+TABLE = torch.randn(10, 6, generator=torch.Generator().manual_seed(0))
+IDS = torch.tensor([1, 2, 4, 2, 9, 0, 3, 2, 2, 5])
+SHARES = torch.linspace(-1, 2, 10)
+OFFSETS = torch.tensor([0, 0, 3, 3, 7])  # empty bags
+ENDS = torch.tensor([0, 2, 9, 9, 10])
+EXTREME = torch.tensor([[torch.nan, 1.0, -0.0, torch.inf], [2.0, torch.nan, 0.0, -torch.inf], [3.0, -1.0, -0.0, 5.0]])
+MODES = ("sum", "mean", "max")
+
+
+def extreme(table: torch.Tensor, mode: str) -> torch.Tensor:
+    made = functional.embedding_bag(torch.tensor([0, 1, 2, 2, 1, 0]), EXTREME.to(table.dtype), torch.tensor([0, 3, 4]), mode=mode)
+    return made if mode == "max" else 1 / made  # the larger of both zeros may be either
+
+
+FORMS: dict[str, Any] = {
+    "plain": lambda t, _, mode: functional.embedding_bag(IDS, t, OFFSETS, mode=mode),
+    "rows": lambda t, _, mode: functional.embedding_bag(IDS.view(2, 5), t, mode=mode),
+    "ends": lambda t, _, mode: functional.embedding_bag(IDS, t, ENDS, mode=mode, include_last_offset=True),
+    "padding": lambda t, _, mode: functional.embedding_bag(IDS, t, OFFSETS, mode=mode, padding_idx=2),
+    "shares": lambda t, shares, mode: functional.embedding_bag(IDS, t, OFFSETS, mode=mode, per_sample_weights=shares, padding_idx=-1),
+    "short": lambda t, _, mode: functional.embedding_bag(IDS.int(), t, OFFSETS.int(), mode=mode),
+    "all empty": lambda t, _, mode: functional.embedding_bag(IDS[:0], t, OFFSETS[:2] * 0, mode=mode),
+    "extreme": lambda t, _, mode: extreme(t, mode),
+}
+CASES: dict[str, Any] = {
+    f"{mode} {form}": functools.partial(FORMS[form], mode=mode)
+    for mode, form in itertools.product(MODES, FORMS)
+    if form != "shares" or mode == "sum"
+}
+IN_ORT = {target: functools.partial(function) for target, function in FUNCTIONS.items()}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_they_stay_in_pytorch(*, dynamic: bool) -> None:
+    found, capture = differing(CASES, TABLE, SHARES, dynamic=dynamic)
+    assert found == {}
+    assert {"aten.arange.start_step", "aten.view.default"} <= left(capture)  # they only serve the bags
+    assert sum("embedding_bag" in row.target for row in capture.fallbacks) == len(CASES)
+    assert {row.reason_code for row in capture.fallbacks} == {"policy"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_the_onnx_form_is_right(dtype: torch.dtype, *, dynamic: bool) -> None:
+    lens = Lens(options={"custom_translation_table": IN_ORT})
+
+    def all_of_them(table: torch.Tensor, shares: torch.Tensor) -> list[torch.Tensor]:
+        return [case(table, shares) for case in CASES.values()]
+
+    given = (TABLE.to(dtype), SHARES.to(dtype))
+    with torch.no_grad():
+        got, want = torch.compile(all_of_them, backend=lens, dynamic=dynamic)(*given), all_of_them(*given)
+    torch.testing.assert_close(dict(zip(CASES, got, strict=True)), dict(zip(CASES, want, strict=True)), equal_nan=True)
+    capture = lens.captured()
+    assert [row for row in capture.fallbacks if "embedding_bag" in row.target] == []
+    assert not {op for node in capture.nodes for op in node.onnx_ops} & {"Loop", "SequenceInsert", "ScatterND"}
+
+
+def test_equal_bags_are_added_whole_by_several_threads() -> None:
+    """ScatterND would lose rows here."""
+    lens = Lens(options={"custom_translation_table": IN_ORT})
+    table, ids, offsets = torch.ones(50, 64), torch.randint(0, 50, (20_000,)), torch.tensor([0, 1, 19_999])
+    compiled = torch.compile(lambda ids, table, starts: functional.embedding_bag(ids, table, starts, mode="sum"), backend=lens)
+    with torch.no_grad():
+        for _ in range(10):
+            assert compiled(ids, table, offsets)[:, 0].tolist() == [1, 19_998, 1]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_deployed_model_contains_them(mode: str, tmp_path: pathlib.Path) -> None:
+    class Bags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bag, self.head = nn.EmbeddingBag(10, 6, mode=mode, padding_idx=2), nn.Linear(6, 3)
+
+        def forward(self, ids: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+            shown: torch.Tensor = self.head(self.bag(ids, offsets))
+            return shown
+
+    model, lens = Bags().eval(), Lens()
+    with torch.no_grad():
+        want = model(IDS, OFFSETS)
+        torch.testing.assert_close(torch.compile(model, backend=lens)(IDS, OFFSETS), want)
+    path = lens.export_onnx(tmp_path / "bags.onnx")
+    (made,) = run_bare(path, {"ids": IDS, "offsets": OFFSETS}).values()
+    torch.testing.assert_close(made, want)
+    assert "Loop" not in {node.op_type for node in onnx.load(path).graph.node}
