@@ -21,6 +21,7 @@ Subject: TypeAlias = Literal["finding", "slower", "nothing_runs", "break", "fall
 
 _SUBJECTS: tuple[Subject, ...] = ("finding", "slower", "nothing_runs", "break", "fallback", "recompile", "rule")
 _MAX_LOOKS = 3
+_SENTENCES = re.compile(r"(?<=\.)\s+")
 _NUMBER = re.compile(r"\d+")
 _SHOWN_OTHERWISE = ("hot_break", "hot_fallback", "recompile_storm")
 """Rules about breaks, fallbacks and recompiles, which are listed separately."""
@@ -102,8 +103,18 @@ def _findings(overview: Overview) -> Iterator[Look]:
     for finding in overview.findings:
         if finding.severity != "info" and finding.rule not in _SHOWN_OTHERWISE:
             yield Look(
-                subject=_subject(finding), what=finding.title, file=finding.file, line=finding.line, count=1, ns_per_call=finding.gain_ns
+                subject=_subject(finding),
+                what=finding.title,
+                file=finding.file,
+                line=finding.line,
+                count=1,
+                ns_per_call=finding.gain_ns,
+                advice=_first_sentence(finding.mitigation),
             )
+
+
+def _first_sentence(text: str) -> str | None:
+    return _SENTENCES.split(text.strip(), maxsplit=1)[0].rstrip(".") or None
 
 
 def _subject(finding: Finding) -> Subject:

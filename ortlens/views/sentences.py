@@ -347,7 +347,7 @@ def look_sentence(look: Look) -> str:
     where = place(look.file, look.line, look.module)
     cost = "" if look.ns_per_call is None else f" ({time_from_ns(look.ns_per_call)} per call)"
     if look.subject in ("finding", "slower", "rule"):
-        return (f"{where}: " if look.file else "") + visible(look.what)
+        return (f"{where}: " if look.file else "") + visible(look.what) + (f"; {_advice(look)}" if look.advice else "")
     if look.subject == "break":
         return f"{where}: {_advice(look) or 'remove the graph break, or rewrite the line as the reason suggests'}{cost}"
     if look.reason_code is not None:

@@ -212,7 +212,7 @@ def _findings(overview: Overview, room: int) -> Iterator[str]:
 def _looks(overview: Overview, room: int) -> Iterator[str]:
     looks = looks_of(overview)
     for number, look in enumerate(looks, start=1):
-        yield from _prose(f"{number}. {look_sentence(look)}", room, hang="   ", lines=3 if look.subject == "slower" else 2)
+        yield from _prose(f"{number}. {look_sentence(look)}", room, hang="   ", lines=3)
     if not looks:
         empty = overview.coverage.verdict == "empty"
         yield from _prose(

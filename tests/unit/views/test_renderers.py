@@ -139,7 +139,7 @@ def test_text_keeps_to_the_width(sample: str, width: int) -> None:
 
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_text_is_a_few_lines(sample: str) -> None:
-    assert len(rendered("text", sample).split("\n")) <= (24 if sample not in {"huge", "hostile"} else 48)
+    assert len(rendered("text", sample).split("\n")) <= (24 if sample not in {"huge", "hostile"} else 52)
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
