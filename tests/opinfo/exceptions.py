@@ -36,6 +36,7 @@ EXCEPTIONS: Mapping[str, Reason] = {
     "new_empty": Reason("its memory is not initialised", _RANDOM),
     "new_empty_strided": Reason("its memory is not initialised", _RANDOM),
     "linalg.pinv.singular": Reason("the gradient of a singular matrix divides by singular values that are rounding errors", _PINV),
+    "argsort": Reason("which of equal elements comes first is not defined unless the sort is stable", _SORT),
     "sort": Reason("which of equal elements comes first is not defined unless the sort is stable", _SORT),
     "topk": Reason("which of equal elements is taken is not defined", _TOPK),
     "nn.functional.conv_transpose3d": Reason(

@@ -39,6 +39,8 @@ def _arguments(node: torch.fx.Node) -> dict[str, Any]:
 
 
 def _antialiased(given: dict[str, Any]) -> str | None:
+    if not given["self"].dtype.is_floating_point:
+        return "rounds integers otherwise"  # PyTorch weighs them with fixed-point numbers
     if given["align_corners"]:
         return "places the corners elsewhere when it smooths"
     sizes = zip(given["self"].shape[-2:], given["output_size"], (given["scales_h"], given["scales_w"]), strict=True)

@@ -52,6 +52,15 @@ def test_smoothing_runs_in_onnx_runtime_where_it_does_the_same() -> None:
     assert not left(capture)
 
 
+def test_smoothing_of_bytes() -> None:  # without smoothing, torch.compile itself rounds some otherwise, with any backend
+    images = torch.randint(0, 256, (2, 3, 10, 20), dtype=torch.uint8)
+    made = {
+        f"{mode}, {size}": lambda x, m=mode, s=size: F.interpolate(x, size=s, mode=m, antialias=True)
+        for mode, size in itertools.product(("bilinear", "bicubic"), (3, 7, 23))
+    }
+    assert differing(made, images)[0] == {}
+
+
 TRANSPOSED = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 
 
