@@ -9,13 +9,14 @@ import torch
 import torch.fx
 
 from ortlens.backend.conversion.converter import NodeFailures
+from ortlens.backend.custom import registered_ops
 from ortlens.backend.error_text import short_text
-from ortlens.backend.lowering import storage_windows, type_promotion
+from ortlens.backend.lowering import buffer_writes, storage_windows, type_promotion
 from ortlens.backend.models import model_of
 from ortlens.backend.partitioning import extraction
 from ortlens.backend.partitioning.exclusions import Exclusions
 from ortlens.backend.partitioning.plan import Plan, plan_partitions
-from ortlens.backend.partitioning.support import Support, storage_readers
+from ortlens.backend.partitioning.support import Support, Verdict, storage_readers
 from ortlens.backend.runtime.program import eager_nodes
 from ortlens.backend.runtime.providers import reason_against
 from ortlens.backend.runtime.runner_from_model import runner_from_model
@@ -59,7 +60,7 @@ class Planner:
         self._phases = phases
         started = time.perf_counter_ns()
         self.promoted, failures = _promoted(lowered.partitioned)
-        self.exclusions = Exclusions(storage_readers(self.promoted.graph))
+        self.exclusions = Exclusions({**storage_readers(self.promoted.graph), **self._writes()})
         self.exclusions.promotion_failed(failures)
         phases.partition_ns += time.perf_counter_ns() - started
 
@@ -80,6 +81,15 @@ class Planner:
             if len(complete) == len(partitions):
                 return complete
         raise ConversionError(f"the graph could not be planned in {MAX_PLANS} attempts")
+
+    def _writes(self) -> dict[str, Verdict]:
+        """The writes into large buffers, made in place; a model to deploy returns the new values."""
+        if self._lowered.phase != "inference" or self._context.deployed:
+            return {}
+        reason = "writes into a large buffer in place; ONNX Runtime would copy all of it"
+        written = Verdict(supported=False, code="policy", reason=reason)
+        users = {**registered_ops(), **(self._context.options.custom_translation_table or {})}
+        return dict.fromkeys(buffer_writes.write_in_place(self.promoted, self._lowered.mutated, except_for=users), written)
 
     def static_inputs(self) -> frozenset[torch.fx.Node]:
         """The inputs that are parameters or buffers."""

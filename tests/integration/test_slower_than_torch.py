@@ -30,6 +30,9 @@ RULE = "slower_than_torch"
 BAG = torch.ops.aten._embedding_bag.default
 LOOP = {"custom_translation_table": {BAG: basics.registered(BAG)}}
 """A Loop over bags: torchlib's function, in place of PyTorch's kernel."""
+PUT = torch.ops.aten.index_put.default
+COPIES = {"custom_translation_table": {PUT: basics.registered(PUT)}}
+"""Writes that copy the buffer: torchlib's function, in place of PyTorch's write in place."""
 
 
 class CachedAttention(nn.Module):
@@ -65,8 +68,14 @@ def slow_findings(lens: Lens) -> list[Finding]:
     return [finding for finding in findings_of(lens.captured()) if finding.rule == RULE]
 
 
-def test_a_static_cache_is_named_first_with_its_line_and_its_cost() -> None:
+def test_a_static_cache_is_written_in_place_and_costs_no_copies() -> None:
     lens = explained(CachedAttention().eval(), torch.randn(1, 1, 512), torch.tensor([5]))
+    assert not {"state_copies", "hot_fallback"} & {finding.rule for finding in findings_of(lens.captured())}
+    assert [finding.title for finding in slow_findings(lens) if "copied" in finding.title] == []
+
+
+def test_a_copied_cache_is_named_first_with_its_line_and_its_cost() -> None:
+    lens = explained(CachedAttention().eval(), torch.randn(1, 1, 512), torch.tensor([5]), options=COPIES)
     first = findings_of(lens.captured())[0]
     assert (first.rule, first.severity, first.measured) == (RULE, "warning", True)
     assert (first.file or "").endswith("test_slower_than_torch.py")

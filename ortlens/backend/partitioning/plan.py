@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.cut import Dag, cut
 from ortlens.backend.lowering import provenance
+from ortlens.backend.lowering.buffer_writes import writes_alone
 from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def writes(node: torch.fx.Node) -> bool:
         node: Any node of an ATen graph.
 
     Returns:
-        True if the operator's schema declares it mutable.
+        True if the operator's schema declares it mutable, and other nodes may read what it changes.
     """
     schema = getattr(node.target, "_schema", None)
-    return schema is not None and bool(schema.is_mutable)
+    return schema is not None and bool(schema.is_mutable) and not writes_alone(node)

@@ -1,0 +1,210 @@
+"""Writes into large buffers: in place where nothing else sees the value before, and with the results and the state of eager everywhere."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+import ortlens
+from ortlens import Lens
+from ortlens.analysis.findings.registry import findings_of
+from tests.integration.test_export_onnx import run_bare
+
+if TYPE_CHECKING:
+    import pathlib
+    from collections.abc import Callable
+
+NEW = torch.randn(2, 8, 1, 64, generator=torch.Generator().manual_seed(0))
+AT = torch.tensor([5])
+
+
+def buffer(length: int = 512) -> torch.Tensor:
+    return torch.linspace(0, 1, 2 * 8 * length * 64).reshape(2, 8, length, 64)
+
+
+def copied(x: torch.Tensor, at: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    x.index_copy_(2, at, new * 2)
+    return x.mean(2)
+
+
+def assigned(x: torch.Tensor, at: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    x[:, :, at] = new * 2
+    return x.mean(2) + 1
+
+
+def added(x: torch.Tensor, at: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    x.index_add_(2, at, new * 2)
+    return x.mean(2)
+
+
+def accumulated(x: torch.Tensor, at: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    x.index_put_((torch.zeros_like(at), torch.zeros_like(at), at), new[0, 0] * 2, accumulate=True)
+    return x.mean(2)
+
+
+def scattered(x: torch.Tensor, at: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    x.scatter_(2, at.expand(2, 8, 1, 64), new * 2)
+    return x.mean(2)
+
+
+def twice(x: torch.Tensor, at: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    x.index_copy_(2, at, new * 2)
+    x.index_copy_(2, at + 1, new * 3)
+    return x.mean(2)
+
+
+def returns_it(x: torch.Tensor, at: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    return x.index_copy_(2, at, new * 2)
+
+
+def read_before(x: torch.Tensor, at: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    before = x.mean(2)
+    x.index_copy_(2, at, new * 2)
+    return before, x.mean(2)
+
+
+def shifted(x: torch.Tensor, at: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    x.index_copy_(2, at + 1, x[:, :, at] + new)
+    return x.mean(2)
+
+
+def read_between(x: torch.Tensor, at: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    x.index_copy_(2, at, new * 2)
+    between = x.mean(2)
+    x.index_copy_(2, at, new * 3)
+    return between, x.mean(2)
+
+
+def returns_another(x: torch.Tensor, at: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    made = x.index_copy(2, at, new * 2)
+    x.copy_(made)
+    return made
+
+
+def returns_a_view(x: torch.Tensor, at: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    x.index_copy_(2, at, new * 2)
+    return x[:, :, 3:9]
+
+
+IN_PLACE = (copied, assigned, added, accumulated, scattered, twice)
+AS_BEFORE = (read_before, shifted, read_between)
+OTHERS = (returns_it, returns_another, returns_a_view)
+
+
+def compared(function: Callable[..., Any], make: Callable[[], torch.Tensor] = buffer, *, dynamic: bool = False) -> Lens:
+    """Three calls that go on with the same buffer; results, buffers and what shares memory are those of eager."""
+    lens, ours, theirs = Lens(), make(), make()
+    compiled = torch.compile(function, backend=lens, dynamic=dynamic)
+    with torch.no_grad():
+        for step in range(3):
+            got, want = compiled(ours, AT + step, NEW + step), function(theirs, AT + step, NEW + step)
+            torch.testing.assert_close((got, ours), (want, theirs))
+            first, other = (value[0] if isinstance(value, tuple) else value for value in (got, want))
+            assert _shares(first, ours) == _shares(other, theirs)
+    return lens
+
+
+def _shares(made: torch.Tensor, given: torch.Tensor) -> bool:
+    return made.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()
+
+
+def in_place(lens: Lens) -> bool:
+    rows = [row for row in lens.captured().fallbacks if row.reason_code == "policy" and "in place" in row.reason]
+    return bool(rows) and all(row.target.split(".")[1].endswith("_") for row in rows)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", IN_PLACE)
+def test_written_in_place(function: Callable[..., Any], *, dynamic: bool) -> None:
+    lens = compared(function, dynamic=dynamic)
+    assert in_place(lens)
+    assert [finding for finding in findings_of(lens.captured()) if finding.rule == "state_copies"] == []
+
+
+@pytest.mark.parametrize("function", AS_BEFORE)
+def test_a_value_that_is_read_before_is_kept(function: Callable[..., Any]) -> None:
+    assert not in_place(compared(function))
+
+
+@pytest.mark.parametrize("function", OTHERS)
+def test_what_is_returned_beside_the_buffer_is_as_in_eager(function: Callable[..., Any]) -> None:
+    compared(function)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: buffer().transpose(2, 3).contiguous().transpose(2, 3),
+        lambda: torch.zeros(3, *buffer().shape)[1],
+        lambda: buffer(520)[:, :, 4:-4],
+    ],
+    ids=["transposed", "part", "rows of a part"],
+)
+def test_buffers_in_any_layout(make: Callable[[], torch.Tensor]) -> None:
+    compared(copied, make)
+
+
+def test_a_small_buffer_goes_through_onnx_runtime() -> None:
+    lens = compared(copied, lambda: buffer(32))
+    assert lens.captured().fallbacks == ()
+
+
+def test_a_function_of_the_users_stays_in_use() -> None:
+    from ortlens.backend.conversion.functions import basics
+
+    put = torch.ops.aten.index_put.default
+    lens = Lens(options={"custom_translation_table": {put: basics.registered(put)}})
+    ours, theirs = buffer(), buffer()
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(copied, backend=lens)(ours, AT, NEW), copied(theirs, AT, NEW))
+    torch.testing.assert_close(ours, theirs)
+    assert lens.captured().fallbacks == ()
+
+
+def test_training_is_as_before() -> None:
+    ours, theirs, lens = buffer(), buffer(), Lens()
+    new, wanted = NEW.clone().requires_grad_(), NEW.clone().requires_grad_()
+    torch.compile(copied, backend=lens)(ours, AT, new).sin().sum().backward()
+    copied(theirs, AT, wanted).sin().sum().backward()
+    torch.testing.assert_close((ours.detach(), new.grad), (theirs.detach(), wanted.grad))
+
+
+class Cache(nn.Module):
+    keys: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("keys", buffer())
+
+    def forward(self, at: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        return copied(self.keys, at, new)
+
+
+def test_measuring_and_verifying_leave_the_state_of_one_call() -> None:
+    model = Cache()
+    wanted = copy.deepcopy(model)
+    with torch.no_grad():
+        lens = ortlens.explain(model)(AT, NEW)
+        wanted(AT, NEW)
+        assert torch.equal(model.keys, wanted.keys)
+        lens.measure(AT + 1, NEW)
+        wanted(AT + 1, NEW)
+        kept = model.keys.clone()
+        lens.verify(AT + 2, NEW + 5)
+    assert torch.equal(model.keys, kept)
+    rows = lens.captured().numerics
+    assert rows
+    assert all(row.ok for row in rows)
+
+
+def test_a_deployed_model_returns_the_new_values(tmp_path: pathlib.Path) -> None:
+    lens, model, wanted = Lens(), Cache(), Cache()
+    with torch.no_grad():
+        torch.compile(model, backend=lens)(AT, NEW)
+        want = wanted(AT, NEW)
+    made = run_bare(lens.export_onnx(tmp_path / "cache.onnx"), {"new": NEW, "keys": buffer(), "at": AT})
+    torch.testing.assert_close(list(made.values()), [wanted.keys, want])
