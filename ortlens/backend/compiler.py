@@ -16,6 +16,7 @@ from ortlens.backend.error_text import short_text
 from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.graph import CompiledGraph
 from ortlens.backend.lowering import decompositions
+from ortlens.backend.lowering.kernel_strides import with_kernel_strides
 from ortlens.backend.lowering.long_reductions import long_reductions
 from ortlens.backend.recording import survived
 from ortlens.backend.recording.reporter import GraphReporter
@@ -67,7 +68,7 @@ class GraphCompiler:
             table = _torch.decomposition_table(registry, decompositions.always_decompose() - custom.keys())  # custom functions win
             own = {target: function for target, function in decompositions.own().items() if target not in custom}
             long = {target: function for target, function in long_reductions().items() if target not in users}
-            self._custom, self._tables = custom, (registry, {**table, **own, **long})
+            self._custom, self._tables = custom, (registry, with_kernel_strides({**table, **own, **long}, users))
         return self._tables
 
     def custom_targets(self) -> frozenset[Any]:

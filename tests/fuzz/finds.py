@@ -72,4 +72,19 @@ FINDS: dict[str, Program] = {
     "sums of bfloat16 at indices": Program(
         seed=60095, inputs=(("a", "values(59, 2 * n, 2, dtype=torch.bfloat16)"),), returns=("a.index_add(-1, torch.tensor([0, 1]), a)",)
     ),
+    # torch's shape function keeps the input's memory order, the kernel does not.
+    "batch normalisation of a permuted input": Program(
+        seed=60106,
+        inputs=(("a", "values(30, 3, n).t()"),),
+        body=("b = F.batch_norm(a, None, None, training=True)",),
+        returns=("b", "b // a[:1]"),
+        steps=("call(8)",),
+    ),
+    # Only pieces of inputs were made as views: those of other values had memory of their own each.
+    "pieces of a constant": Program(
+        seed=60108,
+        inputs=(("a", "values(89, n)"),),
+        body=("b, c = torch.full((4,), 7).chunk(2, 0)",),
+        returns=("c", "b"),
+    ),
 }

@@ -115,6 +115,20 @@ def test_views_of_a_constant() -> None:
                 torch.testing.assert_close(first, second)
 
 
+def test_pieces_of_a_value_made_here_share_its_memory() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (*torch.full((4,), 7).chunk(2, 0), *(x * 2).split([1, 2], 1), *torch.sin(x).unbind(1))
+
+    compiled = torch.compile(function, backend="ortlens", dynamic=False)
+    with torch.no_grad():
+        got, wanted = compiled(torch.ones(4, 3)), function(torch.ones(4, 3))
+    for first, second in ((0, 1), (2, 3), (4, 6)):
+        assert got[first].untyped_storage().data_ptr() == got[second].untyped_storage().data_ptr()
+    for mine, theirs in zip(got, wanted, strict=True):
+        torch.testing.assert_close(mine, theirs)
+        assert (mine.stride(), mine.storage_offset()) == (theirs.stride(), theirs.storage_offset())
+
+
 def test_a_size_that_is_returned_beside_a_view_that_reads_it() -> None:
     def function(x: torch.Tensor) -> tuple[Any, ...]:
         x.view(-1)[-1] = 2

@@ -160,18 +160,12 @@ def _must_be_view(chain: list[torch.fx.Node], *, rebuilt: bool) -> bool:
 
 
 def _sharing_memory(outputs: list[Any], chains: Mapping[int, list[torch.fx.Node]]) -> set[int]:
-    """Outputs that are views of one value, unless they are pieces of one split, which do not overlap."""
+    """Outputs that are views of one value: what the user writes into one of them may show in another, and they share a storage."""
     by_base: dict[Any, list[int]] = {}
     for place, node in enumerate(outputs):
         by_base.setdefault(chains[place][-1].args[0] if place in chains else node, []).append(place)
-    groups = (places for places in by_base.values() if len(places) > 1 and not _are_pieces([chains.get(place, []) for place in places]))
+    groups = (places for places in by_base.values() if len(places) > 1)
     return {place for places in groups for place in places if place in chains}
-
-
-def _are_pieces(group: list[list[torch.fx.Node]]) -> bool:
-    """Whether each is an item of its own of one split."""
-    items = [chain[-2] if len(chain) > 1 and chain[-2].target is operator.getitem else None for chain in group]
-    return None not in items and len({chain[-1] for chain in group}) == 1 and len(set(items)) == len(items)
 
 
 def _is_symbolic(node: Any) -> bool:

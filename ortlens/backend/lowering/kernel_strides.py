@@ -1,0 +1,130 @@
+"""Operators whose results lie in memory in another order than torch's shape functions say.
+
+PyTorch's own backends run the kernels and return what the kernels made. ONNX Runtime's results are laid out as the trace says, so the
+trace has to be right. Batch normalisation returns contiguous or channels-last memory whatever its input's order is, and some functions
+of two tensors follow other rules in the trace than the iterator of the kernels when dimensions are permuted and broadcast.
+
+Source: torch 2.13: `batch_norm_cpu` in `aten/src/ATen/native/Normalization.cpp`, `TensorIteratorBase::reorder_dimensions`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens import _torch
+from ortlens.backend.memory_order import inverse_order, is_contiguous, memory_order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+_aten = torch.ops.aten
+_CHANNELS_LAST = ((0, 2, 3, 1), (0, 2, 3, 4, 1))
+_BATCH_NORMS = tuple(
+    getattr(getattr(_aten, name), overload)
+    for name in (
+        "native_batch_norm",
+        "_native_batch_norm_legit",
+        "_native_batch_norm_legit_functional",
+        "_native_batch_norm_legit_no_training",
+        "_batch_norm_with_update",
+        "_batch_norm_with_update_functional",
+        "_batch_norm_no_update",
+    )
+    for overload in getattr(_aten, name).overloads()
+    if not overload.endswith("out")
+)
+_OF_TWO = (
+    _aten.copysign.Tensor,
+    _aten.div.Tensor_mode,
+    _aten.floor_divide.default,
+    _aten.heaviside.default,
+    _aten.logaddexp.default,
+    _aten.logaddexp2.default,
+    _aten.logical_and.default,
+    _aten.logical_or.default,
+    _aten.logical_xor.default,
+    _aten.native_dropout_backward.default,
+    _aten.xlogy.Tensor,
+)
+"""Their kernels lay out the result as that of a sum, whose shape function is right."""
+
+
+def with_kernel_strides(table: Mapping[Any, Callable[..., Any]], users: Collection[Any] = ()) -> dict[Any, Callable[..., Any]]:
+    """Give the results of operators the memory order that their kernels give them.
+
+    Args:
+        table: Op overload -> decomposition, which is used once the arguments are laid out.
+        users: Operators that stay as they are, as the user has functions for them.
+
+    Returns:
+        The table with these operators added or replaced.
+    """
+    made = dict(table)
+    for targets, laid in ((_BATCH_NORMS, _batch_norm), (_OF_TWO, _of_two)):
+        made.update({target: _laid_out(laid, target, table.get(target)) for target in targets if target not in users})
+    return made
+
+
+def _laid_out(laid: Callable[..., Any], target: Any, further: Callable[..., Any] | None) -> Callable[..., Any]:
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        made = laid(target, *args, **kwargs)
+        if made is not NotImplemented:
+            return made
+        return NotImplemented if further is None else further(*args, **kwargs)
+
+    return decomposed
+
+
+def _batch_norm(target: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Batch normalisation of a copy that lies as the result does; it is left alone if the trace is right about it."""
+    if is_contiguous(tensor) or memory_order(tensor) in _CHANNELS_LAST:
+        return NotImplemented
+    return target(_aten.clone.default(tensor, memory_format=_format_of(tensor)), *args, **kwargs)
+
+
+def _format_of(tensor: torch.Tensor) -> torch.memory_format:
+    """What `suggest_memory_format` in `c10/core/TensorImpl.h` gives: channels-last also for what is not dense."""
+    order = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}.get(tensor.dim(), ())
+    least = 0
+    for dim in order:
+        size, stride = _torch.size_hint(tensor.shape[dim]), _torch.size_hint(tensor.stride(dim))
+        if not size or stride < least or (dim == 1 and not stride) or (dim == 0 and least == _torch.size_hint(tensor.stride(1))):
+            return torch.contiguous_format
+        least = stride * size
+    return {0: torch.contiguous_format, 4: torch.channels_last, 5: torch.channels_last_3d}[len(order)]
+
+
+def _of_two(target: Any, first: Any, second: Any, *args: Any, **kwargs: Any) -> Any:
+    """The operator on arguments whose dimensions are permuted to the order of the result, where the trace is right."""
+    if _is_plain(first) and _is_plain(second):
+        return NotImplemented
+    model = _aten.add.Tensor(first, second) if isinstance(first, torch.Tensor) else _aten.add.Tensor(second, first)  # nothing reads it
+    order = memory_order(model) or tuple(range(model.dim()))
+    moved = target(_moved(first, order), _moved(second, order), *args, **kwargs)
+    return moved.permute(inverse_order(order))
+
+
+def _moved(value: Any, order: tuple[int, ...]) -> Any:
+    if not isinstance(value, torch.Tensor) or not value.dim():
+        return value
+    full = value[(None,) * (len(order) - value.dim())].permute(order)
+    return full if _is_plain(full) else _contiguous(full)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is contiguous, or no tensor; the strides of dimensions of size 1 count, as the shape functions heed them."""
+    if not isinstance(value, torch.Tensor):
+        return True
+    expected = 1
+    for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
+        if _torch.size_hint(stride) != expected:
+            return False
+        expected *= max(_torch.size_hint(size), 1)
+    return True
+
+
+def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    copy: torch.Tensor = _aten.clone.default(tensor, memory_format=torch.contiguous_format)
+    return copy

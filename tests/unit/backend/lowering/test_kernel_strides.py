@@ -1,0 +1,96 @@
+"""Results lie in memory as those of PyTorch's kernels do, where torch's shape functions say something else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.functional import batch_norm
+
+from ortlens.backend.lowering.kernel_strides import with_kernel_strides
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_aten = torch.ops.aten
+PAIRS = {
+    "permuted, with one number": (torch.rand(5, 10).t(), torch.tensor(2.0)),
+    "two orders": (torch.rand(5, 10, 10).permute(2, 1, 0)[:, :1], torch.rand(5, 10).t()),
+    "a permuted matrix and planes": (torch.rand(5, 10, 5).permute(2, 1, 0), torch.rand(5, 10).t()),
+    "sizes of one": (torch.rand(24).as_strided((2, 2, 1, 3), (6, 1, 12, 2)), torch.rand(2).as_strided((1, 2, 1, 1), (1, 1, 1, 1))),
+    "the second permuted": (torch.rand(3, 1, 4), torch.rand(4, 3, 2).permute(1, 2, 0)),
+    "alike": (torch.rand(4, 5).t(), torch.rand(4, 5).t()),
+    "contiguous": (torch.rand(3, 1, 4), torch.rand(2, 4)),
+}
+OF_TWO: dict[str, Any] = {
+    "copysign": torch.copysign,
+    "floor_divide": torch.floor_divide,
+    "floor": lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    "heaviside": torch.heaviside,
+    "logaddexp": torch.logaddexp,
+    "logaddexp2": torch.logaddexp2,
+    "logical_and": lambda a, b: torch.logical_and(a > 0.5, b),
+    "logical_or": torch.logical_or,
+    "logical_xor": torch.logical_xor,
+    "native_dropout_backward": lambda a, b: _aten.native_dropout_backward(a, b > 0.5, 2.0),
+    "xlogy": torch.xlogy,
+    "a number": lambda a, b: (a // 2, b // 0.5),
+}
+LAYOUTS = {
+    "matrix": torch.rand(4, 5).t(),
+    "lines": torch.rand(2, 5, 3).transpose(1, 2),
+    "images": torch.rand(5, 4, 3, 2).permute(3, 2, 1, 0),
+    "channels last": torch.rand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+    "some columns": torch.rand(2, 3, 4, 10).contiguous(memory_format=torch.channels_last)[..., ::2],
+    "volumes, channels last": torch.rand(2, 3, 2, 4, 5).contiguous(memory_format=torch.channels_last_3d),
+    "some columns of volumes": torch.rand(2, 3, 2, 4, 10).contiguous(memory_format=torch.channels_last_3d)[..., ::2],
+    "images of one channel": torch.rand(2, 1, 4, 10)[..., ::2],
+    "one column of images": torch.rand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)[..., :1],
+    "contiguous": torch.rand(2, 3, 4),
+}
+
+
+def assert_laid_out_as_by_the_kernel(function: Callable[..., Any], *args: torch.Tensor) -> None:
+    expected = function(*args)
+    traced = make_fx(function, decomposition_table=with_kernel_strides({}), tracing_mode="fake")(*args)
+    torch.testing.assert_close(traced(*args), expected)
+    (output,) = traced.graph.find_nodes(op="output")
+    nodes, values = (item if isinstance(item, (list, tuple)) else [item] for item in (output.args[0], expected))
+    for node, value in zip(nodes, values, strict=True):
+        laid = [(size, stride) for size, stride in zip(node.meta["val"].shape, node.meta["val"].stride(), strict=True) if size > 1]
+        assert laid == [(size, stride) for size, stride in zip(value.shape, value.stride(), strict=True) if size > 1]
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("name", OF_TWO)
+def test_functions_of_two_tensors(name: str, pair: str) -> None:
+    assert_laid_out_as_by_the_kernel(OF_TWO[name], *PAIRS[pair])
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_batch_normalisation(layout: str, *, training: bool) -> None:
+    given = LAYOUTS[layout]
+    statistics = torch.zeros(given.shape[1]), torch.ones(given.shape[1])
+    assert_laid_out_as_by_the_kernel(lambda x, *y: _aten.native_batch_norm(x, None, None, *y, training, 0.1, 1e-5)[0], given, *statistics)
+    assert_laid_out_as_by_the_kernel(lambda x: batch_norm(x, None, None, training=True), given)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_results_of_the_backend(*, dynamic: bool) -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return batch_norm(x, None, None, training=True), x // y, torch.copysign(x, y) * 2
+
+    args = (torch.rand(5, 4).t(), torch.tensor(2.0))
+    with torch.no_grad():
+        for got, wanted in zip(torch.compile(function, backend="ortlens", dynamic=dynamic)(*args), function(*args), strict=True):
+            torch.testing.assert_close(got, wanted)
+            assert got.stride() == wanted.stride()
+
+
+def test_an_operator_with_a_function_of_the_user_stays() -> None:
+    targets = with_kernel_strides({}, users={_aten.floor_divide.default})
+    assert _aten.floor_divide.default not in targets
+    assert _aten.copysign.Tensor in targets
