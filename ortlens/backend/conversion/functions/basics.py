@@ -10,7 +10,7 @@ from ortlens import _torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-FLOAT, UINT8, INT64, BOOL, FLOAT16, DOUBLE, BFLOAT16 = 1, 2, 7, 9, 10, 11, 16
+FLOAT, UINT8, INT32, INT64, BOOL, FLOAT16, DOUBLE, BFLOAT16 = 1, 2, 6, 7, 9, 10, 11, 16
 """Element types as `onnx.TensorProto` numbers them."""
 
 FLOATS = (FLOAT, FLOAT16, DOUBLE, BFLOAT16)

@@ -1,4 +1,8 @@
-"""Writes at indices: scatter and its reductions."""
+"""Reads and writes at indices: embeddings, gather, scatter and its reductions.
+
+ONNX counts negative indices from the end, PyTorch's operators here refuse them. They become numbers out of range: the run fails, PyTorch
+computes the partition, and raises its own error.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _aten = torch.ops.aten
+_LARGEST = {basics.INT64: 2**63 - 1, basics.INT32: 2**31 - 1}
 _REDUCTIONS = {"sum": "add", "mean": "add", "prod": "mul", "amin": "min", "amax": "max"}
+
+
+def embedding(weight: Any, indices: Any, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False) -> Any:  # noqa: FBT001, FBT002 - the schema
+    """`aten.embedding`."""
+    return basics.registered(_aten.embedding.default)(weight, _not_from_the_end(indices), padding_idx, scale_grad_by_freq, sparse)
+
+
+def index_select(self: Any, dim: int, index: Any) -> Any:
+    """`aten.index_select`."""
+    return basics.registered(_aten.index_select.default)(self, dim, _not_from_the_end(index))
+
+
+def gather(self: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:  # noqa: FBT001, FBT002 - the schema
+    """`aten.gather`."""
+    return basics.registered(_aten.gather.default)(self, dim, _not_from_the_end(index), sparse_grad)
 
 
 def scatter(self: Any, dim: int, index: Any, src: Any) -> Any:
@@ -72,6 +92,7 @@ def _scattered(self: Any, dim: int, index: Any, src: Any, reduction: str) -> Any
     """ScatterElements, which wants at least one dimension, and as many updates as indices; PyTorch ignores the others."""
     op = basics.opset()
     flat = op.Constant(value_ints=[-1])
+    index = _not_from_the_end(index)
     if basics.is_half(self) and reduction != "none":  # ONNX Runtime refuses these when it runs
         wide = [basics.typed(op.Cast(value, to=basics.FLOAT), basics.FLOAT, value) for value in (self, src)]
         return op.CastLike(_scattered(wide[0], dim, index, wide[1], reduction), self)
@@ -85,6 +106,13 @@ def _scattered(self: Any, dim: int, index: Any, src: Any, reduction: str) -> Any
     if list(index.shape) != list(src.shape):
         src = op.Slice(src, op.Constant(value_ints=[0] * len(index.shape)), op.Shape(index))
     return op.ScatterElements(self, op.Cast(index, to=basics.INT64), src, axis=dim, reduction=reduction)
+
+
+def _not_from_the_end(index: Any) -> Any:
+    """An index without its sign, which makes negative ones too large for any dimension."""
+    if index.dtype is None or int(index.dtype) not in _LARGEST:
+        return index
+    return basics.typed(basics.opset().BitwiseAnd(index, basics.number(index, _LARGEST[int(index.dtype)])), int(index.dtype), index)
 
 
 def _touched(self: Any, dim: int, index: Any) -> Any:
@@ -125,7 +153,10 @@ def _neutral(self: Any, reduce: str) -> float:
 
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    _aten.embedding.default: embedding,
+    _aten.gather.default: gather,
     _aten.index_reduce.default: index_reduce,
+    _aten.index_select.default: index_select,
     _aten.scatter.reduce: scatter_by,
     _aten.scatter.src: scatter,
     _aten.scatter.value: scatter_value,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from ortlens import Lens
 from tests.unit.backend.conversion.functions.one_graph import differing, left
 
 X = torch.tensor([[1.0, -2.0, 3.0, 0.5, 4.0]] * 4)
@@ -94,3 +95,30 @@ def test_reductions_of_booleans_stay_in_pytorch() -> None:
     assert found == {}
     assert left(capture) == {"aten.scatter_reduce.two"}
     assert not [row for row in capture.fallbacks if row.reason_code == "converter_raised"]
+
+
+READS: dict[str, Any] = {
+    "embedding": lambda x, i: torch.nn.functional.embedding(i, x),
+    "index_select": lambda x, i: x.index_select(0, i),
+    "gather": lambda x, i: x.gather(0, i[:, None]),
+    "scatter": lambda x, i: x.scatter(0, i[:, None], SOURCE[:3, :1]),
+    "scatter a number": lambda x, i: x.scatter(0, i[:, None], 2.0),
+    "scatter_add": lambda x, i: x.scatter_add(0, i[:, None], SOURCE[:3, :1]),
+    "scatter_reduce": lambda x, i: x.scatter_reduce(0, i[:, None], SOURCE[:3, :1], "prod"),
+    "index_reduce": lambda x, i: x.index_reduce(0, i, SOURCE[:3, :5], "amax"),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_negative_index_is_refused_as_pytorch_refuses_it(name: str) -> None:
+    lens = Lens()
+    fast = torch.compile(READS[name], backend=lens)
+    good, negative = torch.tensor([0, 3, 1]), torch.tensor([0, -1, 1])
+    torch.testing.assert_close(fast(X, good), READS[name](X, good))
+    with pytest.raises((IndexError, RuntimeError)) as wanted:
+        READS[name](X, negative)
+    with pytest.raises(wanted.type):
+        fast(X, negative)
+    torch.testing.assert_close(fast(X, good), READS[name](X, good))
+    assert lens.captured().sessions[0].calls >= 2
+    assert not lens.captured().fallbacks
