@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.findings.registry import RULE_NAMES
 from ortlens.analysis.findings.slower import slower_than_torch
-from ortlens.analysis.guards import is_expected
-from ortlens.analysis.timing import price_of
+from ortlens.analysis.guards import guard_place, is_expected
+from ortlens.analysis.timing import own_code_ns, price_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from ortlens.analysis.overview import Overview
     from ortlens.trace.records import Finding, ReasonCode
@@ -25,6 +25,8 @@ _SENTENCES = re.compile(r"(?<=\.)\s+")
 _NUMBER = re.compile(r"\d+")
 _SHOWN_OTHERWISE = ("hot_break", "hot_fallback", "recompile_storm")
 """Rules about breaks, fallbacks and recompiles, which are listed separately."""
+_CONSEQUENCES = ("small_partitions", "random_splits")
+"""Rules about what an operator that stays in PyTorch leads to: removing it mends both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,7 @@ class Look:
         reason_code: Why it stays in PyTorch, for an operator; None for the rest.
         count: Nodes, graph boundaries or recompiles behind it.
         ns_per_call: Its time per call; None where it was not measured.
+        own_code_ns: Besides, what the program itself does there between graphs, which stays when the break goes; 0 elsewhere.
         advice: What to change, where the capture says it.
     """
 
@@ -51,6 +54,7 @@ class Look:
     reason_code: ReasonCode | None = None
     count: int
     ns_per_call: int | None
+    own_code_ns: int = 0
     advice: str | None = None
 
 
@@ -69,13 +73,14 @@ def looks_of(overview: Overview) -> tuple[Look, ...]:
         At most three, the most important first; empty when nothing stands out.
     """
     split = (*_merged(_breaks(overview)), *_fallbacks(overview), *_merged(_recompiles(overview)))
-    looks = [*_findings(overview), *_nothing_runs(overview), *split]
+    fallen = {(look.file, look.line) for look in split if look.subject == "fallback"}
+    looks = [*_findings(overview, fallen), *_nothing_runs(overview), *split]
     seen: dict[Subject, int] = dict.fromkeys(_SUBJECTS, 0)
     is_measured = overview.ledger is not None and overview.ledger.is_measured  # else breaks have no price to compare with
     ranked: list[tuple[tuple[int, int], Look]] = []
     for look in looks:
         priced = is_measured and look.ns_per_call is not None
-        place = (1, -(look.ns_per_call or 0)) if priced else (2 + seen[look.subject], _SUBJECTS.index(look.subject))
+        place = (1, -(look.ns_per_call or 0) - look.own_code_ns) if priced else (2 + seen[look.subject], _SUBJECTS.index(look.subject))
         urgent = look.subject in ("finding", "slower", "nothing_runs")
         ranked.append(((0, _SUBJECTS.index(look.subject)) if urgent else place, look))
         seen[look.subject] += 1
@@ -93,15 +98,17 @@ def _merged(looks: Iterator[Look]) -> list[Look]:
         groups.setdefault((look.file, look.line, cause), []).append(look)
     merged = []
     for group in groups.values():
-        first = max(group, key=lambda look: look.ns_per_call or 0)
+        first = max(group, key=lambda look: (look.ns_per_call or 0) + look.own_code_ns)
         costs = [look.ns_per_call for look in group if look.ns_per_call is not None]
-        merged.append(replace(first, count=sum(look.count for look in group), ns_per_call=sum(costs) if costs else None))
+        own = sum(look.own_code_ns for look in group)
+        merged.append(replace(first, count=sum(look.count for look in group), ns_per_call=sum(costs) if costs else None, own_code_ns=own))
     return merged
 
 
-def _findings(overview: Overview) -> Iterator[Look]:
+def _findings(overview: Overview, fallen: Collection[tuple[str | None, int | None]]) -> Iterator[Look]:
     for finding in overview.findings:
-        if finding.severity != "info" and finding.rule not in _SHOWN_OTHERWISE:
+        is_known = finding.rule in _CONSEQUENCES and (finding.file, finding.line) in fallen
+        if finding.severity != "info" and finding.rule not in _SHOWN_OTHERWISE and not is_known:
             yield Look(
                 subject=_subject(finding),
                 what=finding.title,
@@ -140,8 +147,16 @@ def _nothing_runs(overview: Overview) -> Iterator[Look]:
 
 def _breaks(overview: Overview) -> Iterator[Look]:
     for item in overview.breaks:
-        count, price, advice = item.occurrences, price_of(item), item.advice
-        yield Look(subject="break", what=item.reason, file=item.file, line=item.line, count=count, ns_per_call=price, advice=advice)
+        yield Look(
+            subject="break",
+            what=item.reason,
+            file=item.file,
+            line=item.line,
+            count=item.occurrences,
+            ns_per_call=price_of(item),
+            own_code_ns=own_code_ns(item),
+            advice=item.advice,
+        )
 
 
 def _fallbacks(overview: Overview) -> Iterator[Look]:
@@ -164,5 +179,5 @@ def _recompiles(overview: Overview) -> Iterator[Look]:
     for item in overview.recompiles:
         if is_expected(item):
             continue
-        guard, advice = item.guard or item.reason, item.advice
-        yield Look(subject="recompile", what=guard, file=item.file, line=item.line, count=1, ns_per_call=None, advice=advice)
+        guard, (file, line) = item.guard or item.reason, guard_place(item)
+        yield Look(subject="recompile", what=guard, file=file, line=line, count=1, ns_per_call=None, advice=item.advice)

@@ -35,6 +35,7 @@ _COMPUTED = re.compile(r"\._(?:parameters|buffers)\[")
 _ARGUMENT = re.compile(r"\w+(?:\[(?:\d+|'\w+')\])*$")
 _KEYWORD = re.compile(r"(?:L\[')?kwargs(?:'\])?\['(?P<name>\w+)'\]")
 _EXPECTED = "Nothing to change"
+_GUARDED = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+), in ', re.MULTILINE)
 
 _SPECIAL = frozenset({"0", "1"})
 _STATES = {
@@ -114,6 +115,20 @@ def _special_size(name: str, dim: int) -> str:
     return (
         f"{_EXPECTED}, unless calls with size 0 or 1 in dimension {dim} of `{name}` can be avoided: PyTorch compiles them separately, once"
     )
+
+
+def guard_place(item: Recompile) -> tuple[str | None, int | None]:
+    """Where the code reads what failed the guard.
+
+    Args:
+        item: A recompile.
+
+    Returns:
+        File and number of the line, from the user stack of the reason; where it holds none, those of the function that was compiled again.
+    """
+    frames = list(_GUARDED.finditer(item.reason))
+    own = [frame for frame in frames if frame["file"] == item.file]
+    return (own[-1]["file"], int(own[-1]["line"])) if own else (item.file, item.line)
 
 
 def is_expected(item: Recompile) -> bool:

@@ -192,15 +192,17 @@ class Lens(CaptureView):
         return result
 
     def _try_without_guards(self, call: Callable[[], Any]) -> None:
-        """Where entering several graphs takes much of a call, measure how much of that is guards."""
-        from ortlens.lens.measuring.call_trials import GUARDS_NS, GUARDS_SHARE
+        """Where entering graphs takes much of a call, measure how much of that is guards."""
+        from ortlens.lens.measuring.call_trials import GUARDS_NS, GUARDS_SHARE, ONE_GRAPH_SHARE
         from ortlens.lens.measuring.probes import guards_trial
 
         by_dynamo = {graph.graph_id for graph in self._recorder.records(r.Graph) if graph.compile_id}  # an exported program has no guards
         parts = self._recorder.records(r.LedgerPart)
         entering = [part.ns for part in parts if part.part == "guards" and part.graph_id in by_dynamo]
-        if len(entering) > 1 and sum(entering) >= max(GUARDS_NS, GUARDS_SHARE * sum(part.ns for part in parts)):
-            guards_trial(self._recorder, call, MEASURE_NS)
+        several = len(entering) > 1
+        share = GUARDS_SHARE if several else ONE_GRAPH_SHARE
+        if sum(entering) >= max(GUARDS_NS, share * sum(part.ns for part in parts)):
+            guards_trial(self._recorder, call, MEASURE_NS, several=several)
 
     def probe(self, *args: Any, **kwargs: Any) -> pd.DataFrame:
         """Measure what changes would bring. Each is made beside the compiled code, which stays as it is.

@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.first_look import looks_of
+from ortlens.analysis.guards import guard_place
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
 from ortlens.trace.schema import TABLES
@@ -259,7 +260,7 @@ def _look_id(look: Look, overview: Overview, capture: Capture) -> str | None:
             (f"break:{item.break_id}" for item in overview.breaks if (item.reason, item.file, item.line) == (look.what, *place)), None
         )
     if look.subject == "recompile":
-        same = (item for item in overview.recompiles if (item.guard or item.reason, item.file, item.line) == (look.what, *place))
+        same = (item for item in overview.recompiles if (item.guard or item.reason, *guard_place(item)) == (look.what, *place))
         return next((f"recompile:{item.compile_id}" for item in same), None)
     if look.subject in ("finding", "slower", "rule"):
         titled = (row for row, item in enumerate(overview.findings) if (item.title, item.file, item.line) == (look.what, *place))

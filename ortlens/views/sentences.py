@@ -314,7 +314,10 @@ def price_words(item: Break) -> str:
     Returns:
         Its overhead per call and, if it is more than that, the time of Python between the graphs; empty where none was measured.
     """
-    price, own = price_of(item), own_code_ns(item)
+    return _price_words(price_of(item), own_code_ns(item))
+
+
+def _price_words(price: int | None, own: int) -> str:
     if price is None:
         return ""
     return f"{time_from_ns(price)} per call" + (f", besides {time_from_ns(own)} of Python between the graphs" if own > price else "")
@@ -345,7 +348,8 @@ def look_sentence(look: Look) -> str:
         One sentence without a full stop.
     """
     where = place(look.file, look.line, look.module)
-    cost = "" if look.ns_per_call is None else f" ({time_from_ns(look.ns_per_call)} per call)"
+    price = _price_words(look.ns_per_call, look.own_code_ns)
+    cost = f" ({price})" if price else ""
     if look.subject in ("finding", "slower", "rule"):
         return (f"{where}: " if look.file else "") + visible(look.what) + (f"; {_advice(look)}" if look.advice else "")
     if look.subject == "break":

@@ -20,6 +20,12 @@ _WORTH_COPYING = 1 << 18
 _MUCH = 0.3
 _COPIES = ("Transpose", "Cast")
 _MANY_COPIES = 3
+_FLOPS_PER_BYTE = 10
+_SORTING = frozenset({"TopK", "Unique"})
+_SORTING_FACTOR = 30
+_VIEWS = re.compile(
+    r"aten\.(t|view|_unsafe_view|reshape|permute|transpose|expand|slice|select|squeeze|unsqueeze|split|split_with_sizes|unbind|alias)\."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +172,15 @@ def _by_contents(nodes: Sequence[Node]) -> Cause:
             return Cause(
                 text=f"its model contains {len(copying)} nodes with a {op}, the largest from {worst.target}", remedy="", node=worst
             )
-    worst = max(nodes, key=lambda node: (node.flops or 0, node.bytes or 0))
-    text = f"the largest of its operators is {worst.target}; lens.profile(*args) shows the kernels"
+    worst = max(nodes, key=_effort)
+    size = size_from_bytes(worst.output_bytes or 0)
+    text = f"the largest of its operators is {worst.target}, which writes {size}; lens.profile(*args) shows the kernels"
     return Cause(text=text, remedy="", node=worst)
+
+
+def _effort(node: Node) -> float:
+    """About how long a node takes: moving a byte takes as long as ten operations, and sorting compares a number often."""
+    if _VIEWS.match(node.target) and "Transpose" not in node.onnx_ops:
+        return 0.0
+    moved = (node.bytes or 0) * (_SORTING_FACTOR if _SORTING.intersection(node.onnx_ops) else 1)
+    return max((node.flops or 0) / _FLOPS_PER_BYTE, moved)

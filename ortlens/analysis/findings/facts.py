@@ -11,7 +11,9 @@ from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.timing import call_times, calls_by_graph, graph_times
 
 if TYPE_CHECKING:
-    from ortlens.trace.records import Capture, Fallback, Graph, LedgerPart, Partition, Run, Session
+    from collections.abc import Iterable
+
+    from ortlens.trace.records import Capture, Fallback, Graph, Kernel, LedgerPart, Partition, Run, Session
 
 ENOUGH_CALLS = 3
 """Fewer calls describe the warm-up."""
@@ -185,6 +187,31 @@ def entries_per_call(capture: Capture) -> dict[str, float]:
         return {graph.graph_id: counted.get(graph.graph_id, 0.0) for graph in capture.graphs}
     calls = calls_by_graph(capture)
     return {graph_id: time.calls / calls[graph_id] for graph_id, time in graph_times(capture).items() if graph_id in calls}
+
+
+def kernel_ns(capture: Capture, session: Session, kernels: Iterable[Kernel]) -> float:
+    """What some kernels of a session take per call of the model.
+
+    A profile is made in a short time, in which other work on the machine lengthens all kernels alike. So their share counts, of the
+    shortest run where the partition was timed.
+
+    Args:
+        capture: The capture.
+        session: A session that was profiled.
+        kernels: Some of its kernels.
+
+    Returns:
+        Nanoseconds; 0 for kernels that never ran.
+    """
+    own = [kernel for kernel in capture.kernels if kernel.session_id == session.session_id]
+    whole = sum(kernel.total_ns for kernel in own)
+    if not whole:
+        return 0.0
+    part = next((part for part in capture.partitions if part.partition_id == session.partition_id), None)
+    runs = max(kernel.calls for kernel in own)
+    run_ns = min(whole / runs, part.ort_ns) if part is not None and part.ort_ns else whole / runs
+    entries = entries_per_call(capture).get(part.graph_id, 1.0) if part is not None else 1.0
+    return run_ns * entries * sum(kernel.total_ns for kernel in kernels) / whole
 
 
 def usable_cores(capture: Capture) -> int | None:

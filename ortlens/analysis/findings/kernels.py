@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.findings.facts import current, most_common, usable_cores
+from ortlens.analysis.findings.facts import current, kernel_ns, most_common, usable_cores
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.timing import calls_by_graph
 from ortlens.units import counted, size_from_bytes, time_from_ns
@@ -15,7 +15,7 @@ from ortlens.units import counted, size_from_bytes, time_from_ns
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ortlens.trace.records import Capture, Finding, Kernel, Node, Session
+    from ortlens.trace.records import Capture, Finding, Graph, Kernel, Node, Session
 
 _CPU = "CPUExecutionProvider"
 _STRAY_SHARE = 0.05
@@ -221,23 +221,71 @@ def _peak(capture: Capture, name: str) -> float | None:
 )
 def float64_nodes(capture: Capture) -> Iterator[Finding]:
     """Graphs that compute in double precision."""
+    for graph, nodes, wide in _computing_in(capture, ("float64",)):
+        share, what = _weight(nodes, wide)
+        first, spent = next((node for node in wide if node.file), wide[0]), _kernel_ns(capture, graph, wide)
+        yield float64_nodes.finding(
+            subject=graph.graph_id,
+            title=f"{share:.0%} of the {what} of {graph.graph_id} are in float64, at {counted(len(wide), 'node')}"
+            + (f"; their kernels take {time_from_ns(spent)} per call" if spent else ""),
+            evidence=f"{most_common([node.target for node in wide])}; first at {first.node}"
+            + ("; the gain is estimated as if float32 took half as long" if spent else ""),
+            mitigation="Make the model and its inputs float32 (model.float(), x.float()); numpy arrays are float64 by default.",
+            file=first.file,
+            line=first.line,
+            gain_ns=round(spent / 2) or None,
+        )
+
+
+@rule(
+    name="float16_nodes",
+    looks_for="Computation in float16 or bfloat16 on the CPU.",
+    fires="At 10 % of a graph's floating-point operations or, where none are counted, of its bytes.",
+    hazard="The CPU kernels of ONNX Runtime compute most operators in float32, with a Cast before and after.",
+)
+def float16_nodes(capture: Capture) -> Iterator[Finding]:
+    """Graphs that compute in half precision on the CPU."""
+    on_cpu = {session.partition_id for session in capture.sessions if session.providers[:1] == (_CPU,)}
+    for graph, nodes, narrow in _computing_in(capture, ("float16", "bfloat16")):
+        if not any(node.partition_id in on_cpu for node in narrow):
+            continue
+        share, what = _weight(nodes, narrow)
+        first = next((node for node in narrow if node.file), narrow[0])
+        yield float16_nodes.finding(
+            subject=graph.graph_id,
+            title=f"{share:.0%} of the {what} of {graph.graph_id} are in {first.dtype} on the CPU, at {counted(len(narrow), 'node')}",
+            evidence=f"{most_common([node.target for node in narrow])}; first at {first.node}",
+            mitigation="Make the model and its inputs float32 (model.float(), x.float()) on the CPU.",
+            file=first.file,
+            line=first.line,
+        )
+
+
+def _computing_in(capture: Capture, dtypes: tuple[str, ...]) -> Iterator[tuple[Graph, list[Node], list[Node]]]:
+    """The graphs that do much of their work in some data types: all nodes, and those that compute in them."""
     members: dict[str, list[Node]] = defaultdict(list)
     for node in capture.nodes:
         members[node.graph_id].append(node)
     for graph in current(capture):
         nodes = members.get(graph.graph_id, [])
-        wide = [node for node in nodes if node.dtype == "float64" and node.kind == "compute"]
-        measure = "flops" if any(node.flops for node in nodes) else "bytes"
-        whole, part = (sum(getattr(node, measure) or 0 for node in some) for some in (nodes, wide))
-        if not wide or not whole or part < _WIDE_SHARE * whole:
-            continue
-        what = "floating-point operations" if measure == "flops" else "bytes"
-        first = next((node for node in wide if node.file), wide[0])
-        yield float64_nodes.finding(
-            subject=graph.graph_id,
-            title=f"{part / whole:.0%} of the {what} of {graph.graph_id} are in float64, at {counted(len(wide), 'node')}",
-            evidence=f"{most_common([node.target for node in wide])}; first at {first.node}",
-            mitigation="Make the model and its inputs float32 (model.float(), x.float()); numpy arrays are float64 by default.",
-            file=first.file,
-            line=first.line,
-        )
+        chosen = [node for node in nodes if node.dtype in dtypes and node.kind == "compute"]
+        if chosen and _weight(nodes, chosen)[0] >= _WIDE_SHARE:
+            yield graph, nodes, chosen
+
+
+def _weight(nodes: list[Node], chosen: list[Node]) -> tuple[float, str]:
+    """Share of some nodes in the work of all, and what it counts."""
+    measure = "flops" if any(node.flops for node in nodes) else "bytes"
+    whole, part = (sum(getattr(node, measure) or 0 for node in some) for some in (nodes, chosen))
+    return part / whole if whole else 0.0, "floating-point operations" if measure == "flops" else "bytes"
+
+
+def _kernel_ns(capture: Capture, graph: Graph, nodes: list[Node]) -> float:
+    """Time of the kernels of some nodes per call; 0 where they were not profiled."""
+    names = {node.node for node in nodes}
+    inside = {part.partition_id for part in capture.partitions if part.graph_id == graph.graph_id}
+    return sum(
+        kernel_ns(capture, session, [kernel for kernel in kernels if names.intersection(_nodes_of(kernel))])
+        for session, kernels in _by_session(capture)
+        if session.partition_id in inside
+    )

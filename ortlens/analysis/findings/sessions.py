@@ -74,6 +74,7 @@ def weights_changed(capture: Capture) -> Iterator[Finding]:
     """Partitions whose weights change between calls."""
     entries = entries_per_call(capture)
     parts = {partition.partition_id: partition for partition in capture.partitions}
+    graphs = {graph.graph_id: graph for graph in capture.graphs}
     for partition_id, sessions in sessions_by_partition(capture).items():
         anew = [session for session in sessions if session.cause == "weights"]
         if not anew:
@@ -81,6 +82,7 @@ def weights_changed(capture: Capture) -> Iterator[Finding]:
         spent = sum(session.create_ns for session in anew)
         runs = entries.get(parts[partition_id].graph_id, 1.0) if partition_id in parts else 1.0
         shared = runs >= _SEVERAL
+        graph = graphs.get(parts[partition_id].graph_id) if partition_id in parts else None
         given_up = sessions[-1].frozen_bytes == 0 and bool(partition_id in parts and parts[partition_id].weight_bytes)
         yield weights_changed.finding(
             subject=partition_id,
@@ -94,6 +96,8 @@ def weights_changed(capture: Capture) -> Iterator[Finding]:
                 else ""
             ),
             mitigation=_SHARED_REMEDY if shared else _CHANGED_REMEDY,
+            file=graph.file if graph else None,
+            line=graph.line if graph else None,
         )
 
 

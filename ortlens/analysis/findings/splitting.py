@@ -77,7 +77,8 @@ def small_partitions(capture: Capture) -> Iterator[Finding]:
 @rule(
     name="hot_fallback",
     looks_for="An operator in PyTorch that takes much of the time or occurs in many places.",
-    fires="At 10 % of the recorded time of a call and 20 µs, or at 4 nodes of one operator; below that, the rest of the call dominates.",
+    fires="At 10 % of the recorded time of a call and 20 µs, or at 4 nodes of one operator, as information where they were timed and "
+    "take less; below that, the rest of the call dominates.",
     hazard="It splits the graph wherever it occurs, and PyTorch runs it unfused.",
 )
 def hot_fallback(capture: Capture) -> Iterator[Finding]:
@@ -96,6 +97,7 @@ def hot_fallback(capture: Capture) -> Iterator[Finding]:
         spent = f" and takes {time_from_ns(per_call)}, {share:.0%} of a call" if per_call else ""
         yield hot_fallback.finding(
             subject=target,
+            severity="warning" if is_hot or not per_call else "info",
             title=f"{target} stays in PyTorch at {counted(len(here), 'node')}{spent}",
             evidence=f"{code}: {worst.reason}; timed around each of {counted(sum(row.calls for row in rows), 'call')}"
             + ("" if measured_ledger(capture) else "; the mean over all calls, the first ones included"),
@@ -129,8 +131,8 @@ def _by_operator(capture: Capture) -> dict[tuple[str, str], list[Fallback]]:
 @rule(
     name="boundary_copies",
     looks_for="Time or bytes spent on the boundaries between ONNX Runtime and PyTorch.",
-    fires="When binding and outputs take 20 % of the graph's session time and 50 µs per call, or at 8 MiB and 25 % of all bytes that "
-    "the graph's nodes touch; below that, the boundaries do not matter.",
+    fires="When binding and outputs of several partitions take 20 % of the graph's session time and 50 µs per call, "
+    "or at 8 MiB and 25 % of all bytes that the graph's nodes touch; below that, the boundaries do not matter.",
     hazard="Values that cross a boundary are written to memory and read again, copied where the layout does not fit, and never fused.",
 )
 def boundary_copies(capture: Capture) -> Iterator[Finding]:
@@ -145,7 +147,7 @@ def boundary_copies(capture: Capture) -> Iterator[Finding]:
         spent = sum(costs.get(part.partition_id, 0) for part in parts)
         session_ns = times[graph.graph_id].ort_ns / calls[graph.graph_id] if graph.graph_id in calls else 0
         over, touched = crossing.get(graph.graph_id, (0, 0))
-        slow = spent >= _CROSSING_NS and spent >= _CROSSING_SHARE * session_ns
+        slow = len(parts) > 1 and spent >= _CROSSING_NS and spent >= _CROSSING_SHARE * session_ns  # a single one has to be entered anyway
         large = over >= _CROSSING_BYTES and over >= _BYTES_SHARE * touched
         if slow or large:
             yield _boundary(graph, spent, session_ns, (over, touched), slow=slow)

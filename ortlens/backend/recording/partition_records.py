@@ -159,7 +159,8 @@ def _is_dense(node: torch.fx.Node) -> bool:
 
 
 def _layout_copy(partition_id: str, node: torch.fx.Node) -> r.Finding:
-    line, value = provenance.user_line(node), node.meta["val"]
+    value = node.meta["val"]
+    line = next((found for reader in (node, *node.users) if (found := provenance.user_line(reader)).file), provenance.user_line(node))
     return r.Finding(
         rule="layout_copy",
         subject=f"{partition_id}:{node.name}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -33,8 +32,8 @@ _FEW_NODES = 5
 GUARDS = "guards"
 """Subject of the finding about guards: they are evaluated for the call as a whole."""
 
-GUARDS_NS, GUARDS_SHARE = 200_000, 0.25
-"""What skipping them must save to be worth a warning."""
+GUARDS_NS, GUARDS_SHARE, ONE_GRAPH_SHARE = 200_000, 0.25, 0.5
+"""What skipping them must save to be worth a warning: that of several graphs can be had without a risk, by merging them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ class CallTrials:
 
         Args:
             several: Whether a call enters several graphs, so that fewer guards can be had without a risk: by merging them. Otherwise
-                what they cost is information.
+                what they cost is information, unless it is half of a call.
 
         Yields:
             The trial.
@@ -127,9 +126,10 @@ class CallTrials:
             change="skipping the guards",
             mitigation="Remove the graph breaks, so that guards run once per call."
             if several
-            else "They run once per call. A model that `lens.export_onnx(path)` writes runs without them.",
+            else "They run once per call, for everything that the code reads: modules, their Python attributes, globals. "
+            "A model that `lens.export_onnx(path)` writes runs without them.",
             worth_ns=GUARDS_NS,
-            worth_share=GUARDS_SHARE if several else math.inf,
+            worth_share=GUARDS_SHARE if several else ONE_GRAPH_SHARE,
             pair=pair,
         )
 

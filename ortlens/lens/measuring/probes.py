@@ -165,15 +165,16 @@ def _blank(trial: Trial) -> r.Finding:
     return r.Finding(rule=trial.rule, subject=trial.subject, severity="warning", title="", hazard=hazard)
 
 
-def guards_trial(recorder: Recorder, call: Callable[[], Any], budget_ns: int) -> None:
-    """Measure what skipping the guards of several graphs would save, and record it if that is worth a warning.
+def guards_trial(recorder: Recorder, call: Callable[[], Any], budget_ns: int, *, several: bool) -> None:
+    """Measure what skipping the guards would save, and record it if that is worth a warning.
 
     Args:
         recorder: The finding goes there.
         call: Calls the target.
         budget_ns: Time limit.
+        several: As for `CallTrials.guards`.
     """
-    (trial,) = CallTrials([], call).guards(several=True)
+    (trial,) = CallTrials([], call).guards(several=several)
     try:
         pair = trial.pair()
         made = None if pair is None else finding_of(trial, compare_briefly(*pair, budget_ns), None)

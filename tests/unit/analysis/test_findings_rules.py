@@ -8,7 +8,7 @@ import pytest
 
 from ortlens.analysis.findings.registry import RULES, findings_of
 from ortlens.analysis.overview import fallback_groups
-from ortlens.trace.records import Break, Capture, Kernel, LedgerPart, Model, Recompile
+from ortlens.trace.records import Break, Capture, Finding, Kernel, LedgerPart, LedgerPartName, Model, Phase, Recompile, Severity
 from tests.unit.analysis.hand_made import (
     FILE,
     MICRO,
@@ -186,7 +186,86 @@ def looping(op: str, torch_ns: int | None = None) -> Capture:
     return clean(nodes=(made,), partitions=(partition(torch_ns=torch_ns),))
 
 
+def profiled(ops: str, *, ns: int, other_ns: int, calls: int = 10) -> Capture:
+    """A profile of kernels that take so long together per run, besides a product; every second one comes from line 12."""
+    names = ops.split()
+    rows = tuple(
+        Kernel(
+            session_id="s0",
+            kernel=f"k{number}",
+            op_type=op,
+            provider="CPUExecutionProvider",
+            calls=calls,
+            total_ns=ns * calls // len(names),
+            node="b",
+            file=FILE,
+            line=12,
+        )
+        for number, op in enumerate(names)
+    )
+    product = replace(rows[0], kernel="product", op_type="Gemm", node="a", total_ns=other_ns * calls, line=11)
+    return clean(graphs=(graph(entries_per_call=1.0),), kernels=(*rows, product))
+
+
+def returning(size: int, touched: int, *, phase: Phase = "inference") -> Capture:
+    made = node("made", target="aten.mul.Tensor", is_output=True, output_bytes=size, bytes=touched, file=FILE, line=12)
+    return clean(graphs=(graph(phase=phase),), nodes=(made,))
+
+
 CASES = (
+    Case(
+        rule="copying_kernels",
+        fires=profiled("Cast Cast Transpose Cast", ns=50_000, other_ns=200_000),
+        silent=profiled("Cast Cast", ns=50_000, other_ns=200_010),
+        says=("4 kernels", "3 Cast, 1 Transpose", "50.0 µs", "20%"),
+        gain_ns=50_000,
+    ),
+    Case(
+        rule="copying_kernels",
+        fires=profiled("Transpose", ns=50_000, other_ns=1),
+        silent=profiled("Transpose", ns=49_999, other_ns=1),
+        says=("1 kernel of s0",),
+        gain_ns=50_000,
+    ),
+    Case(
+        rule="elementwise_chain",
+        fires=profiled("Mul Add Abs Mul", ns=200_000, other_ns=200_000),
+        silent=profiled("Mul Add Abs Mul", ns=200_000, other_ns=200_004),
+        says=("4 elementwise kernels", "200 µs", "50%"),
+        gain_ns=150_000,
+    ),
+    Case(
+        rule="elementwise_chain",
+        fires=profiled("Mul Add Abs Mul", ns=200_000, other_ns=0),
+        silent=profiled("Mul Add Abs", ns=240_000, other_ns=0),
+        says=("100%",),
+        gain_ns=150_000,
+    ),
+    Case(
+        rule="large_outputs",
+        fires=returning(32 << 20, 64 << 20),
+        silent=returning(32 << 20, (64 << 20) + 1),
+        says=("32.0 MiB", "aten.mul.Tensor"),
+    ),
+    Case(
+        rule="large_outputs",
+        fires=returning(32 << 20, 32 << 20),
+        silent=returning((32 << 20) - 1, 32 << 20),
+        says=("g0 returns",),
+    ),
+    Case(
+        rule="large_outputs",
+        fires=returning(32 << 20, 32 << 20),
+        silent=returning(32 << 20, 32 << 20, phase="forward"),
+        says=("g0 returns",),
+    ),
+    Case(rule="float16_nodes", fires=wide(10, dtype="float16"), silent=wide(9, dtype="float16"), says=("float16 on the CPU", "10%")),
+    Case(
+        rule="float16_nodes",
+        fires=wide(10, dtype="bfloat16"),
+        silent=replace(wide(10, dtype="bfloat16"), sessions=(session(providers=("CUDAExecutionProvider",)),)),
+        says=("bfloat16",),
+    ),
     Case(rule="state_copies", fires=written(1 << 20), silent=written((1 << 20) - 1), says=("1.00 MiB", "g0"), severity="info"),
     Case(rule="state_copies", fires=written(1 << 20), silent=written(1 << 20, touched=11 << 20), says=("1 buffer",), severity="info"),
     Case(rule="state_copies", fires=written(1 << 20), silent=written(1 << 20, is_output=False), says=("1 buffer",), severity="info"),
@@ -398,3 +477,45 @@ def test_a_count_is_not_overridden_by_a_ratio_of_times() -> None:
         ),
     )
     assert found(capture, "hot_break") == []
+
+
+def test_float64_costs_half_of_its_kernels() -> None:
+    capture = replace(wide(10), graphs=(graph(entries_per_call=2.0),), kernels=profiled("MatMul", ns=300_000, other_ns=700_000).kernels)
+    (finding,) = found(capture, "float64_nodes")
+    assert "their kernels take 600 µs per call" in finding.title
+    assert finding.gain_ns == 300_000
+
+
+def test_a_profile_made_on_a_busy_machine_is_scaled_to_the_shortest_run() -> None:
+    capture = replace(profiled("Transpose", ns=MILLI, other_ns=MILLI), partitions=(partition(ort_ns=500_000),))
+    (finding,) = found(capture, "copying_kernels")
+    assert finding.gain_ns == 250_000
+
+
+def test_a_single_partition_has_no_boundaries_to_avoid() -> None:
+    capture = clean(graphs=(graph(fallback_count=1),), runs=runs(bind=500 * MICRO, run=MILLI), fallbacks=(fallback(),))
+    assert found(capture, "boundary_copies") == []
+
+
+def copied_input(*, bind: int, whole: int, severity: Severity = "info", measured: bool = False) -> Finding:
+    known = Finding(
+        rule="layout_copy", subject="p0:x", severity=severity, title="p0 copies its input x", evidence="strided", measured=measured
+    )
+    parts: tuple[tuple[LedgerPartName, int], ...] = (("run", whole), ("guards", 0))
+    ledger = tuple(LedgerPart(graph_id="g0", part=part, ns=ns, share=0.0) for part, ns in parts)
+    capture = clean(findings=(known,), graphs=(graph(entries_per_call=1.0),), runs=runs(bind=bind), ledger=ledger)
+    return next(finding for finding in findings_of(capture) if finding.rule == "layout_copy")
+
+
+def test_a_copied_input_is_a_warning_where_it_costs() -> None:
+    finding = copied_input(bind=50 * MICRO, whole=500 * MICRO)
+    assert (finding.severity, finding.gain_ns) == ("warning", 50 * MICRO)
+    assert "binding takes 50.0 µs per call" in finding.title
+    assert copied_input(bind=50 * MICRO, whole=501 * MICRO).severity == "info"
+    assert copied_input(bind=50 * MICRO - 1, whole=MICRO).severity == "info"
+    assert copied_input(bind=MILLI, whole=MILLI, measured=True).gain_ns is None
+
+
+def test_changed_weights_name_the_line_of_their_graph() -> None:
+    (finding,) = found(clean(sessions=(session(), session(1, "p0", cause="weights"))), "weights_changed")
+    assert (finding.file, finding.line) == (FILE, 10)

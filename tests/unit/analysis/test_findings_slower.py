@@ -11,7 +11,7 @@ from ortlens.trace.records import Kernel, LedgerPart
 from tests.unit.analysis.hand_made import FILE, MICRO, MILLI, clean, found, graph, node, partition
 
 if TYPE_CHECKING:
-    from ortlens.trace.records import Capture
+    from ortlens.trace.records import Capture, Node
 
 
 def kernel(op_type: str, total_ns: int, node_name: str) -> Kernel:
@@ -70,3 +70,18 @@ def test_a_graph_is_named_where_its_partitions_do_not_explain_it() -> None:
     assert "torch.compiler.disable" in finding.mitigation
     known = replace(slower(900 * MICRO, graphs=(timed,), nodes=(write,)))
     assert found(known, "state_copies") == []  # its cost is known already
+
+
+def test_without_a_profile_the_cause_is_what_moves_or_computes_most() -> None:
+    product = node("product", target="aten.addmm.default", flops=4 << 20, bytes=1 << 18)
+    broadcast = node("broadcast", target="aten.mul.Tensor", flops=1 << 24, bytes=64 << 20, output_bytes=64 << 20)
+    view = node("view", target="aten.t.default", bytes=128 << 20)
+    ordered = node("ordered", target="aten.sort.default", bytes=4 << 20, onnx_ops=("TopK",))
+
+    def cause(*nodes: Node) -> str:
+        (finding,) = found(slower(250 * MICRO, nodes=nodes), "slower_than_torch")
+        return finding.title.partition("the largest of its operators is ")[2].partition(",")[0]
+
+    assert cause(product, broadcast, view) == "aten.mul.Tensor"
+    assert cause(product, view) == "aten.addmm.default"
+    assert cause(product, broadcast, ordered) == "aten.sort.default"

@@ -8,6 +8,7 @@ from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.guards import advice_for_recompile
 from ortlens.analysis.overview import fallback_groups, graph_rows, overview_of
 from ortlens.trace.records import Break, Capture, Fallback, Graph, LedgerPart, LedgerPartName, Node, Partition, Recompile, Session
+from ortlens.views.sentences import look_sentence
 from tests.unit.views.sample_captures import FILE, SAMPLES
 
 
@@ -155,3 +156,35 @@ def test_what_has_a_price_is_ranked_by_it_where_a_call_was_measured() -> None:
     assert looks(break_ns=90_000, measured=True) == ["break", "fallback", "recompile"]
     assert looks(break_ns=10_000, measured=True) == ["fallback", "break", "recompile"]
     assert looks(break_ns=10_000, measured=False) == ["break", "fallback", "recompile"], "logs alone do not price breaks"
+
+
+def test_a_recompile_names_the_line_that_reads_what_changed() -> None:
+    reason = f'0/0: self.seen == 1\nUser stack trace:\n  File "/lib/x.py", line 3, in g\n  File "{FILE}", line 9, in f\n    if self.seen:'
+    made = Recompile(compile_id="0/1", of_compile_id="0/0", function="f", file=FILE, line=7, guard="self.seen == 1", reason=reason)
+    (look,) = looks_of(overview_of(Capture(recompiles=(made,))))
+    assert (look.subject, look.file, look.line) == ("recompile", FILE, 9)
+    (bare,) = looks_of(overview_of(Capture(recompiles=(replace(made, reason="0/0: self.seen == 1"),))))
+    assert bare.line == 7
+
+
+def test_python_between_graphs_counts_for_the_rank_of_its_break() -> None:
+    cheap = Break(break_id="b0", reason="python", file=FILE, line=4, cost_ns=900_000, overhead_ns=20_000)
+    dear = Break(break_id="b1", reason="print", file=FILE, line=5, cost_ns=60_000, overhead_ns=50_000)
+    parts: tuple[LedgerPartName, ...] = ("run", "residual")
+    ledger = tuple(LedgerPart(graph_id="g", part=part, ns=1_000_000, share=0.5) for part in parts)
+    first, second = looks_of(overview_of(Capture(breaks=(cheap, dear), ledger=ledger)))
+    assert (first.line, first.ns_per_call, first.own_code_ns) == (4, 20_000, 880_000)
+    assert "besides 880 µs of Python between the graphs" in look_sentence(first)
+    assert (second.line, second.own_code_ns) == (5, 10_000)
+    assert "besides" not in look_sentence(second)
+
+
+def test_what_an_operator_in_pytorch_leads_to_is_no_second_look() -> None:
+    graphs = (Graph(graph_id="g0", phase="inference", node_count=12, op_count=12, partition_count=4, fallback_count=4),)
+    partitions = tuple(Partition(partition_id=f"p{n}", graph_id="g0", node_count=2, input_count=1, output_count=1) for n in range(4))
+    rows = tuple(
+        Fallback(graph_id="g0", node=f"n{n}", target="t", reason_code="no_converter", reason="", file=FILE, line=7) for n in range(4)
+    )
+    overview = overview_of(Capture(graphs=graphs, partitions=partitions, fallbacks=rows))
+    assert "small_partitions" in {finding.rule for finding in overview.findings}
+    assert [look.subject for look in looks_of(overview)] == ["fallback"]

@@ -1,0 +1,225 @@
+"""Rules about memory traffic: kernels that copy, chains of elementwise kernels, large results, inputs that are copied on every call."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ortlens.analysis.findings.facts import current, entries_per_call, kernel_ns, run_times, sessions_by_partition, whole_by_graph
+from ortlens.analysis.findings.rule import rule
+from ortlens.units import counted, size_from_bytes, time_from_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ortlens.trace.records import Capture, Finding, Kernel, Node, Session
+
+_CPU = "CPUExecutionProvider"
+_COPYING = frozenset({"Transpose", "Cast"})
+_ELEMENTWISE = frozenset(
+    [
+        "Abs",
+        "Add",
+        "And",
+        "Ceil",
+        "Clip",
+        "Cos",
+        "Div",
+        "Elu",
+        "Equal",
+        "Erf",
+        "Exp",
+        "Floor",
+        "Greater",
+        "GreaterOrEqual",
+        "LeakyRelu",
+        "Less",
+        "LessOrEqual",
+        "Log",
+        "Max",
+        "Min",
+        "Mod",
+        "Mul",
+        "Neg",
+        "Not",
+        "Or",
+        "Pow",
+        "Reciprocal",
+        "Relu",
+        "Round",
+        "Sigmoid",
+        "Sign",
+        "Sin",
+        "Sqrt",
+        "Sub",
+        "Sum",
+        "Tan",
+        "Tanh",
+        "Where",
+        "Xor",
+    ]
+)
+_COPYING_SHARE = 0.2
+_COPYING_NS = 50_000
+_CHAIN_SHARE = 0.5
+_CHAIN_NS = 200_000
+_CHAIN = 4
+_INPUT_NS = 50_000
+_INPUT_SHARE = 0.1
+_LARGE = 32 << 20
+
+
+def _families(capture: Capture, ops: frozenset[str]) -> Iterator[tuple[Session, list[Kernel], float, float]]:
+    """Per profiled session: its kernels of these operators, their time per call in ns, and their share of its kernel time."""
+    rows: dict[str, list[Kernel]] = defaultdict(list)
+    for kernel in capture.kernels:
+        if kernel.provider == _CPU:
+            rows[kernel.session_id].append(kernel)
+    for session in capture.sessions:
+        kernels = rows.get(session.session_id, [])
+        chosen = [kernel for kernel in kernels if kernel.op_type in ops]
+        whole, part = (sum(kernel.total_ns for kernel in some) for some in (kernels, chosen))
+        if part:
+            yield session, chosen, kernel_ns(capture, session, chosen), part / whole
+
+
+def _counts(kernels: Sequence[Kernel]) -> str:
+    return ", ".join(f"{count} {op}" for op, count in Counter(kernel.op_type for kernel in kernels).most_common(4))
+
+
+@rule(
+    name="copying_kernels",
+    looks_for="Kernels that only copy: Transpose, which changes a layout, and Cast, which changes a data type.",
+    fires="At 20 % of the session's kernel time and 50 µs per call. CPU only, after profile().",
+    hazard="Each reads and writes a whole tensor and computes nothing.",
+)
+def copying_kernels(capture: Capture) -> Iterator[Finding]:
+    """Sessions that spend much of their time on copies."""
+    for session, kernels, ns, share in _families(capture, _COPYING):
+        if share < _COPYING_SHARE or ns < _COPYING_NS:
+            continue
+        worst = max(kernels, key=lambda kernel: kernel.total_ns)
+        yield copying_kernels.finding(
+            subject=session.session_id,
+            title=f"{counted(len(kernels), 'kernel')} of {session.session_id} that only copy ({_counts(kernels)}) take {time_from_ns(ns)} "
+            f"per call, {share:.0%} of its kernel time",
+            evidence=f"the longest is {worst.op_type} from {worst.node or 'an unknown node'}; the gain is estimated as all of their time",
+            mitigation=_COPYING_REMEDIES[worst.op_type],
+            file=worst.file,
+            line=worst.line,
+            gain_ns=round(ns),
+        )
+
+
+_COPYING_REMEDIES = {
+    "Transpose": "Keep one layout from layer to layer, so that no layer has to transpose what the previous one wrote.",
+    "Cast": "Keep one data type from layer to layer. The CPU kernels of ONNX Runtime compute float16 mostly in float32, with a Cast before "
+    "and after.",
+}
+
+
+@rule(
+    name="elementwise_chain",
+    looks_for="Elementwise kernels that take most of the time.",
+    fires="At 4 of them, 50 % of the session's kernel time, and 200 µs per call. CPU only, after profile().",
+    hazard="ONNX Runtime does not fuse them on the CPU: each reads and writes a whole tensor.",
+)
+def elementwise_chain(capture: Capture) -> Iterator[Finding]:
+    """Sessions whose time goes into unfused elementwise kernels."""
+    for session, kernels, ns, share in _families(capture, _ELEMENTWISE):
+        if len(kernels) < _CHAIN or share < _CHAIN_SHARE or ns < _CHAIN_NS:
+            continue
+        lines = Counter[tuple[str | None, int | None]]()
+        for kernel in kernels:
+            lines[kernel.file, kernel.line] += kernel.total_ns
+        (file, line), most = lines.most_common(1)[0]
+        whole = sum(kernel.total_ns for kernel in kernels)
+        gain = ns * (1 - max(kernel.total_ns for kernel in kernels) / whole)
+        yield elementwise_chain.finding(
+            subject=session.session_id,
+            title=f"{counted(len(kernels), 'elementwise kernel')} of {session.session_id} take {time_from_ns(ns)} per call, {share:.0%} of "
+            "its kernel time",
+            evidence=f"{_counts(kernels)}; {most / whole:.0%} of that comes from one line. The gain is estimated as if a single pass did "
+            "it all",
+            mitigation="Use one operator for several, such as nn.functional.gelu, silu or layer_norm; combine constants; compute on fewer "
+            "elements.",
+            file=file,
+            line=line,
+            gain_ns=round(gain),
+        )
+
+
+@rule(
+    name="large_outputs",
+    looks_for="Results that make up most of the memory that a graph touches.",
+    fires="At 32 MiB per call and half of the bytes that the graph's nodes touch.",
+    hazard="Fresh memory for each result costs as much as computing it: the system clears every page before it is written.",
+)
+def large_outputs(capture: Capture) -> Iterator[Finding]:
+    """Graphs that return much more than they compute on."""
+    members: dict[str, list[Node]] = defaultdict(list)
+    for node in capture.nodes:
+        members[node.graph_id].append(node)
+    for graph in current(capture):
+        nodes = members.get(graph.graph_id, [])
+        made = [node for node in nodes if node.is_output and node.partition_id is not None]
+        returned, touched = sum(node.output_bytes or 0 for node in made), sum(node.bytes or 0 for node in nodes)
+        if graph.phase != "inference" or returned < _LARGE or 2 * returned < touched:
+            continue
+        worst = max(made, key=lambda node: node.output_bytes or 0)
+        yield large_outputs.finding(
+            subject=graph.graph_id,
+            title=f"{graph.graph_id} returns {size_from_bytes(returned)} on every call, {size_from_bytes(worst.output_bytes or 0)} of them "
+            f"from {worst.target}",
+            evidence=f"{returned / touched:.0%} of the bytes that its nodes read and write",
+            mitigation="Return only what the caller reads: a reduction, a slice, or the values from which the caller can compute the rest.",
+            file=worst.file or graph.file,
+            line=worst.line if worst.file else graph.line,
+        )
+
+
+def with_cost_of_copies(findings: Sequence[Finding], capture: Capture) -> list[Finding]:
+    """Findings about copied inputs, with what the copies cost where calls were measured.
+
+    Args:
+        findings: As recorded when the model was compiled: nothing was known about times then.
+        capture: The capture.
+
+    Returns:
+        The same findings in order; those about inputs whose copies take 50 µs and 10 % of a call as warnings.
+    """
+    copying: Counter[str] = Counter(_partition_of(finding) for finding in findings if _is_open(finding))
+    if not copying:
+        return list(findings)
+    times, sessions = run_times(capture), sessions_by_partition(capture)
+    entries, wholes = entries_per_call(capture), whole_by_graph(capture)
+    graph_of = {part.partition_id: part.graph_id for part in capture.partitions}
+    made = []
+    for finding in findings:
+        partition_id = _partition_of(finding)
+        graph_id = graph_of.get(partition_id, "")
+        timed = [times[row.session_id] for row in sessions.get(partition_id, []) if row.session_id in times]
+        ns = round((timed[-1].crossing_ns - timed[-1].output_ns) * entries.get(graph_id, 0.0)) if timed else 0
+        is_worth = ns >= _INPUT_NS and ns >= _INPUT_SHARE * wholes.get(graph_id, 0)
+        made.append(_with_cost(finding, ns, copying[partition_id]) if _is_open(finding) and is_worth else finding)
+    return made
+
+
+def _is_open(finding: Finding) -> bool:
+    return finding.rule == "layout_copy" and not finding.measured
+
+
+def _partition_of(finding: Finding) -> str:
+    return (finding.subject or "").partition(":")[0]
+
+
+def _with_cost(finding: Finding, ns: int, inputs: int) -> Finding:
+    shared = f", {counted(inputs, 'such input')} together" if inputs > 1 else ""
+    return replace(
+        finding,
+        severity="warning",
+        title=f"{finding.title}; binding takes {time_from_ns(ns)} per call{shared}",
+        evidence=f"{finding.evidence}; the gain is estimated as all the time of binding",
+        gain_ns=ns // inputs,
+    )
