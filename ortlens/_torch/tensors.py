@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import torch
     import torch.fx
@@ -26,20 +27,6 @@ def is_symbolic(value: object) -> bool:
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
-def symbols_of(value: object) -> frozenset[str]:
-    """Return the names of the symbols in a size.
-
-    Args:
-        value: An int or a SymInt.
-
-    Returns:
-        Names such as `s0` (backed by an input's size) and `u0` (data-dependent).
-    """
-    node = getattr(value, "node", None)
-    expr = getattr(node, "expr", None)
-    return frozenset(str(s) for s in expr.free_symbols) if expr is not None else frozenset()
-
-
 def expression_of(value: object) -> str:
     """Return the Python expression of a size over its symbols.
 
@@ -55,6 +42,49 @@ def expression_of(value: object) -> str:
     from torch.utils._sympy.printers import PythonPrinter
 
     return str(PythonPrinter().doprint(node.expr))
+
+
+def scaled_term(value: object) -> tuple[object, int, int] | None:
+    """Take a size apart into a number, and a multiple of something else.
+
+    Args:
+        value: An int or a SymInt.
+
+    Returns:
+        Term, offset and factor of a size `offset + factor * term`; the term is an expression of sympy, such as `s0` or `s0 // 2`.
+        None for an int, and for what is no such sum.
+    """
+    expr: Any = getattr(getattr(value, "node", None), "expr", None)
+    if not hasattr(expr, "as_coeff_Add"):  # neither has a truth value
+        return None
+    offset, rest = expr.as_coeff_Add()
+    factor, term = rest.as_coeff_Mul()
+    whole = offset.is_Integer and factor.is_Integer and not term.is_number
+    return (term, int(offset), int(factor)) if whole and not term.is_Add else None
+
+
+def expression_over(value: object, sources: Mapping[Any, str]) -> str | None:
+    """Return the Python expression of a size over terms whose values are known.
+
+    Args:
+        value: An int or a SymInt.
+        sources: Term, as `scaled_term` returns it -> Python expression of its value.
+
+    Returns:
+        Text that holds these expressions and evaluates with `math` in scope; None when the size holds other symbols.
+    """
+    expr = getattr(getattr(value, "node", None), "expr", None)
+    if expr is None:
+        return repr(value)
+    from torch.utils._sympy.printers import PythonPrinter
+    from torch.utils._sympy.symbol import SymT, make_symbol
+
+    symbols = {term: make_symbol(SymT.TMP, place, integer=True, nonnegative=True) for place, term in enumerate(sources)}
+    known = expr.xreplace(symbols)
+    if not known.free_symbols <= set(symbols.values()):
+        return None
+    texts = {str(symbol): sources[term] for term, symbol in symbols.items()}
+    return re.sub(r"[A-Za-z_]\w*", lambda match: texts.get(match[0], match[0]), str(PythonPrinter().doprint(known)))
 
 
 def size_hint(value: object, *, unknown: int = 1) -> int:

@@ -87,4 +87,12 @@ FINDS: dict[str, Program] = {
         body=("b, c = torch.full((4,), 7).chunk(2, 0)",),
         returns=("c", "b"),
     ),
+    # A partition whose input has n // 2 + 1 columns did not know n // 2, which the strides of its result depend on.
+    "strides of a part of complex numbers": Program(
+        seed=60077,
+        inputs=(("a", "values(33, n, 4)"),),
+        body=("b = torch.fft.rfft(a)",),
+        returns=("b.conj().imag", "b.real"),
+        dynamic=True,
+    ),
 }

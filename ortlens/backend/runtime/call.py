@@ -11,7 +11,6 @@ share one and no lock is needed.
 from __future__ import annotations
 
 import math
-import re
 import threading
 import time
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from ortlens.backend.runtime.generated import function_from_source
 from ortlens.backend.runtime.layout import permuted_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import onnxruntime
 
@@ -171,7 +170,7 @@ class _Writer:
         self._preallocate = preallocate
         metas = [item.meta for item in inputs] + [item.meta for item in outputs]
         self._on_cuda = any(isinstance(meta, torch.Tensor) and meta.device.type == "cuda" for meta in metas)
-        self._symbols = _symbol_sources(inputs)
+        self._terms = _term_sources([(f"a{index}", item.meta) for index, item in enumerate(inputs)])
         self.constants: dict[str, Any] = {}
 
     def source(self, *, recording: bool, resting: bool, watching: bool) -> str:
@@ -282,15 +281,12 @@ class _Writer:
             return None
         return self._sizes_text(sizes)
 
-    def _sizes_text(self, sizes: Sequence[Any]) -> str | None:
-        """Source of a tuple of sizes, or None when the inputs do not determine them."""
-        if all(isinstance(size, int) for size in sizes):
-            return repr(tuple(int(size) for size in sizes))
-        needed = frozenset().union(*(_torch.symbols_of(size) for size in sizes))
-        if not needed <= set(self._symbols):
-            return None
-        texts = (_substitute(_torch.expression_of(size), self._symbols) for size in sizes)
-        return f"({''.join(f'int({text}), ' for text in texts)})"
+    def _sizes_text(self, sizes: Sequence[Any], further: Mapping[Any, str] | None = None) -> str | None:
+        """Source of a tuple of sizes, or None when neither the inputs nor what is known further determine them."""
+        sources = {**(further or {}), **self._terms}
+        texts = [_torch.expression_over(size, sources) for size in sizes]
+        known = [text if text.isdecimal() else f"int({text})" for text in texts if text is not None]
+        return None if len(known) < len(texts) else f"({''.join(f'{text}, ' for text in known)})"
 
     def _collect(self) -> list[str]:
         """Turn the outputs of the session into what PyTorch expects."""
@@ -305,7 +301,8 @@ class _Writer:
                 lines.append(f"r{index} = tensor_over(values[{index}], {self._constant('y', index, output.meta.dtype)})")
                 if output.permutation is not None:
                     lines.append(f"r{index} = reorder(r{index}, {inverse_order(output.permutation)!r})")
-            if needs_restride(output.meta) and (strides := self._sizes_text(output.meta.stride())) is not None:
+            own = _term_sources([(f"r{index}", output.meta)])  # padded sizes may be known from the result alone
+            if needs_restride(output.meta) and (strides := self._sizes_text(output.meta.stride(), own)) is not None:
                 lines.append(f"r{index} = restride(r{index}, {strides})")
         return lines
 
@@ -313,20 +310,17 @@ class _Writer:
         return isinstance(output.meta, torch.Tensor) and self._shape(output) is None
 
 
-def _symbol_sources(inputs: Sequence[Input]) -> dict[str, str]:
-    """Symbol -> source of its value, from the inputs that are or hold exactly that symbol."""
-    sources: dict[str, str] = {}
-    for index, item in enumerate(inputs):
-        sizes = enumerate(item.meta.shape) if isinstance(item.meta, torch.Tensor) else [(None, item.meta)]
+def _term_sources(values: Sequence[tuple[str, Any]]) -> dict[Any, str]:
+    """Symbol, or other term such as `s0 // 2` -> source of its value, from named values that hold it, scaled or in a sum."""
+    sources: dict[Any, str] = {}
+    for name, meta in values:
+        sizes = enumerate(meta.shape) if isinstance(meta, torch.Tensor) else [(None, meta)]
         for dim, size in sizes:
-            names = _torch.symbols_of(size)
-            if len(names) == 1 and _torch.expression_of(size) in names:
-                sources.setdefault(next(iter(names)), f"a{index}" if dim is None else f"a{index}.shape[{dim}]")
+            if (scaled := _torch.scaled_term(size)) is not None:
+                term, offset, factor = scaled
+                text = name if dim is None else f"{name}.shape[{dim}]"
+                sources.setdefault(term, text if (offset, factor) == (0, 1) else f"(({text} - {offset}) // {factor})")
     return sources
-
-
-def _substitute(expression: str, sources: dict[str, str]) -> str:
-    return re.sub(r"[A-Za-z_]\w*", lambda match: sources.get(match[0], match[0]), expression)
 
 
 def _with_memory(tensor: torch.Tensor) -> torch.Tensor:

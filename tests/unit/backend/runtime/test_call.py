@@ -213,3 +213,17 @@ def test_a_changed_weight_is_noticed_before_the_run() -> None:
     weight.add_(1)
     assert run(torch.rand(3), weight) == ("stale",)
     assert session.stale == 4
+
+
+@pytest.mark.parametrize("name", ["real", "imag"])
+def test_padded_strides_that_follow_from_a_half_of_a_size(name: str) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        part: torch.Tensor = getattr(torch.fft.rfft(x).conj(), name)
+        return part
+
+    compiled = torch.compile(function, backend="ortlens", dynamic=True)
+    with torch.no_grad():
+        for columns in (4, 7, 10):
+            x = torch.linspace(-1, 1, 3 * columns).reshape(3, columns)
+            torch.testing.assert_close(compiled(x), function(x))
+            assert compiled(x).stride() == function(x).stride()
