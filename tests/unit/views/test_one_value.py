@@ -1,0 +1,156 @@
+"""One quantity, one value: a number that stands in two places is the same in both, in captures that were really recorded."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pytest
+
+from ortlens.analysis.coverage import current_graphs
+from ortlens.analysis.first_look import looks_of
+from ortlens.analysis.overview import Overview, overview_of
+from ortlens.units import counted, percent, time_from_ns
+from ortlens.views.answers import answer_tables
+from ortlens.views.capture_view import SavedCapture, load
+from ortlens.views.payload import payload_from_capture
+from ortlens.views.report.figures import Bars
+from ortlens.views.report.tables import report_tables
+from ortlens.views.report.work import current_kernels, operators_figure
+from ortlens.views.sentences import coverage_sentence, gain_words, ledger_sentence, look_sentence, partitions_sentence
+from ortlens.views.text import summary
+
+if TYPE_CHECKING:
+    from ortlens.trace.records import Capture
+
+TESTS = Path(__file__).resolve().parents[2]
+RECORDED = sorted([*(TESTS / "data" / "captures").glob("*.ortlens"), *(TESTS / "browser" / "captures").glob("*.ortlens")])
+
+
+class Seen:
+    """One capture in every view."""
+
+    def __init__(self, path: Path) -> None:
+        self.view: SavedCapture = load(path)
+        self.capture: Capture = self.view.captured()
+        self.overview: Overview = overview_of(self.capture)
+        self.text = " ".join(summary(self.capture, width=2000).split())
+        self.page = html.unescape(re.sub(r"<[^>]+>", " ", self.view._repr_html_()))
+        self.facts: dict[str, Any] = payload_from_capture(self.capture)["overview"]
+        self.tables = {table.source: table for table in (*answer_tables(self.overview), *report_tables(self.capture, self.overview))}
+        self.current = {graph.graph_id for graph in current_graphs(self.capture.graphs)}
+
+    def cells(self, source: str, column: str) -> list[str]:
+        table = self.tables.get(source)
+        return [] if table is None else [row[table.head.index(column)] for row in table.rows]
+
+
+@pytest.fixture(scope="module", params=RECORDED, ids=lambda path: path.stem)
+def seen(request: pytest.FixtureRequest) -> Seen:
+    return Seen(request.param)
+
+
+def test_sentences_are_the_same_in_every_view(seen: Seen) -> None:
+    overview = seen.overview
+    said = [coverage_sentence(overview), partitions_sentence(overview), ledger_sentence(overview), *map(look_sentence, looks_of(overview))]
+    assert [sentence for sentence in said if sentence not in " ".join(seen.page.split())] == []
+    assert [seen.facts["coverage_sentence"], seen.facts["partitions_sentence"]] == said[:2]
+    assert [look["sentence"] for look in seen.facts["looks"]] == said[3:]
+    numbers = [number for sentence in said[:3] for number in re.findall(r"[\d.,]*\d", sentence)]
+    assert [number for number in numbers if number not in seen.text] == []
+
+
+def test_coverage_is_that_of_the_nodes_partitions_and_graphs(seen: Seen) -> None:
+    coverage, ours = seen.overview.coverage, seen.view.graphs[seen.view.graphs.graph_id.isin(seen.current)]
+    nodes, parts = seen.view.nodes, seen.view.partitions
+    assert seen.facts["coverage"]["ort_node_count"] == coverage.ort_node_count
+    assert seen.facts["coverage"]["share"] == coverage.share
+    assert coverage.node_count == ours.node_count.sum()
+    assert coverage.ort_node_count == parts[parts.graph_id.isin(seen.current)].node_count.sum()
+    assert coverage.partition_count == ours.partition_count.sum() == parts.graph_id.isin(seen.current).sum()
+    if len(nodes):
+        inside = nodes[nodes.partition_id.notna() & nodes.graph_id.isin(seen.current) & (nodes.kind == "compute")]
+        assert coverage.ort_node_count == len(inside)
+    for row in seen.overview.graphs:
+        graph = row.graph
+        if row.ort_node_count is None or not graph.node_count:
+            continue
+        assert graph.coverage == pytest.approx(row.ort_node_count / graph.node_count)
+        assert graph.partition_count == (parts.graph_id == graph.graph_id).sum()
+        assert graph.fallback_count == (seen.view.fallbacks.graph_id == graph.graph_id).sum()
+    in_tables = [cell.split(" of ") for cell in seen.cells("graphs", "nodes in ORT")]
+    shown = [(row.ort_node_count, row.graph.node_count) for row in seen.overview.graphs[: len(in_tables)]]
+    assert [cell for cell, (ort, all_) in zip(in_tables, shown, strict=True) if ort is not None and cell != [f"{ort:,}", f"{all_:,}"]] == []
+
+
+def test_counts_are_those_of_the_frames(seen: Seen) -> None:
+    overview, view = seen.overview, seen.view
+    assert len(overview.breaks) == len(view.breaks) == seen.tables["breaks"].total if overview.breaks else len(view.breaks) == 0
+    assert overview.break_occurrences == seen.facts["break_occurrences"] == view.breaks.occurrences.sum()
+    assert len(overview.recompiles) == len(view.recompiles)
+    assert overview.graph_count == seen.facts["graph_count"]
+    assert sum(group.node_count for group in overview.fallbacks) == view.fallbacks.graph_id.isin(seen.current).sum()
+    assert (
+        seen.cells("fallbacks", "nodes")
+        == [f"{group.node_count:,}" for group in overview.fallbacks][: len(seen.cells("fallbacks", "nodes"))]
+    )
+    for group in overview.fallbacks[:3]:
+        assert counted(group.node_count, "node") in seen.text
+    assert len(overview.findings) == len(view.findings)
+
+
+def test_times_are_the_same_in_every_view(seen: Seen) -> None:
+    overview, view = seen.overview, seen.view
+    assert seen.facts["compile_ns"] == overview.compile_ns
+    assert sum(phase["ns"] for phase in seen.facts["phases"]) == overview.compile_ns
+    if overview.compile_ns:
+        assert overview.compile_ns == view.graphs.compile_ns.sum()
+        assert time_from_ns(overview.compile_ns) in seen.text
+        assert time_from_ns(overview.compile_ns) in seen.page
+    for group, cell in zip(overview.fallbacks, seen.cells("fallbacks", "per call"), strict=False):
+        assert cell == ("" if group.ns_per_call is None else time_from_ns(group.ns_per_call))
+    if overview.ledger is not None:
+        assert overview.ledger.total_ns == view.ledger.ns.sum()
+        assert view.ledger.share.sum() == pytest.approx(1)
+        if overview.ledger.is_measured:
+            assert time_from_ns(overview.ledger.total_ns) in seen.text
+            assert time_from_ns(overview.ledger.total_ns) in seen.page
+        else:  # both are means over the logs of all calls, rounded graph by graph
+            assert overview.ledger.total_ns == pytest.approx(sum(call.total_ns for call in overview.calls), abs=2 * len(overview.graphs))
+        for part, ns in overview.ledger.ns.items():
+            assert ns == view.ledger[view.ledger.part == part].ns.sum()
+            assert overview.ledger.share[part] == pytest.approx(view.ledger[view.ledger.part == part].share.sum())
+    for cost, shown in zip(overview.sessions, seen.facts["sessions"], strict=False):
+        assert shown == {"session_id": cost.session.session_id, "share": cost.share}
+        assert cost.share == pytest.approx(cost.session.total_ns / max(overview.session_ns, 1))
+    assert seen.cells("sessions", "share") == [percent(cost.share) for cost in overview.sessions][: len(seen.cells("sessions", "share"))]
+
+
+def test_kernels_add_up_to_the_operators_of_the_figure(seen: Seen) -> None:
+    figure = operators_figure(seen.capture)
+    kernels, shown = seen.view.kernels, current_kernels(seen.capture)
+    if figure is None:
+        assert len(shown) == 0
+        return
+    assert isinstance(figure.drawing, Bars)
+    assert sum(bar.total for bar in figure.drawing.bars) == sum(kernel.mean_ns or 0 for kernel in shown)
+    cells = seen.cells("kernels", "of session")
+    ranked = sorted(shown, key=lambda kernel: -(kernel.mean_ns or 0))
+    assert cells == [percent(kernel.share or 0.0) for kernel in ranked][: len(cells)]
+    for session_id, rows in kernels.groupby("session_id"):
+        assert rows.share.sum() == pytest.approx(1, abs=0.001), session_id
+        assert list(rows.share) == pytest.approx(list(rows.total_ns / rows.total_ns.sum()))
+    assert (kernels.mean_ns - kernels.total_ns / kernels.calls).abs().max() <= 1
+
+
+def test_gains_are_the_same_in_every_view(seen: Seen) -> None:
+    findings = seen.overview.findings
+    words = [gain_words(finding) for finding in findings]
+    assert seen.facts["gains"] == words
+    assert seen.cells("findings", "gain per call") == words[: len(seen.cells("findings", "gain per call"))]
+    assert [None if pd.isna(gain) else int(gain) for gain in seen.view.findings.gain_ns] == [item.gain_ns for item in findings]
+    for look, shown in zip(looks_of(seen.overview), seen.facts["looks"], strict=True):
+        assert shown["ns_per_call"] == look.ns_per_call
