@@ -134,7 +134,7 @@ class CompiledGraph:
         Returns:
             This graph when there are none; else another one, converted but without sessions.
         """
-        if self.lowered.views is None and not any(verdict.code == "policy" for verdict in self.plan.verdicts.values()):
+        if self.lowered.views is None and not any(verdict.code in ("policy", "dtype") for verdict in self.plan.verdicts.values()):
             return self
         context = replace(self.context, reporter=None, cache=None, whole_graph_key=None, dry_run=True, deployed=True)
         made = CompiledGraph(replace(self.lowered, views=None), context)

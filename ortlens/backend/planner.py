@@ -18,7 +18,7 @@ from ortlens.backend.partitioning.exclusions import Exclusions
 from ortlens.backend.partitioning.plan import Plan, plan_partitions
 from ortlens.backend.partitioning.support import Support, Verdict, storage_readers
 from ortlens.backend.runtime.program import eager_nodes
-from ortlens.backend.runtime.providers import reason_against
+from ortlens.backend.runtime.providers import reason_against, runs_on_cpu_alone
 from ortlens.backend.runtime.runner_from_model import runner_from_model
 from ortlens.backend.runtime.threads import work_of
 from ortlens.errors import ConversionError
@@ -98,7 +98,13 @@ class Planner:
 
     def _partitioned(self) -> list[extraction.Partition]:
         started = time.perf_counter_ns()
-        support = Support(self._context.registry, reason_against, self.exclusions.verdicts, deployed=self._context.deployed)
+        support = Support(
+            self._context.registry,
+            reason_against,
+            self.exclusions.verdicts,
+            deployed=self._context.deployed,
+            only_cpu=runs_on_cpu_alone(self._context.options),
+        )
         self.plan = plan_partitions(self.promoted.graph, support.verdict, min_nodes=self._context.options.min_partition_nodes)
         partitions = extraction.split(self.plan, self.promoted)
         self._phases.partition_ns += time.perf_counter_ns() - started

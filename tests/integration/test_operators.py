@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows
 from torch import nn
 
+import ortlens
+from ortlens.backend.runtime.session_config import SessionConfig
 from tests.integration.against_eager import same_as_eager
 
 if TYPE_CHECKING:
@@ -103,7 +105,7 @@ CASES = {
         lambda x, y: (x @ y).relu(),
         r(4, 6).bfloat16(),
         r(6, 5).bfloat16(),
-        stays={"aten.mm.default": "session_refused", "aten.relu.default": "session_refused"},
+        stays={"aten.mm.default": "dtype", "aten.relu.default": "dtype"},
     ),
     "int8": case(lambda x, y: (x + y) * 2, whole(-9, 9, 4, dtype=torch.int8), whole(-9, 9, 4, dtype=torch.int8) + 1),
     "int8_wraps": case(lambda x: x + 100, whole(60, 90, 5, dtype=torch.int8)),
@@ -209,6 +211,29 @@ def test_what_dynamo_does_not_trace_reaches_no_backend(name: str) -> None:
     assert not capture.graphs
     (broken,) = capture.breaks
     assert "output shape" in broken.reason.lower() or "dynamic" in broken.reason.lower()
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_no_session_is_tried_for_bfloat16(monkeypatch: pytest.MonkeyPatch, *, train: bool) -> None:
+    tried: list[SessionConfig] = []
+    original = SessionConfig.session
+
+    def counted(config: SessionConfig, *given: Any) -> Any:
+        tried.append(config)
+        return original(config, *given)
+
+    monkeypatch.setattr(SessionConfig, "session", counted)
+    model, lens = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4)), ortlens.Lens()
+    compiled = torch.compile(model, backend=lens)
+    with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(train):
+        got, want = compiled(r(3, 8)), model(r(3, 8))
+    torch.testing.assert_close(got, want, atol=2e-2, rtol=2e-2)
+    if train:
+        got.float().sum().backward()
+    capture = lens.captured()
+    assert len(tried) == len(capture.sessions)
+    assert {fallback.reason_code for fallback in capture.fallbacks} == {"dtype"}
+    assert "no arithmetic in bfloat16" in capture.fallbacks[0].reason
 
 
 def test_float64_gelu_is_refused_by_the_runtime_and_the_neighbours_stay() -> None:

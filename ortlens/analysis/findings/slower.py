@@ -154,7 +154,7 @@ def _leaving(slow: _Slow, loss: int) -> str:
 
 @rule(
     name="state_copies",
-    looks_for="A large buffer that is changed in part and goes through ONNX Runtime as a whole, such as a static key-value cache.",
+    looks_for="A large buffer that is changed in part and goes through ONNX Runtime as a whole, such as one that is read before, too.",
     fires="At 1 MiB per call and 10 % of the bytes that the graph's nodes touch, as information, unless `slower_than_torch` already "
     "reports what it costs.",
     hazard="ONNX Runtime has no writes in place: the whole buffer is copied for each changed part, and copied back into PyTorch's.",

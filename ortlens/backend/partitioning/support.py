@@ -7,6 +7,7 @@ creation exclude more nodes later (see `backend/graph.py`).
 
 from __future__ import annotations
 
+import functools
 import operator
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -78,6 +79,7 @@ class Support:
         excluded: Mapping[str, Verdict] | None = None,
         *,
         deployed: bool = False,
+        only_cpu: bool = False,
     ) -> None:
         """Configure the decision for one graph.
 
@@ -86,11 +88,13 @@ class Support:
             can_run_on: Device type -> None if a provider supports it, else the reason.
             excluded: Node name -> verdict, for nodes that failed in an earlier attempt.
             deployed: Whether the graph is for a model that runs without PyTorch.
+            only_cpu: Whether tensors on the CPU go to no other provider than ONNX Runtime's own for the CPU.
         """
         self._registry = registry
         self._can_run_on = can_run_on
         self._excluded = excluded or {}
         self._deployed = deployed
+        self._only_cpu = only_cpu
 
     def verdict(self, node: torch.fx.Node) -> Verdict:
         """Decide one node.
@@ -105,7 +109,16 @@ class Support:
             return self._excluded[node.name]
         if node.target is operator.getitem:
             return self.verdict(node.all_input_nodes[0]) if node.all_input_nodes else YES
-        for rule in (self._effect, self._slow, self._registered, self._wrong_function, self._elements, self._device, self._layout):
+        for rule in (
+            self._effect,
+            self._slow,
+            self._registered,
+            self._wrong_function,
+            self._elements,
+            self._bfloat16,
+            self._device,
+            self._layout,
+        ):
             verdict = rule(node)
             if verdict is not None:
                 return verdict
@@ -151,6 +164,23 @@ class Support:
                 return Verdict(supported=False, code="dtype", reason=f"{name} tensors cannot be passed to ONNX Runtime")
         return None
 
+    def _bfloat16(self, node: torch.fx.Node) -> Verdict | None:
+        if not self._only_cpu or self._deployed or kind_of(node) is not NodeKind.COMPUTE or self._is_users(node.target):
+            return None
+        if not any(map(_makes_bfloat16, [node, *node.all_input_nodes])):
+            return None
+        beside = node.all_input_nodes if _makes_bfloat16(node) else list(node.users)
+        if node.target in _casts() and any(map(self._computes_beside, beside)):
+            return None
+        reason = "ONNX Runtime's CPU provider has no arithmetic in bfloat16; float32 and float16 run there"
+        return Verdict(supported=False, code="dtype", reason=reason)
+
+    def _computes_beside(self, node: torch.fx.Node) -> bool:
+        """Whether ONNX Runtime computes what a cast converts, or computes with it: then it makes the cast, too, and faster."""
+        if kind_of(node) is not NodeKind.COMPUTE or base_of(node) is not None or _makes_bfloat16(node):
+            return False
+        return not any(map(_makes_bfloat16, node.all_input_nodes)) and self.verdict(node).supported
+
     def _device(self, node: torch.fx.Node) -> Verdict | None:
         for tensor in _tensors_of(node):
             reason = self._can_run_on(tensor.device.type)
@@ -184,6 +214,19 @@ class Support:
         """Whether an operator has a function of the user's, who answers for it; our own are judged like those of torch."""
         own = own_functions().get(target)
         return any(function is not own for function in _torch.custom_functions(target, self._registry))
+
+
+@functools.cache
+def _casts() -> frozenset[Any]:
+    import torch
+
+    return frozenset({torch.ops.aten._to_copy.default, torch.ops.prims.convert_element_type.default})  # noqa: SLF001 - a name
+
+
+def _makes_bfloat16(node: torch.fx.Node) -> bool:
+    import torch
+
+    return any(tensor.dtype is torch.bfloat16 and tensor.device.type == "cpu" for tensor in provenance.tensors_in(node.meta.get("val")))
 
 
 def _without_dropout(node: torch.fx.Node) -> bool:

@@ -49,6 +49,19 @@ def reason_against(device_type: str) -> str | None:
     return None
 
 
+def runs_on_cpu_alone(options: OrtBackendOptions) -> bool:
+    """Whether tensors on the CPU can go to the CPU provider only.
+
+    Args:
+        options: The user's options.
+
+    Returns:
+        False when they name another provider.
+    """
+    named = (*(options.preferred_execution_providers or ()), *(options.default_execution_providers or ()))
+    return all((entry if isinstance(entry, str) else entry[0]) == CPU for entry in named)
+
+
 def providers_for(devices: Iterable[torch.device], options: OrtBackendOptions) -> list[tuple[str, dict[str, Any]]]:
     """The providers of a session.
 

@@ -67,6 +67,27 @@ def test_what_cannot_go_and_why(function: Any, target: Any, args: tuple[Any, ...
     assert said in (answer.reason or "")
 
 
+def bfloat16_verdicts(function: Callable[..., Any], *args: Any, only_cpu: bool = True, deployed: bool = False) -> dict[str, str | None]:
+    rules = Support(_torch.shared_registry(), lambda _: None, only_cpu=only_cpu, deployed=deployed)
+    nodes = [node for node in traced(function, *args).graph.nodes if node.op == "call_function"]
+    return {str(node.target): rules.verdict(node).code for node in nodes}
+
+
+def mixed(x: torch.Tensor) -> torch.Tensor:
+    return (x.sin().to(torch.bfloat16).relu() * 2).float().cos()
+
+
+def test_bfloat16_stays_in_pytorch_on_the_cpu_provider_except_casts_beside_float32() -> None:
+    x = torch.rand(3)
+    computed = {"aten.relu.default": "dtype", "aten.mul.Tensor": "dtype"}
+    others = {"aten.sin.default": None, "aten._to_copy.default": None, "aten.cos.default": None}
+    assert bfloat16_verdicts(mixed, x) == {**others, **computed}
+    assert bfloat16_verdicts(mixed, x, only_cpu=False) == dict.fromkeys({**others, **computed})
+    assert bfloat16_verdicts(mixed, x, deployed=True) == dict.fromkeys({**others, **computed})
+    alone = bfloat16_verdicts(lambda x: x.to(torch.bfloat16).t(), torch.rand(3, 3))
+    assert alone == {"aten._to_copy.default": "dtype", "aten.t.default": "dtype"}
+
+
 def test_what_can_go_gives_no_reason() -> None:
     assert verdict(lambda x: x.sin() + 1, aten.sin.default, torch.rand(3)) == Verdict(supported=True, code=None, reason=None)
 

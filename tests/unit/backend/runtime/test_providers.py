@@ -67,3 +67,16 @@ def test_a_device_whose_provider_is_missing_is_refused_by_name(monkeypatch: pyte
     monkeypatch.setattr(providers, "available", lambda: (CPU,))
     assert providers.reason_against("cuda") == f"{CUDA} is not in the installed ONNX Runtime, which has {CPU}"
     assert names("cuda:0") == [CPU]
+
+
+@pytest.mark.parametrize(
+    ("options", "alone"),
+    [
+        ({}, True),
+        ({"default_execution_providers": [CPU]}, True),
+        ({"preferred_execution_providers": [OTHER]}, False),
+        ({"default_execution_providers": [(OTHER, {"device_type": "CPU"})]}, False),
+    ],
+)
+def test_whether_tensors_on_the_cpu_go_to_the_cpu_provider_alone(options: dict[str, Any], *, alone: bool) -> None:
+    assert providers.runs_on_cpu_alone(OrtBackendOptions(**options)) is alone
