@@ -35,6 +35,7 @@ def test_copies_that_cost_something_are_told(x: torch.Tensor, told: bool) -> Non
         assert f"{x.numel() * 4:,} bytes" in finding.title
         assert str(tuple(x.stride())) in finding.evidence
         assert finding.severity == "info"
+        assert (finding.file, finding.line) == (__file__, doubled.__code__.co_firstlineno + 1)  # where the input is read
 
 
 def test_weights_are_laid_out_once_and_not_told() -> None:

@@ -12,7 +12,10 @@ from torch import nn
 import ortlens
 from ortlens.analysis.findings import compiling
 from ortlens.analysis.findings.registry import findings_of
+from ortlens.backend.runtime.turns import Comparison
 from ortlens.lens.measuring import call_trials, partition_trials, probes
+from ortlens.lens.measuring.call_trials import CallTrials
+from ortlens.lens.measuring.probes import finding_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -137,6 +140,18 @@ def test_guards_are_measured_and_stand_as_before_afterwards() -> None:
         assert "fail_on_recompile" not in finding.mitigation
         torch.testing.assert_close(compiled(torch.ones(5)), torch.nn.functional.gelu(torch.ones(5)))
     assert len(lens.recompiles) == 1
+
+
+@pytest.mark.parametrize(
+    ("several", "gain_ns", "severity"),
+    [(False, 600_000, "warning"), (False, 499_999, "info"), (True, 250_000, "warning"), (True, 249_999, "info")],
+)
+def test_guards_of_one_graph_are_a_warning_where_they_are_half_of_a_call(several: bool, gain_ns: int, severity: str) -> None:  # noqa: FBT001
+    (trial,) = CallTrials([], lambda: None).guards(several=several)
+    least = (1_000_000, 1_000_000 - gain_ns)
+    compared = Comparison(base_ns=1_000_000, other_ns=least[1], gain_ns=gain_ns, is_faster=True, is_slower=False, rounds=9, least_ns=least)
+    made = finding_of(trial, compared, None)
+    assert (made.rule, made.severity, made.gain_ns) == ("heavy_guards", severity, gain_ns)
 
 
 def test_an_exported_program_has_no_guards_to_measure() -> None:
