@@ -415,7 +415,7 @@ CAUSES = (
         "becomes a Loop",
         options=lambda: {"custom_translation_table": {torch.ops.slow_causes.doubled_by_rows.default: loop_over_rows}},
     ),
-    _of(cache, "a state copied in and out", "of it are copied"),
+    _of(cache, "a state copied in and out", "of it are copied", "index_put_"),
     _of(float64_island, "a float64 island", "float64", profiles=True),
     _of(casts, "casts", "Cast", profiles=True),
     _of(transposed, "a transposed layout", "Transpose", profiles=True),
