@@ -8,6 +8,8 @@ from datetime import datetime, timezone
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from tests.opinfo.exceptions import reason_for
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -56,8 +58,16 @@ def page(outcomes: Mapping[str, Sequence[Mapping[str, Any]]], known: Iterable[st
 
 
 def _class(row: Mapping[str, Any]) -> str:
+    return "excluded" if _why_excluded(row) else str(row["verdict"])
+
+
+def _why_excluded(row: Mapping[str, Any]) -> str:
+    """Why a case does not count: what eager or `aot_eager` does with it, or a difference for a stated reason; empty for all others."""
     verdict = str(row["verdict"])
-    return "excluded" if verdict in _EXCLUDED else verdict
+    if verdict in _EXCLUDED:
+        return _EXCLUDED[verdict]
+    stated = reason_for(row["operator"], row["dtype"]) if verdict == "wrong" else None
+    return "" if stated is None else f"[{stated.text}]({stated.link})"
 
 
 def _counts(rows: Iterable[Mapping[str, Any]]) -> list[int]:
@@ -95,10 +105,9 @@ def _by_type(rows: Sequence[Mapping[str, Any]]) -> str:
 def _excluded(outcomes: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     lines = []
     for name, found in outcomes.items():
-        for verdict, reason in _EXCLUDED.items():
-            cases = [row for row in found if row["verdict"] == verdict]
-            if cases:
-                lines.append((f"`{name}`", len(cases), reason, _cell(cases[0]["detail"])))
+        for reason in dict.fromkeys(filter(None, map(_why_excluded, found))):
+            cases = [row for row in found if _why_excluded(row) == reason]
+            lines.append((f"`{name}`", len(cases), reason, _cell(cases[0]["detail"])))
     return "## Excluded cases\n\n" + _table(("Operator", "Cases", "Reason", "First difference"), lines)
 
 
@@ -110,7 +119,7 @@ def _operators(outcomes: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 def _why(found: Sequence[Mapping[str, Any]]) -> str:
     """The most frequent reasons; what is wrong comes first."""
-    bad = collections.Counter(row["detail"] for row in found if row["verdict"] in ("wrong", "crash"))
+    bad = collections.Counter(row["detail"] for row in found if _class(row) in ("wrong", "crash"))
     left = collections.Counter(reason for row in found if row["verdict"] in ("part", "torch") for reason in row["detail"].split("; "))
     reasons = [reason for counted in (bad, left) for reason, _ in counted.most_common(_MOST_REASONS) if reason]
     return "; ".join(_cell(reason) for reason in reasons) or "-"

@@ -24,5 +24,11 @@ def test_every_class_is_counted() -> None:
     assert lines[-1].endswith("`div`, `mul`.")
 
 
+def test_a_difference_for_a_stated_reason_is_excluded_with_it() -> None:
+    lines = page({"sort": [outcome("sort", "wrong", "value 1 differs"), outcome("sort", "crash", "exit 1")]}, ["sort"]).splitlines()
+    assert "| float32 | static | 2 | 0 | 0 | 0 | 1 | 0 | 1 |" in lines
+    assert any(line.startswith("| `sort` | 1 | [which of equal elements") and line.endswith("| value 1 differs |") for line in lines)
+
+
 def test_a_page_of_nothing() -> None:
     assert "| **0** | cases of 0 operators |" in page({}, [])
