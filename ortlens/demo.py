@@ -32,7 +32,7 @@ class SpectralNorm(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Centre every position, then scale each sequence by its largest singular value."""
         centred = x - x.mean(dim=-1, keepdim=True)
-        largest = torch.linalg.svdvals(centred).amax(dim=-1)
+        largest = torch.linalg.svd(centred, full_matrices=False).S.amax(dim=-1)
         scaled: torch.Tensor = self.gain * centred / (largest[:, None, None] + 1e-5)
         return scaled
 

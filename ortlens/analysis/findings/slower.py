@@ -25,6 +25,13 @@ _STATE_BYTES = 1 << 20
 _STATE_SHARE = 0.1
 
 
+_BESIDE = Cause(
+    text="no partition is slower by itself, so what stays in PyTorch, and the way to it, takes longer here",
+    remedy="Compare with backend='aot_eager', which runs the same operators in PyTorch.",
+    node=None,
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Slow:
     """A part of a call that PyTorch runs faster.
@@ -84,7 +91,8 @@ def _slow_parts(capture: Capture) -> Iterator[_Slow]:
             members = [node for part in parts.get(graph.graph_id, []) for node in nodes.get(part.partition_id, [])]
             running = [session.session_id for part in parts.get(graph.graph_id, []) for session in sessions.get(part.partition_id, [])]
             if members:
-                yield _slow(graph, graph, graph.graph_id, often, cause_of(capture, members, running))
+                beside = not slow and any(row.graph_id == graph.graph_id for row in capture.fallbacks)
+                yield _slow(graph, graph, graph.graph_id, often, _BESIDE if beside else cause_of(capture, members, running))
             continue
         for part in slow:
             running = [session.session_id for session in sessions.get(part.partition_id, [])]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+import traceback
 import warnings
 import weakref
 from dataclasses import replace
@@ -362,18 +363,16 @@ def _placed(said: BreakText, code: CodeType | None) -> BreakText:
     frames = said.frames
     if code is not None and (frames or said.file is None):
         # PyTorch names no line where it gives up, and leaves out the compiled frame where its call of a module breaks.
-        entry = Frame(code.co_filename, code.co_firstlineno, plain_function(code.co_name))
-        frames = _inside(frames, code) or (*frames, entry)
+        frames = (Frame(code.co_filename, code.co_firstlineno, plain_function(code.co_name)), *_compiled_part(frames))
     chosen = innermost(frames)
     return said if chosen is None else replace(said, file=chosen.file, line=chosen.line, function=chosen.function)
 
 
-def _inside(frames: tuple[Frame, ...], code: CodeType) -> tuple[Frame, ...]:
-    """The frames from the compiled one on: those around it are not compiled, they call it."""
-    lines = [line for *_, line in code.co_lines() if line is not None]
-    own = range(min(lines, default=0), max(lines, default=0) + 1)
-    first = next((place for place, frame in enumerate(frames) if frame.file == code.co_filename and frame.line in own), len(frames))
-    return frames[first:]
+def _compiled_part(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The frames without those around the compiled one, which run already: they are the callers of this function."""
+    running = {(frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(None)}
+    around = next((place for place, frame in enumerate(frames) if (frame.file, frame.line) not in running), len(frames))
+    return frames[around:]
 
 
 def _stack_of_the_user(frames: tuple[Frame, ...]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ortlens.trace.records import Kernel, LedgerPart
-from tests.unit.analysis.hand_made import FILE, MICRO, MILLI, clean, found, graph, node, partition
+from tests.unit.analysis.hand_made import FILE, MICRO, MILLI, clean, fallback, found, graph, node, partition
 
 if TYPE_CHECKING:
     from ortlens.trace.records import Capture, Node
@@ -70,6 +70,14 @@ def test_a_graph_is_named_where_its_partitions_do_not_explain_it() -> None:
     assert "torch.compiler.disable" in finding.mitigation
     known = replace(slower(900 * MICRO, graphs=(timed,), nodes=(write,)))
     assert found(known, "state_copies") == []  # its cost is known already
+
+
+def test_operators_of_a_partition_are_not_blamed_for_those_that_stay_in_pytorch() -> None:
+    slow_graph = graph(entries_per_call=1.0, ort_ns=MILLI, torch_ns=250 * MICRO, is_slower=True)
+    capture = slower(MILLI, is_slower=False, graphs=(slow_graph,), fallbacks=(fallback("svd"),))
+    (finding,) = found(capture, "slower_than_torch")
+    assert "no partition is slower by itself, so what stays in PyTorch" in finding.title
+    assert "_embedding_bag" not in finding.title
 
 
 def test_without_a_profile_the_cause_is_what_moves_or_computes_most() -> None:
