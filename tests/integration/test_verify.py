@@ -166,7 +166,7 @@ def test_float16_within_its_range_has_no_origin() -> None:
     numerics = lens.verify(x)
     assert numerics.nonfinite.isna().all()
     assert numerics.ok.all()
-    assert lens.findings.empty
+    assert set(lens.findings.rule) <= {"float16_nodes"}
 
 
 def of_a_logarithm(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -39,7 +39,7 @@ def slow_in_ort(node: torch.fx.Node, *, deployed: bool) -> tuple[ReasonCode, str
     """
     name = provenance.target_name(node)
     if name in _TRANSFORMS:
-        return "no_converter", f"{name} stays in PyTorch on purpose: ONNX Runtime's DFT takes 7 to 22 times as long and is less exact"
+        return "policy", f"{name} stays in PyTorch on purpose: ONNX Runtime's DFT takes 7 to 22 times as long and is less exact"
     if name in _BAGS and not deployed:
         text = "PyTorch adds the rows where they lie, ONNX Runtime would copy them first and take 3 to 60 times as long"
         return "policy", f"{name} stays in PyTorch on purpose: {text}"

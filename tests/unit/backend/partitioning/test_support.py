@@ -34,8 +34,8 @@ def verdict(function: Callable[..., Any], target: Any, *args: Any) -> Verdict:
         (torch.bernoulli, aten.bernoulli.default, (torch.rand(3),), "side_effect", "random"),
         (lambda x: torch.randperm(5) + x, aten.randperm.default, (torch.rand(5),), "side_effect", "random"),
         (lambda x: x.to(torch.float8_e4m3fn), aten._to_copy.default, (torch.rand(3),), "dtype", "float8_e4m3fn"),
-        (torch.fft.rfft, aten._fft_r2c.default, (torch.rand(8),), "no_converter", "on purpose"),
-        (torch.fft.fft, aten._fft_c2c.default, (torch.rand(8).to(torch.complex64),), "no_converter", "on purpose"),
+        (torch.fft.rfft, aten._fft_r2c.default, (torch.rand(8),), "policy", "on purpose"),
+        (torch.fft.fft, aten._fft_c2c.default, (torch.rand(8).to(torch.complex64),), "policy", "on purpose"),
         (torch.nonzero, aten.nonzero.default, (torch.tensor(1.0),), "no_converter", "gives one number a dimension"),
         (
             lambda x, i: torch.index_put(x, (i,), x[:1], accumulate=True),
@@ -44,7 +44,7 @@ def verdict(function: Callable[..., Any], target: Any, *args: Any) -> Verdict:
             "no_converter",
             "adds no bfloat16",
         ),
-        (torch.fft.irfft, aten._fft_c2r.default, (torch.rand(8).to(torch.complex64),), "no_converter", "on purpose"),
+        (torch.fft.irfft, aten._fft_c2r.default, (torch.rand(8).to(torch.complex64),), "policy", "on purpose"),
     ],
     ids=[
         "no_function",
