@@ -66,7 +66,7 @@ class GraphCompiler:
         if self._tables is None or self._custom != custom:
             registry = _torch.registry_with(custom)
             table = _torch.decomposition_table(registry, decompositions.always_decompose() - custom.keys())  # custom functions win
-            own = {target: function for target, function in decompositions.own().items() if target not in custom}
+            own = {target: function for target, function in decompositions.own().items() if target not in users}
             long = {target: function for target, function in long_reductions().items() if target not in users}
             self._custom, self._tables = custom, (registry, with_kernel_strides({**table, **own, **long}, users))
         return self._tables

@@ -103,9 +103,7 @@ ELEMENTWISE: dict[str, OpCase] = {
         lambda x, m, v: x.masked_fill(m, v), r(4, 6), r(6) > 0, torch.tensor(2.0), then=(r(5, 3), r(3) > 0, torch.tensor(1.0))
     ),
     "lerp": case(lambda x, y: (torch.lerp(x, y, 0.3), torch.lerp(x, y, y.sigmoid())), r(4), r(4) + 1, then=(r(6), r(6))),
-    "hypot_logaddexp": case(
-        lambda x, y: (torch.hypot(x, y), torch.logaddexp(x, y)), r(4), r(4) + 1, stays={"prims.hypot.default": "no_converter"}
-    ),
+    "hypot_logaddexp": case(lambda x, y: (torch.hypot(x, y), torch.logaddexp(x, y)), r(4), r(4) + 1),
     "xlogy": case(lambda x: (torch.xlogy(x.abs(), 2.0), torch.special.entr(x.abs())), r(4), then=(r(6),)),
     "heaviside": case(torch.heaviside, r(4), torch.tensor(0.5)),
 }
