@@ -15,7 +15,7 @@ from ortlens.trace import store
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.netron.display import netron_view
 from tests.browser.page import BROWSER_MARKS, WIDE
-from tests.browser.walk import watch
+from tests.browser.walk import until, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -288,7 +288,7 @@ def test_by_keyboard_into_the_frame_and_out_again(report: Callable[..., Page]) -
     page.keyboard.press("Escape")  # closes what Netron says about the node
     assert page.evaluate("document.activeElement.localName") == "iframe"
     page.keyboard.press("Escape")
-    page.wait_for_function("document.activeElement.dataset.model === 'm0'")
+    until(page, "document.activeElement.dataset.model === 'm0'")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     selected(page, "model:m1")
@@ -316,7 +316,7 @@ def test_hostile_names_are_text_there_too(report: Callable[..., Page]) -> None:
     assert sorted(drawn_ids) == sorted(f"node-name-{name}" for name in names)
     for n in (0, 1, 4):
         frame.locator(".graph-node").nth(n).click()
-        page.wait_for_function("(wanted) => document.querySelector('.ol-details').dataset.selected === wanted", arg=f"onnx:m0/{names[n]}")
+        until(page, "(wanted) => document.querySelector('.ol-details').dataset.selected === wanted", f"onnx:m0/{names[n]}")
     assert frame.locator("img").count() == 0
 
 

@@ -28,6 +28,15 @@ def watch(page: Page, trouble: list[str], own: str, *, frames: bool = False) -> 
     page.on("request", asked)
 
 
+def until(page: Page, condition: str, arg: object = None) -> None:
+    """Wait for a condition. It is asked for from outside: `wait_for_function` evaluates texts in the page, which the page's rules forbid."""
+    for _ in range(200):
+        if page.evaluate(condition, arg):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"not within ten seconds: {condition}")
+
+
 def go(view: Page | Locator, panel: str) -> Locator:
     """The panel, once it is shown."""
     view.locator(f"[data-tab={panel}]").click()
