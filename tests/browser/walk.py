@@ -29,7 +29,7 @@ def watch(page: Page, trouble: list[str], own: str, *, frames: bool = False) -> 
 
 
 def until(page: Page, condition: str, arg: object = None) -> None:
-    """Wait for a condition. It is asked for from outside: `wait_for_function` evaluates texts in the page, which the page's rules forbid."""
+    """Wait for a condition. It is asked for from outside: `wait_for_function` evaluates texts in the page, which its rules forbid."""
     for _ in range(200):
         if page.evaluate(condition, arg):
             return
