@@ -408,7 +408,7 @@ def _of(
 
 
 CAUSES = (
-    Planted(name="a loop operator", slow=bags, without=bags, eager_twin=True, names=("becomes a Loop",)),
+    Planted(name="a loop operator", slow=bags, without=bags, eager_twin=True, names=("becomes a Loop", "_embedding_bag")),
     _of(
         custom_loop,
         "a custom loop",

@@ -29,7 +29,6 @@ HEALTHY = (
     "Data2VecAudioModel",
     "DeepseekV3ForCausalLM",
     "Ernie4_5_MoeForCausalLM",
-    "FalconMambaForCausalLM",
 )
 
 # Reads times.
