@@ -95,7 +95,7 @@ faults: $(VENV)/.dev ## Look for the known faults of ONNX Runtime in every suppo
 	$(SAY) 'Looking for faults; the versions are installed in $(BUILD)/faults'
 	@$(BIN)/python -m tests.faults --versions
 
-fuzz-programs: $(VENV)/.dev ## Judge random programs against PyTorch: views, writes, odd memory, training. Resumable; FUZZ_ARGS says how many
+fuzz-programs: $(VENV)/.dev ## Judge random programs against PyTorch: views, writes, odd memory, training. Resumable; FUZZ_ARGS says how many, --graphs skips Dynamo
 	$(SAY) 'Judging random programs; the verdicts are kept in $(BUILD)/fuzz'
 	@$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 

@@ -48,6 +48,23 @@ def steps(draw: random.Random, program: Program, sizes: tuple[int, ...]) -> tupl
     return tuple(made)
 
 
+def few_steps(draw: random.Random, program: Program, sizes: tuple[int, ...]) -> tuple[str, ...]:
+    """Draw what the caller of a program does that is judged as a graph: in most cases two calls per graph.
+
+    Args:
+        draw: The source of all choices.
+        program: All but its steps.
+        sizes: The values of `n`.
+
+    Returns:
+        Steps, as from `steps`.
+    """
+    made = [f"call({n})" for n in sizes]
+    if draw.random() < 0.3:
+        made += [_writes(draw, program), *(text for text in _changes(draw, program) if not re.search("requires_grad|half|double", text))]
+    return (*made, draw.choice(("again()", f"other({sizes[-1]})", f"other({sizes[-1]})", f"moved({sizes[-1]})")))
+
+
 def _changes(draw: random.Random, program: Program) -> list[str]:
     """The caller changes weights and other tensors of the module, each in one of the ways that people use."""
     names = [attribute(line) for line in program.state]

@@ -95,4 +95,41 @@ FINDS: dict[str, Program] = {
         returns=("b.conj().imag", "b.real"),
         dynamic=True,
     ),
+    # A number below one was made whole on its way to a truth value: it became False.
+    "a fraction as a truth value": Program(
+        seed=227,
+        inputs=(("a", "values(28, 4, dtype=torch.bool)"),),
+        body=("a.scatter_(0, torch.tensor([0]), 0.25)",),
+        returns=("a", "a.masked_fill(a, -0.5)"),
+    ),
+    # torch's decomposition takes the offset of a tensor that begins later in its storage for 0.
+    "a window of a tensor with an offset": Program(
+        seed=365,
+        inputs=(("a", "values(1, 5)[1:]"),),
+        returns=("torch.as_strided_scatter(a, a[:2], (2,), (1,))",),
+    ),
+    # torch's decomposition reads the number, which no trace knows.
+    "the bucket of one number": Program(
+        seed=217, inputs=(("a", "values(68)"),), returns=("torch.bucketize(a, torch.tensor([-1.0, 0.0, 0.5]), right=True)",)
+    ),
+    # Its dtype was that of the numbers.
+    "the buckets of no boundaries": Program(
+        seed=217, inputs=(("a", "values(68, n)"),), returns=("torch.bucketize(a, torch.tensor([]), out_int32=True)",)
+    ),
+    # ONNX's ScatterND takes no tensor without dimensions; that showed in each run only.
+    "a masked write into one number": Program(seed=225, inputs=(("a", "values(9)"),), returns=("a.masked_scatter(a > -9, a + 1)",)),
+    # The decomposition checks the indices of a tensor that has no elements.
+    "nothing to fill at an index": Program(
+        seed=522, inputs=(("a", "values(83, n, n)"),), body=("a.index_fill_(1, torch.tensor([0]), 2)",), returns=("a",), steps=("call(0)",)
+    ),
+    # The result shared the memory of the argument.
+    "channels that stay where they are": Program(seed=374, inputs=(("a", "values(12, 1, 4, n, 1)"),), returns=("F.channel_shuffle(a, 1)",)),
+    # Windows were gathered, with the strides of the gathered values.
+    "a window of a value": Program(
+        seed=39, inputs=(("a", "values(54, 3, 4)"),), returns=("(a + 1).as_strided((3,), (2,))", "(a * 2).as_strided((2, 2), (1, 1))")
+    ),
+    # The kernels make contiguous memory, torch's shape functions keep the order.
+    "contiguous results of permuted arguments": Program(
+        seed=8, inputs=(("a", "values(44, n, 4).mT"),), returns=("F.logsigmoid(a)", "2**a", "torch.isin(a, 1)")
+    ),
 }

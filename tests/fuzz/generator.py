@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tests.fuzz import caller, material, operations
+from tests.fuzz import aten, caller, material, operations
 from tests.fuzz.picker import Picker
 from tests.fuzz.program import PRELUDE, Program, merged
 from tests.fuzz.world import run
@@ -20,7 +21,16 @@ if TYPE_CHECKING:
 
 _MOST_ELEMENTS = 300
 _LARGEST = 1e4
+GRAPH_PARTS = 16
 _DISCRETE = ("floor", "round", "trunc", "ceil", "sign(", "heaviside", "nextafter", "//", "%", "eq_", "logical_not_", "searchsorted")
+_DISCRETE_IN_GRAPHS = (
+    "frac", "sgn", "signbit", "remainder", "fmod", "copysign", "threshold", "hardshrink", "div(", "sort", "isclose", "cross_entropy",
+    "bucketize", "mode(", ", 0, ",
+)  # fmt: skip
+_NOT_IN_GRAPHS = re.compile(
+    r"\.(?:t_|unsqueeze_|squeeze_|transpose_|swapaxes_|square_|fill_diagonal_)\(|_foreach|view\(torch|\[(?:\(.*\)|[a-z][\w.]*)\] = "
+)
+"""What `torch.func.functionalize` cannot trace: changes of an argument's shape, operators without a functional form, masks as indices."""
 
 
 @dataclass
@@ -31,6 +41,7 @@ class _Draft:
     program: Program
     sizes: tuple[int, ...]
     breaks: bool
+    graphs: bool = False
     scopes: list[dict[str, Any]] = field(default_factory=list)
     body: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
@@ -56,13 +67,15 @@ class _Settings:
     captures: bool
     options: dict[str, Any]
     breaks: bool
+    graphs: bool
 
 
-def parts_of(seed: int) -> int:
+def parts_of(seed: int, *, graphs: bool = False) -> int:
     """How many programs share a function.
 
     Args:
         seed: That of the function.
+        graphs: Whether it is judged as a graph.
 
     Returns:
         One in every eighth function, as some things happen to whole graphs only; fewer where graphs break: then each part of a
@@ -70,6 +83,8 @@ def parts_of(seed: int) -> int:
     """
     if seed % 8 == 0:
         return 1
+    if graphs:
+        return GRAPH_PARTS
     return 4 if _breaks(seed) else 8
 
 
@@ -77,29 +92,33 @@ def _breaks(seed: int) -> bool:
     return random.Random(f"breaks {seed}").random() < 0.3  # noqa: S311 - no secret
 
 
-def random_program(seed: int, *, cache_dir: str | None = None, parts: int = 1) -> Program:
+def random_program(seed: int, *, cache_dir: str | None = None, parts: int = 1, graphs: bool = False) -> Program:
     """Make a program.
 
     Args:
         seed: What everything follows from.
         cache_dir: Where programs that use the cache keep their models; None: none does.
         parts: How many independent programs it consists of; they share a function, so that they are compiled at once.
+        graphs: Whether it is judged as a graph: then it has further operators, and no gradients, graph breaks and shared arguments.
 
     Returns:
         A program; names of part 2 end in `_2`.
     """
-    draw = random.Random(seed)  # noqa: S311 - no secret
-    sizes, dynamic = draw.choice(material.SIZES), draw.choice((None, None, False, False, True, True))
+    draw = random.Random(f"graph {seed}" if graphs else seed)  # noqa: S311 - no secret
+    sizes = draw.choice(material.SIZES)
+    dynamic = draw.choice((None, True, *[False] * 30) if graphs else (None, None, False, False, True, True))
     settings = _Settings(
-        trains=draw.random() < 0.35,
+        trains=draw.random() < 0.35 and not graphs,
         sizes=sizes if dynamic is not False else sizes[:1],
         dynamic=dynamic,
-        captures=draw.random() < 0.15,
-        options=material.options(draw, cache_dir),
-        breaks=_breaks(seed),
+        captures=draw.random() < 0.15 and not graphs,
+        options={} if graphs and seed % 4 else material.options(draw, cache_dir),
+        breaks=_breaks(seed) and not graphs,
+        graphs=graphs,
     )
     made = merged([_part(seed, draw, settings) for _ in range(parts)])
-    return _without_refused_steps(made.replace(steps=caller.steps(draw, made, settings.sizes)))
+    steps = caller.few_steps if graphs else caller.steps
+    return _without_refused_steps(made.replace(steps=steps(draw, made, settings.sizes)))
 
 
 def _part(seed: int, draw: random.Random, settings: _Settings) -> Program:
@@ -107,12 +126,22 @@ def _part(seed: int, draw: random.Random, settings: _Settings) -> Program:
         seed=seed, trains=settings.trains, dynamic=settings.dynamic, captures=settings.captures, options=settings.options, steps=()
     )
     program = program.replace(state=material.state(draw), inputs=material.inputs(draw, trains=settings.trains))
-    draft = _Draft(draw, program, settings.sizes, breaks=settings.breaks)
+    if settings.graphs:
+        program = _without_shared_memory(program)
+    draft = _Draft(draw, program, settings.sizes, breaks=settings.breaks, graphs=settings.graphs)
     _open(draft)
     marks = _marks(draft) if draw.random() < 0.1 and settings.dynamic is None else ()
     for _ in range(draw.choice((1, 2, 3, 4, 5, 6, 8, 10))):
         _add_statement(draft)
     return draft.program.replace(body=tuple(draft.body), returns=_returns(draft), marks=marks)
+
+
+def _without_shared_memory(program: Program) -> Program:
+    """Give arguments and tensors of the module that are views of others a memory of their own."""
+    inputs = tuple((name, f"moved_copy({text})" if re.match(r"[abc]\b", text) else text) for name, text in program.inputs)
+    fixed = re.compile(r"(?<=Parameter\()(.*?)(, requires_grad=False)?\)$")  # the caller writes to weights that functions return
+    state = (fixed.sub(r"\1, requires_grad=False)", line.split("; self.c")[0]) for line in program.state)
+    return program.replace(inputs=inputs, state=tuple(state))
 
 
 def _marks(draft: _Draft) -> tuple[tuple[str, int], ...]:
@@ -163,14 +192,29 @@ def _runs(statement: str, scope: dict[str, Any]) -> bool:
     return True
 
 
-def _is_small(value: Any) -> bool:  # noqa: ANN401 - values of statements
+def _is_defined(draft: _Draft, targets: Sequence[str], picker: Picker) -> bool:
+    """Whether a statement turns no infinity and no NaN into whole numbers: what comes then depends on the processor."""
+    if not draft.graphs:
+        return True  # there are only finite numbers
+    used = [value for name, value in draft.tensors().items() if name in picker.used]
+    whole = [draft.scopes[0][name] for name in targets] or used
+    return all(map(_is_floating_or_bool, whole)) or all(bool(value.detach().isfinite().all()) for value in used)
+
+
+def _is_floating_or_bool(value: Any) -> bool:  # noqa: ANN401 - values of statements
+    return not isinstance(value, torch.Tensor) or value.is_floating_point() or value.dtype is torch.bool
+
+
+def _is_small(value: Any, *, finite: bool = True) -> bool:  # noqa: ANN401 - values of statements
     if isinstance(value, (list, tuple)):
-        return all(map(_is_small, value))
+        return all(_is_small(item, finite=finite) for item in value)
     if not isinstance(value, torch.Tensor):
         return True
     if value.numel() > _MOST_ELEMENTS or value.dim() > 5:
         return False
     with torch.no_grad():
+        if not finite:
+            value = torch.where(value.isfinite(), value, 0)
         return not value.numel() or float((value.abs() if value.is_signed() else value).max()) <= _LARGEST
 
 
@@ -183,6 +227,17 @@ _FAMILIES: tuple[tuple[float, str, Sequence[tuple[int, Template]]], ...] = (
     (3, "two", operations.PARTS),
     (2, "chosen", ()),
 )
+_IN_GRAPHS: tuple[tuple[float, str, Sequence[tuple[int, Template]]], ...] = (
+    (20, "value", operations.VIEWS),
+    (16, "value", operations.FRESH),
+    (5, "inexact", operations.INEXACT),
+    (3, "value", operations.STAYS),
+    (10, "write", operations.WRITES),
+    (3, "two", operations.PARTS),
+    (1, "chosen", ()),
+    (30, "value", aten.VALUES),
+    (12, "inexact", aten.INEXACT),
+)
 _SIZED = (4, "value", operations.SIZED)
 _BREAK = (6, "break", ())
 _TRIES = 12
@@ -191,22 +246,23 @@ _TRIES = 12
 def _add_statement(draft: _Draft) -> None:
     """Try statements until one runs in every environment."""
     for _ in range(_TRIES):
-        families = [*_FAMILIES, *([_SIZED] if draft.breaks or draft.program.captures else []), *([_BREAK] if draft.breaks else [])]
+        families = [*(_IN_GRAPHS if draft.graphs else _FAMILIES)]
+        families += [*([_SIZED] if draft.breaks or draft.program.captures else []), *([_BREAK] if draft.breaks else [])]
         _, kind, templates = draft.draw.choices(families, [family[0] for family in families])[0]
         if kind == "break":
             draft.body.append("torch._dynamo.graph_break()")
             return
         picker = Picker(draft.draw, draft.tensors(), draft.numbers())
         statement, targets = _statement(draft, kind, templates, picker)
-        if _is_discrete(draft, statement, picker, kind) or _is_drawn_at_odd_places(draft, statement, picker):
-            continue
-        if kind == "write" and (_writes_to_overlap(draft, picker) or _writes_to_leaf(draft, picker)):
+        if _is_refused(draft, statement, picker, kind):
             continue
         with torch.set_grad_enabled(draft.program.trains):
             torch.manual_seed(0)
             if not all(_runs(statement, scope) for scope in draft.scopes):
                 continue
-        fine = all(_is_small(scope[name]) for scope in draft.scopes for name in targets)
+        fine = all(_is_small(scope[name], finite=not draft.graphs) for scope in draft.scopes for name in targets)
+        if not _is_defined(draft, targets, picker):
+            continue
         if targets and (not fine or not all(isinstance(draft.scopes[0][name], torch.Tensor) for name in targets)):
             continue
         inexact = kind == "inexact" or any(name in draft.inexact for name in picker.used) or "/" in statement or "sin_" in statement
@@ -219,6 +275,15 @@ def _add_statement(draft: _Draft) -> None:
             if kind == "write":  # it may have reached every view of what it wrote to
                 draft.inexact.update(draft.names)
         return
+
+
+def _is_refused(draft: _Draft, statement: str, picker: Picker, kind: str) -> bool:
+    """Whether a statement cannot be judged: what it gives is not defined, or jumps where its operands are rounded."""
+    if draft.graphs and _NOT_IN_GRAPHS.search(statement):
+        return True
+    if _is_discrete(draft, statement, picker, kind) or _is_drawn_at_odd_places(draft, statement, picker):
+        return True
+    return kind == "write" and (_writes_to_overlap(draft, picker) or _writes_to_leaf(draft, picker))
 
 
 def _statement(draft: _Draft, kind: str, templates: Sequence[tuple[int, Template]], picker: Picker) -> tuple[str, list[str]]:
@@ -246,7 +311,8 @@ def _is_discrete(draft: _Draft, statement: str, picker: Picker, kind: str) -> bo
         return False
     tensors = draft.tensors()
     written = kind == "write" and any(not tensors[name].is_floating_point() for name in picker.used if name in tensors)
-    return written or any(word in statement for word in _DISCRETE) or any(sign in statement for sign in (" > ", "<=", "==", "!=", ">="))
+    words = (*_DISCRETE, *_DISCRETE_IN_GRAPHS) if draft.graphs else _DISCRETE
+    return written or any(word in statement for word in words) or any(sign in statement for sign in (" > ", "<=", "==", "!=", ">="))
 
 
 def _writes_to_overlap(draft: _Draft, picker: Picker) -> bool:
@@ -303,7 +369,8 @@ def _returns(draft: _Draft) -> tuple[str, ...]:
             picker = Picker(draw, {name: value})
             template = draw.choices([entry[1] for entry in operations.VIEWS], [entry[0] for entry in operations.VIEWS])[0]
             text = template(picker)
-            made.append(text if all(_runs(f"_ = {text}", scope) for scope in draft.scopes) else name)
+            known = not (draft.graphs and _NOT_IN_GRAPHS.search(text))
+            made.append(text if known and all(_runs(f"_ = {text}", scope) for scope in draft.scopes) else name)
         else:
             made.append(name)
     draw.shuffle(made)

@@ -7,22 +7,26 @@ import sys
 import tempfile
 import time
 import warnings
+from typing import TYPE_CHECKING
 
 import torch
 
 from tests.fuzz.generator import parts_of, random_program
-from tests.fuzz.oracle import Verdict, judge
-from tests.fuzz.plants import PLANTS, planted
+from tests.fuzz.oracle import Verdict, judge, judge_graph
+from tests.fuzz.plants import BEYOND_GRAPHS, PLANTS, planted
 from tests.fuzz.program import Program, part_of
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def hunt_all(functions: int, seed: int, names: tuple[str, ...] = ()) -> int:
+
+def hunt_all(functions: int, seed: int, *, graphs: bool = False) -> int:
     """Hunt every planted defect.
 
     Args:
         functions: How many functions are judged per defect at most.
         seed: The first seed.
-        names: The defects; empty for all.
+        graphs: Whether programs are judged as graphs.
 
     Returns:
         1 when one was not found, else 0.
@@ -30,9 +34,9 @@ def hunt_all(functions: int, seed: int, names: tuple[str, ...] = ()) -> int:
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     missed = 0
-    for name in names or PLANTS:
+    for name in [name for name in PLANTS if not graphs or name not in BEYOND_GRAPHS]:
         started, cpu = time.monotonic(), time.process_time()
-        found, judged = hunt(name, functions, seed)
+        found, judged = hunt(name, functions, seed, graphs=graphs)
         spent = f"{judged} programs, {time.process_time() - cpu:.0f} s of CPU, {time.monotonic() - started:.0f} s"
         sys.stdout.write(f"{'found' if found else 'MISSED'}: {name}: {spent}{f', seed {found.seed}' if found else ''}\n")
         if found:
@@ -42,39 +46,40 @@ def hunt_all(functions: int, seed: int, names: tuple[str, ...] = ()) -> int:
     return int(missed > 0)
 
 
-def hunt(name: str, functions: int, seed: int) -> tuple[Program | None, int]:
+def hunt(name: str, functions: int, seed: int, *, graphs: bool = False) -> tuple[Program | None, int]:
     """Hunt one planted defect.
 
     Args:
         name: One of `PLANTS`.
         functions: How many functions are judged at most.
         seed: The first seed.
+        graphs: Whether programs are judged as graphs.
 
     Returns:
         The program that differs with the defect and not without it, and how many programs were judged.
     """
-    judged = 0
+    judged, judge_it = 0, judge_graph if graphs else judge
     with tempfile.TemporaryDirectory() as folder:
         for place in range(seed, seed + functions):
-            count = parts_of(place)
-            program = random_program(place, cache_dir=folder, parts=count)
+            count = parts_of(place, graphs=graphs)
+            program = random_program(place, cache_dir=folder, parts=count, graphs=graphs)
             with planted(name):
-                verdict = judge(program)
+                verdict = judge_it(program)
             judged += count
             if verdict.word == "wrong":
-                found = _culprit(name, program, count)
+                found = _culprit(name, program, count, judge_it)
                 if found is not None:
                     return found, judged
     return None, judged
 
 
-def _culprit(name: str, program: Program, count: int) -> Program | None:
+def _culprit(name: str, program: Program, count: int, judge_it: Callable[[Program], Verdict]) -> Program | None:
     """The part of a program that differs because of the defect: without it, it is right."""
     for alone in [part_of(program, part) for part in range(count)] if count > 1 else [program]:
         with planted(name):
-            verdict: Verdict = judge(alone)
+            verdict = judge_it(alone)
         if verdict.word == "wrong":
             torch.compiler.reset()
-            if judge(alone).word == "right":
+            if judge_it(alone).word == "right":
                 return alone
     return None

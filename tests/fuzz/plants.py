@@ -11,8 +11,8 @@ from unittest import mock
 
 import torch
 
-from ortlens import OrtBackend, _torch
-from ortlens.backend.lowering import entry
+from ortlens import OrtBackend
+from ortlens.backend.compiler import GraphCompiler
 from ortlens.backend.memory_order import inverse_order
 from ortlens.backend.runtime import call, generated, program, weights
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _no_returned_views() -> Any:
-    return mock.patch.object(entry, "without_returned_views", return_value=None)
+    return _with_lowered(lambda lowered: dataclasses.replace(lowered, views=None))
 
 
 def _permuted_the_wrong_way() -> Any:
@@ -112,26 +112,34 @@ def _baked_sizes() -> Any:
     return mock.patch.object(program._Writer, "_call", planted)
 
 
-def _with_graph(change: Callable[[Any, str], None]) -> Any:
-    """Change the graph that AOTAutograd made, with its phase."""
-    original = entry.DynamoGraph._lowered
+def _with_lowered(changed: Callable[[LoweredGraph], LoweredGraph]) -> Any:
+    """Replace each graph that is compiled."""
+    original = GraphCompiler.compile
 
-    def planted(self: Any, module: Any, phase: Any, aot_ns: int) -> LoweredGraph:
-        change(module, phase)
-        return original(self, module, phase, aot_ns)
+    def planted(self: Any, lowered: LoweredGraph, **context: Any) -> Any:
+        return original(self, changed(lowered), **context)
 
-    return mock.patch.object(entry.DynamoGraph, "_lowered", planted)
+    return mock.patch.object(GraphCompiler, "compile", planted)
+
+
+def _with_graph(change: Callable[[Any, LoweredGraph], None]) -> Any:
+    """Change the module of each graph that is compiled."""
+
+    def changed(lowered: LoweredGraph) -> LoweredGraph:
+        change(lowered.partitioned, lowered)
+        return lowered
+
+    return _with_lowered(changed)
 
 
 def _write_lost() -> Any:
     """The last input that a program writes to gets its old values back."""
 
-    def change(module: Any, phase: str) -> None:
-        places = _torch.mutated_input_indices() if phase != "backward" else ()
-        if places:
+    def change(module: Any, lowered: LoweredGraph) -> None:
+        if lowered.mutated:
             output = next(iter(module.graph.find_nodes(op="output")))
             results = list(output.args[0])
-            results[len(places) - 1] = module.graph.find_nodes(op="placeholder")[places[-1]]
+            results[len(lowered.mutated) - 1] = module.graph.find_nodes(op="placeholder")[lowered.mutated[-1]]
             output.args = (tuple(results),)
 
     return _with_graph(change)
@@ -140,8 +148,8 @@ def _write_lost() -> Any:
 def _gradient_off() -> Any:
     """What is negated in a backward graph keeps its sign."""
 
-    def change(module: Any, phase: str) -> None:
-        if phase == "backward":
+    def change(module: Any, lowered: LoweredGraph) -> None:
+        if lowered.phase == "backward":
             for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.neg.default):
                 node.replace_all_uses_with(node.args[0])
 
@@ -151,7 +159,7 @@ def _gradient_off() -> Any:
 def _unsound_rewrite() -> Any:
     """Two clamps in a row are taken for one."""
 
-    def change(module: Any, _: str) -> None:
+    def change(module: Any, _: LoweredGraph) -> None:
         clamps = (torch.ops.aten.clamp.default, torch.ops.aten.relu.default, torch.ops.aten.clamp_min.default)
         for node in module.graph.nodes:
             source = node.args[0] if node.args else None
@@ -164,7 +172,7 @@ def _unsound_rewrite() -> Any:
 def _scalars_of_the_tensors_dtype() -> Any:
     """A fraction beside a tensor of whole numbers is made whole, instead of the tensor a float."""
 
-    def change(module: Any, _: str) -> None:
+    def change(module: Any, _: LoweredGraph) -> None:
         for node in [item for item in module.graph.nodes if item.op == "call_function"]:
             values = [getattr(source, "meta", {}).get("val") for source in node.args[:1]]
             if values and isinstance(values[0], torch.Tensor) and not values[0].is_floating_point():
@@ -176,7 +184,7 @@ def _scalars_of_the_tensors_dtype() -> Any:
 def _offset_of_a_slice_lost() -> Any:
     """`x[1:]` becomes `x[:-1]`."""
 
-    def change(module: Any, _: str) -> None:
+    def change(module: Any, _: LoweredGraph) -> None:
         for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.slice.Tensor):
             if node.args[2:] == (1, 9223372036854775807):
                 node.args = (*node.args[:2], 0, -1)
@@ -210,6 +218,9 @@ PLANTS: dict[str, Callable[[], Any]] = {
     "scalars made whole": _scalars_of_the_tensors_dtype,
     "the offset of a slice lost": _offset_of_a_slice_lost,
 }
+
+BEYOND_GRAPHS = frozenset({"the sign of a gradient lost"})
+"""Those that no graph shows which is judged without AOTAutograd."""
 
 
 @contextlib.contextmanager

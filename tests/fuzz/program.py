@@ -268,3 +268,25 @@ def script(program: Program, backend: str = "ortlens") -> str:
     steps = [step if step.startswith(CALLS) else f"with torch.no_grad(): {step}" for step in program.steps]
     head = f"# program {program.seed}\nBACKEND = {backend!r}\n{PRELUDE}\n\n{program.definitions()}\n\n{program.arguments()}\n\n"
     return head + filled + "\n".join(steps) + "\nprint('state', self.state_dict())\n"
+
+
+_GRAPH_SCRIPT = """\
+# program {seed}; run it in a checkout of ortlens: torch.compile does not show the difference, so the graph is compiled alone
+from tests.fuzz.oracle import judge_graph
+from tests.fuzz.program import Program
+
+print(judge_graph(Program.from_json({text!r})).text())
+"""
+
+
+def graph_script(program: Program) -> str:
+    """A Python program that prints how a graph differs, for what does not show through `torch.compile`.
+
+    Args:
+        program: Any program that is judged as a graph.
+
+    Returns:
+        Text; the function is in it as comments.
+    """
+    function = "".join(f"# {line}\n" for line in f"{program.definitions()}\n{program.arguments()}".splitlines())
+    return _GRAPH_SCRIPT.format(seed=program.seed, text=program.to_json()) + function

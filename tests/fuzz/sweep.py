@@ -16,19 +16,20 @@ import torch
 
 from tests.fuzz.generator import parts_of, random_program
 from tests.fuzz.minimise import smallest
-from tests.fuzz.oracle import Verdict, judge
-from tests.fuzz.program import Program, part_of, script
+from tests.fuzz.oracle import Verdict, judge, judge_graph
+from tests.fuzz.program import Program, graph_script, part_of, script
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def _row(program: Program, verdict: Verdict, seconds: float) -> dict[str, object]:
+def _row(program: Program, verdict: Verdict, seconds: float, *, graphs: bool) -> dict[str, object]:
     row: dict[str, object] = {"seed": program.seed, "verdict": verdict.word, "seconds": round(seconds, 3)}
     if verdict.word in ("wrong", "rounding", "torch"):
         row |= {"differences": [[item.step, item.label, item.kind, item.text[:300]] for item in verdict.differences[:4]]}
     if verdict.word == "wrong":
-        row |= {"program": json.loads(program.to_json()), "script": script(program)}
+        shows = not graphs or _judged_anew(program).word == "wrong"
+        row |= {"program": json.loads(program.to_json()), "script": script(program) if shows else graph_script(program)}
     return row
 
 
@@ -37,6 +38,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.sweep", description="Judge random programs in this process.")
     parser.add_argument("first", type=int, help="seed of the first function")
     parser.add_argument("count", type=int, help="number of functions")
+    parser.add_argument("--graphs", action="store_true", help="judge them as graphs")
     parser.add_argument("--minimise", type=float, default=60, metavar="SECONDS")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)  # Dynamo logs what it could not trace
@@ -47,42 +49,54 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(given.first, given.first + given.count):
             _say({"begin": seed})
-            for row in rows_of(seed, cache_dir=folder, seconds=given.minimise):
+            for row in rows_of(seed, cache_dir=folder, seconds=given.minimise, graphs=given.graphs):
                 _say(row)
     return 0
 
 
-def rows_of(seed: int, *, cache_dir: str | None, seconds: float) -> Iterator[dict[str, object]]:
+def rows_of(seed: int, *, cache_dir: str | None, seconds: float, graphs: bool = False) -> Iterator[dict[str, object]]:
     """Judge the programs of one seed.
 
     Args:
         seed: Most seeds make several independent programs in one function; see `generator.parts_of`.
         cache_dir: For programs that use the cache.
         seconds: How long a program that differs may be made smaller; 0: not at all.
+        graphs: Whether programs are judged as graphs.
 
     Yields:
         One row per verdict, with the number of programs that it is about.
     """
-    started, count = time.monotonic(), parts_of(seed)
-    torch.compiler.reset()
-    program = random_program(seed, cache_dir=cache_dir, parts=count)
-    verdict = judge(program)
+    started, count = time.monotonic(), parts_of(seed, graphs=graphs)
+    judged = judge_graph if graphs else _judged_anew
+    program = random_program(seed, cache_dir=cache_dir, parts=count, graphs=graphs)
+    verdict = judged(program)
+
+    def found(program: Program, verdict: Verdict, count: int) -> dict[str, object]:
+        took = time.monotonic() - started
+        if verdict.word == "wrong" and seconds:
+            program, verdict = smallest(program, verdict, judged=judged, seconds=seconds)
+        return {**_row(program, verdict, took, graphs=graphs), "count": count}
+
     if verdict.word == "right" or count == 1:
-        yield _found(program, verdict, count=count, started=started, seconds=seconds)
+        yield found(program, verdict, count=count)
         return
     if verdict.word == "torch" and (touched := _touched(program, verdict)):
-        yield _found(program, verdict, count=len(touched), started=started, seconds=seconds)
+        yield found(program, verdict, count=len(touched))
         yield {"seed": seed, "verdict": "right", "seconds": 0, "count": count - len(touched)}
         return
     words = []
     for part in range(count):
-        torch.compiler.reset()
         alone = part_of(program, part)
-        found = judge(alone)
-        words.append(found.word)
-        yield _found(alone, found, count=1, started=started, seconds=seconds)
+        verdict_alone = judged(alone)
+        words.append(verdict_alone.word)
+        yield found(alone, verdict_alone, count=1)
     if verdict.word == "wrong" and "wrong" not in words:  # wrong together only
-        yield _found(program, verdict, count=0, started=started, seconds=seconds)
+        yield found(program, verdict, count=0)
+
+
+def _judged_anew(program: Program) -> Verdict:
+    torch.compiler.reset()
+    return judge(program)
 
 
 def _touched(program: Program, verdict: Verdict) -> set[int]:
@@ -99,13 +113,6 @@ def _touched(program: Program, verdict: Verdict) -> set[int]:
             return set()
         found.add(int(ends.pop()))
     return found
-
-
-def _found(program: Program, verdict: Verdict, *, count: int, started: float, seconds: float) -> dict[str, object]:
-    took = time.monotonic() - started
-    if verdict.word == "wrong" and seconds:
-        program, verdict = smallest(program, verdict, seconds=seconds)
-    return {**_row(program, verdict, took), "count": count}
 
 
 def _say(row: dict[str, object]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz.oracle import judge
-from tests.fuzz.plants import PLANTS, planted
+from tests.fuzz.oracle import judge, judge_graph
+from tests.fuzz.plants import BEYOND_GRAPHS, PLANTS, planted
 from tests.fuzz.program import Program
 
 _A = (("a", "values(1, n, 4)"),)
@@ -50,3 +50,10 @@ def test_a_planted_defect_is_seen(name: str) -> None:
     assert judge(SHOWN[name]).word == "right"
     with planted(name):
         assert judge(SHOWN[name]).word == "wrong"
+
+
+@pytest.mark.parametrize("name", sorted(SHOWN.keys() - BEYOND_GRAPHS))
+def test_a_planted_defect_is_seen_in_a_graph(name: str) -> None:
+    assert judge_graph(SHOWN[name]).word == "right"
+    with planted(name):
+        assert judge_graph(SHOWN[name]).word == "wrong"

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.fuzz.plants import planted
 from tests.fuzz.sweep import rows_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _JUDGED = range(40001, 40026)
+_GRAPHS_JUDGED = range(1000, 1025)
 _FUNCTIONS = 3
 """Most hold eight programs; the three take some five seconds on an idle machine."""
 
@@ -35,6 +37,20 @@ def test_programs_of_this_commit(root: Path, tmp_path: Path) -> None:
         for row in rows_of(seed, cache_dir=str(tmp_path), seconds=0):
             if row["verdict"] == "wrong":
                 pytest.fail(f"{row['script']}\n# wrong: {row['differences']}")
+
+
+def test_graphs_of_this_commit(root: Path, tmp_path: Path) -> None:
+    (place, *_) = seeds_of_the_commit(root)
+    for row in rows_of(_GRAPHS_JUDGED[place - _JUDGED.start], cache_dir=str(tmp_path), seconds=0, graphs=True):
+        if row["verdict"] == "wrong":
+            pytest.fail(f"{row['script']}\n# wrong: {row['differences']}")
+
+
+def test_a_graph_that_differs_is_printed_as_a_program(tmp_path: Path) -> None:
+    with planted("outputs share memory between calls"):
+        (row,) = rows_of(0, cache_dir=str(tmp_path), seconds=1, graphs=True)
+    assert row["verdict"] == "wrong"
+    assert "torch.compile(function, backend=BACKEND" in str(row["script"])
 
 
 def test_the_commit_chooses_the_programs(root: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tests.fuzz.graphs import GraphRoad
 from tests.fuzz.program import CALLS, PRELUDE
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class World:
 
         Args:
             program: The program.
-            backend: For `torch.compile`; None runs the function as it is.
+            backend: For `torch.compile`, or a `GraphRoad`; None runs the function as it is.
             options: For `torch.compile`.
         """
         self.program = program
@@ -97,6 +98,8 @@ class World:
         function: Callable[..., Any] = self.scope["function"]
         if self._backend is None:
             return function
+        if isinstance(self._backend, GraphRoad):
+            return self._backend.compiled(function, dynamic=self.program.dynamic, options=self._options)
         made: Callable[..., Any] = torch.compile(function, backend=self._backend, dynamic=self.program.dynamic, options=self._options)
         return made
 
@@ -225,7 +228,7 @@ def run(program: Program, backend: Any = None, options: dict[str, Any] | None = 
 
     Args:
         program: The program.
-        backend: For `torch.compile`; None: without it.
+        backend: For `torch.compile`, or a `GraphRoad`; None: the function as it is.
         options: For `torch.compile`.
 
     Returns:

@@ -9,7 +9,9 @@ import torch
 import torch.fx
 from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
 
+from ortlens import _torch
 from ortlens.backend.lowering import attention, encoder_layers, pools, quantizing
+from ortlens.backend.lowering.kernel_strides import suggested_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,6 +33,12 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.split.Tensor: _split,
         _aten.copy.default: _copy,
         _aten.div.Tensor: _div,
+        _aten.bucketize.Tensor: _bucketize,
+        _aten.index_fill.int_Scalar: functools.partial(_index_fill, _aten.index_fill.int_Scalar),
+        _aten.index_fill.int_Tensor: functools.partial(_index_fill, _aten.index_fill.int_Tensor),
+        _aten.masked_scatter.default: _masked_scatter,
+        _aten.as_strided_scatter.default: _as_strided_scatter,
+        _aten.channel_shuffle.default: _channel_shuffle,
         _aten._convolution.default: _convolution,  # noqa: SLF001 - an operator's name
         _aten._trilinear.default: _trilinear,  # noqa: SLF001 - same
         _aten._native_multi_head_attention.default: encoder_layers.attention,  # noqa: SLF001 - same
@@ -121,6 +129,49 @@ def _div(tensor: torch.Tensor, other: Any) -> torch.Tensor:
         tensor = torch.scalar_tensor(tensor, dtype=wide)
     quotient: torch.Tensor = _aten.div.Tensor(tensor.to(wide), other.to(wide) if isinstance(other, torch.Tensor) else other)
     return quotient
+
+
+def _bucketize(tensor: torch.Tensor, boundaries: torch.Tensor, *, out_int32: bool = False, right: bool = False) -> torch.Tensor:
+    """The decomposition of torch, which knows no numbers without dimensions and gives the wrong dtype where there are no boundaries."""
+    if not tensor.dim():
+        of_one: torch.Tensor = _aten.bucketize.Tensor(tensor.unsqueeze(0), boundaries, out_int32=out_int32, right=right)
+        return of_one.squeeze(0)
+    if isinstance(boundaries.shape[0], int) and not boundaries.shape[0]:
+        return torch.zeros_like(tensor, dtype=torch.int32 if out_int32 else torch.int64)
+    found: torch.Tensor = _torch.decomposition_of(_aten.bucketize.Tensor)(tensor, boundaries, out_int32=out_int32, right=right)
+    return found
+
+
+def _index_fill(target: Any, tensor: torch.Tensor, *arguments: Any) -> torch.Tensor:
+    """The decomposition of torch, which checks indices also where there is nothing to fill."""
+    filled: torch.Tensor
+    if any(isinstance(size, int) and not size for size in tensor.shape):
+        filled = _aten.clone.default(tensor)
+    else:
+        filled = _torch.decomposition_of(target)(tensor, *arguments)
+    return filled
+
+
+def _masked_scatter(tensor: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """The operator on one number, which ONNX's ScatterND does not take."""
+    if tensor.dim() or mask.dim():
+        stays: torch.Tensor = _STAYS
+        return stays
+    written: torch.Tensor = _aten.masked_scatter.default(tensor.unsqueeze(0), mask.unsqueeze(0), source)
+    return written.squeeze(0)
+
+
+def _as_strided_scatter(*_: Any, **__: Any) -> torch.Tensor:
+    """Stays: torch's decomposition writes at offset 0 where none is given; the operator takes that of the tensor."""
+    stays: torch.Tensor = _STAYS
+    return stays
+
+
+def _channel_shuffle(tensor: torch.Tensor, groups: int) -> torch.Tensor:
+    """The decomposition of torch, whose result is a view of the tensor where there is nothing to shuffle."""
+    shuffled: torch.Tensor = _torch.decomposition_of(_aten.channel_shuffle.default)(tensor, groups)
+    copied: torch.Tensor = _aten.clone.default(shuffled, memory_format=suggested_format(tensor))
+    return copied
 
 
 def _is_whole(value: Any) -> bool:

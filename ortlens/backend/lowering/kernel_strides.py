@@ -1,8 +1,9 @@
 """Operators whose results lie in memory in another order than torch's shape functions say.
 
 PyTorch's own backends run the kernels and return what the kernels made. ONNX Runtime's results are laid out as the trace says, so the
-trace has to be right. Batch normalisation returns contiguous or channels-last memory whatever its input's order is, and some functions
-of two tensors follow other rules in the trace than the iterator of the kernels when dimensions are permuted and broadcast.
+trace has to be right. Batch normalisation returns contiguous or channels-last memory whatever its input's order is, a few kernels always
+return contiguous memory, and some functions of two tensors follow other rules in the trace than the iterator of the kernels when
+dimensions are permuted and broadcast.
 
 Source: torch 2.13: `batch_norm_cpu` in `aten/src/ATen/native/Normalization.cpp`, `TensorIteratorBase::reorder_dimensions`.
 """
@@ -51,6 +52,10 @@ _OF_TWO = (
 """Their kernels lay out the result as that of a sum, whose shape function is right."""
 
 
+_CONTIGUOUS = (_aten.isin.Tensor_Scalar, _aten.log_sigmoid_forward.default, _aten.pow.Scalar)
+"""Their kernels return contiguous memory."""
+
+
 def with_kernel_strides(table: Mapping[Any, Callable[..., Any]], users: Collection[Any] = ()) -> dict[Any, Callable[..., Any]]:
     """Give the results of operators the memory order that their kernels give them.
 
@@ -62,7 +67,7 @@ def with_kernel_strides(table: Mapping[Any, Callable[..., Any]], users: Collecti
         The table with these operators added or replaced.
     """
     made = dict(table)
-    for targets, laid in ((_BATCH_NORMS, _batch_norm), (_OF_TWO, _of_two)):
+    for targets, laid in ((_BATCH_NORMS, _batch_norm), (_OF_TWO, _of_two), (_CONTIGUOUS, _of_contiguous)):
         made.update({target: _laid_out(laid, target, table.get(target)) for target in targets if target not in users})
     return made
 
@@ -81,11 +86,18 @@ def _batch_norm(target: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) ->
     """Batch normalisation of a copy that lies as the result does; it is left alone if the trace is right about it."""
     if is_contiguous(tensor) or memory_order(tensor) in _CHANNELS_LAST:
         return NotImplemented
-    return target(_aten.clone.default(tensor, memory_format=_format_of(tensor)), *args, **kwargs)
+    return target(_aten.clone.default(tensor, memory_format=suggested_format(tensor)), *args, **kwargs)
 
 
-def _format_of(tensor: torch.Tensor) -> torch.memory_format:
-    """What `suggest_memory_format` in `c10/core/TensorImpl.h` gives: channels-last also for what is not dense."""
+def suggested_format(tensor: torch.Tensor) -> torch.memory_format:
+    """What `suggest_memory_format` in `c10/core/TensorImpl.h` gives: channels-last also for what is not dense.
+
+    Args:
+        tensor: A fake tensor; symbolic sizes and strides are judged by their hints.
+
+    Returns:
+        The contiguous format, unless there are four or five dimensions.
+    """
     order = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}.get(tensor.dim(), ())
     least = 0
     for dim in order:
@@ -104,6 +116,13 @@ def _of_two(target: Any, first: Any, second: Any, *args: Any, **kwargs: Any) -> 
     order = memory_order(model) or tuple(range(model.dim()))
     moved = target(_moved(first, order), _moved(second, order), *args, **kwargs)
     return moved.permute(inverse_order(order))
+
+
+def _of_contiguous(target: Any, *args: Any, **kwargs: Any) -> Any:
+    """The operator on contiguous copies."""
+    if all(map(_is_plain, args)):
+        return NotImplemented
+    return target(*(value if _is_plain(value) else _contiguous(value) for value in args), **kwargs)
 
 
 def _moved(value: Any, order: tuple[int, ...]) -> Any:

@@ -156,6 +156,8 @@ def _must_be_view(chain: list[torch.fx.Node], *, rebuilt: bool) -> bool:
     base = chain[-1].args[0]
     if rebuilt:
         return any(_is_symbolic(node) for node in (*chain, base))
+    if any(node.target is torch.ops.aten.as_strided.default for node in chain):
+        return True  # its strides are the ones that were asked for, and its elements may overlap
     return isinstance(base, torch.fx.Node) and base.op == "placeholder"
 
 

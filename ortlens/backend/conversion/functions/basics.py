@@ -91,7 +91,8 @@ def number(like: Any, value: Any) -> Any:
     if is_value(value):
         same = value.dtype is not None and like.dtype is not None and int(value.dtype) == int(like.dtype)
         return value if same else opset().CastLike(value, like)
-    return ir.tensor(value if is_float(like) else int(value), dtype=ir.DataType(int(like.dtype)))
+    kind = int(like.dtype)
+    return ir.tensor(value if is_float(like) else bool(value) if kind == BOOL else int(value), dtype=ir.DataType(kind))
 
 
 def typed(made: Any, dtype: int, like: Any) -> Any:

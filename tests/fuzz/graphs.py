@@ -1,0 +1,230 @@
+"""The short road: a function is traced to an ATen graph and compiled by the backend, without Dynamo and AOTAutograd.
+
+These two take 94 % of the time that a program takes. What they do for the backend is done here in a simpler way, for functions without
+gradients, branches on values and arguments that share memory. The graph enters where AOTAutograd passes it on, with all that a
+`LoweredGraph` says: what is written to, which inputs are weights, which outputs PyTorch makes as views.
+"""
+
+# ruff: noqa: ANN401 - programs return anything
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from ortlens import OrtBackend
+from ortlens.backend.lowering.lowered import LoweredGraph
+from ortlens.backend.lowering.returned_views import base_of, without_returned_views
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_COPY = torch.ops.aten.copy_.default
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphRoad:
+    """Compiles functions of random programs; stands in for `torch.compile`.
+
+    Attributes:
+        through_ort: Whether the backend compiles the graph. If not, PyTorch runs it as it is, without the backend's decompositions: a
+            difference that shows there as well is the tracer's.
+    """
+
+    through_ort: bool = True
+
+    def compiled(self, function: Callable[..., Any], *, dynamic: bool | None, options: dict[str, Any] | None) -> Callable[..., Any]:
+        """Make a function that is traced when it is called.
+
+        Args:
+            function: Takes a module and arguments, returns a tuple.
+            dynamic: As in `torch.compile`.
+            options: Those of the backend.
+
+        Returns:
+            A function of the same arguments.
+        """
+        backend = OrtBackend.get_cached_instance_for_options(options) if self.through_ort else None
+        return _Compiled(function, backend, dynamic=dynamic)
+
+
+class _Compiled:
+    """A function with the graphs that were made of it, one per kind of arguments."""
+
+    def __init__(self, function: Callable[..., Any], backend: OrtBackend | None, *, dynamic: bool | None) -> None:
+        self._function = function
+        self._backend = backend
+        self._dynamic = dynamic
+        self._graphs: dict[Any, list[_Graph]] = {}
+
+    def __call__(self, model: torch.nn.Module, *ins: Any) -> Any:
+        given = _Arguments.of(model, ins)
+        graphs = self._graphs.setdefault(given.kind, [])
+        graph = next((item for item in graphs if item.fits(given.tensors)), None)
+        if graph is None:
+            symbolic = self._dynamic is True or (self._dynamic is None and bool(graphs))
+            graph = _Graph(self._function, given, self._backend, symbolic=symbolic)
+            graphs.append(graph)
+        return graph(given.tensors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Arguments:
+    """What a function is called with, as the inputs of a graph.
+
+    Attributes:
+        names: Those of the module's tensors, parameters and buffers last.
+        weights: How many parameters and buffers there are.
+        plain: The other arguments; None in place of each tensor.
+        tensors: The module's, then the arguments.
+    """
+
+    names: tuple[str, ...]
+    weights: int
+    plain: tuple[Any, ...]
+    tensors: tuple[torch.Tensor, ...]
+
+    @classmethod
+    def of(cls, model: torch.nn.Module, ins: Sequence[Any]) -> _Arguments:
+        weights = {**model._parameters, **model._buffers}
+        state: dict[str, Any] = {**{name: value for name, value in vars(model).items() if isinstance(value, torch.Tensor)}, **weights}
+        return cls(
+            names=tuple(state),
+            weights=len(weights),
+            plain=tuple(None if isinstance(item, torch.Tensor) else item for item in ins),
+            tensors=(*state.values(), *(item for item in ins if isinstance(item, torch.Tensor))),
+        )
+
+    @property
+    def kind(self) -> Any:
+        """What arguments need to have in common to share a graph, apart from sizes."""
+        return (self.names, self.plain, tuple((item.dtype, item.dim()) for item in self.tensors))
+
+    def call(self, function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+        """Call the function with other tensors in place of these."""
+        state, rest = dict(zip(self.names, tensors, strict=False)), iter(tensors[len(self.names) :])
+        return tuple(function(types.SimpleNamespace(**state), *(next(rest) if item is None else item for item in self.plain)))
+
+
+class _Graph:
+    """One traced and compiled graph."""
+
+    def __init__(self, function: Callable[..., Any], given: _Arguments, backend: OrtBackend | None, *, symbolic: bool) -> None:
+        self._layouts = None if symbolic else _layouts(given.tensors)
+        self._shapes = ShapeEnv()
+        mode = FakeTensorMode(shape_env=self._shapes, static_shapes=not symbolic, allow_non_fake_inputs=True)
+        self._fakes = [mode.from_tensor(item.detach()) for item in given.tensors]
+
+        table = {} if backend is None else backend.compiler.tables()[1]
+        module = _traced(lambda *tensors: given.call(function, tensors), self._fakes, table, "symbolic" if symbolic else "fake")
+        self._mutated = mutated = _returning_new_values(module.graph)
+        module.recompile()
+        self._rebuilt = _views_of_new_values(module.graph, len(mutated))
+        self._laid_like_inputs = backend is not None
+        if backend is None:
+            self._run: Callable[[list[Any]], Any] = lambda args: module(*args)
+            return
+        outputs = range(len(mutated), len(_outputs(module.graph)))
+        lowered = LoweredGraph(
+            module=module,
+            phase="inference",
+            static_inputs=frozenset(range(len(given.names) - given.weights, len(given.names))) - set(mutated),
+            compile_id=None,
+            op_count=len(module.graph.nodes),
+            aot_ns=0,
+            views=without_returned_views(module, {place: place in self._rebuilt for place in outputs}, mutated),
+            mutated=mutated,
+        )
+        self._run = backend.compiler.compile(lowered, recorder=None)
+
+    def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether the graph is valid for arguments of the same dtypes and numbers of dimensions."""
+        if self._layouts is not None:
+            return self._layouts == _layouts(tensors)
+        return self._shapes.evaluate_guards_for_args(self._fakes, list(tensors), ignore_static=False)
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+        """Run it, write new values back, and return the outputs, those that are views of what was written to as such."""
+        made = list(self._run(list(tensors)))
+        for place, value in zip(self._mutated, made, strict=False):
+            tensors[place].copy_(value)
+        for place, (written, whole, offset) in self._rebuilt.items():
+            source, value = tensors[self._mutated[written]], made[place]
+            if offset is not None:
+                shift = source.storage_offset() + offset
+            else:  # as AOTAutograd does it; see `ReturnedViews.written`
+                shift = value.storage_offset() + (0 if self._laid_like_inputs else source.storage_offset() - made[written].storage_offset())
+            made[place] = source if whole else source.as_strided(value.shape, value.stride(), shift)
+        return tuple(made[len(self._mutated) :])
+
+
+def _traced(
+    function: Callable[..., Any], fakes: Sequence[torch.Tensor], table: Mapping[Any, Callable[..., Any]], mode: Literal["symbolic", "fake"]
+) -> torch.fx.GraphModule:
+    """Trace a function to a graph that writes to nothing but its inputs.
+
+    `functionalize` overlooks what composite operators write to tensors that they make themselves. Operator by operator it sees it.
+    """
+    made: torch.fx.GraphModule = make_fx(torch.func.functionalize(function, remove="mutations"), dict(table), mode)(*fakes)
+    if any(_writes(node) and node.args[0].op != "placeholder" for node in made.graph.nodes):
+        plain = make_fx(function, {}, mode)(*fakes)
+        made = make_fx(torch.func.functionalize(plain, remove="mutations"), dict(table), mode)(*fakes)
+    if left := [node for node in made.graph.nodes if _writes(node) and node.args[0].op != "placeholder"]:
+        raise ValueError(f"{left[0]} writes to something that is no input")
+    return made
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
+def _layouts(tensors: Sequence[torch.Tensor]) -> list[tuple[Any, ...]]:
+    return [(item.shape, item.stride()) for item in tensors]
+
+
+def _outputs(graph: torch.fx.Graph) -> list[Any]:
+    (output,) = graph.find_nodes(op="output")
+    return list(output.args[0])
+
+
+def _returning_new_values(graph: torch.fx.Graph) -> tuple[int, ...]:
+    """Return the new values of inputs, before the other outputs, instead of writing them; the positions of these inputs."""
+    inputs = list(graph.find_nodes(op="placeholder"))
+    written = {inputs.index(node.args[0]): node for node in graph.find_nodes(op="call_function", target=_COPY) if node.args[0] in inputs}
+    (output,) = graph.find_nodes(op="output")
+    mutated = tuple(sorted(written))
+    output.args = ((*(written[place].args[1] for place in mutated), *output.args[0]),)
+    for node in written.values():
+        node.replace_all_uses_with(node.args[1])
+        graph.erase_node(node)
+    graph.eliminate_dead_code()
+    return mutated
+
+
+def _views_of_new_values(graph: torch.fx.Graph, mutated: int) -> dict[int, tuple[int, bool, int | None]]:
+    """The outputs that lie in an input that is written to.
+
+    Args:
+        graph: It returns new values first.
+        mutated: How many.
+
+    Returns:
+        Position of the output -> position of the new value, whether it is all of it, and the distance in memory if no size is symbolic.
+    """
+    outputs = _outputs(graph)
+    found: dict[int, tuple[int, bool, int | None]] = {}
+    for place, given in enumerate(outputs[mutated:], mutated):
+        node = given
+        while isinstance(node, torch.fx.Node) and node not in outputs[:mutated] and base_of(node) is not None:
+            node = node.args[0]
+        if isinstance(node, torch.fx.Node) and node in outputs[:mutated]:
+            distance = given.meta["val"].storage_offset() - node.meta["val"].storage_offset()
+            found[place] = (outputs.index(node), given is node, distance if isinstance(distance, int) else None)
+    return found
