@@ -28,7 +28,8 @@ const LEDGER = [
 export function mountOverview(root, store) {
   const { overview } = store.data;
   root.append(helpLine("overview"));
-  if (overview.coverage.verdict === "empty") root.append(emptyState("overview"));
+  if (overview.dry_run_sentence) root.append(el("p.ol-banner", { role: "note" }, capitalised(overview.dry_run_sentence), ". Call explain() without dry_run=True to measure."));
+  if (overview.coverage.verdict === "empty") root.append(overview.looks.length ? el("div.ol-cards", {}, el("div", {}, inOrt(store)), el("div", {}, first(store))) : emptyState("overview"));
   else root.append(el("div.ol-cards", {}, el("div", {}, inOrt(store), partitioning(store)), el("div", {}, ...answers(store))));
   root.append(recorded(store.data.meta));
   return followSelection(root, store);
@@ -65,8 +66,9 @@ function recorded({ created, environment }) {
 const card = (name, question, ...children) => el(`section.ol-card.ol-card-${name}`, {}, el("h3", {}, question), ...children);
 const DRY = "Nothing ran: this is a dry run with fake tensors. Call explain() without dry_run=True to measure.";
 
-/** Models without a session and without a call: that is what a dry run leaves. */
-const isDryRun = ({ table }) => table("models").rows > 0 && !table("sessions").rows && !table("runs").rows;
+const isDryRun = ({ overview }) => Boolean(overview.dry_run_sentence);
+
+const capitalised = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
 
 const go = (store, label, patch) => button(label, () => store.set(patch), { class: "ol-link", "data-id": patch.selected ?? null });
 
@@ -75,13 +77,17 @@ function inOrt(store) {
   const share = coverage.share;
   // A full bar would say that nothing runs outside the graphs.
   const bar = share === null || coverage.verdict === "compiled" ? null : shareBar(share, `${percent(share)} of the compute nodes run in ONNX Runtime`);
-  return card("ort", "Is it in ONNX Runtime?", el("p.ol-big", {}, share === null ? "No" : answer(coverage)), bar, el("p", {}, sentence));
+  const big = share === null ? (coverage.is_cut_short ? "Unknown" : "No") : answer(coverage);
+  return card("ort", "Is it in ONNX Runtime?", el("p.ol-big", {}, isDryRun(store.data) ? planned(big) : big), bar, el("p", {}, sentence));
 }
 
 function answer({ verdict, share, break_count: breaks, is_cut_short: cut }) {
   const known = { whole: "Yes, all of it", none: "No, none of it", compiled: "Yes, the compiled code" }[verdict];
   return known ?? `Yes, ${percent(share)} of ${breaks || cut ? "the compiled code" : "it"}`;
 }
+
+/** Nothing ran in a dry run. */
+const planned = (big) => big.replace(/^Yes, (.*)$/, (_, part) => `Planned: ${part}`);
 
 function partitioning(store) {
   const { overview } = store.data;
@@ -117,7 +123,7 @@ function times(store) {
   const compile = compileTime(overview);
   if (parts.length) {
     const total = parts.reduce((sum, part) => sum + part.value, 0);
-    return card("time", "Where does the time go?", el("p", {}, el("b.ol-big", {}, time(total)), " per call"), stackedBar(parts, time), busyNote(overview), partsNote(parts, store), compile);
+    return card("time", "Where does the time go?", el("p", {}, el("b.ol-big", {}, time(total)), " per call"), against(overview), stackedBar(parts, time), busyNote(overview), partsNote(parts, store), compile);
   }
   return card("time", "Where does the time go?", ...callTime(store), compile);
 }
@@ -127,6 +133,8 @@ function ledgerParts(ledger) {
   for (let row = 0; row < ledger.rows; row++) sums.set(ledger.get(row, "part"), (sums.get(ledger.get(row, "part")) ?? 0) + ledger.get(row, "ns"));
   return LEDGER.filter(([part]) => (sums.get(part) ?? 0) > 0).map(([part, name, kind, title]) => ({ name, kind, title, value: sums.get(part) }));
 }
+
+const against = (overview) => (overview.against_sentence ? el("p", {}, capitalised(overview.against_sentence)) : null);
 
 /** Times that were measured beside other work are too long, and say so. */
 const busyNote = (overview) => (overview.busy_sentence ? el("p.ol-caution", {}, `⚠ ${overview.busy_sentence}`) : null);

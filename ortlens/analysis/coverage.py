@@ -150,6 +150,19 @@ def coverage_of(capture: Capture) -> Coverage:
     )
 
 
+def is_dry_run(capture: Capture) -> bool:
+    """Whether nothing was run, so that everything is a plan.
+
+    Args:
+        capture: Any capture. Older ones do not say so; models without a session and without a call are what a dry run leaves.
+
+    Returns:
+        False as soon as anything ran.
+    """
+    left = bool(capture.models) and not capture.sessions and not capture.runs
+    return left or bool(capture.environment.get("dry_run")) or _is_cut_short(capture)
+
+
 def _is_cut_short(capture: Capture) -> bool:
     return any(finding.rule == "dry_run_ended" for finding in capture.findings)
 

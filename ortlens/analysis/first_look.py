@@ -27,6 +27,10 @@ _SHOWN_OTHERWISE = ("hot_break", "hot_fallback", "recompile_storm")
 """Rules about breaks, fallbacks and recompiles, which are listed separately."""
 _CONSEQUENCES = ("small_partitions", "random_splits")
 """Rules about what an operator that stays in PyTorch leads to: removing it mends both."""
+_BETWEEN = "boundary_copies"
+"""The rule about boundaries between partitions, which are there for the operators in PyTorch between them."""
+_WHOLE_CALL, _INSIDE = "call_differs", ("numbers_differ", "loses_accuracy", "fusion_changes_numbers", "nonfinite_origin")
+"""Findings about a wrong result, and about the value inside that makes it wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +110,10 @@ def _merged(looks: Iterator[Look]) -> list[Look]:
 
 
 def _findings(overview: Overview, fallen: Collection[tuple[str | None, int | None]]) -> Iterator[Look]:
+    is_located = any(finding.rule in _INSIDE for finding in overview.findings)
     for finding in overview.findings:
         is_known = finding.rule in _CONSEQUENCES and (finding.file, finding.line) in fallen
+        is_known |= (finding.rule == _BETWEEN and bool(fallen)) or (finding.rule == _WHOLE_CALL and is_located)
         if finding.severity != "info" and finding.rule not in _SHOWN_OTHERWISE and not is_known:
             yield Look(
                 subject=_subject(finding),
@@ -147,6 +153,8 @@ def _nothing_runs(overview: Overview) -> Iterator[Look]:
 
 def _breaks(overview: Overview) -> Iterator[Look]:
     for item in overview.breaks:
+        if price_of(item) == 0:  # measured, and nothing to be saved
+            continue
         yield Look(
             subject="break",
             what=item.reason,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.coverage import Coverage, code_key, coverage_of, current_graphs, ort_node_count, partitioned_nodes
+from ortlens.analysis.coverage import Coverage, code_key, coverage_of, current_graphs, is_dry_run, ort_node_count, partitioned_nodes
 from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.ledger import LedgerTotals, totals_of
 from ortlens.analysis.timing import (
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ortlens.trace.records import Break, Capture, Fallback, Finding, Graph, Node, ReasonCode, Recompile
+
+_DIGITS = 16  # of a time in ns: a damaged capture may hold any number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,8 @@ class Overview:
         call: What one call of the function compiled first costs, by the logs of all calls.
         calls: The same for every function that was called.
         spread: Median of the measured calls over the shortest; from 1.5 on the machine was busy. None where it is not known.
+        uncompiled_ns: Median time of a call without torch.compile, made in turns with the calls of the ledger; None where not measured.
+        is_dry_run: Whether nothing was run, so that everything is a plan.
         ledger: Where the wall time of a call went, all graphs together; None when nothing ran.
         compile_ns: Time of all compilations together.
         phases: The same by phase.
@@ -119,6 +123,8 @@ class Overview:
     call: CallTime
     calls: tuple[CallTime, ...]
     spread: float | None
+    uncompiled_ns: int | None
+    is_dry_run: bool
     ledger: LedgerTotals | None
     compile_ns: int
     phases: tuple[PhaseTime, ...]
@@ -131,6 +137,11 @@ def _spread(capture: Capture) -> float | None:
     except ValueError:
         return None
     return value if 1 <= value < float("inf") else None
+
+
+def _uncompiled_ns(capture: Capture) -> int | None:
+    text = capture.environment.get("uncompiled_ns", "")
+    return int(text) if text.isascii() and text.isdecimal() and 0 < len(text) < _DIGITS and int(text) else None
 
 
 def overview_of(capture: Capture) -> Overview:
@@ -157,6 +168,8 @@ def overview_of(capture: Capture) -> Overview:
         call=call_time(capture),
         calls=call_times(capture),
         spread=_spread(capture),
+        uncompiled_ns=_uncompiled_ns(capture),
+        is_dry_run=is_dry_run(capture),
         ledger=totals_of(capture.ledger),
         compile_ns=compile_total_ns(capture),
         phases=compile_phases(capture),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ortlens import _torch
+from ortlens.backend.lowering.user_frames import Frame, innermost
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ def try_with_fakes(recorder: Recorder, target: Any, call: Callable[..., Any], ar
     except Exception as error:
         if not _torch.needs_data(error):
             raise
+        at = innermost([Frame(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)])
         recorder.add(
             r.Finding(
                 rule="dry_run_ended",
@@ -42,6 +45,8 @@ def try_with_fakes(recorder: Recorder, target: Any, call: Callable[..., Any], ar
                 evidence=f"{type(error).__name__}: {error}"[:2000],
                 hazard="Graphs after this point are not in the capture.",
                 mitigation="Run without dry_run=True, or move the decision into the graph (torch.where, torch.cond).",
+                file=at and at.file,
+                line=at and at.line,
             )
         )
     return None

@@ -78,10 +78,12 @@ class Lens(CaptureView):
         self._backend_name, self._ort, self._foreign = resolve_backend(backend, options)
         if dry_run and self._ort is None:
             raise UsageError(f"a dry run needs the ortlens backend, not {backend!r}")
+        self._facts: dict[str, str] = {}  # for the environment of the capture: chosen options, and how many calls were averaged
         self._dry_run = dry_run
+        if dry_run:
+            self._facts["dry_run"] = "1"
         self.result: Any = None
         """What the target of `explain` returned on its last call."""
-        self._facts: dict[str, str] = {}  # for the environment of the capture: chosen options, and how many calls were averaged
         self._names = TargetNames()
         self._targets = CompiledTargets(self._recorder, dry_run=dry_run)
         self._watch = DynamoWatch(self._recorder, self._claims)
@@ -187,6 +189,8 @@ class Lens(CaptureView):
             self._facts["ledger_calls"] = str(ledger.averaged)
             if ledger.spread:
                 self._facts["ledger_spread"] = f"{ledger.spread:.2f}"
+            if ledger.uncompiled_ns:
+                self._facts["uncompiled_ns"] = str(ledger.uncompiled_ns)
         if limits.get("budget_ns", MEASURE_NS) is not None:  # else the caller counts the calls
             self._try_without_guards(call)
         return result

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.coverage import coverage_of
+from ortlens.analysis.coverage import coverage_of, is_dry_run
 from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.fusions import Fusion, fusions
 from ortlens.analysis.identity import Link, links
@@ -334,4 +334,5 @@ def _essentials(capture: Capture) -> str:
         counted(len(capture.recompiles), "recompile"),
         f"backend {clipped(capture.backend, 40)}" if share is None else f"{percent(share)}{of} in ONNX Runtime",
     ]
+    facts += ["dry run"] if is_dry_run(capture) else []
     return (f"{clipped(capture.name, 40)!r}: " if capture.name else "") + ", ".join(facts)

@@ -15,9 +15,11 @@ from ortlens.analysis.overview import overview_of
 from ortlens.units import percent, time_from_ns
 from ortlens.views.answers import answer_tables
 from ortlens.views.sentences import (
+    against_sentence,
     busy_sentence,
     call_sentences,
     coverage_sentence,
+    dry_run_sentence,
     ledger_sentence,
     look_sentence,
     numbers_sentence,
@@ -64,12 +66,17 @@ def answers_html(overview: Overview, numbers: Numbers | None) -> str:
     Returns:
         Paragraphs for an element of class `ortlens-summary`.
     """
-    return _wrong(numbers) + _coverage(overview) + _facts(overview, numbers) + _looks(overview)
+    return _wrong(numbers) + _dry(overview) + _coverage(overview) + _facts(overview, numbers) + _looks(overview)
 
 
 def _wrong(numbers: Numbers | None) -> str:
     said = wrong_sentence(numbers)
     return f'<p class="ol-wrong" role="alert"><strong>Wrong results:</strong> {safe(said, 600)}</p>' if said else ""
+
+
+def _dry(overview: Overview) -> str:
+    said = dry_run_sentence(overview)
+    return f'<p class="ol-caution" role="note"><strong>{safe(said[:1].upper() + said[1:], 600)}</strong></p>' if said else ""
 
 
 def _coverage(overview: Overview) -> str:
@@ -89,12 +96,16 @@ def _facts(overview: Overview, numbers: Numbers | None) -> str:
         ("Partitions", partitions_sentence(overview)),
         (
             "Per call",
-            "; ".join(sentence for sentence in (ledger_sentence(overview), busy_sentence(overview), *call_sentences(overview)) if sentence),
+            "; ".join(sentence for sentence in _per_call(overview) if sentence),
         ),
         ("Compile time", _compile(overview)),
         ("Numerics", numbers_sentence(numbers) if numbers else ""),
     ]
     return "".join(f"<p><strong>{name}:</strong> {safe(text, 400)}</p>" for name, text in facts if text)
+
+
+def _per_call(overview: Overview) -> tuple[str, ...]:
+    return (ledger_sentence(overview), against_sentence(overview), busy_sentence(overview), *call_sentences(overview))
 
 
 def _compile(overview: Overview) -> str:

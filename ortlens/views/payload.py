@@ -21,9 +21,11 @@ from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.packing import Texts, bounded, packed_table
 from ortlens.views.redaction import redacted_capture
 from ortlens.views.sentences import (
+    against_sentence,
     busy_sentence,
     call_sentence,
     coverage_sentence,
+    dry_run_sentence,
     gain_words,
     look_sentence,
     partitions_sentence,
@@ -175,7 +177,9 @@ def overview_facts(overview: Overview, capture: Capture) -> dict[str, Any]:
         "break_occurrences": overview.break_occurrences,
         "looks": [_look(look, overview, capture) for look in looks_of(overview)],
         "call": _call(overview),
+        "against_sentence": against_sentence(overview),
         "busy_sentence": busy_sentence(overview),
+        "dry_run_sentence": dry_run_sentence(overview),
         "compile_ns": overview.compile_ns,
         "phases": [{"name": PHASE_WORDS[phase.phase], "ns": phase.total_ns} for phase in overview.phases],
         "fallbacks": [asdict(group) | {"reason": reason_words(group)} for group in overview.fallbacks[:_MAX_GROUPS]],
@@ -208,16 +212,18 @@ def verdict_sentence(overview: Overview, capture: Capture) -> str:
         return coverage_sentence(overview)
     partitions, numbers = counted(coverage.partition_count, "partition"), numbers_of(capture)
     counted_code = "the compiled code" if coverage.is_partial_view else "the model"
-    facts = [f"{percent(coverage.share or 0.0)} of {counted_code} runs in ONNX Runtime", f"in {partitions}"]
+    runs = "would run" if overview.is_dry_run else "runs"
+    facts = [f"{percent(coverage.share or 0.0)} of {counted_code} {runs} in ONNX Runtime", f"in {partitions}"]
     facts += [counted(len(overview.breaks), "graph break")] if overview.breaks else ["no graph break"]
     facts += ["cut short by the dry run"] if coverage.is_cut_short else []
     share = time_share(overview)
+    facts += [against_sentence(overview).partition(":")[0]] if against_sentence(overview) else []
     facts += [f"{percent(share)} of a call's time in ONNX Runtime"] if coverage.is_partial_view and share is not None else []
     facts += [counted(len(overview.recompiles), "recompile")] if overview.recompiles else []
     slower = [finding for finding in overview.findings if finding.rule == "slower_than_torch" and finding.severity == "warning"]
     facts += [f"PyTorch would save {time_from_ns(sum(finding.gain_ns or 0 for finding in slower))} per call"] if slower else []
     facts += _numbers(overview, numbers, capture)
-    said = ", ".join([" ".join(facts[:2]), *facts[2:]])
+    said = ("dry run: " if overview.is_dry_run else "") + ", ".join([" ".join(facts[:2]), *facts[2:]])
     return f"wrong results: {call_sentence(numbers)}; {said}" if numbers is not None and wrong_sentence(numbers) else said
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Break, Finding
 
 _BUSY = 1.5  # times the shortest call; on an idle machine half of the calls stay below 1.2
+_ALIKE = 1.1  # on an idle machine the medians of two runs of one program differ by less
 _QUOTED = 120  # characters of an exception that are looked for in a reason
 
 
@@ -29,7 +30,7 @@ def title(overview: Overview) -> str:
         The name of the capture, when it has one, and the backend.
     """
     name = f"{visible(overview.name)}: " if overview.name else ""
-    return f"{name}torch.compile with backend {visible(overview.backend)}"
+    return f"{name}torch.compile with backend {visible(overview.backend)}{', dry run' if overview.is_dry_run else ''}"
 
 
 def coverage_sentence(overview: Overview) -> str:
@@ -46,6 +47,8 @@ def coverage_sentence(overview: Overview) -> str:
     if coverage.verdict in ("part", "compiled", "whole"):
         return _how_much(overview, nodes, share)
     if coverage.verdict == "empty":
+        if coverage.is_cut_short:
+            return f"unknown: {_dry_run_end(overview)}, before the first graph was complete"
         unable = "nothing: PyTorch could not compile the function, and ran it as it is"
         return unable if coverage.break_count else "nothing was compiled while the lens was recording"
     return {
@@ -79,13 +82,55 @@ def outside_sentence(overview: Overview) -> str:
     """
     coverage, parts = overview.coverage, []
     if coverage.is_cut_short:
-        parts.append("the dry run ended early, and what follows is unknown")
+        parts.append(f"{_dry_run_end(overview)}, and what follows is unknown")
     elif coverage.break_count:
         parts.append(f"{counted(coverage.break_count, 'graph break leaves', 'graph breaks leave')} code outside it")
     share = time_share(overview)
     if parts and share is not None:
         parts.append(f"{percent(share)} of a call's time is in ONNX Runtime")
     return "; ".join(parts)
+
+
+def _dry_run_end(overview: Overview) -> str:
+    end = next((finding for finding in overview.findings if finding.rule == "dry_run_ended"), None)
+    at = f" at {place(end.file, end.line)}" if end is not None and end.file else ""
+    return f"the dry run ended{at}, where the model needs the values of a tensor"
+
+
+def dry_run_sentence(overview: Overview) -> str:
+    """What must be said first where nothing was run.
+
+    Args:
+        overview: The overview of a capture.
+
+    Returns:
+        One sentence without a full stop; empty where something was run.
+    """
+    if not overview.is_dry_run:
+        return ""
+    end = f"; {_dry_run_end(overview)}, and what follows is unknown" if overview.coverage.is_cut_short else ""
+    return f"a dry run with fake tensors: nothing was run, and what ONNX Runtime would run is a plan{end}"
+
+
+def against_sentence(overview: Overview) -> str:
+    """How does a call compare with one without torch.compile?
+
+    Args:
+        overview: The overview of a capture.
+
+    Returns:
+        One sentence without a full stop; empty where not both were measured.
+    """
+    ledger, plain = overview.ledger, overview.uncompiled_ns
+    if ledger is None or not ledger.is_measured or plain is None:
+        return ""
+    ratio = ledger.total_ns / plain
+    if 1 / _ALIKE <= ratio <= _ALIKE:
+        said = "about as long as without torch.compile"
+    else:
+        said = f"{plain / ledger.total_ns:.1f} times as fast as" if ratio < 1 else f"{ratio:.1f} times as long as"
+        said += " without torch.compile"
+    return f"{said}: {time_from_ns(plain)} there, measured in turns"
 
 
 def time_share(overview: Overview) -> float | None:

@@ -12,9 +12,11 @@ from ortlens.analysis.overview import overview_of
 from ortlens.analysis.timing import own_code_ns
 from ortlens.units import counted, time_from_ns
 from ortlens.views.sentences import (
+    against_sentence,
     busy_sentence,
     call_sentences,
     coverage_sentence,
+    dry_run_sentence,
     exception_words,
     finding_sentence,
     ledger_sentence,
@@ -91,6 +93,8 @@ def _prose(text: str, room: int, *, indent: str = "", hang: str = "", lines: int
 
 def _sections(overview: Overview, numbers: Numbers | None, room: int) -> Iterator[tuple[str, list[str]]]:
     """The answers, in the order in which people ask; a section without an answer is left out."""
+    if dry := dry_run_sentence(overview):
+        yield "Dry run", _prose(dry.removeprefix("a dry run "), room, lines=3)
     yield "In ONNX Runtime", _prose(_bar(overview) + coverage_sentence(overview), room, lines=3)
     if overview.coverage.verdict == "empty" and overview.breaks:
         yield "Graph breaks", list(_breaks(overview, room))
@@ -189,7 +193,8 @@ def _recompile(item: Recompile) -> str:
 
 
 def _times(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
-    lines = [sentence for sentence in (ledger_sentence(overview), busy_sentence(overview), *call_sentences(overview)) if sentence]
+    said = (ledger_sentence(overview), against_sentence(overview), busy_sentence(overview), *call_sentences(overview))
+    lines = [sentence for sentence in said if sentence]
     shown = [line for sentence in lines[:_MAX_CALLS] for line in _prose(sentence, room)]
     if len(lines) > _MAX_CALLS:
         shown.append(f"and {counted(len(lines) - _MAX_CALLS, 'more function')}: see table sessions")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -135,8 +136,39 @@ def test_a_dry_run_that_ended_early_does_not_say_everything() -> None:
     lens = ortlens.explain(asks_for_a_value, dry_run=True)(torch.rand(3))
     for name, text in screens(lens).items():
         assert not re.search(r"[Ee]verything: |100 % of the model|, 100 % in ONNX", text), name
-    assert "the dry run ended early, and what follows is unknown" in " ".join(lens.summary().split())
+    said = " ".join(lens.summary().split())
+    line = inspect.getsourcelines(asks_for_a_value)[1]
+    assert re.search(r"the dry run ended at \S+:(\d+), where the model needs the values of a tensor, and what follows is unknown", said)
+    assert int(lens.findings.line[lens.findings.rule == "dry_run_ended"].iloc[0]) > line
     assert "cut short by the dry run" in payload_from_capture(lens.captured())["overview"]["verdict"]
+
+
+@torch.no_grad()
+def test_a_dry_run_that_ended_before_its_first_graph_knows_nothing() -> None:
+    layers = torch.nn.ModuleList(torch.nn.Linear(3, 3) for _ in range(2))
+
+    def decides(x: torch.Tensor) -> torch.Tensor:
+        for layer in layers:
+            x = layer(x)
+            if x.sum() > 0:
+                x = x.relu()
+        return x
+
+    lens = ortlens.explain(decides, dry_run=True)(torch.rand(2, 3))
+    assert lens.graphs.empty
+    for name, text in screens(lens).items():
+        assert "ran it as it is" not in text, name
+        assert "dry run" in text, name
+    overview = payload_from_capture(lens.captured())["overview"]
+    assert overview["verdict"].startswith("unknown: the dry run ended at ")
+    assert overview["dry_run_sentence"].startswith("a dry run with fake tensors: nothing was run")
+
+
+@torch.no_grad()
+def test_a_whole_dry_run_says_that_nothing_ran() -> None:
+    lens = ortlens.explain(torch.nn.Linear(3, 3), dry_run=True)(torch.rand(2, 3))
+    assert payload_from_capture(lens.captured())["overview"]["verdict"].startswith("dry run: 100 % of the model would run in ONNX Runtime")
+    assert "Dry run" in lens.summary()
 
 
 @torch.no_grad()

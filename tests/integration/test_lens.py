@@ -223,3 +223,21 @@ def test_each_compiled_function_of_a_lens_has_its_own_time_per_call() -> None:
     assert [graph.target for graph in lens.captured().graphs] == ["Linear", "Linear (2)", "sin"]
     assert [(call.function, call.calls) for call in call_times(lens.captured())] == [("Linear", 1), ("Linear (2)", 5), ("sin", 3)]
     assert [call.total_ns * call.calls for call in call_times(lens.captured())] == pytest.approx(lens.sessions.total_ns.tolist(), rel=0.01)
+
+
+@torch.no_grad()
+def test_explain_compares_with_the_uncompiled_target_unless_calls_are_counted() -> None:
+    called = []
+
+    def target(x: torch.Tensor) -> torch.Tensor:
+        if not torch.compiler.is_compiling():
+            called.append(x)
+        return x.sin() + 1
+
+    counted = ortlens.explain(target, calls=20)(torch.rand(4))
+    assert not called
+    assert "uncompiled_ns" not in counted.captured().environment
+    lens = ortlens.explain(target)(torch.rand(4))
+    assert called
+    assert int(lens.captured().environment["uncompiled_ns"]) > 0
+    assert "without torch.compile" in lens.summary()

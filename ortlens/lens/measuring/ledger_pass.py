@@ -17,8 +17,11 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ortlens import _torch
 from ortlens.analysis.ledger import CallTrace, GraphVisit, SessionTime, Surroundings, entries_of, ledger_from_calls, lookups_ahead
+from ortlens.backend.runtime.turns import clocked
 from ortlens.lens.dynamo.listener import lens_failure
 from ortlens.lens.watching import around_calls
 from ortlens.trace import records as r
@@ -37,6 +40,7 @@ MEASURE_NS = 500_000_000
 MAX_CALLS = 100
 _ENOUGH = 8  # calls whose spread says something
 _EVERY, _FIRST = 8, 3  # calls that time Dynamo's lookups, spread among the others so that all run under the same load
+_TURN, _TURN_UNCOMPILED = 6, 3  # compiled calls, then uncompiled ones; the first of a turn finds cold caches and does not count
 
 
 class LedgerPass:
@@ -56,24 +60,35 @@ class LedgerPass:
         self._thread = threading.get_ident()
         self._stays: list[tuple[str, int, int]] = []  # graph, entered, left; in the present call
         self._calls: list[_Call] = []
+        self._uncompiled: list[int] = []
         self.averaged = 0
         """Calls that the ledger averages; 0 before it was recorded."""
         self.spread = 0.0
         """Median of their wall times over the shortest: how busy the machine was."""
+        self.uncompiled_ns = 0
+        """Median time of a call of the target as it is; 0 where it was not called, or too seldom."""
 
-    def measure(self, call: Callable[[], Any], *, max_calls: int = MAX_CALLS, budget_ns: int | None = MEASURE_NS) -> Any:
+    def measure(
+        self,
+        call: Callable[[], Any],
+        *,
+        max_calls: int = MAX_CALLS,
+        budget_ns: int | None = MEASURE_NS,
+        uncompiled: Callable[[], Any] | None = None,
+    ) -> Any:
         """Call the target several times, and record where the time went.
 
         Args:
             call: Calls the target, which was compiled and called before.
             max_calls: How often to call; at least 1.
             budget_ns: When to start no further call; None: make all calls.
+            uncompiled: Calls the target without torch.compile, to compare with; its calls are made in turns with the others.
 
         Returns:
             The result of the last call. Exceptions of the target are raised; a failure of the measurement becomes a finding.
         """
         deadline = None if budget_ns is None else time.perf_counter_ns() + budget_ns
-        result = self._make_calls(call, max_calls, deadline)
+        result = self._make_calls(call, max_calls, deadline, uncompiled)
         try:
             self._read_logs()
             self._write()
@@ -81,7 +96,7 @@ class LedgerPass:
             lens_failure(self._recorder, "measuring a call", error)
         return result
 
-    def _make_calls(self, call: Callable[[], Any], max_calls: int, deadline: int | None) -> Any:
+    def _make_calls(self, call: Callable[[], Any], max_calls: int, deadline: int | None, uncompiled: Callable[[], Any] | None) -> Any:
         """Make calls with a clock around each graph; when a call compiles another graph, that one is included from the next call on."""
         # Before the first graph of a function there are only guards.
         is_split = len(self._recorder.records(r.Graph)) > 1 or bool(self._recorder.records(r.Break))
@@ -93,11 +108,18 @@ class LedgerPass:
                     if graph.context.reporter is not None and graph.is_prepared:
                         clocks.enter_context(around_calls(graph, self._clock(graph.context.reporter.graph_id)))
                 while made < max_calls and self._graph_count() == known:
+                    if uncompiled is not None and made % _TURN == _TURN - 1:
+                        self._call_uncompiled(uncompiled)
                     result = self._make_call(call, known, listen=is_split and made % _EVERY == _FIRST)
                     made += 1
                     if deadline is not None and time.perf_counter_ns() > deadline:
                         return result
         return result
+
+    def _call_uncompiled(self, call: Callable[[], Any]) -> None:
+        run = clocked(call)
+        with torch.compiler.set_stance("force_eager"):  # what the target itself compiled is PyTorch here
+            self._uncompiled += [run() for _ in range(_TURN_UNCOMPILED)][1:]
 
     def _make_call(self, call: Callable[[], Any], known: int, *, listen: bool) -> Any:
         clock = time.perf_counter_ns
@@ -160,6 +182,7 @@ class LedgerPass:
         self.averaged = ledger.calls
         walls = [call.ended - call.started for call in calls]
         self.spread = statistics.median(walls) / max(min(walls), 1) if len(walls) >= _ENOUGH else 0.0
+        self.uncompiled_ns = round(statistics.median(self._uncompiled)) if len(self._uncompiled) >= _TURN_UNCOMPILED else 0
         self._recorder.replace_all(r.LedgerPart, ledger.parts)
         for graph_id, times in entries_of([call.trace() for call in calls]).items():
             self._recorder.amend(r.Graph, graph_id, entries_per_call=times)

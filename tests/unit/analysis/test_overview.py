@@ -7,7 +7,7 @@ import pytest
 from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.guards import advice_for_recompile
 from ortlens.analysis.overview import fallback_groups, graph_rows, overview_of
-from ortlens.trace.records import Break, Capture, Fallback, Graph, LedgerPart, LedgerPartName, Node, Partition, Recompile, Session
+from ortlens.trace.records import Break, Capture, Fallback, Finding, Graph, LedgerPart, LedgerPartName, Node, Partition, Recompile, Session
 from ortlens.views.sentences import look_sentence
 from tests.unit.views.sample_captures import FILE, SAMPLES
 
@@ -98,6 +98,30 @@ def test_looks_name_one_of_each_kind_first() -> None:
 def test_looks_put_what_the_lens_reports_first_and_leave_out_mere_facts() -> None:
     (look,) = looks_of(overview_of(SAMPLES["training"]))
     assert (look.subject, look.what, look.line) == ("finding", "the break listener failed", 5)
+
+
+def test_what_follows_from_another_look_is_none() -> None:
+    stays = Fallback(
+        graph_id="g0", node="n", target="aten.median.dim", reason_code="no_converter", reason="r", file="m.py", line=3, calls=1
+    )
+    graph = Graph(graph_id="g0", compile_id="0/0", phase="inference", op_count=3, node_count=3, coverage=0.5)
+
+    def found(rule: str, *, line: int) -> Finding:
+        return Finding(rule=rule, severity="warning", title=rule, file="m.py", line=line)
+
+    beside = Capture(graphs=(graph,), fallbacks=(stays,), findings=(found("boundary_copies", line=5),))
+    assert [look.subject for look in looks_of(overview_of(beside))] == ["fallback"]
+    alone = replace(beside, fallbacks=())
+    assert [look.what for look in looks_of(overview_of(alone))] == ["boundary_copies"]
+    wrong = Capture(graphs=(graph,), findings=(found("call_differs", line=1), found("numbers_differ", line=2)))
+    assert [look.what for look in looks_of(overview_of(wrong))] == ["numbers_differ"]
+    assert [look.what for look in looks_of(overview_of(replace(wrong, findings=wrong.findings[:1])))] == ["call_differs"]
+
+
+def test_a_break_that_costs_nothing_is_no_look() -> None:
+    free = Break(break_id="b0", reason="why", file="m.py", line=7, occurrences=1, overhead_ns=0)
+    assert looks_of(overview_of(Capture(breaks=(free,)))) == ()
+    assert len(looks_of(overview_of(Capture(breaks=(replace(free, overhead_ns=5),))))) == 1
 
 
 def test_what_one_change_mends_is_one_look() -> None:

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import overview_of
+from ortlens.trace.records import LedgerPart
 from ortlens.views.html import failure_html, summary_html
-from ortlens.views.sentences import coverage_sentence, look_sentence
+from ortlens.views.sentences import against_sentence, coverage_sentence, look_sentence
 from ortlens.views.text import summary
 from tests.unit.views.sample_captures import SAMPLES, hostile
 
@@ -270,6 +271,29 @@ def test_text_and_html_tell_the_same_story() -> None:
 
 def test_failure_html_is_escaped() -> None:
     assert failure_html(["<b>"]) == "<div><p>&lt;b&gt;</p></div>"
+
+
+@pytest.mark.parametrize(
+    ("plain", "words"),
+    [
+        ("4000000", "2.0 times as fast as without torch.compile: 4.00 ms there, measured in turns"),
+        ("1000000", "2.0 times as long as without torch.compile: 1.00 ms there, measured in turns"),
+        ("2100000", "about as long as without torch.compile: 2.10 ms there, measured in turns"),
+        ("0", ""),
+        ("-5", ""),
+        ("9" * 40, ""),
+        ("nonsense", ""),
+    ],
+)
+def test_a_measured_call_is_held_against_the_uncompiled_one(plain: str, words: str) -> None:
+    ledger = (
+        LedgerPart(graph_id="g0", part="run", ns=1_500_000, share=0.75),
+        LedgerPart(graph_id="g0", part="residual", ns=500_000, share=0.25),
+    )
+    capture = replace(SAMPLES["told"], ledger=ledger, environment={"uncompiled_ns": plain})
+    assert against_sentence(overview_of(capture)) == words
+    assert words in " ".join(summary(capture, width=400).split())
+    assert against_sentence(overview_of(replace(capture, ledger=()))) == ""
 
 
 @pytest.mark.parametrize(("spread", "told"), [("1.50", True), ("1.49", False), ("", False), ("nan", False), ("nonsense", False)])
