@@ -10,8 +10,14 @@ const MOST = 200; // cards of a kind
  * @param {import("./store.js").Store} store
  * @returns {() => void}
  */
-/** What removing a break saves: its overhead, or in older captures all the time between the graphs. */
-const price = (get) => get("overhead_ns") ?? get("cost_ns");
+/** What removing a break saves: its overhead and that of entering the next graph, or in older captures all the time between the graphs. */
+function price(get) {
+  const between = get("overhead_ns") ?? get("cost_ns");
+  return between === null ? null : between + (get("entering_ns") ?? 0);
+}
+
+/** What the program itself does between the graphs, which stays when the break goes. */
+const ownCode = (get) => get("cost_ns") - (get("overhead_ns") ?? get("cost_ns"));
 
 export function mountBreaks(root, store) {
   root.append(helpLine("breaks"));
@@ -88,8 +94,8 @@ function breakCard(store, table, row) {
     codeLine(store, get("file"), get("line"), get("source")),
     advice ? el("p.ol-advice", {}, el("b", {}, "Do: "), visible(advice)) : null,
     inlineFacts([
-      ["cost", price(get) ? `${time(price(get))} per call` : null],
-      ["Python", get("cost_ns") - price(get) > price(get) ? `${time(get("cost_ns") - price(get))} per call between the graphs` : null],
+      ["cost", price(get) ? `${time(price(get))} per call, measured` : null],
+      ["Python", ownCode(get) > price(get) ? `${time(ownCode(get))} per call between the graphs` : null],
       ["function", get("function") ? functionName(get("function")) : null],
       ["boundaries", times],
       ["ends", graphLinks(store, get("compile_ids") ?? [])],

@@ -46,6 +46,25 @@ def boundary_cost(capture: Capture) -> Cost | None:
     return Cost(mean, 0.0, f"{calls}: {mean / 1000:.1f} us per session call, bytes not separated from calls")
 
 
+def runs_by_graph(capture: Capture) -> dict[str, list[float]]:
+    """What a run of each partition takes inside ONNX Runtime.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        Medians over the recorded runs of each session, in ns, the shortest first, by graph id; a graph without runs is absent.
+    """
+    times: dict[tuple[str, str], list[int]] = {}
+    for run in capture.runs:
+        if run.session_id is not None and run.graph_id is not None:
+            times.setdefault((run.graph_id, run.session_id), []).append(run.run_ns)
+    found: dict[str, list[float]] = {}
+    for (graph_id, _), ns in times.items():
+        found.setdefault(graph_id, []).append(statistics.median(ns))
+    return {graph_id: sorted(medians) for graph_id, medians in found.items()}
+
+
 def _boundary_points(capture: Capture) -> list[tuple[int, float]]:
     moved = {p.partition_id: (p.input_bytes or 0) + (p.output_bytes or 0) for p in capture.partitions}
     partition = {session.session_id: session.partition_id for session in capture.sessions}

@@ -46,7 +46,9 @@ class Look:
         reason_code: Why it stays in PyTorch, for an operator; None for the rest.
         count: Nodes, graph boundaries or recompiles behind it.
         ns_per_call: Its time per call; None where it was not measured.
+        is_measured: Whether that was measured; else it is an estimate.
         own_code_ns: Besides, what the program itself does there between graphs, which stays when the break goes; 0 elsewhere.
+        splitting_ns: Besides, about what entering ONNX Runtime again behind it costs, for an operator that splits a graph; 0 elsewhere.
         advice: What to change, where the capture says it.
     """
 
@@ -58,7 +60,9 @@ class Look:
     reason_code: ReasonCode | None = None
     count: int
     ns_per_call: int | None
+    is_measured: bool = True
     own_code_ns: int = 0
+    splitting_ns: int = 0
     advice: str | None = None
 
 
@@ -84,7 +88,11 @@ def looks_of(overview: Overview) -> tuple[Look, ...]:
     ranked: list[tuple[tuple[int, int], Look]] = []
     for look in looks:
         priced = is_measured and look.ns_per_call is not None
-        place = (1, -(look.ns_per_call or 0) - look.own_code_ns) if priced else (2 + seen[look.subject], _SUBJECTS.index(look.subject))
+        place = (
+            (1, -(look.ns_per_call or 0) - look.own_code_ns - look.splitting_ns)
+            if priced
+            else (2 + seen[look.subject], _SUBJECTS.index(look.subject))
+        )
         urgent = look.subject in ("finding", "slower", "nothing_runs")
         ranked.append(((0, _SUBJECTS.index(look.subject)) if urgent else place, look))
         seen[look.subject] += 1
@@ -122,6 +130,7 @@ def _findings(overview: Overview, fallen: Collection[tuple[str | None, int | Non
                 line=finding.line,
                 count=1,
                 ns_per_call=finding.gain_ns,
+                is_measured=finding.measured,
                 advice=_first_sentence(finding.mitigation),
             )
 
@@ -180,6 +189,7 @@ def _fallbacks(overview: Overview) -> Iterator[Look]:
             reason_code=group.reason_code,
             count=group.node_count,
             ns_per_call=group.ns_per_call,
+            splitting_ns=group.splitting_ns,
         )
 
 

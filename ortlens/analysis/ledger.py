@@ -90,6 +90,7 @@ class Surroundings:
         last_break: The break after which no graph follows, when there is exactly one.
         has_python_after: Whether user code runs after the last graph, as it does after such a break.
         unclocked: Graphs with nodes that PyTorch runs without a clock of their own; the time that their sessions leave counts as theirs.
+        partitions: How many partitions a visit runs, by graph id; a graph without any is absent.
     """
 
     lookup_ns: Mapping[str, float] = field(default_factory=dict)
@@ -98,6 +99,7 @@ class Surroundings:
     last_break: str | None = None
     has_python_after: bool = False
     unclocked: Collection[str] = ()
+    partitions: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,7 @@ class Ledger:
             graph after it.
         overhead_ns: The part of it that is Dynamo's, by break id: looking up compiled code, guards, gathering inputs. The rest is the
             program's own code, which stays when the break goes.
+        entering_ns: Besides, what entering the graphs behind each break takes, by break id.
         calls: Calls that were averaged.
     """
 
@@ -117,6 +120,7 @@ class Ledger:
     break_ns: Mapping[str, int]
     calls: int
     overhead_ns: Mapping[str, int] = field(default_factory=dict)
+    entering_ns: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,14 +157,16 @@ def ledger_from_calls(calls: Sequence[CallTrace], around: Surroundings) -> Ledge
     book: _Book = defaultdict(float)
     price: defaultdict[str, float] = defaultdict(float)
     overhead: defaultdict[str, float] = defaultdict(float)
+    entering: defaultdict[str, float] = defaultdict(float)
     for call in middle:
         _book_gaps(call, around, book, price, overhead)
         _book_insides(call, around, book)
+        _book_entering(call, around, entering)
     count = max(len(middle), 1)
     graph_ids = dict.fromkeys(visit.graph_id for call in middle for visit in call.visits)
     rows = {(graph_id, part): round(book[graph_id, part] / count) for graph_id in graph_ids for part in PARTS}
-    breaks, overheads = ({break_id: round(ns / count) for break_id, ns in sums.items()} for sums in (price, overhead))
-    return Ledger(parts=_parts(rows), break_ns=breaks, calls=len(middle), overhead_ns=overheads)
+    breaks, overheads, entries = ({break_id: round(ns / count) for break_id, ns in sums.items()} for sums in (price, overhead, entering))
+    return Ledger(parts=_parts(rows), break_ns=breaks, calls=len(middle), overhead_ns=overheads, entering_ns=entries)
 
 
 def entries_of(calls: Sequence[CallTrace]) -> dict[str, float]:
@@ -221,6 +227,26 @@ def _book_insides(call: CallTrace, around: Surroundings, book: _Book) -> None:
         book[graph_id, "eager"] += eager
         rest = whole - times.bind_ns - times.run_ns - times.output_ns - eager
         book[graph_id, "eager" if graph_id in around.unclocked else "residual"] += rest
+
+
+def _book_entering(call: CallTrace, around: Surroundings, entering: defaultdict[str, float]) -> None:
+    """What one graph instead of two would save besides the gap: one partition less to enter, and the code around it.
+
+    The first graph of a call has to be entered anyway. Where PyTorch's own nodes have no clock, the code around cannot be told apart.
+    """
+    visits: defaultdict[str, int] = defaultdict(int)
+    inside: defaultdict[str, int] = defaultdict(int)
+    for visit in call.visits:
+        visits[visit.graph_id] += 1
+        inside[visit.graph_id] += visit.left_ns - visit.entered_ns
+    for number, visit in enumerate(call.visits):
+        broken, graph_id = around.break_ahead.get(visit.graph_id), visit.graph_id
+        if not number or broken is None or graph_id not in around.partitions:
+            continue
+        times = call.sessions.get(graph_id, SessionTime())
+        crossing = (times.bind_ns + times.output_ns) / around.partitions[graph_id]
+        rest = inside[graph_id] - times.bind_ns - times.run_ns - times.output_ns - call.eager_ns.get(graph_id, 0)
+        entering[broken] += (crossing + (0 if graph_id in around.unclocked else max(rest, 0))) / visits[graph_id]
 
 
 def _parts(rows: Mapping[tuple[str, LedgerPartName], int]) -> tuple[LedgerPart, ...]:

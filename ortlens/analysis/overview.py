@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import Coverage, code_key, coverage_of, current_graphs, is_dry_run, ort_node_count, partitioned_nodes
+from ortlens.analysis.findings.facts import splitting_costs
 from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.ledger import LedgerTotals, totals_of
 from ortlens.analysis.timing import (
@@ -49,6 +50,7 @@ class FallbackGroup:
         calls: How often PyTorch ran them, earlier versions of the graphs included.
         total_ns: Time it spent in them, likewise.
         ns_per_call: Time in them per call of the model, see `timing.fallback_ns`; None without calls.
+        splitting_ns: Besides, about what entering ONNX Runtime again behind them costs per call; 0 where they split nothing.
     """
 
     target: str
@@ -63,6 +65,7 @@ class FallbackGroup:
     calls: int
     total_ns: int
     ns_per_call: int | None
+    splitting_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,11 +232,11 @@ def fallback_groups(capture: Capture) -> tuple[FallbackGroup, ...]:
     """
     replaced = {graph.graph_id for graph in capture.graphs} - {graph.graph_id for graph in current_graphs(capture.graphs)}
     members: dict[tuple[str, ReasonCode], list[Fallback]] = {}
-    prices = fallback_ns(capture)
+    prices, splitting = fallback_ns(capture), splitting_costs(capture)
     for fallback in capture.fallbacks:
         members.setdefault((fallback.target, fallback.reason_code), []).append(fallback)
     modules = {(node.graph_id, node.node): _module(node) for node in capture.nodes if node.module}
-    groups = (_group(rows, sum(row.graph_id not in replaced for row in rows), modules, prices) for rows in members.values())
+    groups = (_group(rows, sum(row.graph_id not in replaced for row in rows), modules, prices, splitting) for rows in members.values())
     kept = (group for group in groups if group.node_count)
     return tuple(sorted(kept, key=lambda group: (-(group.ns_per_call or 0), -group.total_ns, -group.node_count, group.target)))
 
@@ -243,7 +246,11 @@ def _module(node: Node) -> str:
 
 
 def _group(
-    rows: list[Fallback], node_count: int, modules: Mapping[tuple[str, str], str], prices: Mapping[tuple[str, str], float]
+    rows: list[Fallback],
+    node_count: int,
+    modules: Mapping[tuple[str, str], str],
+    prices: Mapping[tuple[str, str], float],
+    splitting: Mapping[tuple[str, str], float],
 ) -> FallbackGroup:
     def how_well_placed(row: Fallback) -> tuple[bool, bool]:
         return (not row.file, (row.graph_id, row.node) not in modules)
@@ -262,4 +269,5 @@ def _group(
         calls=sum(row.calls for row in rows),
         total_ns=sum(row.total_ns for row in rows),
         ns_per_call=round(sum(priced)) if (priced := [prices[row.graph_id, row.node] for row in rows if row.calls and prices]) else None,
+        splitting_ns=round(sum(splitting.get((row.graph_id, row.node), 0.0) for row in rows)),
     )

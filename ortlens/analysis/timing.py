@@ -218,9 +218,11 @@ def price_of(item: Break) -> int | None:
         item: The break.
 
     Returns:
-        Its overhead, in ns; in a capture that does not tell it apart, all the time between the graphs. None where none was measured.
+        Its overhead and that of entering the graphs behind it, in ns; in a capture that does not tell it apart, all the time between the
+        graphs. None where none was measured.
     """
-    return item.cost_ns if item.overhead_ns is None else item.overhead_ns
+    between = item.cost_ns if item.overhead_ns is None else item.overhead_ns
+    return None if between is None else between + (item.entering_ns or 0)
 
 
 def own_code_ns(item: Break) -> int:

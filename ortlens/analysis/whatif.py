@@ -2,8 +2,9 @@
 
 Savings per call are estimated from the capture itself: one session call fewer saves what binding and outputs cost in the
 recorded calls, one byte fewer over a boundary saves what a byte cost there. How long ONNX Runtime would need for
-the operators is not known to anyone before it runs them. So there are two figures: `saved_ns` takes it to need as long as
-PyTorch does now, `saved_at_most_ns` to need no time at all.
+the operators is not known to anyone before it runs them, nor what it would fuse. So there are two figures: `saved_ns` takes it to need
+as long as PyTorch does now; it may need longer, and then less is saved, or time is lost. `saved_at_most_ns` takes the operators to need
+no time at all, nor the shortest of the partitions, as many as are saved.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.boundaries import boundary_cost
+from ortlens.analysis.boundaries import boundary_cost, runs_by_graph
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.lanes import partition_counts
 from ortlens.analysis.recut import RecordedGraph, partitions_of, recorded_graphs
+from ortlens.analysis.timing import fallback_ns
 from ortlens.errors import UsageError
 from ortlens.trace.records import column
 
@@ -64,11 +66,17 @@ class Candidate:
         "Time that PyTorch spends in these nodes per call, as recorded; empty where nothing was run.", unit="ns", default=None
     )
     saved_ns: int | None = column(
-        "Estimated gain per call, if ONNX Runtime took as long for these nodes as PyTorch; empty where nothing was run.",
+        "Estimated gain per call, if ONNX Runtime took as long for these nodes as PyTorch; less, or a loss, if it takes longer. Empty "
+        "where nothing was run.",
         unit="ns",
         default=None,
     )
-    saved_at_most_ns: int | None = column("The same, if it took no time for them.", unit="ns", default=None)
+    saved_at_most_ns: int | None = column(
+        "The same, if it took no time for them, nor for the shortest of the partitions, as many as are saved: entering a run has a fixed "
+        "cost, and operators of one model may be fused.",
+        unit="ns",
+        default=None,
+    )
     note: str = column("How the gain was estimated, and further requirements.", default="")
 
 
@@ -219,6 +227,8 @@ class _Ranking:
         self._now = [_totals(graph, frozenset()) for graph in self._graphs]
         self._compute = sum(sum(graph.dag.counted) for graph in self._graphs)
         self._cost = boundary_cost(capture)
+        self._eager = fallback_ns(capture)
+        self._runs = runs_by_graph(capture)
 
     def rows(self) -> tuple[Candidate, ...]:
         singles = {op: self._row((op,), 0) for op in self._known}
@@ -252,7 +262,7 @@ class _Ranking:
         partitions_saved = sum(total.partitions for total in self._now) - partitions
         bytes_saved = sum(total.bytes for total in self._now) - sum(total.bytes for total in then)
         gained = sum(total.nodes for total in then) - sum(total.nodes for total in self._now)
-        eager_ns, cost = _eager_ns(fallbacks), self._cost
+        eager_ns, cost = self._eager_ns(fallbacks), self._cost
         saved_ns = None if cost is None else round(partitions_saved * cost.call_ns + bytes_saved * cost.byte_ns)
         return Candidate(
             ops=ops,
@@ -264,9 +274,27 @@ class _Ranking:
             coverage_gained=gained / self._compute if self._compute else 0.0,
             eager_ns=eager_ns,
             saved_ns=saved_ns,
-            saved_at_most_ns=None if saved_ns is None or eager_ns is None else saved_ns + eager_ns,
+            saved_at_most_ns=None
+            if cost is None or saved_ns is None or eager_ns is None
+            else saved_ns + eager_ns + self._shortest_runs(then),
             note="; ".join(filter(None, (_needs(fallbacks), "" if cost is None else f"estimate: {cost.basis}"))),
         )
+
+    def _shortest_runs(self, then: Sequence[_Totals]) -> int:
+        """Time of the shortest runs of each graph, as many as partitions would be saved.
+
+        A run has a fixed cost, and operators that get into one model may be fused.
+        """
+        saved = zip(self._graphs, self._now, then, strict=True)
+        return round(
+            sum(sum(self._runs.get(graph.graph.graph_id, [])[: max(now.partitions - after.partitions, 0)]) for graph, now, after in saved)
+        )
+
+    def _eager_ns(self, fallbacks: Sequence[Fallback]) -> int | None:
+        """Time per call of nodes that PyTorch runs; None when one of them was never called."""
+        if not self._eager or not all(fallback.calls for fallback in fallbacks):
+            return None
+        return round(sum(self._eager.get((fallback.graph_id, fallback.node), 0.0) for fallback in fallbacks))
 
 
 def _totals(graph: RecordedGraph, ops: frozenset[str]) -> _Totals:
@@ -279,13 +307,3 @@ def _totals(graph: RecordedGraph, ops: frozenset[str]) -> _Totals:
 def _rank(row: Candidate) -> tuple[object, ...]:
     known = row.saved_ns is not None
     return (-(row.saved_ns or 0) if known else 0, -row.partitions_saved, -row.bytes_saved, -row.coverage_gained, len(row.ops), row.ops)
-
-
-def _eager_ns(fallbacks: Iterable[Fallback]) -> int | None:
-    """Time per call of nodes that PyTorch runs, as the ledger measured it where it did; None when one of them was never called."""
-    fallbacks = list(fallbacks)
-    if all(fallback.call_ns is not None for fallback in fallbacks):
-        return sum(fallback.call_ns or 0 for fallback in fallbacks)
-    if not all(fallback.calls for fallback in fallbacks):
-        return None
-    return round(sum(fallback.total_ns / fallback.calls for fallback in fallbacks))

@@ -193,7 +193,16 @@ class Lens(CaptureView):
                 self._facts["uncompiled_ns"] = str(ledger.uncompiled_ns)
         if limits.get("budget_ns", MEASURE_NS) is not None:  # else the caller counts the calls
             self._try_without_guards(call)
+            self._try_fewer_threads(call)
         return result
+
+    def _try_fewer_threads(self, call: Callable[[], Any]) -> None:
+        """Where sessions have more threads than there are cores, measure what that costs."""
+        from ortlens.backend.runtime.threads import usable_cores
+        from ortlens.lens.measuring.probes import Probe
+
+        if any((session.threads or 0) > usable_cores() for session in self._recorder.records(r.Session)):
+            Probe(self._recorder, self.live_graphs(), call, self.captured).threads_alone(MEASURE_NS)
 
     def _try_without_guards(self, call: Callable[[], Any]) -> None:
         """Where entering graphs takes much of a call, measure how much of that is guards."""

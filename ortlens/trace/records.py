@@ -123,6 +123,12 @@ class Break:
         unit="ns",
         default=None,
     )
+    entering_ns: int | None = column(
+        "Time per call, besides, that entering the graphs behind the break takes: binding and outputs of one partition, and the code "
+        "around it. It goes with the break too, where what is before and behind it would be one graph.",
+        unit="ns",
+        default=None,
+    )
     advice: str | None = column("What to change, in one sentence.", default=None)
 
 

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from ortlens.analysis.overview import Overview
     from ortlens.trace.records import Capture
 
+_LOOK = 1000
+"""Characters of what to look at first: a finding with its gain and its remedy."""
+
 
 def summary_html(capture: Capture, *, overview: Overview | None = None) -> str:
     """Summarise how a model runs in ONNX Runtime, as an HTML fragment.
@@ -124,7 +127,7 @@ def _looks(overview: Overview) -> str:
             if empty
             else "<p>Nothing stands out.</p>"
         )
-    items = "".join(f"<li>{safe(look_sentence(look))}</li>" for look in looks)
+    items = "".join(f"<li>{safe(look_sentence(look), _LOOK)}</li>" for look in looks)
     return f'<p><strong>Look first at</strong></p><ol class="ol-looks">{items}</ol>'
 
 

@@ -270,11 +270,14 @@ def finding_sentence(finding: Finding) -> str:
     Returns:
         One sentence without a full stop.
     """
-    said = visible(finding.title)
-    if not finding.gain_ns:
-        return said
-    gain = time_from_ns(finding.gain_ns)
-    return f"{said} (saves {gain} per call, measured)" if finding.measured else f"{said} (would save about {gain} per call, estimated)"
+    return visible(finding.title) + _saving_words(finding.gain_ns, is_measured=finding.measured)
+
+
+def _saving_words(gain_ns: int | None, *, is_measured: bool) -> str:
+    if not gain_ns:
+        return ""
+    gain = time_from_ns(gain_ns)
+    return f"; saves {gain} per call, measured" if is_measured else f"; would save about {gain} per call, estimated"
 
 
 def gain_words(finding: Finding) -> str:
@@ -284,12 +287,12 @@ def gain_words(finding: Finding) -> str:
         finding: A finding.
 
     Returns:
-        `1.20 ms, measured`, or `about 1.20 ms`; empty when nothing is known to be saved.
+        `1.20 ms, measured`, or `about 1.20 ms, estimated`; empty when nothing is known to be saved.
     """
     if not finding.gain_ns:
         return ""
     gain = time_from_ns(finding.gain_ns)
-    return f"{gain}, measured" if finding.measured else f"about {gain}"
+    return f"{gain}, measured" if finding.measured else f"about {gain}, estimated"
 
 
 def ledger_sentence(overview: Overview) -> str:
@@ -362,10 +365,12 @@ def price_words(item: Break) -> str:
     return _price_words(price_of(item), own_code_ns(item))
 
 
-def _price_words(price: int | None, own: int) -> str:
+def _price_words(price: int | None, own: int, splitting: int = 0) -> str:
     if price is None:
         return ""
-    return f"{time_from_ns(price)} per call" + (f", besides {time_from_ns(own)} of Python between the graphs" if own > price else "")
+    more = f", besides {time_from_ns(own)} of Python between the graphs" if own > price else ""
+    entering = f"; about {time_from_ns(splitting)} to enter ONNX Runtime again" if splitting else ""
+    return f"{time_from_ns(price)} per call{more}, measured{entering}"
 
 
 def exception_words(group: FallbackGroup) -> str:
@@ -393,10 +398,11 @@ def look_sentence(look: Look) -> str:
         One sentence without a full stop.
     """
     where = place(look.file, look.line, look.module)
-    price = _price_words(look.ns_per_call, look.own_code_ns)
+    price = _price_words(look.ns_per_call, look.own_code_ns, look.splitting_ns)
     cost = f" ({price})" if price else ""
     if look.subject in ("finding", "slower", "rule"):
-        return (f"{where}: " if look.file else "") + visible(look.what) + (f"; {_advice(look)}" if look.advice else "")
+        saving = _saving_words(look.ns_per_call, is_measured=look.is_measured)
+        return (f"{where}: " if look.file else "") + visible(look.what) + saving + (f"; {_advice(look)}" if look.advice else "")
     if look.subject == "break":
         return f"{where}: {_advice(look) or 'remove the graph break, or rewrite the line as the reason suggests'}{cost}"
     if look.reason_code is not None:

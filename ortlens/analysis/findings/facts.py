@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from statistics import median
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 ENOUGH_CALLS = 3
 """Fewer calls describe the warm-up."""
+
+_VARYING = re.compile(r"[\[,(+*/ -]s\d+")
+"""A symbolic size in the signature of a session."""
 
 _MAX_RUNS = 50_000
 """The latest runs show what a call costs now; more would only slow down every view."""
@@ -140,6 +145,28 @@ def crossings(capture: Capture) -> dict[str, int]:
     return found
 
 
+def splitting_costs(capture: Capture) -> dict[tuple[str, str], float]:
+    """What the nodes that split a graph cost besides their own time: entering ONNX Runtime again behind them.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        Nanoseconds per call of the model, by graph id and node: of the crossings of a graph, those that a single partition would not have,
+        divided among its nodes in PyTorch. Nothing for nodes of a graph that they do not split, or whose partitions have too few calls.
+    """
+    costs, partitions = crossings(capture), partitions_by_graph(capture)
+    found: dict[tuple[str, str], float] = {}
+    for graph_id, rows in fallbacks_by_graph(capture).items():
+        parts = partitions.get(graph_id, [])
+        splitting = [row for row in rows if row.reason_code != "too_small"]
+        spent = sum(costs.get(part.partition_id, 0) for part in parts)
+        if len(parts) > 1 and splitting and spent:
+            each = spent * (len(parts) - 1) / len(parts) / len(splitting)
+            found.update({(graph_id, row.node): each for row in splitting})
+    return found
+
+
 def measured_ledger(capture: Capture) -> tuple[LedgerPart, ...]:
     """The ledger, where calls were measured for it.
 
@@ -193,7 +220,7 @@ def kernel_ns(capture: Capture, session: Session, kernels: Iterable[Kernel]) -> 
     """What some kernels of a session take per call of the model.
 
     A profile is made in a short time, in which other work on the machine lengthens all kernels alike. So their share counts, of the
-    shortest run where the partition was timed.
+    shortest run that is known.
 
     Args:
         capture: The capture.
@@ -209,9 +236,27 @@ def kernel_ns(capture: Capture, session: Session, kernels: Iterable[Kernel]) -> 
         return 0.0
     part = next((part for part in capture.partitions if part.partition_id == session.partition_id), None)
     runs = max(kernel.calls for kernel in own)
-    run_ns = min(whole / runs, part.ort_ns) if part is not None and part.ort_ns else whole / runs
+    run_ns = min(whole / runs, least_run_ns(capture, session) or sys.maxsize)
     entries = entries_per_call(capture).get(part.graph_id, 1.0) if part is not None else 1.0
     return run_ns * entries * sum(kernel.total_ns for kernel in kernels) / whole
+
+
+def least_run_ns(capture: Capture, session: Session) -> int | None:
+    """The shortest run of a session: other work on the machine only lengthens a run.
+
+    Args:
+        capture: The capture.
+        session: One of its sessions.
+
+    Returns:
+        Nanoseconds, of the recorded runs and those that were timed against PyTorch; None where neither is known, and for a session of
+        varying sizes: its runs differ in work.
+    """
+    if _VARYING.search(session.input_signature):
+        return None
+    known = [run.run_ns for run in capture.runs[-_MAX_RUNS:] if run.session_id == session.session_id]
+    known += [part.ort_ns for part in capture.partitions if part.partition_id == session.partition_id and part.ort_ns]
+    return min((ns for ns in known if ns > 0), default=None)
 
 
 def usable_cores(capture: Capture) -> int | None:

@@ -6,7 +6,15 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.findings.facts import current, entries_per_call, kernel_ns, run_times, sessions_by_partition, whole_by_graph
+from ortlens.analysis.findings.facts import (
+    current,
+    entries_per_call,
+    kernel_ns,
+    least_run_ns,
+    run_times,
+    sessions_by_partition,
+    whole_by_graph,
+)
 from ortlens.analysis.findings.rule import rule
 from ortlens.units import counted, size_from_bytes, time_from_ns
 
@@ -161,6 +169,7 @@ def large_outputs(capture: Capture) -> Iterator[Finding]:
     members: dict[str, list[Node]] = defaultdict(list)
     for node in capture.nodes:
         members[node.graph_id].append(node)
+    times, entries, sessions = run_times(capture), entries_per_call(capture), sessions_by_partition(capture)
     for graph in current(capture):
         nodes = members.get(graph.graph_id, [])
         made = [node for node in nodes if node.is_output and node.partition_id is not None]
@@ -168,14 +177,24 @@ def large_outputs(capture: Capture) -> Iterator[Finding]:
         if graph.phase != "inference" or returned < _LARGE or 2 * returned < touched:
             continue
         worst = max(made, key=lambda node: node.output_bytes or 0)
+        running = {partition_id: sessions.get(partition_id, [])[-1:] for partition_id in {node.partition_id or "" for node in made}}
+        spent = sum(
+            least_run_ns(capture, row) or times[row.session_id].run_ns
+            for rows in running.values()
+            for row in rows
+            if row.session_id in times
+        )
+        gain = round(spent * entries.get(graph.graph_id, 0.0) * returned / touched)
         yield large_outputs.finding(
             subject=graph.graph_id,
             title=f"{graph.graph_id} returns {size_from_bytes(returned)} on every call, {size_from_bytes(worst.output_bytes or 0)} of them "
             f"from {worst.target}",
-            evidence=f"{returned / touched:.0%} of the bytes that its nodes read and write",
+            evidence=f"{returned / touched:.0%} of the bytes that its nodes read and write"
+            + ("; the gain is estimated as that share of the time in ONNX Runtime" if gain else ""),
             mitigation="Return only what the caller reads: a reduction, a slice, or the values from which the caller can compute the rest.",
             file=worst.file or graph.file,
             line=worst.line if worst.file else graph.line,
+            gain_ns=gain or None,
         )
 
 

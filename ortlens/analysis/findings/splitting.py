@@ -9,6 +9,7 @@ from ortlens.analysis.findings.facts import (
     ENOUGH_CALLS,
     crossings,
     current,
+    entries_per_call,
     fallbacks_by_graph,
     measured_ledger,
     most_common,
@@ -20,9 +21,9 @@ from ortlens.analysis.timing import calls_by_graph, fallback_ns, graph_times
 from ortlens.units import counted, size_from_bytes, time_from_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from ortlens.trace.records import Capture, Fallback, Finding, Graph, Node
+    from ortlens.trace.records import Capture, Fallback, Finding, Graph, Node, Partition
 
 _FEW_NODES = 5
 _MANY_SMALL = 4
@@ -48,7 +49,7 @@ _RANDOM = "draws random numbers"
 def small_partitions(capture: Capture) -> Iterator[Finding]:
     """Graphs with many small partitions."""
     costs, left = crossings(capture), fallbacks_by_graph(capture)
-    partitions = partitions_by_graph(capture)
+    partitions, entries = partitions_by_graph(capture), entries_per_call(capture)
     for graph in current(capture):
         parts = partitions.get(graph.graph_id, [])
         small = [part for part in parts if part.node_count <= _FEW_NODES]
@@ -56,22 +57,38 @@ def small_partitions(capture: Capture) -> Iterator[Finding]:
             continue
         between = left.get(graph.graph_id, [])
         known = [costs[part.partition_id] for part in small if part.partition_id in costs]
+        is_known = any(part.torch_ns is not None for part in small)
+        gain, how = _saved_in_torch(small, entries.get(graph.graph_id, 1.0))
         cut = most_common([fallback.target for fallback in between]) or "nothing that was recorded"
         yield small_partitions.finding(
             subject=graph.graph_id,
             title=f"{graph.graph_id} is split into {len(parts)} partitions, {len(small)} of them with at most {_FEW_NODES} compute nodes",
             evidence=f"operators in PyTorch between them: {cut}"
+            + (f"; binding and outputs of the small ones take {time_from_ns(sum(known))} per call (medians)" if known else "")
+            + f"; {how}",
+            mitigation="Bring these operators into ONNX Runtime (custom_translation_table, or other operators; `what_if()` ranks them)"
             + (
-                f"; binding and outputs of the small ones take {time_from_ns(sum(known))} per call (medians), which is the estimated gain"
-                if known
-                else ""
+                "."
+                if is_known and gain is None
+                else f", or leave the small partitions to PyTorch with min_partition_nodes={_FEW_NODES + 1}; `probe` measures whether that "
+                "is faster."
             ),
-            mitigation="Bring these operators into ONNX Runtime (custom_translation_table, or other operators; `what_if()` ranks them), "
-            f"or leave the small partitions to PyTorch with min_partition_nodes={_FEW_NODES + 1}; `probe` measures whether that is faster.",
             file=between[0].file if between else graph.file,
             line=between[0].line if between else graph.line,
-            gain_ns=sum(known) if known else None,
+            gain_ns=gain,
         )
+
+
+def _saved_in_torch(small: Sequence[Partition], entries: float) -> tuple[int | None, str]:
+    """What leaving partitions to PyTorch would save per call of the model, as far as they were timed there, and how that is known."""
+    timed = [(part.ort_ns, part.torch_ns) for part in small if part.ort_ns is not None and part.torch_ns is not None]
+    if not timed:
+        return None, "what leaving them to PyTorch would save was not measured"
+    ort, torch = (round(sum(ns) * entries) for ns in zip(*timed, strict=True))
+    said = f"{len(timed)} of them were timed each: {time_from_ns(ort)} per call, in PyTorch {time_from_ns(torch)}"
+    return (
+        (ort - torch, f"{said}; the gain is estimated as the difference") if ort > torch else (None, f"{said}, so nothing is gained there")
+    )
 
 
 @rule(

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 _WARM_UP = 2
 _FEWEST, _MOST = 7, 200
 _FEWEST_BRIEFLY = 3
+_TOO_LONG = 5
+"""Times the limit that a pair must take to be the only one."""
 _WORTH = 0.03
 """Share of the time below which a difference is too small to act on, even if it is significant."""
 
@@ -62,7 +64,9 @@ def compare(base: Callable[[], int], other: Callable[[], int], budget_ns: int) -
 
 
 def compare_briefly(base: Callable[[], int], other: Callable[[], int], budget_ns: int) -> Comparison:
-    """Like `compare`, for ways that may take long: a pair that uses up the time is the only one.
+    """Like `compare`, for ways that may take long: a pair that uses up the time many times over is the only one.
+
+    Else the first pair is a warm-up, whatever it takes: fresh memory and other work on the machine can lengthen it tenfold.
 
     Args:
         base: As for `compare`.
@@ -72,13 +76,12 @@ def compare_briefly(base: Callable[[], int], other: Callable[[], int], budget_ns
     Returns:
         The comparison, of one pair at least.
     """
-    deadline = time.perf_counter_ns() + budget_ns
-    pairs = [_pair(base, other, 0)]
-    if time.perf_counter_ns() < deadline:
-        pairs = []  # the first was the warm-up
-        while time.perf_counter_ns() < deadline and len(pairs) < _MOST:
-            pairs.append(_pair(base, other, len(pairs)))
-    while 1 < len(pairs) < _FEWEST_BRIEFLY:
+    started = time.perf_counter_ns()
+    first = _pair(base, other, 0)
+    if time.perf_counter_ns() - started > _TOO_LONG * budget_ns:
+        return comparison_of([first])
+    pairs: list[tuple[int, int]] = []
+    while len(pairs) < _FEWEST_BRIEFLY or (len(pairs) < _MOST and time.perf_counter_ns() - started < budget_ns):
         pairs.append(_pair(base, other, len(pairs)))
     return comparison_of(pairs)
 

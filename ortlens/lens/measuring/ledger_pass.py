@@ -13,7 +13,7 @@ import statistics
 import threading
 import time
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -189,8 +189,8 @@ class LedgerPass:
         for node in self._eager_ns():
             self._recorder.amend(r.Fallback, node, call_ns=round(statistics.median(call.eager_ns.get(node, 0) for call in calls)))
         for known in self._recorder.records(r.Break):
-            cost, overhead = ledger.break_ns.get(known.break_id), ledger.overhead_ns.get(known.break_id)
-            self._recorder.amend(r.Break, known.break_id, cost_ns=cost, overhead_ns=overhead)
+            cost, overhead, entering = (costs.get(known.break_id) for costs in (ledger.break_ns, ledger.overhead_ns, ledger.entering_ns))
+            self._recorder.amend(r.Break, known.break_id, cost_ns=cost, overhead_ns=overhead, entering_ns=entering)
 
     def _surroundings(self) -> Surroundings:
         graphs = [graph for graph in self._recorder.records(r.Graph) if graph.phase != "backward"]
@@ -207,6 +207,7 @@ class LedgerPass:
             last_break=last[0] if len(last) == 1 else None,
             has_python_after=bool(last) or skipped,
             unclocked=self._unclocked(),
+            partitions=Counter(part.graph_id for part in self._recorder.records(r.Partition)),
         )
 
     def _unclocked(self) -> frozenset[str]:

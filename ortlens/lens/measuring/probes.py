@@ -71,6 +71,23 @@ class Probe:
                     step(1)
         self._cold_start(fired)
 
+    def threads_alone(self, budget_ns: int) -> None:
+        """Measure what fewer threads would bring where sessions have more of them than there are cores, and nothing else.
+
+        Only a gain is recorded: on a busy machine, threads that wait for a core hide in the noise.
+
+        Args:
+            budget_ns: Time limit of the trial, and of creating the sessions for it.
+        """
+        self._observe()
+        if sum(seen.runner.sessions[-1].create_ns for seen in self.seen) > budget_ns:
+            return
+        fired = {(finding.rule, finding.subject): finding for finding in findings_of(self.capture())}
+        with uncounted_eager(self.recorder):
+            for trial in CallTrials(self.seen, self.call).threads():
+                if trial.rule == "too_many_threads":
+                    self._measure(trial, fired.get((trial.rule, trial.subject)), budget_ns, only_gains=True)
+
     def _observe(self) -> None:
         """Note the inputs of every partition that one call runs."""
         here = threading.get_ident()
@@ -107,11 +124,12 @@ class Probe:
                 several=len({seen.identity.graph_id for seen in self.seen}) > 1
             )  # an exported program was not compiled by Dynamo, and has none
 
-    def _measure(self, trial: Trial, known: r.Finding | None) -> None:
+    def _measure(self, trial: Trial, known: r.Finding | None, budget_ns: int = _TRIAL_NS, *, only_gains: bool = False) -> None:
         try:
             pair = trial.pair()
-            if pair is not None:
-                self.recorder.add(finding_of(trial, compare(*pair, _TRIAL_NS), known))
+            compared = None if pair is None else compare(*pair, budget_ns)
+            if compared is not None and (compared.is_faster or not only_gains):
+                self.recorder.add(finding_of(trial, compared, known))
         except Exception as error:  # noqa: BLE001 - a guard of the lens: a trial must not end the others
             lens_failure(self.recorder, f"probing {trial.change}", error)
 

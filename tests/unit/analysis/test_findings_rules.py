@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from ortlens.analysis.findings.facts import least_run_ns
 from ortlens.analysis.findings.registry import RULES, findings_of
 from ortlens.analysis.overview import fallback_groups
 from ortlens.trace.records import Break, Capture, Finding, Kernel, LedgerPart, LedgerPartName, Model, Phase, Recompile, Severity
@@ -246,18 +247,21 @@ CASES = (
         fires=returning(32 << 20, 64 << 20),
         silent=returning(32 << 20, (64 << 20) + 1),
         says=("32.0 MiB", "aten.mul.Tensor"),
+        gain_ns=490_000,  # half of the shortest run
     ),
     Case(
         rule="large_outputs",
         fires=returning(32 << 20, 32 << 20),
         silent=returning((32 << 20) - 1, 32 << 20),
         says=("g0 returns",),
+        gain_ns=980_000,
     ),
     Case(
         rule="large_outputs",
         fires=returning(32 << 20, 32 << 20),
         silent=returning(32 << 20, 32 << 20, phase="forward"),
         says=("g0 returns",),
+        gain_ns=980_000,
     ),
     Case(rule="float16_nodes", fires=wide(10, dtype="float16"), silent=wide(9, dtype="float16"), says=("float16 on the CPU", "10%")),
     Case(
@@ -271,8 +275,8 @@ CASES = (
     Case(rule="state_copies", fires=written(1 << 20), silent=written(1 << 20, is_output=False), says=("1 buffer",), severity="info"),
     Case(rule="element_loop", fires=looping("Loop"), silent=looping("Gather"), says=("aten.cumprod.default", "Loop"), severity="info"),
     Case(rule="element_loop", fires=looping("Loop"), silent=looping("Loop", torch_ns=1), says=("Loop",), severity="info"),
-    Case(rule="small_partitions", fires=cut(4, 4), silent=cut(4, 5), says=("8 partitions", "4 of them"), gain_ns=80 * MICRO),
-    Case(rule="small_partitions", fires=cut(4, 0), silent=cut(3, 0), says=("4 partitions",), gain_ns=80 * MICRO),
+    Case(rule="small_partitions", fires=cut(4, 4), silent=cut(4, 5), says=("8 partitions", "4 of them")),
+    Case(rule="small_partitions", fires=cut(4, 0), silent=cut(3, 0), says=("4 partitions",)),
     Case(rule="hot_fallback", fires=staying(1, 12 * MILLI), silent=staying(1, 9 * MILLI), says=("aten.median.dim", "120 µs, 11%")),
     Case(rule="hot_fallback", fires=staying(4, 0), silent=staying(3, 0), says=("aten.median.dim", "4 nodes")),
     Case(rule="boundary_copies", fires=handed(100 * MICRO), silent=handed(99 * MICRO), says=("g0", "200 µs"), gain_ns=100 * MICRO),
@@ -482,8 +486,47 @@ def test_a_count_is_not_overridden_by_a_ratio_of_times() -> None:
 def test_float64_costs_half_of_its_kernels() -> None:
     capture = replace(wide(10), graphs=(graph(entries_per_call=2.0),), kernels=profiled("MatMul", ns=300_000, other_ns=700_000).kernels)
     (finding,) = found(capture, "float64_nodes")
-    assert "their kernels take 600 µs per call" in finding.title
+    assert "their kernels take 588 µs per call" in finding.title  # of the shortest run, twice per call
+    assert finding.gain_ns == 294_000
+
+
+@pytest.mark.parametrize(("torch_ns", "gain"), [(15 * MICRO, 40 * MICRO), (25 * MICRO, None)])
+def test_small_partitions_gain_what_pytorch_is_faster_by(torch_ns: int, gain: int | None) -> None:
+    made = cut(4, 0)
+    timed = replace(made, partitions=tuple(replace(part, ort_ns=25 * MICRO, torch_ns=torch_ns) for part in made.partitions))
+    (finding,) = found(timed, "small_partitions")
+    assert (finding.gain_ns, finding.measured) == (gain, False)
+    assert ("min_partition_nodes" in finding.mitigation) is (gain is not None), "advice against what was measured"
+    assert "4 of them were timed" in finding.evidence
+    (unknown,) = found(made, "small_partitions")
+    assert unknown.gain_ns is None
+    assert "was not measured" in unknown.evidence
+
+
+def test_casts_around_float64_go_as_a_whole() -> None:
+    rows = profiled("Cast", ns=300_000, other_ns=700_000).kernels
+    capture = replace(wide(10), graphs=(graph(entries_per_call=1.0),), runs=(), kernels=rows)
+    (finding,) = found(capture, "float64_nodes")
     assert finding.gain_ns == 300_000
+
+
+def test_float16_costs_its_kernels_besides_products() -> None:
+    rows = profiled("Cast", ns=300_000, other_ns=700_000).kernels
+    slow = replace(wide(10, dtype="float16"), graphs=(graph(entries_per_call=1.0),), runs=(), kernels=rows)
+    (finding,) = found(slow, "float16_nodes")
+    assert (finding.gain_ns, finding.measured) == (300_000, False)
+    assert "estimated" in finding.evidence
+    products = tuple(replace(row, op_type="Conv") for row in rows)
+    (finding,) = found(replace(slow, kernels=products), "float16_nodes")
+    assert finding.gain_ns is None
+
+
+def test_sizes_that_vary_have_no_shortest_run() -> None:
+    capture = replace(wide(10), partitions=(partition(ort_ns=500_000),))
+    (fixed,) = capture.sessions
+    assert least_run_ns(capture, replace(fixed, input_signature="f32[2,8]")) == 500_000
+    assert least_run_ns(capture, replace(fixed, input_signature="f32[s0,8]")) is None
+    assert least_run_ns(capture, replace(fixed, input_signature="f32[8*s12] i64[1]")) is None
 
 
 def test_a_profile_made_on_a_busy_machine_is_scaled_to_the_shortest_run() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -54,6 +55,17 @@ def test_the_gap_of_a_break_is_guards_and_python_and_its_price() -> None:
     assert booked(ledger, "g0") == {"guards": 20, "bind": 10, "run": 70, "output": 5, "residual": 15}
     assert ledger.break_ns == {"b0": 1000}
     assert ledger.overhead_ns == {"b0": 12}, "the rest is the program's own"
+
+
+def test_entering_the_graph_behind_a_break_goes_with_it() -> None:
+    times = {"g1": SessionTime(bind_ns=8, run_ns=10, output_ns=4)}
+    made = replace(call(0, 20, 120, 1120, 1150, 1156), sessions=times, eager_ns={"g1": 3})
+    around = Surroundings(break_ahead={"g1": "b0"}, partitions={"g1": 2})
+    assert ledger_from_calls([made], around).entering_ns == {"b0": (8 + 4) // 2 + (30 - 8 - 10 - 4 - 3)}, "one of two, and the code around"
+    assert ledger_from_calls([made], replace(around, unclocked={"g1"})).entering_ns == {"b0": 6}
+    assert ledger_from_calls([made], Surroundings(break_ahead={"g1": "b0"})).entering_ns == {}, "of another backend nothing is known"
+    first = replace(around, break_ahead={"g0": "b0"}, partitions={"g0": 1})
+    assert ledger_from_calls([made], first).entering_ns == {}, "the first graph is entered anyway"
 
 
 def test_a_break_before_the_first_graph_costs_what_is_no_guard() -> None:

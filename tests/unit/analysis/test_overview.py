@@ -9,6 +9,7 @@ from ortlens.analysis.guards import advice_for_recompile
 from ortlens.analysis.overview import fallback_groups, graph_rows, overview_of
 from ortlens.trace.records import Break, Capture, Fallback, Finding, Graph, LedgerPart, LedgerPartName, Node, Partition, Recompile, Session
 from ortlens.views.sentences import look_sentence
+from tests.unit.analysis.hand_made import fallback, graph, partition, runs, session
 from tests.unit.views.sample_captures import FILE, SAMPLES
 
 
@@ -212,3 +213,30 @@ def test_what_an_operator_in_pytorch_leads_to_is_no_second_look() -> None:
     overview = overview_of(Capture(graphs=graphs, partitions=partitions, fallbacks=rows))
     assert "small_partitions" in {finding.rule for finding in overview.findings}
     assert [look.subject for look in looks_of(overview)] == ["fallback"]
+
+
+def test_an_operator_that_splits_a_graph_costs_more_than_its_own_time() -> None:
+    parts = (partition(), partition(1))
+    rows = (fallback("n", calls=10, total_ns=40_000), fallback("m", calls=10, total_ns=40_000))
+    capture = Capture(
+        graphs=(graph(partition_count=2, fallback_count=2),),
+        partitions=parts,
+        sessions=(session(calls=10), session(1, calls=10)),
+        runs=(*runs(), *runs(1)),
+        fallbacks=rows,
+    )
+    (group,) = overview_of(capture).fallbacks
+    assert (group.ns_per_call, group.splitting_ns) == (8_000, 20_000)  # half of what crossing both takes
+    look = next(look for look in looks_of(overview_of(capture)) if look.subject == "fallback")
+    assert "(8.00 µs per call, measured; about 20.0 µs to enter ONNX Runtime again)" in look_sentence(look)
+    (whole,) = overview_of(replace(capture, partitions=parts[:1], sessions=capture.sessions[:1])).fallbacks
+    assert whole.splitting_ns == 0, "it splits nothing"
+
+
+@pytest.mark.parametrize(
+    ("measured", "said"), [(True, "saves 2.00 ms per call, measured"), (False, "would save about 2.00 ms per call, estimated")]
+)
+def test_a_gain_says_whether_it_was_measured(measured: bool, said: str) -> None:  # noqa: FBT001 - a case
+    finding = Finding(rule="tiny_graph", severity="warning", title="slow", gain_ns=2_000_000, measured=measured, mitigation="Stop.")
+    (look,) = looks_of(overview_of(Capture(findings=(finding,))))
+    assert look_sentence(look) == f"slow; {said}; stop"

@@ -132,6 +132,13 @@ def test_the_estimate_is_calls_and_bytes_and_at_most_the_eager_time_more() -> No
     assert row.note.startswith("estimate: median bind_ns + output_ns of 2 sessions")
 
 
+def test_at_most_the_shortest_runs_go_too() -> None:
+    made = sessions((1000, 3000), (2000, 5000))
+    made["runs"] = tuple(replace(run, graph_id="g0", run_ns=400 if run.session_id == "s0" else 90) for run in made["runs"])
+    (row,) = ranking(chain("aAb", **made))
+    assert row.saved_at_most_ns == (row.saved_ns or 0) + 30 + 90  # one partition fewer: as if the shorter of the two took no time
+
+
 def test_recompiled_graphs_are_not_weighed_twice() -> None:
     nodes = chain("aAb").nodes
     graphs = (replace(GRAPH, compile_id="0/0"), replace(GRAPH, graph_id="g1", compile_id="0/1"))
