@@ -132,4 +132,12 @@ FINDS: dict[str, Program] = {
     "contiguous results of permuted arguments": Program(
         seed=8, inputs=(("a", "values(44, n, 4).mT"),), returns=("F.logsigmoid(a)", "2**a", "torch.isin(a, 1)")
     ),
+    # ONNX's Split cannot halve what has no elements; that showed in each run only.
+    "a gate of nothing": Program(seed=2007, inputs=(("a", "values(90, 0, 4)"),), returns=("F.glu(a * 0, 0)",)),
+    # The kernel concatenates two pieces, which keeps channels-last memory unless one is empty.
+    "channels-last memory that is rolled": Program(
+        seed=2049,
+        inputs=(("a", "values(27, 2, 3, n, 2).contiguous(memory_format=torch.channels_last)"),),
+        returns=("a.roll(-1, -2)", "a.roll((1, 0), (1, 2))", "a.roll(2, 0)", "a.roll((1, 1), (0, 1))"),
+    ),
 }

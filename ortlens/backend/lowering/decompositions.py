@@ -34,6 +34,7 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.copy.default: _copy,
         _aten.div.Tensor: _div,
         _aten.bucketize.Tensor: _bucketize,
+        _aten.glu.default: _glu,
         _aten.index_fill.int_Scalar: functools.partial(_index_fill, _aten.index_fill.int_Scalar),
         _aten.index_fill.int_Tensor: functools.partial(_index_fill, _aten.index_fill.int_Tensor),
         _aten.masked_scatter.default: _masked_scatter,
@@ -140,6 +141,14 @@ def _bucketize(tensor: torch.Tensor, boundaries: torch.Tensor, *, out_int32: boo
         return torch.zeros_like(tensor, dtype=torch.int32 if out_int32 else torch.int64)
     found: torch.Tensor = _torch.decomposition_of(_aten.bucketize.Tensor)(tensor, boundaries, out_int32=out_int32, right=right)
     return found
+
+
+def _glu(tensor: torch.Tensor, dim: int = -1) -> torch.Tensor:
+    """The operator without elements, as the half that it returns: ONNX's Split cannot halve nothing."""
+    made: torch.Tensor = _STAYS
+    if any(isinstance(size, int) and not size for size in tensor.shape):
+        made = _aten.clone.default(tensor.narrow(dim, 0, tensor.shape[dim] // 2))
+    return made
 
 
 def _index_fill(target: Any, tensor: torch.Tensor, *arguments: Any) -> torch.Tensor:

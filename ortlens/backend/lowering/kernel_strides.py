@@ -2,10 +2,11 @@
 
 PyTorch's own backends run the kernels and return what the kernels made. ONNX Runtime's results are laid out as the trace says, so the
 trace has to be right. Batch normalisation returns contiguous or channels-last memory whatever its input's order is, a few kernels always
-return contiguous memory, and some functions of two tensors follow other rules in the trace than the iterator of the kernels when
-dimensions are permuted and broadcast.
+return contiguous memory, `roll` keeps channels-last memory, and some functions of two tensors follow other rules in the trace than the
+iterator of the kernels when dimensions are permuted and broadcast.
 
-Source: torch 2.13: `batch_norm_cpu` in `aten/src/ATen/native/Normalization.cpp`, `TensorIteratorBase::reorder_dimensions`.
+Source: torch 2.13: `batch_norm_cpu` in `aten/src/ATen/native/Normalization.cpp`, `TensorIteratorBase::reorder_dimensions`,
+`roll_common` in `aten/src/ATen/native/TensorTransformations.h`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ortlens import _torch
 from ortlens.backend.memory_order import inverse_order, is_contiguous, memory_order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 _aten = torch.ops.aten
 _CHANNELS_LAST = ((0, 2, 3, 1), (0, 2, 3, 4, 1))
@@ -67,7 +68,7 @@ def with_kernel_strides(table: Mapping[Any, Callable[..., Any]], users: Collecti
         The table with these operators added or replaced.
     """
     made = dict(table)
-    for targets, laid in ((_BATCH_NORMS, _batch_norm), (_OF_TWO, _of_two), (_CONTIGUOUS, _of_contiguous)):
+    for targets, laid in ((_BATCH_NORMS, _batch_norm), (_OF_TWO, _of_two), (_CONTIGUOUS, _of_contiguous), ((_aten.roll.default,), _roll)):
         made.update({target: _laid_out(laid, target, table.get(target)) for target in targets if target not in users})
     return made
 
@@ -123,6 +124,21 @@ def _of_contiguous(target: Any, *args: Any, **kwargs: Any) -> Any:
     if all(map(_is_plain, args)):
         return NotImplemented
     return target(*(value if _is_plain(value) else _contiguous(value) for value in args), **kwargs)
+
+
+def _roll(target: Any, tensor: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
+    """A roll dimension by dimension. Each concatenates two pieces, which keeps channels-last memory if none of them is empty."""
+    if _is_plain(tensor) or not dims:
+        return NotImplemented
+    if len(dims) > 1:
+        for shift, dim in zip(shifts, dims, strict=True):
+            tensor = target(tensor, [shift], [dim])
+        return tensor
+    size = tensor.shape[dims[0]]
+    if suggested_format(tensor) is torch.contiguous_format or (isinstance(size, int) and (not size or shifts[0] % size == 0)):
+        return NotImplemented
+    order = _CHANNELS_LAST[tensor.dim() - 4]
+    return target(tensor.permute(order), shifts, [order.index(dims[0] % tensor.dim())]).permute(inverse_order(order))
 
 
 def _moved(value: Any, order: tuple[int, ...]) -> Any:
