@@ -140,4 +140,11 @@ FINDS: dict[str, Program] = {
         inputs=(("a", "values(27, 2, 3, n, 2).contiguous(memory_format=torch.channels_last)"),),
         returns=("a.roll(-1, -2)", "a.roll((1, 0), (1, 2))", "a.roll(2, 0)", "a.roll((1, 1), (0, 1))"),
     ),
+    # What was written over all of a tensor took the place of the result, with its memory, dtype and strides.
+    "a write over all of a tensor": Program(
+        seed=2145,
+        inputs=(("a", "values(88, 4, n)"),),
+        body=("b = a * 2", "c = (a + 1).to(torch.int32)", "d = (a + 1).t().contiguous().t()"),
+        returns=("b", "b.slice_scatter(b, 0, 0)", "b.slice_scatter(c, 0, 0)", "b.slice_scatter(d, 0, 0)"),
+    ),
 }

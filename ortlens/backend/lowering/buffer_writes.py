@@ -83,9 +83,16 @@ def _drop_whole_slices(graph: torch.fx.Graph) -> None:
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
     for node in graph.find_nodes(op="call_function", target=_aten.slice_scatter.default):
-        if _is_whole(*node.args[3:]) and node.args[1].op == "call_function":
+        if _is_whole(*node.args[3:]) and _takes_the_place_of(node.args[1], node):
             node.replace_all_uses_with(node.args[1])
             graph.erase_node(node)
+
+
+def _takes_the_place_of(source: torch.fx.Node, written: torch.fx.Node) -> bool:
+    """Whether a value may be used for the result of writing it: only that reads it, and it has the same dtype and memory order."""
+    fresh = source.op == "call_function" and list(source.users) == [written] and base_of(source) is None
+    made, given = source.meta["val"], written.meta["val"]
+    return fresh and (made.dtype, str(made.shape), str(made.stride())) == (given.dtype, str(given.shape), str(given.stride()))
 
 
 def _is_whole(start: Any = None, end: Any = None, step: Any = 1) -> bool:
