@@ -68,7 +68,7 @@ FINDS: dict[str, Program] = {
     ),
     # ONNX's NonZero gives one number a dimension: the result had the shape (0, 1).
     "the places of one number": Program(seed=60098, inputs=(("a", "values(1)"),), body=("b = (a * 0).nonzero()",), returns=("b",)),
-    # ONNX Runtime's ScatterND adds no bfloat16 numbers; that showed in each run only.
+    # ONNX Runtime's ScatterND adds no floats of 16 bits; that showed in each run only.
     "sums of bfloat16 at indices": Program(
         seed=60095, inputs=(("a", "values(59, 2 * n, 2, dtype=torch.bfloat16)"),), returns=("a.index_add(-1, torch.tensor([0, 1]), a)",)
     ),
@@ -146,5 +146,9 @@ FINDS: dict[str, Program] = {
         inputs=(("a", "values(88, 4, n)"),),
         body=("b = a * 2", "c = (a + 1).to(torch.int32)", "d = (a + 1).t().contiguous().t()"),
         returns=("b", "b.slice_scatter(b, 0, 0)", "b.slice_scatter(c, 0, 0)", "b.slice_scatter(d, 0, 0)"),
+    ),
+    # Known of bfloat16 alone.
+    "sums of float16 at indices": Program(
+        seed=2214, inputs=(("a", "values(40, 2 * n, 2, dtype=torch.float16)"),), returns=("a.index_add(-1, torch.tensor([0, 1]), a)",)
     ),
 }

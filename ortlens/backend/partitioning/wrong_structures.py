@@ -91,7 +91,8 @@ def _nonzero(given: dict[str, Any]) -> str | None:
 
 
 def _sums_at_indices(given: dict[str, Any]) -> str | None:
-    return "adds no bfloat16 numbers" if given["accumulate"] and given["self"].dtype is torch.bfloat16 else None
+    halves = (torch.float16, torch.bfloat16)
+    return "adds no floats of 16 bits" if given["accumulate"] and given["self"].dtype in halves else None
 
 
 _JUDGES: dict[Any, Callable[[dict[str, Any]], str | None]] = {

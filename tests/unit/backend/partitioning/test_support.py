@@ -42,7 +42,7 @@ def verdict(function: Callable[..., Any], target: Any, *args: Any) -> Verdict:
             aten.index_put.default,
             (torch.rand(3).bfloat16(), torch.tensor([0])),
             "no_converter",
-            "adds no bfloat16",
+            "adds no floats of 16 bits",
         ),
         (torch.fft.irfft, aten._fft_c2r.default, (torch.rand(8).to(torch.complex64),), "policy", "on purpose"),
     ],
