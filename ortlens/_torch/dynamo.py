@@ -159,6 +159,30 @@ def code_being_compiled() -> CodeType | None:
     return _compilation()[0]
 
 
+def line_being_traced(code: CodeType) -> int | None:
+    """Return the line of a frame that Dynamo has reached where it reports a graph break.
+
+    PyTorch leaves the compiled frame out of the stack where its line calls a function of a frozen module such as `os.path`.
+    `log_graph_break` in `torch/_dynamo/symbolic_convert.py` is a method of the translator of a frame, whose `parent` inlines it.
+
+    Args:
+        code: Of the compiled frame.
+
+    Returns:
+        Line number; None where no such translator is on the stack.
+    """
+    caller: FrameType | None = sys._getframe(1)
+    while caller is not None:
+        translator = caller.f_locals.get("self") if caller.f_code.co_name == "log_graph_break" else None
+        while translator is not None:
+            if getattr(translator, "f_code", None) is code:
+                line = getattr(translator, "lineno", None)
+                return line if isinstance(line, int) and line > 0 else None
+            translator = getattr(translator, "parent", None)
+        caller = caller.f_back
+    return None
+
+
 def code_wrapped_by_compiled() -> CodeType | None:
     """Return the code of the function that the compiled function wraps: what its closure holds, as that of a decorator does.
 

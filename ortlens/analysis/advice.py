@@ -8,7 +8,10 @@ settings of PyTorch are named only where PyTorch's own text names them.
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING
+
+from ortlens.analysis.number_uses import meets_its_tensor, only_checks, use_of_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,8 +19,8 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Break
 
 _LISTED = re.compile(r"config\.(?P<name>ignore_log\w+|reorderable_logging_functions)")
-_AS_INDEX = re.compile(r"\w\[[^\[\]:,]*(?:\.item\(\)|\bint\()[^\[\]:,]*\]")
-_SWITCHES = ("capture_scalar_outputs", "capture_dynamic_output_shape_ops", "trace_autograd_ops", "allow_rnn")
+_SWITCHES = ("capture_dynamic_output_shape_ops", "trace_autograd_ops")
+_SCALARS = "torch._dynamo.config.capture_scalar_outputs = True"
 _FUNCTION = re.compile(r"<(?:\w+ )*(?:function|cyfunction|built-in function|ufunc) '?(?P<name>[\w.]+)'?")
 _BUILTIN = re.compile(r"builtin operator `(?P<name>[\w.]+)`")
 _SKIPPED = re.compile(r"(?:the (?:Python )?builtin|the function) `(?P<name>[\w.<> ]+?)\.?`")
@@ -30,6 +33,13 @@ _CLOCKS = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "m
 _TENSOR_TESTS = {"equal": "(a == b).all()", "allclose": "torch.isclose(a, b).all()"}
 _AS_TEXT = ("str", "repr", "format")
 _FILES = ("open", "input")
+_TEXT = f"Format tensors as text {_OUTSIDE}: formatting needs their values"
+_DRAW = f"Draw random numbers with torch, for example `torch.rand`, or {_OUTSIDE}"
+_INSTEAD = {
+    "index": "Use `torch.index_select` with the tensor as index, on a stack of the items where they are in a list",
+    "size": "Take the number out of the tensor before the compiled function, and pass it as an int: the line needs it as a size",
+    "text": _TEXT,
+}
 
 
 def advice_for_break(item: Break) -> str | None:
@@ -52,32 +62,47 @@ def _on_purpose(_item: Break) -> str:
     return "Delete the call of `torch._dynamo.graph_break()`, which breaks the graph on purpose"
 
 
+def _on_purpose_skipped(_item: Break) -> str:
+    return "Delete the call of `torch._dynamo.skip_frame()`, which leaves the function uncompiled on purpose"
+
+
 def _disabled(item: Break) -> str:
     found = _FUNCTION.search(_said(item))
-    name = f"`{found['name']}`" if found else "the function"
-    return f"Call {name} {_OUTSIDE}, or remove `torch.compiler.disable` from it"
+    name = found["name"] if found else None
+    written = _as_written(item, name) if name else None
+    what = f"`{written or name}`" if name else "the function"
+    if _is_behind(item) or (written or "").startswith("torch."):  # somebody else's function
+        return _call_outside(item, name) if name else f"Call {what} {_OUTSIDE}"
+    return f"Call {what} {_OUTSIDE}, or remove `torch.compiler.disable` from it"
 
 
 def _branching(item: Break) -> str:
+    """Without `torch.cond` and `torch.while_loop`: measured, they take longer than the break that they remove."""
     source = item.source or ""
-    if "raise" in source or source.startswith("assert"):
+    if only_checks(source):
         return f"Check values {_OUTSIDE}: a check inside needs the value of a tensor"
     if source.startswith("while"):
-        return "Loop a fixed number of times, or use `torch.while_loop`: this loop needs the value of a tensor"
-    return (
-        "Compute both outcomes and choose with `torch.where`, or, if that costs too much, use `torch.cond`: the line needs a tensor's value"
-    )
+        return "Loop a fixed number of times: this loop needs the value of a tensor"
+    return "Compute both outcomes and choose with `torch.where`, unless that costs more than the break: the line needs a tensor's value"
 
 
 def _item_call(item: Break) -> str:
     source = item.source or ""
     if item.function == "_detect_is_causal_mask":  # of torch's own encoder, which the user's line calls
         return "Pass `is_causal=True` or `is_causal=False` along with `mask`: otherwise PyTorch looks at the mask's values"
-    if _AS_INDEX.search(source):  # with the setting, a list cannot be indexed by the number any more
-        return "Index a tensor with the tensor itself, for example a stack of the list's items, instead of a list with its number"
-    call = next((call for call in (".item()", "float(", "int(", "bool(") if call in source), None)
+    use = use_of_number(source)
+    if use == "decides":
+        return _branching(item)
+    if use is not None:
+        return _INSTEAD[use]
+    call = next((call for call in _TAKES_NUMBER if call in source), None)
     without = f" without `{call if call == '.item()' else call + ')'}`" if call else ""
-    return f"Keep the value in a tensor{without}{_or_setting(item)}"
+    setting = f", or set `{_SCALARS}`" if meets_its_tensor(source) else ""
+    passed = ", or, if it is a size, pass it to the compiled function as an int" if call == "int(" else ""
+    return f"Keep the value in a tensor{without}{setting}{passed}"
+
+
+_TAKES_NUMBER = (".item()", "float(", "int(", "bool(")
 
 
 def _list_call(_item: Break) -> str:
@@ -89,19 +114,32 @@ def _dynamic_shape(item: Break) -> str | None:
     if found is None:
         return None
     name = _short(found["name"])
+    if name in _WITHOUT_SHAPES:
+        return _call_outside(item, name)
     masks = name in {"nonzero", "masked_select"}
-    instead = "Keep all elements and mask with `torch.where`" if masks else f"Call `{name}` {_OUTSIDE}"
-    return f"{instead}{_or_setting(item)}: the size of its result depends on the data"
+    instead = "Keep all elements and mask with `torch.where`" if masks else f"Call `{_as_written(item, name) or name}` {_OUTSIDE}"
+    setting = _or_setting(item)
+    condition = " if only tensors are computed from its result" if setting else ""  # with a list or a branch of it, compilation fails
+    return f"{instead}{setting}{condition}: the size of its result depends on the data"
+
+
+_WITHOUT_SHAPES = frozenset({"linalg_lstsq", "ctc_loss"})
+"""Operators that PyTorch cannot trace with `capture_dynamic_output_shape_ops` either."""
 
 
 def _data_dependent(item: Break) -> str | None:
     found = _OPERATOR.search(_said(item))
     if found is None:
         return None
-    name = _short(found["name"])
+    name, source = _short(found["name"]), item.source or ""
+    if name == "local_scalar_dense":  # whatever takes a number out of a tensor
+        if "random" in source:
+            return _DRAW
+        return _list_call(item) if ".tolist(" in source else _item_call(item)
     tensor = _TENSOR_TESTS.get(name)
-    keep = f"Keep the answer in a tensor, as `{tensor}` does, and choose with `torch.where`" if tensor else f"Call `{name}` {_OUTSIDE}"
-    return f"{keep}: `{name}` returns a Python value"
+    if tensor is None:
+        return _call_outside(item, name)
+    return f"Keep the answer in a tensor, as `{tensor}` does, and choose with `torch.where`: `{name}` returns a Python value"
 
 
 def _builtin(item: Break) -> str | None:
@@ -112,8 +150,8 @@ def _builtin(item: Break) -> str | None:
     if name == "print":
         return f"Print {_OUTSIDE}{_or_listed(item, '`print`')}"
     if name in _AS_TEXT:
-        return f"Format tensors as text {_OUTSIDE}: formatting needs their values"
-    return f"Open files {_OUTSIDE}" if name in _FILES else f"Call `{name}` {_OUTSIDE}"
+        return _TEXT
+    return f"Open files {_OUTSIDE}" if name in _FILES else _call_outside(item, name)
 
 
 def _logging(item: Break) -> str:
@@ -135,13 +173,13 @@ def _skipped(item: Break) -> str | None:
     if name == "_warnings.warn":
         return f"Warn {_OUTSIDE}{_or_listed(item, '`warnings.warn`')}"
     if module == "Random":
-        return f"Draw random numbers with torch, for example `torch.rand`, or {_OUTSIDE}"
-    wrapped = "third-party C/C++" in _said(item) and module not in _OF_PYTHON
-    return f"Call `{name}` {_OUTSIDE}" + (", or make it a custom operator with `torch.library.custom_op`" if wrapped else "")
+        return _DRAW
+    wrapped = "third-party C/C++" in _said(item) and module.partition(".")[0] not in _NO_OPERATORS and not _is_behind(item)
+    return _call_outside(item, name) + (", or make it a custom operator with `torch.library.custom_op`" if wrapped else "")
 
 
-_OF_PYTHON = frozenset({"time", "gc", "sys", "posix", "nt", "os", "_json", "_hashlib", "builtins", "_io", "_warnings"})
-"""Modules of Python itself, whose functions are no candidates for custom operators."""
+_NO_OPERATORS = frozenset({*sys.stdlib_module_names, "torch"})
+"""Modules whose functions are no candidates for custom operators."""
 
 
 def _numpy(item: Break) -> str | None:
@@ -149,13 +187,17 @@ def _numpy(item: Break) -> str | None:
     if found is None:
         return None
     if "rng" in found["name"] or "random" in found["name"]:
-        return f"Draw random numbers with torch, for example `torch.rand`, or {_OUTSIDE}"
+        return _DRAW
     return f"Use a torch function instead of NumPy's `{found['name']}`, which PyTorch cannot trace, or call it {_OUTSIDE}"
 
 
 def _method(item: Break) -> str | None:
     found = _METHOD.search(_said(item))
-    return f"Call `{found['owner']}.{found['method']}` {_OUTSIDE}" if found else None
+    if found is None:
+        return None
+    if found["method"] == "__new__":
+        return f"Move the line {_OUTSIDE}: PyTorch cannot trace how its object is created"
+    return _call_outside(item, f"{found['owner']}.{found['method']}")
 
 
 def _context_manager(item: Break) -> str:
@@ -176,8 +218,12 @@ def _autograd(item: Break) -> str:
     return f"Compute gradients outside of the compiled function, from what it returns{_or_setting(item)}"
 
 
-def _recurrent(item: Break) -> str:
-    return f"Call the recurrent layer outside of the compiled function{_or_setting(item)}"
+def _recurrent(_item: Break) -> str:
+    return "Call the recurrent layer outside of the compiled function"  # with `allow_rnn`, an LSTM fails to compile for training
+
+
+def _sorting(_item: Break) -> str:
+    return "Stack the tensors and sort them with `torch.sort`: Python's sort needs their values"
 
 
 def _scripted(_item: Break) -> str:
@@ -198,6 +244,7 @@ def _limit(_item: Break) -> str:
 
 _BREAK_RULES: Sequence[tuple[tuple[str, ...], Callable[[Break], str | None]]] = (
     (("torch._dynamo.graph_break()",), _on_purpose),
+    (("torch._dynamo.skip_frame()",), _on_purpose_skipped),
     (("torch.compiler.disable",), _disabled),
     (("recompile limit exceeded",), _limit),
     (("cache limit exceeded",), _limit),
@@ -211,7 +258,8 @@ _BREAK_RULES: Sequence[tuple[tuple[str, ...], Callable[[Break], str | None]]] = 
     (("Data dependent operator",), _data_dependent),
     (("Logger",), _logging),
     (("Call to a time function",), _clock),
-    (("repr() on tensor",), lambda _item: f"Format tensors as text {_OUTSIDE}: formatting needs their values"),
+    (("repr() on tensor",), lambda _item: _TEXT),
+    (("sort with non-constant keys", "torch.Tensor"), _sorting),
     (("Failed to trace builtin operator",), _builtin),
     (("numpy function",), _numpy),
     (("copy.deepcopy",), _deepcopy),
@@ -228,6 +276,27 @@ _BREAK_RULES: Sequence[tuple[tuple[str, ...], Callable[[Break], str | None]]] = 
     (("Unsupported method call",), _method),
 )
 """Words that must all be in the reason and the explanation, and who writes the sentence; the first that fits does."""
+
+
+def _call_outside(item: Break, name: str) -> str:
+    """To move a call that the user can see, by the name in the user's line; else to move the line."""
+    written = _as_written(item, name)
+    if written is None and (item.source is not None or _is_behind(item)):
+        return f"Move the line {_OUTSIDE}: PyTorch cannot trace `{name}`, which it calls"
+    return f"Call `{written or name}` {_OUTSIDE}"
+
+
+def _as_written(item: Break, name: str) -> str | None:
+    """How the user's line writes a function: `os.listdir` for `posix.listdir`; None where it does not."""
+    if _is_behind(item):
+        return None
+    found = re.search(rf"[\w.]*\b{re.escape(name.rpartition('.')[2])}(?=\()", item.source or "")
+    return found[0].lstrip(".") if found else None
+
+
+def _is_behind(item: Break) -> bool:
+    """Whether what stops the graph is a line of a library that the user's line calls."""
+    return bool(item.user_stack) and not item.user_stack[-1].startswith(f"{item.file}:{item.line} ")
 
 
 def _short(operator: str) -> str:

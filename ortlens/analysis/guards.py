@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Recompile
 
 _TENSOR = re.compile(r"tensor '(?P<name>.+?)' (?P<what>.*?) ?mismatch(?: at index (?P<dim>\d+))?$")
-_KIND = re.compile(r"expected type of '(?P<name>[^']+)'")
-_STATE = re.compile(r"GLOBAL_STATE changed: (?P<what>\w+)")
+_KIND = re.compile(r"expected type of '(?P<name>.+?)' to be ")
+_NUMPY = re.compile(r"___from_numpy\((?P<name>.+?)\)")
+_STATE = re.compile(r"GLOBAL_STATE changed: (?P<what>[\w()]+)")
 _LENGTH = re.compile(r"len\((?P<name>.+)\) [!=]= \d+$")
 _KEYS = re.compile(r"list\(dict\.keys\((?P<name>.+?)\)\)")
 _IDENTITY = re.compile(r"___check_(?P<what>obj|type)_id\((?P<name>[^,()]+)")
@@ -40,6 +41,7 @@ _GUARDED = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+), in ', re.
 _SPECIAL = frozenset({"0", "1"})
 _STATES = {
     "grad_mode": "Make every call in the same mode, with or without `torch.no_grad()`: each mode is compiled separately",
+    "autocast_dtype": "Use one dtype for `torch.autocast`: each is compiled separately",
     "autocast": "Make every call inside `torch.autocast`, or every call outside: each is compiled separately",
     "num_threads": "Set `torch.set_num_threads` once, before the first call",
     "default_dtype": "Set `torch.set_default_dtype` once, before the first call",
@@ -90,6 +92,8 @@ def _tensor(guard: str, item: Recompile) -> str | None:
         return _size(found["name"], int(found["dim"] or 0), item.values)
     if what == "dispatch key set":
         return _dispatch(name, item)
+    if what == "requires_grad" and _COMPUTED.search(found["name"]):
+        return f"Keep `{name}.requires_grad` the same: each value is compiled separately"
     return {
         "rank": f"Call with the same number of dimensions for `{name}`: each number is compiled separately",
         "dtype": f"Convert `{name}` to one dtype before the call: each dtype is compiled separately",
@@ -165,7 +169,10 @@ def _kind(guard: str, item: Recompile) -> str | None:
 
 def _state(guard: str, _item: Recompile) -> str | None:
     found = _STATE.match(guard)
-    return _STATES.get(next((state for state in _STATES if found["what"].startswith(state)), "")) if found else None
+    if found is None:
+        return None
+    what = re.sub(r"\(\w+\)", "", found["what"])  # `autocast(cpu)_dtype`
+    return next((said for state, said in _STATES.items() if what.startswith(state)), None)
 
 
 def _length(guard: str, _item: Recompile) -> str | None:
@@ -173,6 +180,10 @@ def _length(guard: str, _item: Recompile) -> str | None:
     if found is None:
         return None
     name = user_name(found["name"])
+    if name.endswith("._modules"):
+        return f"Keep the same modules in `{name.removesuffix('._modules')}`: each set of them is compiled separately"
+    if name in ("kw", "kwargs"):
+        return "Pass the same keyword arguments every time"
     if "!=" in guard:  # only dicts are reported in this way
         return f"Pass `{name}` with the same keys every time"
     return f"Pass `{name}` with the same number of items every time, or its items as one tensor: a loop over them is unrolled"
@@ -204,13 +215,14 @@ def _shape(guard: str, item: Recompile) -> str | None:
     sizes = list(_SIZE.finditer(guard))
     if not sizes:
         return None
-    first = sizes[0]
-    name, dim = user_name(first["name"]), first["dim"]
+    is_special = [any(value in (f"{size.group()} = 0", f"{size.group()} = 1") for value in item.values) for size in sizes]
+    at_least_two = re.match(rf"2 <= {re.escape(sizes[0].group())}$", guard)
+    if at_least_two or ("duck sizing" in item.reason and any(is_special)):
+        special = sizes[is_special.index(True) if any(is_special) else 0]
+        return _special_size(user_name(special["name"]), int(special["dim"]))
     if "duck sizing" in item.reason:
         names = " and ".join(f"`{user_name(size.group())}`" for size in sizes)
         return f"Let {names} differ in the first call: PyTorch treats sizes that are equal there as one size"
-    if re.match(rf"2 <= {re.escape(first.group())}$", guard):
-        return _special_size(name, int(dim))
     return f"Call with sizes for which `{' '.join(guard.split())}` is always true or always false: otherwise the code takes another branch"
 
 
@@ -237,17 +249,18 @@ def _equal(guard: str, item: Recompile) -> str | None:
     if isinstance(value, bool):
         if source.endswith(".training"):
             module = name.removesuffix(".training")
-            return f"Keep `{module}` in one mode, `train()` or `eval()`, for all calls, or compile a separate function for each mode"
-        return f"Call with one value of `{name}`, or compile a separate function for each: it decides what is in the graph"
+            return f"Keep `{module}` in one mode, `train()` or `eval()`, for all calls: each mode is compiled separately"
+        return f"Call with one value of `{name}`, or write a separate function for each: it decides what is in the graph"
     if isinstance(value, (int, float)):
         return _number(source, name, item)
-    return f"Call with one value of `{name}`, or compile a separate function for each" if isinstance(value, str) else None
+    return f"Call with one value of `{name}`, or write a separate function for each" if isinstance(value, str) else None
 
 
 def _number(source: str, name: str, item: Recompile) -> str:
     if "allow_unspec_int_on_nn_module" in item.reason:
-        setting = "torch._dynamo.config.allow_unspec_int_on_nn_module = True"
-        return f"Make `{name}` a tensor, as a buffer of the module, or set `{setting}`: a Python number is a constant of the graph"
+        setting = "`torch._dynamo.config.allow_unspec_int_on_nn_module = True`"
+        still = ", which still compiles 0 and 1 separately" if _SPECIAL.intersection(item.values) else ""
+        return f"Make `{name}` a tensor, as a buffer of the module, or set {setting}{still}: a Python number is a constant of the graph"
     if _GLOBAL.match(source):
         return f"Make the global `{name}` a tensor: a Python number is a constant of the graph"
     constant = "a Python number is a constant of the graph"
@@ -289,5 +302,6 @@ def user_name(source: str) -> str:
     Returns:
         `self.drop.training`, `scale`, and `mask` for `kwargs['mask']` of a function that takes any keyword; other text as it is.
     """
+    source = _NUMPY.sub(r"\g<name>", source)
     found = _GLOBAL.match(source)
     return found["name"] if found else _MODULE.sub(lambda match: f".{match['name']}", _KEYWORD.sub(r"\g<name>", source))

@@ -44,7 +44,7 @@ def try_with_fakes(recorder: Recorder, target: Any, call: Callable[..., Any], ar
                 title="the dry run ended where the model asks a tensor for its values",
                 evidence=f"{type(error).__name__}: {error}"[:2000],
                 hazard="Graphs after this point are not in the capture.",
-                mitigation="Run without dry_run=True, or move the decision into the graph (torch.where, torch.cond).",
+                mitigation="Run without dry_run=True, or move the decision into the graph (torch.where).",
                 file=at and at.file,
                 line=at and at.line,
             )

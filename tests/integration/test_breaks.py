@@ -261,6 +261,30 @@ def test_a_frame_with_nothing_to_compile_is_no_break() -> None:
     assert lens.graphs.empty
 
 
+def test_a_frame_that_the_backend_cannot_compile_is_one_break() -> None:
+    """PyTorch logs it twice: that it gives the frame up, and why."""
+
+    def takes(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        return torch.stack([x, x + 1])[at]  # indexed by a number in a tensor
+
+    lens = watch(takes, (X, torch.tensor(1)), backend="aot_eager")
+    (broken,) = lens.captured().breaks
+    assert (broken.reason, broken.line) == ("Backend compiler exception", line_of("indexed by a number in a tensor"))
+
+
+def test_a_library_that_runs_uncompiled_is_placed_at_the_users_line() -> None:
+    """PyTorch leaves the call to Python, and then compiles what the library does inside."""
+
+    def logs(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        logging.getLogger("ortlens.tests").debug("sum %s", y.sum())  # logs a tensor
+        return y.cos()
+
+    lens = watch(logs, (X,))
+    assert set(lens.breaks.line) == {line_of("logs a tensor")}
+    assert set(lens.breaks.file) == {str(HERE)}
+
+
 def test_full_graph_mode_raises_as_pytorch_does() -> None:
     lens = Lens("eager")
     with pytest.raises(torch._dynamo.exc.Unsupported):

@@ -45,7 +45,7 @@ def innermost(frames: Sequence[Frame]) -> Frame | None:
         The innermost one outside torch, Python's library, ortlens, and the wrappers that other libraries put around a model; if there is
         none, the innermost outside torch; else the innermost. None without frames.
     """
-    for serves in (_is_model_code, _is_outside_torch, bool):
+    for serves in (is_model_code, _is_outside_torch, bool):
         for frame in reversed(frames):
             if serves(frame):
                 return frame
@@ -76,7 +76,15 @@ def is_of_torch_or_ortlens(file: str) -> bool:
     return file.startswith(_machinery())
 
 
-def _is_model_code(frame: Frame) -> bool:
+def is_model_code(frame: Frame) -> bool:
+    """Whether a frame is that of the user's code or of a model's.
+
+    Args:
+        frame: Any frame.
+
+    Returns:
+        False for torch, Python's library, ortlens, and the wrappers that other libraries put around a model.
+    """
     if is_of_torch_or_ortlens(frame.file) or frame.file.startswith("<frozen "):
         return False
     installed = any(folder in frame.file for folder in _INSTALLED)

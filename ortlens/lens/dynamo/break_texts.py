@@ -37,7 +37,8 @@ _IDENTITY = re.compile(r"(?P<check>___check_(?:obj|type)_id)\((?P<of>[^,]+?)(?:,
 _EQUAL = re.compile(r"(?P<subject>.+?) [=!]= (?P<expected>.+)$")
 _SIZES = re.compile(r"[\w.\[\]'\"]+\.size\(\)\[\d+\]")
 _CLASS = re.compile(r"type=<class '(?P<name>[^']+)'>")
-_REQUIRES_GRAD = re.compile(r"requires_grad=(?P<flag>\w+)")
+_REQUIRES_GRAD = re.compile(r"requires_grad=(?P<flag>\w+)(?:\. .*)?")
+_IF = re.compile(r"(?:el)?if\b.*:\s*(?:#.*)?$")
 _USER_CODE = ("User code traceback:", "The graph break occurred in the following user code:")
 _PYTHON_TRACEBACK = "\nTraceback (most recent call last):"
 
@@ -68,10 +69,21 @@ class BreakText:
 
     def source(self) -> str | None:
         """Text of the user line, if the file can be read."""
-        if self.file is None or self.line is None:
+        return self._text(self.line)
+
+    def statement(self) -> str | None:
+        """Text of the user line; of an `if` with the first line of its body, which shows whether it only raises an error."""
+        head = self._text(self.line)
+        if self.line is None or head is None or not _IF.match(head):
+            return head
+        body = next((text for after in range(1, 4) if (text := self._text(self.line + after))), "pass")
+        return f"{head}\n    {body}"
+
+    def _text(self, line: int | None) -> str | None:
+        if self.file is None or line is None:
             return None
         try:
-            return linecache.getline(self.file, self.line).strip() or None
+            return linecache.getline(self.file, line).strip() or None
         except ValueError:  # a damaged name, such as one with a NUL character, is not a file
             return None
 

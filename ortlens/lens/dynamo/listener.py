@@ -20,7 +20,7 @@ from ortlens import _torch
 from ortlens._shell import display_frames, display_name
 from ortlens.analysis.advice import advice_for_break
 from ortlens.analysis.guards import advice_for_limit, advice_for_recompile
-from ortlens.backend.lowering.user_frames import Frame, innermost, is_of_torch_or_ortlens, is_wrapper
+from ortlens.backend.lowering.user_frames import Frame, innermost, is_model_code, is_of_torch_or_ortlens, is_wrapper
 from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, is_break, plain_function, recompile_from_text
 from ortlens.lens.dynamo.guard_values import type_text, value_text
 from ortlens.trace import records as r
@@ -48,6 +48,7 @@ class DynamoWatch:
         self.compiled: list[str] = []  # compile ids that reached the backend, in order
         self._breaks: dict[tuple[object, ...], r.Break] = {}
         self._heard: dict[object, list[tuple[str, str]]] = {}  # entry -> (compile id, break id), in order
+        self._announced: dict[str, str] = {}  # compile id -> the break that the short text on a skipped frame made
         self._boundaries: dict[str, int] = {}
         self._ahead: dict[str, str] = {}  # frame number -> the break before its graph
         self._entries: dict[object, int] = {}  # entry -> graphs so far, without recompiles
@@ -72,8 +73,20 @@ class DynamoWatch:
             compile_id: The compilation that hit it.
             text: Dynamo's message.
         """
-        if is_break(text):  # the exception that causes a break is logged too, right before it
-            self._record_break(compile_id, text)
+        if not is_break(text):  # the exception that causes a break is logged too, right before it
+            return
+        self._drop_announced(compile_id)
+        self._record_break(compile_id, text)
+        if text.startswith("WON'T CONVERT"):
+            self._announced[compile_id] = next(item.break_id for item in self._breaks.values() if compile_id in item.compile_ids)
+
+    def _drop_announced(self, compile_id: str) -> None:
+        """Forget the short text on a frame that PyTorch gives up once the long one follows; torch 2.9 logs only the short one."""
+        break_id = self._announced.pop(compile_id, None)
+        if break_id is not None:
+            self._breaks = {key: item for key, item in self._breaks.items() if item.break_id != break_id}
+            self._heard = {entry: [pair for pair in heard if pair[1] != break_id] for entry, heard in self._heard.items()}
+            self.recorder.drop(r.Break, break_id)
 
     def _record_break(self, compile_id: str, text: str) -> None:
         heard = break_from_text(text)
@@ -101,7 +114,7 @@ class DynamoWatch:
             user_stack=display_frames(_stack_of_the_user(said.frames)),
         )
         # What to change depends on the line that stops the graph, which may be one of a library behind the user's.
-        made = replace(made, advice=advice_for_break(replace(made, function=heard.function, source=heard.source())))
+        made = replace(made, advice=advice_for_break(replace(made, function=heard.function, source=heard.statement())))
         self.recorder.add(made)
         return made
 
@@ -363,8 +376,11 @@ def _placed(said: BreakText, code: CodeType | None) -> BreakText:
     frames = said.frames
     if code is not None and (frames or said.file is None):
         # PyTorch names no line where it gives up, and leaves out the compiled frame where its call of a module breaks.
-        frames = (Frame(code.co_filename, code.co_firstlineno, plain_function(code.co_name)), *_compiled_part(frames))
+        line = _torch.line_being_traced(code) or code.co_firstlineno
+        frames = (Frame(code.co_filename, line, plain_function(code.co_name)), *_compiled_part(frames))
     chosen = innermost(frames)
+    if chosen is not None and not is_model_code(chosen):  # PyTorch compiles a library's function where the user's line runs uncompiled
+        chosen = innermost((*said.frames, *frames))
     return said if chosen is None else replace(said, file=chosen.file, line=chosen.line, function=chosen.function)
 
 

@@ -33,18 +33,18 @@ BREAKS = {
     "item": "Keep the value in a tensor without `.item()`, or set `torch._dynamo.config.capture_scalar_outputs = True`",
     "numpy_only": "Use a torch function instead of NumPy's `savetxt`",
     "numpy_random": "Draw random numbers with torch, for example `torch.rand`",
-    "looping": "Loop a fixed number of times, or use `torch.while_loop`",
-    "branching": "Compute both outcomes and choose with `torch.where`, or, if that costs too much, use `torch.cond`",
+    "looping": "Loop a fixed number of times: this",
+    "branching": "Compute both outcomes and choose with `torch.where`, unless that costs more than the break",
     "copying": "Copy tensors with `.clone()`",
-    "saving": f"Call `save` {OUTSIDE}",
+    "saving": f"Call `torch.save` {OUTSIDE}",
     "masked": "Keep all elements and mask with `torch.where`, or set `torch._dynamo.config.capture_dynamic_output_shape_ops = True`",
-    "unique": f"Call `unique` {OUTSIDE}, or set `torch._dynamo.config.capture_dynamic_output_shape_ops = True`",
+    "unique": f"Call `torch.unique` {OUTSIDE}, or set `torch._dynamo.config.capture_dynamic_output_shape_ops = True`",
     "as_text": f"Format tensors as text {OUTSIDE}",
     "recurrent": "Call the recurrent layer outside of the compiled function",
     "scripted": "Use the plain nn.Module",
     "allclose": "Keep the answer in a tensor, as `torch.isclose(a, b).all()` does",
     "gradient": "Compute gradients outside of the compiled function",
-    "flushing": f"Call `TextIOWrapper.flush` {OUTSIDE}",
+    "flushing": f"Call `sys.stdout.flush` {OUTSIDE}",
     "on_purpose": "Delete the call of `torch._dynamo.graph_break()`",
 }
 
@@ -147,17 +147,55 @@ def test_no_advice_where_the_name_is_missing(reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "setting"),
-    [("y = xs[x.item()]", False), ("y = xs[int(x.sum())] * 2", False), ("y = x[0].item() * 2", True), ("y = x[:, 0].max().item()", True)],
+    ("source", "said"),
+    [
+        ("return x * x.sum().item()", "set `torch._dynamo.config.capture_scalar_outputs = True`"),
+        ("y = y / float(y.norm())", "set `torch._dynamo.config.capture_scalar_outputs = True`"),
+        ("y = x[0].item() * 2", "Keep the value in a tensor without `.item()`"),  # may become an index later
+        ("k = int(i)", "Keep the value in a tensor without `int()`, or, if it is a size, pass it"),
+        ("y = xs[x.item()]", "Use `torch.index_select` with the tensor as index"),
+        ("y = xs[int(x.sum())] * 2", "Use `torch.index_select` with the tensor as index"),
+        ("y = [x, x + 1][i.item()].sin()", "Use `torch.index_select` with the tensor as index"),
+        ("y = x[: n.item()]", "Take the number out of the tensor before the compiled function"),
+        ("return y[:n].sin()", "Take the number out of the tensor before the compiled function"),
+        ("for _ in range(n.item()):", "Take the number out of the tensor before the compiled function"),
+        ("if x.max().item() > 1:", "Compute both outcomes"),
+        ("y = 1.0 if bool(x.any()) else 2.0", "Compute both outcomes"),
+        ("elif 0.5 in y:", "Compute both outcomes"),
+        ('text = f"{x.item():.3f}"', "Format tensors as text"),
+        ("x.sum().item(),", "Keep the value in a tensor without `.item()`"),
+        (")", "Keep the value in a tensor"),
+    ],
 )
-def test_a_number_that_indexes_a_list_is_no_case_for_the_setting(source: str, setting: bool) -> None:  # noqa: FBT001 - a case
+def test_what_is_done_with_a_number_decides_what_to_change(source: str, said: str) -> None:
+    """The setting makes compilation fail where the number indexes a list, and leaves a break where the program branches on it."""
     hints = ("Set `torch._dynamo.config.capture_scalar_outputs = True`",)
     item = Break(break_id="b0", reason="Unsupported Tensor.item() call with capture_scalar_outputs=False", source=source, hints=hints)
-    assert ("capture_scalar_outputs" in (advice_for_break(item) or "")) is setting
+    assert said in (advice_for_break(item) or "")
+    assert ("capture_scalar_outputs" in (advice_for_break(item) or "")) is ("capture_scalar_outputs" in said)
 
 
-def test_a_check_that_raises_is_told_to_move() -> None:
-    item = Break(break_id="b0", reason="Data-dependent branching", source="if torch.isnan(x).any(): raise ValueError(x)")
+def test_a_line_behind_the_users_is_moved_as_a_whole() -> None:
+    told = "Dynamo does not know how to trace the builtin `posix.urandom.` This function is ... a third-party C/C++ Python extension"
+    item = Break(
+        break_id="b0",
+        reason="Attempted to call function marked as skipped",
+        explanation=told,
+        source="return UUID(bytes=os.urandom(16), version=4)",
+        file="/home/ada/model.py",
+        line=3,
+        user_stack=("/home/ada/model.py:3 forward", "/usr/lib/python3/uuid.py:723 uuid4"),
+    )
+    assert advice_for_break(item) == f"Move the line {OUTSIDE}: PyTorch cannot trace `posix.urandom`, which it calls"
+    own = Break(break_id="b0", reason=item.reason, explanation=told, source="seed = os.urandom(4)")
+    assert advice_for_break(own) == f"Call `os.urandom` {OUTSIDE}"
+
+
+@pytest.mark.parametrize(
+    "check", ["if torch.isnan(x).any(): raise ValueError(x)", "if x.sum() > 0:  # never\n    raise ValueError(x)", "assert x.all()"]
+)
+def test_a_check_that_raises_is_told_to_move(check: str) -> None:
+    item = Break(break_id="b0", reason="Data-dependent branching", source=check)
     assert advice_for_break(item) == f"Check values {OUTSIDE}: a check inside needs the value of a tensor"
 
 
