@@ -301,7 +301,9 @@ class Session:
         default=None,
     )
     distortion: float | None = column(
-        "How much longer a run takes under ONNX Runtime's profiler: profiled over unprofiled time; empty where not profiled.", default=None
+        "How many times as long a run takes under ONNX Runtime's profiler, by the shortest runs; 1 where what it adds is too little to "
+        "measure. Empty where not profiled.",
+        default=None,
     )
 
 

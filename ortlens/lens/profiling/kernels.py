@@ -214,8 +214,7 @@ def _record(  # noqa: PLR0913, PLR0917 - one call site
     model, optimized = sitting.twin.model, _optimized(sitting)
     read = profiles.read_profile(written, sitting.groups, _bodies(optimized or model), cost.after_event)
     known = _origins(sitting, optimized, {kernel.name: kernel.op_type for kernel in read.kernels})
-    plain, profiled = (_settled(times.runs_ns, sitting.groups) for times in (sitting.plain, sitting.profiled))
-    total_ns = round(plain)
+    total_ns = round(_settled(sitting.plain.runs_ns, sitting.groups))
     times = divided([kernel.total_ns for kernel in read.kernels], [kernel.calls for kernel in read.kernels], total_ns, cost.in_event)
     nodes = {
         node.node: node for node in recorder.records(r.Node) if graph.context.reporter and node.graph_id == graph.context.reporter.graph_id
@@ -231,7 +230,7 @@ def _record(  # noqa: PLR0913, PLR0917 - one call site
     recorder.amend(
         r.Session,
         session_id,
-        distortion=profiled / plain if plain else None,
+        distortion=distortion(sitting.plain.runs_ns, sitting.profiled.runs_ns, sitting.groups),
         arena_bytes=read.arena_bytes,
         arena_held_bytes=read.arena_held_bytes,
     )
@@ -241,13 +240,36 @@ def _record(  # noqa: PLR0913, PLR0917 - one call site
         recorder.amend(r.Model, model_id, optimized_node_count=len(optimized.graph.node))
 
 
+def distortion(plain_ns: list[int], profiled_ns: list[int], groups: list[int | None]) -> float | None:
+    """How much longer a run takes under the profiler.
+
+    The shortest runs decide: other work on the machine lengthens runs of either side, and would make the profiled ones the faster. Where
+    the kernels take milliseconds, the profiler adds less than two sessions of one model differ by.
+
+    Args:
+        plain_ns: Time of each run without the profiler.
+        profiled_ns: Time of each run with it.
+        groups: For each run, the number of the call that it repeats; None for a run that does not count.
+
+    Returns:
+        The ratio, 1 at least, since the profiler only adds work; None without a plain run that took time.
+    """
+    plain, profiled = (sum(min(times) for times in _by_group(runs, groups)) for runs in (plain_ns, profiled_ns))
+    return max(profiled / plain, 1.0) if plain else None
+
+
 def _settled(runs_ns: list[int], groups: list[int | None]) -> float:
     """Time of all counted runs, estimated from the faster half of the runs of each call."""
-    by_group: dict[int, list[int]] = {}
+    return sum(profiles.quiet_mean(times) * len(times) for times in _by_group(runs_ns, groups))
+
+
+def _by_group(runs_ns: list[int], groups: list[int | None]) -> list[list[int]]:
+    """The counted runs, call by call."""
+    found: dict[int, list[int]] = {}
     for group, time in zip(groups, runs_ns, strict=True):
         if group is not None:
-            by_group.setdefault(group, []).append(time)
-    return sum(profiles.quiet_mean(times) * len(times) for times in by_group.values())
+            found.setdefault(group, []).append(time)
+    return list(found.values())
 
 
 def _optimized(sitting: _Sitting) -> onnx.ModelProto | None:
