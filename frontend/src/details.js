@@ -39,7 +39,7 @@ const FACTS = {
   nodes: ["target", "shape", "dtype", "output_bytes", "flops", "reason_code", "reason", "module_type"],
   partitions: ["node_count", "input_count", "output_count", "input_bytes", "output_bytes", "weight_bytes", "flops"],
   models: ["opset", "node_count", "optimized_node_count", "ops", "size_bytes", "initializer_bytes", "cached"],
-  sessions: ["input_signature", "providers", "calls", "p50_ns", "p99_ns", "total_ns", "create_ns", "held_bytes", "threads", "threads_reason"],
+  sessions: ["input_signature", "providers", "calls", "p50_ns", "p90_ns", "p99_ns", "total_ns", "create_ns", "held_bytes", "threads", "threads_reason"],
   kernels: ["op_type", "provider", "mean_ns", "share", "calls", "bytes", "confidence"],
   breaks: ["source", "function", "occurrences", "overhead_ns", "cost_ns"],
   recompiles: ["guard", "values", "of_compile_id"],

@@ -14,7 +14,7 @@ const FIRST = {
   partitions: ["partition_id", "graph_id", "node_count", "input_count", "output_count", "input_bytes", "output_bytes", "weight_bytes", "flops", "model_id"],
   fallbacks: ["target", "reason_code", "reason", "graph_id", "node", "calls", "total_ns", "file", "line", "source", "exception"],
   models: ["model_id", "partition_id", "opset", "node_count", "optimized_node_count", "ops", "size_bytes", "initializer_bytes", "cached"],
-  sessions: ["session_id", "partition_id", "input_signature", "calls", "p50_ns", "p99_ns", "total_ns", "create_ns", "providers", "threads", "cause"],
+  sessions: ["session_id", "partition_id", "input_signature", "calls", "p50_ns", "p90_ns", "p99_ns", "total_ns", "create_ns", "providers", "threads", "cause"],
   runs: ["session_id", "graph_id", "call", "start_ns", "bind_ns", "run_ns", "output_ns", "total_ns"],
   kernels: ["kernel", "op_type", "mean_ns", "share", "calls", "session_id", "provider", "node", "module", "confidence", "file", "line"],
   numerics: ["node", "scope", "max_abs", "max_rel", "ok", "first_divergence", "closer_to_fp64", "nonfinite", "note", "partition_id", "file", "line"],

@@ -283,7 +283,7 @@ def _looked_up(call: CallTrace, start: int, end: int) -> int:
 
 
 def ledger_from_logs(capture: Capture) -> tuple[LedgerPart, ...]:
-    """The ledger from the logs of sessions and nodes: means over all calls, without guards and residual.
+    """The ledger from the logs of sessions and nodes: what a usual call takes, as in `call_times`, without guards and residual.
 
     Args:
         capture: Any capture.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import code_key
@@ -24,9 +25,9 @@ class GraphTime:
     Attributes:
         graph_id: The graph.
         calls: How often it was called; 0 when no call was seen.
-        ort_ns: Time of its sessions, bind to output.
-        eager_ns: Time of the nodes that PyTorch ran.
-        foreign_ns: Time of the whole graph under another backend, estimated from the kept calls when there were many.
+        ort_ns: Time of its sessions, bind to output, as if each call had taken the median of its session.
+        eager_ns: Time of the nodes that PyTorch ran: sums, since only these are recorded.
+        foreign_ns: Time of the whole graph under another backend, as if each call had taken the median of those that are kept.
     """
 
     graph_id: str
@@ -71,9 +72,9 @@ class CallTime:
     Attributes:
         calls: Calls of one compiled function; 0 when no call was seen.
         function: Its name.
-        ort_ns: ONNX Runtime's time per call, all its graphs together.
-        eager_ns: Time per call of the nodes that PyTorch runs.
-        foreign_ns: Time per call in the graphs of another backend.
+        ort_ns: ONNX Runtime's time per call, all its graphs together: medians of its sessions.
+        eager_ns: Time per call of the nodes that PyTorch runs: the mean, since only sums are recorded.
+        foreign_ns: Time per call in the graphs of another backend, a median.
         graph_ids: The graphs that its calls led to.
     """
 
@@ -108,7 +109,7 @@ def graph_times(capture: Capture) -> dict[str, GraphTime]:
     for session in capture.sessions:
         graph_id = graph_of.get(session.partition_id, "")
         calls[graph_id, session.partition_id] += session.calls
-        ort_ns[graph_id] += session.total_ns
+        ort_ns[graph_id] += session.total_ns if session.p50_ns is None else session.p50_ns * session.calls
     eager_ns: dict[str, int] = defaultdict(int)
     for fallback in capture.fallbacks:
         eager_ns[fallback.graph_id] += fallback.total_ns
@@ -142,11 +143,11 @@ def _foreign(runs: tuple[Run, ...]) -> dict[str, tuple[int, int]]:
 
 def _extrapolated(kept: list[Run]) -> tuple[int, int]:
     calls = max(run.call for run in kept) + 1
-    return calls, round(sum(run.total_ns for run in kept) * calls / len(kept))
+    return calls, round(median(run.total_ns for run in kept) * calls)
 
 
 def call_times(capture: Capture) -> tuple[CallTime, ...]:
-    """What one call of each compiled function costs on average.
+    """What a usual call of each compiled function costs: one slow first call does not change it.
 
     A call runs through several graphs, and through inner ones more than once. Of the graphs that calls of one function led to, those
     that were compiled first show how often it was called, versions added up.
@@ -188,13 +189,13 @@ def _call_time(graphs: list[Graph], times: Mapping[str, GraphTime]) -> CallTime 
 
 
 def call_time(capture: Capture) -> CallTime:
-    """What one call of the function that was compiled first costs on average.
+    """What a usual call of the function that was compiled first costs.
 
     Args:
         capture: Any capture.
 
     Returns:
-        The mean per call; all zero when no call was seen.
+        As `call_times`; all zero when no call was seen.
     """
     return next(iter(call_times(capture)), _NO_CALLS)
 

@@ -22,6 +22,7 @@ from ortlens.views.packing import Texts, bounded, packed_table
 from ortlens.views.redaction import redacted_capture
 from ortlens.views.sentences import (
     against_sentence,
+    average_words,
     busy_sentence,
     call_sentence,
     coverage_sentence,
@@ -194,7 +195,11 @@ def overview_facts(overview: Overview, capture: Capture) -> dict[str, Any]:
 def _call(overview: Overview) -> dict[str, Any]:
     call, several = overview.call, len(overview.calls) > 1
     of = f" of {visible(call.function or 'the function compiled first')}" if several else ""
-    return {name: value for name, value in asdict(call).items() if name != "graph_ids"} | {"total_ns": call.total_ns, "of": of}
+    return {name: value for name, value in asdict(call).items() if name != "graph_ids"} | {
+        "total_ns": call.total_ns,
+        "of": of,
+        "average": average_words(call),
+    }
 
 
 def verdict_sentence(overview: Overview, capture: Capture) -> str:

@@ -350,7 +350,21 @@ def _call_sentence(call: CallTime, overview: Overview) -> str:
     )
     split = " + ".join(f"{time_from_ns(ns)} {name}" for name, ns in parts if ns)
     named = f"{visible(call.function or 'unnamed function')}: " if len(overview.calls) > 1 else ""
-    return f"{named}{split or '0 ns'} (mean of {counted(call.calls, 'call')}, Python excluded)"
+    return f"{named}{split or '0 ns'} ({average_words(call)}, Python excluded)"
+
+
+def average_words(call: CallTime) -> str:
+    """Over what a time per call is taken?
+
+    Args:
+        call: The time of a call, by the logs.
+
+    Returns:
+        `median of 20 calls`; of nodes that PyTorch runs only sums are recorded, and then it says so.
+    """
+    if call.calls == 1:
+        return "measured in one call"
+    return f"median of {call.calls:,} calls" + ("; PyTorch operators: mean" if call.eager_ns else "")
 
 
 def price_words(item: Break) -> str:

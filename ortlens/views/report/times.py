@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.answers import graph_label
 from ortlens.views.report.figures import MAX_ROWS, Bar, Bars, Course, Figure, Range, Ranges, bounded
+from ortlens.views.sentences import average_words
 from ortlens.views.wording import PART_WORDS, PHASE_WORDS, clipped, function, visible
 
 if TYPE_CHECKING:
@@ -55,15 +56,15 @@ def ledger_figure(capture: Capture, overview: Overview) -> Figure | None:
         title="Where does the time of a call go?",
         caption=f"Mean of {many}; the parts add up to the whole."
         if measured
-        else f"Mean of {counted(overview.call.calls, 'call')} from the logs; guards and Python between graphs are not in it.",
+        else f"From the logs, {average_words(overview.call)}; guards and Python between graphs are not in it.",
         method=(
             "The compiled function was called again and again, at most for half a second and 100 times, with a clock at the entry of "
             "every graph; sessions and PyTorch's operators keep their own readings of the same clock. Shown are means over the middle "
             "half of the calls by wall time, so that outliers are excluded and the parts still add up to the whole. Calls in "
             f"which Dynamo's look-ups were traced are excluded as well. {_CLOCK}"
             if measured
-            else "No call was measured as a whole. The bars are sums of what sessions and PyTorch's operators recorded for their own "
-            f"calls, the slow first ones included, divided by the number of calls. lens.measure(...) measures the rest. {_CLOCK}"
+            else "No call was measured as a whole. The bars are medians of what sessions recorded for their own calls, and means of "
+            f"PyTorch's operators, of which only sums are recorded. lens.measure(...) measures the rest. {_CLOCK}"
         ),
         drawing=Bars(bars=bars, words={part: word for part, word in words.items() if ledger.ns.get(part)}),
     )

@@ -64,7 +64,7 @@ def operators_figure(capture: Capture) -> Figure | None:
     return Figure(
         name="operators",
         title="Which operators take the most time in ONNX Runtime?",
-        caption=f"{counted(len(kernels), 'kernel')}, one call of each, mean of {_runs(kernels)}, without the profiler's own cost.",
+        caption=f"{counted(len(kernels), 'kernel')}, one call of each, by the faster half of {_runs(kernels)}, without its own cost.",
         method=_PROFILED,
         drawing=Bars(bars=bounded(bars, "{} other types", _time)),
     )
@@ -97,7 +97,7 @@ def lines_figure(capture: Capture) -> Figure | None:
     return Figure(
         name="lines",
         title="Which source lines take the most time?",
-        caption=f"One call of each kernel, mean of {_runs(kernels)}; operators in PyTorch by their own clock{apart}.",
+        caption=f"One call of each kernel, by the faster half of {_runs(kernels)}; operators in PyTorch by their own clock{apart}.",
         method=(
             f"{_PROFILED} Kernels are traced back to lines through the values of the optimised model; a fused kernel counts for the line "
             "that computes its output. Operators in PyTorch are timed by a clock around each: the median of the measured calls where "

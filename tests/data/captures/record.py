@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ortlens import Lens
+from ortlens import Lens, explain
 from ortlens.demo import run_demo
 from ortlens.trace import store
 from ortlens.trace.schema import TABLES
@@ -21,6 +22,7 @@ FOLDER = Path(__file__).parent
 ROOT = str(FOLDER.parents[2])
 NEUTRAL = "/home/ada/ortlens"
 TRAINING_STEPS = 5
+MAX_RUNS = 200
 
 
 def innermost(x: torch.Tensor) -> torch.Tensor:
@@ -55,6 +57,40 @@ def training() -> Lens:
     return lens
 
 
+def split() -> Lens:
+    """Two functions of one lens, of which one is split by an operator; measured, profiled and probed."""
+    torch.manual_seed(0)
+
+    def splits(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(4):
+            x = torch.special.bessel_j0(x.sin() + 1)
+        return x
+
+    def scales(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).relu()
+
+    x = torch.randn(16, 16)
+    with torch.no_grad():
+        lens = explain(splits, name="split")(x)
+        scaled = torch.compile(scales, backend=lens)
+        for _ in range(5):
+            scaled(x)
+        lens.profile(x)
+        lens.probe(x)
+    return lens
+
+
+def dry() -> Lens:
+    """A dry run that ends at a branch on a value."""
+
+    def branches(x: torch.Tensor) -> torch.Tensor:
+        x = torch.special.bessel_j0(x.sin())
+        return x.cos() if x.sum() > 0 else x.tanh()
+
+    with torch.no_grad():
+        return explain(branches, name="dry", dry_run=True)(torch.ones(4))
+
+
 def neutral(value: object) -> object:
     """The same value with the folder of this checkout, and of the installed packages, replaced."""
     if isinstance(value, tuple):
@@ -76,10 +112,16 @@ def neutral_capture(capture: Capture) -> Capture:
     return replace(capture, environment={**capture.environment, "platform": "Linux"}, attachments={}, **tables)
 
 
-def main() -> None:
-    for name, lens in {"demo": run_demo().lens, "training": training(), "deep_break": deep_break()}.items():
-        store.save(neutral_capture(lens.captured()), FOLDER / f"{name}.ortlens")
+MADE = {"demo": lambda: run_demo().lens, "training": training, "deep_break": deep_break, "split": split, "dry": dry}
+
+
+def main(names: list[str]) -> None:
+    for name, lens in MADE.items():
+        if names and name not in names:
+            continue
+        made = neutral_capture(lens().captured())
+        store.save(replace(made, runs=made.runs[-MAX_RUNS:]), FOLDER / f"{name}.ortlens")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

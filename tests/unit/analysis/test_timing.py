@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ortlens.analysis.findings.facts import entries_per_call
+from ortlens.analysis.ledger import ledger_from_logs
 from ortlens.analysis.timing import (
     call_time,
     call_times,
@@ -48,6 +49,16 @@ def test_call_time_divides_by_the_calls_of_the_first_graph() -> None:
     call = call_time(SAMPLES["demo_like"])
     assert (call.calls, call.function, call.ort_ns, call.eager_ns) == (10, "forward", 304_000, 12_000)
     assert call.total_ns == 316_000
+
+
+def test_a_slow_first_call_does_not_change_what_a_call_takes() -> None:
+    usual = replace(two_functions(), sessions=tuple(replace(row, p50_ns=1_000) for row in two_functions().sessions))
+    assert [call.ort_ns for call in call_times(usual)] == [1_000, 2_000]
+    parts = {part.graph_id: part.ns for part in ledger_from_logs(usual) if part.part == "run"}
+    assert parts == {}, "without recorded runs, nobody knows how a session's time divides"
+    foreign = SAMPLES["foreign"]
+    slow_first = replace(foreign, runs=(replace(foreign.runs[0], total_ns=10**9), *foreign.runs[1:]))
+    assert call_time(slow_first).foreign_ns == call_time(foreign).foreign_ns
 
 
 def test_call_time_adds_up_the_versions_of_the_first_graph() -> None:
@@ -115,8 +126,10 @@ def test_each_function_has_its_own_time_per_call() -> None:
 
 def test_the_summary_lists_the_time_of_each_function() -> None:
     text = " ".join(summary(two_functions()).split())
-    assert "Encoder: 9.00 µs ONNX Runtime (mean of 1 call, Python excluded)" in text
-    assert "Decoder: 3.00 µs ONNX Runtime + 500 ns PyTorch operators (mean of 100 calls, Python excluded)" in text
+    assert "Encoder: 9.00 µs ONNX Runtime (measured in one call, Python excluded)" in text
+    assert (
+        "Decoder: 3.00 µs ONNX Runtime + 500 ns PyTorch operators (median of 100 calls; PyTorch operators: mean, Python excluded)" in text
+    )
 
 
 def test_a_backward_graph_belongs_to_the_function_of_its_forward() -> None:

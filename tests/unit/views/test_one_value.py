@@ -20,8 +20,9 @@ from ortlens.views.payload import payload_from_capture
 from ortlens.views.report.figures import Bars
 from ortlens.views.report.tables import report_tables
 from ortlens.views.report.work import current_kernels, operators_figure
-from ortlens.views.sentences import coverage_sentence, gain_words, ledger_sentence, look_sentence, partitions_sentence
+from ortlens.views.sentences import call_sentences, coverage_sentence, gain_words, ledger_sentence, look_sentence, partitions_sentence
 from ortlens.views.text import summary
+from tests.unit.views.test_payload import unpacked
 
 if TYPE_CHECKING:
     from ortlens.trace.records import Capture
@@ -39,9 +40,16 @@ class Seen:
         self.overview: Overview = overview_of(self.capture)
         self.text = " ".join(summary(self.capture, width=2000).split())
         self.page = html.unescape(re.sub(r"<[^>]+>", " ", self.view._repr_html_()))
-        self.facts: dict[str, Any] = payload_from_capture(self.capture)["overview"]
+        self.payload: dict[str, Any] = payload_from_capture(self.capture)
+        self.facts: dict[str, Any] = self.payload["overview"]
         self.tables = {table.source: table for table in (*answer_tables(self.overview), *report_tables(self.capture, self.overview))}
         self.current = {graph.graph_id for graph in current_graphs(self.capture.graphs)}
+
+    def explored(self, table: str, column: str) -> list[Any]:
+        """A column as the explorer has it."""
+        packed = self.payload["tables"][table]
+        columns = packed["columns"]
+        return unpacked(columns[column], packed["rows"], self.payload["texts"], columns)
 
     def cells(self, source: str, column: str) -> list[str]:
         table = self.tables.get(source)
@@ -154,3 +162,53 @@ def test_gains_are_the_same_in_every_view(seen: Seen) -> None:
     assert [None if pd.isna(gain) else int(gain) for gain in seen.view.findings.gain_ns] == [item.gain_ns for item in findings]
     for look, shown in zip(looks_of(seen.overview), seen.facts["looks"], strict=True):
         assert shown["ns_per_call"] == look.ns_per_call
+
+
+def test_twelve_captures_are_compared() -> None:
+    assert len(RECORDED) >= 12, [path.stem for path in RECORDED]
+
+
+def test_the_explorer_has_the_numbers_of_the_frames(seen: Seen) -> None:
+    for table, columns in COMPARED.items():
+        frame = getattr(seen.view, table)
+        for column in columns:
+            shown = [None if pd.isna(value) else value for value in seen.explored(table, column)]
+            assert shown == [None if pd.isna(value) else value for value in frame[column]], (table, column)
+
+
+COMPARED = {
+    "sessions": ("calls", "total_ns", "p50_ns", "p90_ns", "distortion"),
+    "kernels": ("total_ns", "mean_ns", "share"),
+    "ledger": ("ns", "share"),
+    "breaks": ("cost_ns", "overhead_ns", "entering_ns", "occurrences"),
+    "fallbacks": ("total_ns", "call_ns", "calls"),
+    "partitions": ("node_count", "ort_ns", "torch_ns"),
+    "graphs": ("node_count", "partition_count", "coverage", "entries_per_call", "compile_ns"),
+    "findings": ("gain_ns", "measured", "severity", "title"),
+    "numerics": ("max_abs", "ok"),
+}
+
+
+def test_a_call_takes_the_same_in_every_view(seen: Seen) -> None:
+    call, shown = seen.overview.call, seen.facts["call"]
+    assert {name: shown[name] for name in ("calls", "ort_ns", "eager_ns", "foreign_ns", "total_ns")} == {
+        "calls": call.calls,
+        "ort_ns": call.ort_ns,
+        "eager_ns": call.eager_ns,
+        "foreign_ns": call.foreign_ns,
+        "total_ns": call.total_ns,
+    }
+    for sentence in call_sentences(seen.overview)[:2]:
+        assert [number for number in re.findall(r"[\d.,]*\d", sentence) if number not in seen.text] == []
+        assert sentence in " ".join(seen.page.split())
+    medians = [cost.session.p50_ns for cost in seen.overview.sessions]
+    cells = seen.cells("sessions", "median")
+    assert cells == ["" if ns is None else time_from_ns(ns) for ns in medians][: len(cells)]
+
+
+def test_every_gain_says_how_it_is_known(seen: Seen) -> None:
+    for finding, words in zip(seen.overview.findings, seen.facts["gains"], strict=True):
+        assert words.endswith((", measured" if finding.measured else ", estimated") if finding.gain_ns else "")
+    for look in looks_of(seen.overview):
+        if look.ns_per_call:
+            assert ("measured" if look.is_measured else "estimated") in look_sentence(look)

@@ -17,7 +17,7 @@ RECORDED = sorted(path.stem for path in FOLDER.glob("*.ortlens"))
 
 
 def test_the_recorded_captures_are_described() -> None:
-    assert RECORDED == ["deep_break", "demo", "training"]
+    assert RECORDED == ["deep_break", "demo", "dry", "split", "training"]
     description = (FOLDER / "README.md").read_text(encoding="utf-8")
     assert all(f"`{name}.ortlens`" in description for name in RECORDED)
 
@@ -27,7 +27,7 @@ def test_every_view_of_a_recorded_capture_can_be_drawn(name: str) -> None:
     view = load(FOLDER / f"{name}.ortlens")
     assert name in repr(view)
     assert "could not" not in view._repr_html_()
-    assert len(view.summary().split("\n")) < 28
+    assert len(view.summary().split("\n")) < 29
     for table_name in TABLES:
         records = findings_of(view.captured()) if table_name == "findings" else getattr(view.captured(), table_name)
         assert len(getattr(view, table_name)) == len(records)
