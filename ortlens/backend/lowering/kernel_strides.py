@@ -68,7 +68,13 @@ def with_kernel_strides(table: Mapping[Any, Callable[..., Any]], users: Collecti
         The table with these operators added or replaced.
     """
     made = dict(table)
-    for targets, laid in ((_BATCH_NORMS, _batch_norm), (_OF_TWO, _of_two), (_CONTIGUOUS, _of_contiguous), ((_aten.roll.default,), _roll)):
+    for targets, laid in (
+        (_BATCH_NORMS, _batch_norm),
+        ((_aten.native_group_norm.default,), _group_norm),
+        (_OF_TWO, _of_two),
+        (_CONTIGUOUS, _of_contiguous),
+        ((_aten.roll.default,), _roll),
+    ):
         made.update({target: _laid_out(laid, target, table.get(target)) for target in targets if target not in users})
     return made
 
@@ -88,6 +94,18 @@ def _batch_norm(target: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) ->
     if is_contiguous(tensor) or memory_order(tensor) in _CHANNELS_LAST:
         return NotImplemented
     return target(_aten.clone.default(tensor, memory_format=suggested_format(tensor)), *args, **kwargs)
+
+
+def _group_norm(target: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Group normalisation of one channels-last image, through contiguous memory.
+
+    The stride of a dimension of size 1 may differ from the trace's. Then the kernel, if PyTorch is to run it, does not take the memory for
+    channels-last and refuses it.
+    """
+    if memory_order(tensor) not in _CHANNELS_LAST or _torch.size_hint(tensor.shape[0]) != 1 or is_contiguous(tensor):
+        return NotImplemented
+    normal, *rest = target(_contiguous(tensor), *args, **kwargs)
+    return (_aten.clone.default(normal, memory_format=suggested_format(tensor)), *rest)
 
 
 def suggested_format(tensor: torch.Tensor) -> torch.memory_format:

@@ -90,6 +90,26 @@ def test_results_of_the_backend(*, dynamic: bool) -> None:
             assert got.stride() == wanted.stride()
 
 
+@pytest.mark.parametrize("least", [1, 1000])
+def test_one_image_whose_batch_stride_is_not_as_traced(least: int) -> None:
+    """As in the attention of diffusers' U-Nets; PyTorch's own aot_eager raises."""
+    layer, norm = torch.nn.Linear(8, 8), torch.nn.GroupNorm(4, 8)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = layer(x.view(1, 8, 4).transpose(1, 2)).transpose(-1, -2).reshape(1, 8, 2, 2)
+        made: torch.Tensor = norm((y + x) / 1.0)
+        return made
+
+    x = torch.rand(1, 8, 2, 2)
+    with torch.no_grad():
+        got = torch.compile(function, backend="ortlens", options={"min_partition_nodes": least})(x)
+        torch.testing.assert_close(got, function(x))
+        channels_last = norm(x.to(memory_format=torch.channels_last))
+        again = torch.compile(norm, backend="ortlens", options={"min_partition_nodes": least})(x.to(memory_format=torch.channels_last))
+    torch.testing.assert_close(again, channels_last)
+    assert again.is_contiguous(memory_format=torch.channels_last) == channels_last.is_contiguous(memory_format=torch.channels_last)
+
+
 def test_an_operator_with_a_function_of_the_user_stays() -> None:
     targets = with_kernel_strides({}, users={_aten.floor_divide.default})
     assert _aten.floor_divide.default not in targets
