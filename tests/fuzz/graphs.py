@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 _COPY = torch.ops.aten.copy_.default
+_UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +175,9 @@ def _traced(
     made: torch.fx.GraphModule = make_fx(torch.func.functionalize(function, remove="mutations"), dict(table), mode)(*fakes)
     if any(_writes(node) and node.args[0].op != "placeholder" for node in made.graph.nodes):
         plain = make_fx(function, {}, mode)(*fakes)
+        for node in plain.graph.find_nodes(op="call_function", target=_UNSAFE_VIEW):
+            node.target = torch.ops.aten.view.default  # `functionalize` would take it for a view that nobody else does
+        plain.recompile()
         made = make_fx(torch.func.functionalize(plain, remove="mutations"), dict(table), mode)(*fakes)
     if left := [node for node in made.graph.nodes if _writes(node) and node.args[0].op != "placeholder"]:
         raise ValueError(f"{left[0]} writes to something that is no input")
