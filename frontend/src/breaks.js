@@ -94,7 +94,7 @@ function breakCard(store, table, row) {
     codeLine(store, get("file"), get("line"), get("source")),
     advice ? el("p.ol-advice", {}, el("b", {}, "Do: "), visible(advice)) : null,
     inlineFacts([
-      ["cost", price(get) ? `${time(price(get))} per call, measured` : null],
+      ["cost", price(get) ? `${time(price(get))} per call, measured${store.data.overview.busy_sentence ? " on a busy machine" : ""}` : null],
       ["Python", ownCode(get) > price(get) ? `${time(ownCode(get))} per call between the graphs` : null],
       ["function", get("function") ? functionName(get("function")) : null],
       ["boundaries", times],

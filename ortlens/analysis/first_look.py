@@ -47,6 +47,7 @@ class Look:
         count: Nodes, graph boundaries or recompiles behind it.
         ns_per_call: Its time per call; None where it was not measured.
         is_measured: Whether that was measured; else it is an estimate.
+        is_busy: Whether other work ran beside the calls, so that its time is less certain.
         own_code_ns: Besides, what the program itself does there between graphs, which stays when the break goes; 0 elsewhere.
         splitting_ns: Besides, about what entering ONNX Runtime again behind it costs, for an operator that splits a graph; 0 elsewhere.
         advice: What to change, where the capture says it.
@@ -61,6 +62,7 @@ class Look:
     count: int
     ns_per_call: int | None
     is_measured: bool = True
+    is_busy: bool = False
     own_code_ns: int = 0
     splitting_ns: int = 0
     advice: str | None = None
@@ -96,7 +98,7 @@ def looks_of(overview: Overview) -> tuple[Look, ...]:
         urgent = look.subject in ("finding", "slower", "nothing_runs")
         ranked.append(((0, _SUBJECTS.index(look.subject)) if urgent else place, look))
         seen[look.subject] += 1
-    return tuple(look for _, look in sorted(ranked, key=lambda item: item[0])[:_MAX_LOOKS])
+    return tuple(replace(look, is_busy=overview.is_busy) for _, look in sorted(ranked, key=lambda item: item[0])[:_MAX_LOOKS])
 
 
 def _merged(looks: Iterator[Look]) -> list[Look]:

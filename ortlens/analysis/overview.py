@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _DIGITS = 16  # of a time in ns: a damaged capture may hold any number
 
+_BUSY = 1.5  # times the shortest call; on an idle machine half of the calls stay below 1.2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackGroup:
@@ -132,6 +134,11 @@ class Overview:
     compile_ns: int
     phases: tuple[PhaseTime, ...]
     findings: tuple[Finding, ...]
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether other work ran beside the measured calls, so that times are less certain."""
+        return self.spread is not None and self.spread >= _BUSY
 
 
 def _spread(capture: Capture) -> float | None:

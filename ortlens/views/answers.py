@@ -179,7 +179,13 @@ def _findings(overview: Overview, limit: int) -> StaticTable:
         total=len(overview.findings),
         head=("severity", "what", "where", "gain per call", "what to do"),
         rows=tuple(
-            (item.severity, item.title, place(item.file, item.line) if item.file else "", gain_words(item), item.mitigation)
+            (
+                item.severity,
+                item.title,
+                place(item.file, item.line) if item.file else "",
+                gain_words(item, is_busy=overview.is_busy),
+                item.mitigation,
+            )
             for item in overview.findings[:limit]
         ),
     )

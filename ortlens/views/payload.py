@@ -187,7 +187,7 @@ def overview_facts(overview: Overview, capture: Capture) -> dict[str, Any]:
         "fallback_groups": len(overview.fallbacks),
         "sessions": [{"session_id": cost.session.session_id, "share": cost.share} for cost in overview.sessions[:_MAX_GROUPS]],
         "graphs": [_graph(row) for row in overview.graphs],
-        "gains": [gain_words(finding) for finding in overview.findings],
+        "gains": [gain_words(finding, is_busy=overview.is_busy) for finding in overview.findings],
         "reasons": dict(REASON_WORDS),
     }
 

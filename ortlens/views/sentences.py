@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ortlens.analysis.timing import CallTime
     from ortlens.trace.records import Break, Finding
 
-_BUSY = 1.5  # times the shortest call; on an idle machine half of the calls stay below 1.2
 _ALIKE = 1.1  # on an idle machine the medians of two runs of one program differ by less
 _QUOTED = 120  # characters of an exception that are looked for in a reason
 
@@ -261,38 +260,45 @@ def reason_words(group: FallbackGroup) -> str:
     return visible(group.reason) or REASON_WORDS[group.reason_code]
 
 
-def finding_sentence(finding: Finding) -> str:
+def finding_sentence(finding: Finding, *, is_busy: bool) -> str:
     """What was found, and what mending it would save.
 
     Args:
         finding: A finding.
+        is_busy: Whether other work ran beside the calls, as in `Overview.is_busy`.
 
     Returns:
         One sentence without a full stop.
     """
-    return visible(finding.title) + _saving_words(finding.gain_ns, is_measured=finding.measured)
+    return visible(finding.title) + _saving_words(finding.gain_ns, is_measured=finding.measured, is_busy=is_busy)
 
 
-def _saving_words(gain_ns: int | None, *, is_measured: bool) -> str:
+def _saving_words(gain_ns: int | None, *, is_measured: bool, is_busy: bool) -> str:
     if not gain_ns:
         return ""
     gain = time_from_ns(gain_ns)
-    return f"; saves {gain} per call, measured" if is_measured else f"; would save about {gain} per call, estimated"
+    said = f"saves {gain}" if is_measured else f"would save about {gain}"
+    return f"; {said} per call, {_how(is_measured=is_measured, is_busy=is_busy)}"
 
 
-def gain_words(finding: Finding) -> str:
+def gain_words(finding: Finding, *, is_busy: bool) -> str:
     """What mending something would save per call.
 
     Args:
         finding: A finding.
+        is_busy: Whether other work ran beside the calls, as in `Overview.is_busy`.
 
     Returns:
-        `1.20 ms, measured`, or `about 1.20 ms, estimated`; empty when nothing is known to be saved.
+        `1.20 ms, measured`, or `about 1.20 ms, estimated`, with `on a busy machine` where it was; empty when nothing is known to be saved.
     """
     if not finding.gain_ns:
         return ""
-    gain = time_from_ns(finding.gain_ns)
-    return f"{gain}, measured" if finding.measured else f"about {gain}, estimated"
+    about = "" if finding.measured else "about "
+    return f"{about}{time_from_ns(finding.gain_ns)}, {_how(is_measured=finding.measured, is_busy=is_busy)}"
+
+
+def _how(*, is_measured: bool, is_busy: bool) -> str:
+    return ("measured" if is_measured else "estimated") + (" on a busy machine" if is_busy else "")
 
 
 def ledger_sentence(overview: Overview) -> str:
@@ -323,7 +329,7 @@ def busy_sentence(overview: Overview) -> str:
     Returns:
         One sentence without a full stop when the measured calls differ so much that other work must have run beside them; else empty.
     """
-    if overview.spread is None or overview.spread < _BUSY:
+    if overview.spread is None or not overview.is_busy:
         return ""
     return f"the machine was busy: half of the calls took {overview.spread:.1f} times as long as the shortest, or longer"
 
@@ -367,24 +373,25 @@ def average_words(call: CallTime) -> str:
     return f"median of {call.calls:,} calls" + ("; PyTorch operators: mean" if call.eager_ns else "")
 
 
-def price_words(item: Break) -> str:
+def price_words(item: Break, *, is_busy: bool) -> str:
     """What does a graph break cost?
 
     Args:
         item: The break.
+        is_busy: Whether other work ran beside the calls, as in `Overview.is_busy`.
 
     Returns:
         Its overhead per call and, if it is more than that, the time of Python between the graphs; empty where none was measured.
     """
-    return _price_words(price_of(item), own_code_ns(item))
+    return _price_words(price_of(item), own_code_ns(item), is_busy=is_busy)
 
 
-def _price_words(price: int | None, own: int, splitting: int = 0) -> str:
+def _price_words(price: int | None, own: int, splitting: int = 0, *, is_busy: bool) -> str:
     if price is None:
         return ""
     more = f", besides {time_from_ns(own)} of Python between the graphs" if own > price else ""
     entering = f"; about {time_from_ns(splitting)} to enter ONNX Runtime again" if splitting else ""
-    return f"{time_from_ns(price)} per call{more}, measured{entering}"
+    return f"{time_from_ns(price)} per call{more}, {_how(is_measured=True, is_busy=is_busy)}{entering}"
 
 
 def exception_words(group: FallbackGroup) -> str:
@@ -412,10 +419,10 @@ def look_sentence(look: Look) -> str:
         One sentence without a full stop.
     """
     where = place(look.file, look.line, look.module)
-    price = _price_words(look.ns_per_call, look.own_code_ns, look.splitting_ns)
+    price = _price_words(look.ns_per_call, look.own_code_ns, look.splitting_ns, is_busy=look.is_busy)
     cost = f" ({price})" if price else ""
     if look.subject in ("finding", "slower", "rule"):
-        saving = _saving_words(look.ns_per_call, is_measured=look.is_measured)
+        saving = _saving_words(look.ns_per_call, is_measured=look.is_measured, is_busy=look.is_busy)
         return (f"{where}: " if look.file else "") + visible(look.what) + saving + (f"; {_advice(look)}" if look.advice else "")
     if look.subject == "break":
         return f"{where}: {_advice(look) or 'remove the graph break, or rewrite the line as the reason suggests'}{cost}"

@@ -158,14 +158,14 @@ def _breaks(overview: Overview, room: int) -> Iterator[str]:
     times = "" if overview.break_occurrences == len(breaks) else f", {counted(overview.break_occurrences, 'time')} in all"
     yield from _prose(f"{counted(len(breaks), 'place')} where PyTorch had to stop tracing and start a new graph{times}", room)
     for item in breaks[:_MAX_BREAKS]:
-        yield from _break_lines(item, room)
+        yield from _break_lines(item, room, is_busy=overview.is_busy)
     if len(breaks) > _MAX_BREAKS:
         yield f"and {counted(len(breaks) - _MAX_BREAKS, 'more place')}: see table breaks"
 
 
-def _break_lines(item: Break, room: int) -> Iterator[str]:
+def _break_lines(item: Break, room: int, *, is_busy: bool) -> Iterator[str]:
     yield clipped(f"{place(item.file, item.line)}  {visible(item.source or '')}".rstrip(), room)
-    price = price_words(item)
+    price = price_words(item, is_busy=is_busy)
     yield from _prose((f"{price}: " if price else "") + item.reason, room, indent="  ", lines=3 if own_code_ns(item) else 2)
     if item.advice:
         yield from _prose(f"To do: {item.advice}", room, indent="  ", lines=3)
@@ -209,7 +209,7 @@ def _times(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
 def _findings(overview: Overview, room: int) -> Iterator[str]:
     telling = [finding for finding in overview.findings if finding.gain_ns != 0]  # 0: measured, and nothing to be gained
     for finding in telling[:_MAX_FINDINGS]:
-        yield from _prose(finding_sentence(finding), room, hang="  ")
+        yield from _prose(finding_sentence(finding, is_busy=overview.is_busy), room, hang="  ")
     if len(overview.findings) > len(telling[:_MAX_FINDINGS]):
         yield f"and {len(overview.findings) - len(telling[:_MAX_FINDINGS]):,} more: see table findings"
 

@@ -135,7 +135,11 @@ _UNITS = (
         "Integer nanoseconds from time.perf_counter_ns, shown to three digits. Estimates are marked `about` or `estimated`.",
     ),
     ("Coverage", "The share of compute nodes that ONNX Runtime runs. Placeholders, outputs and tuple items are not counted."),
-    ("Gains", "`measured`: the change was made and timed against the current setup. `about`: estimated from what was recorded."),
+    (
+        "Gains",
+        "`measured`: the change was made and timed against the current setup. `about`: estimated from what was recorded. "
+        "Where half of the calls took 1.5 times as long as the shortest, or longer, it says that the machine was busy.",
+    ),
 )
 
 

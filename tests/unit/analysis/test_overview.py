@@ -8,7 +8,8 @@ from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.guards import advice_for_recompile
 from ortlens.analysis.overview import fallback_groups, graph_rows, overview_of
 from ortlens.trace.records import Break, Capture, Fallback, Finding, Graph, LedgerPart, LedgerPartName, Node, Partition, Recompile, Session
-from ortlens.views.sentences import look_sentence
+from ortlens.views.payload import payload_from_capture
+from ortlens.views.sentences import gain_words, look_sentence, price_words
 from tests.unit.analysis.hand_made import fallback, graph, partition, runs, session
 from tests.unit.views.sample_captures import FILE, SAMPLES
 
@@ -240,3 +241,15 @@ def test_a_gain_says_whether_it_was_measured(measured: bool, said: str) -> None:
     finding = Finding(rule="tiny_graph", severity="warning", title="slow", gain_ns=2_000_000, measured=measured, mitigation="Stop.")
     (look,) = looks_of(overview_of(Capture(findings=(finding,))))
     assert look_sentence(look) == f"slow; {said}; stop"
+
+
+@pytest.mark.parametrize(("spread", "said"), [("1.49", "measured"), ("1.5", "measured on a busy machine")])
+def test_a_busy_machine_lowers_the_confidence_of_every_time(spread: str, said: str) -> None:
+    finding = Finding(rule="tiny_graph", severity="warning", title="slow", gain_ns=2_000, measured=True, mitigation="Stop.")
+    broken = Break(break_id="b0", reason="r", cost_ns=900, overhead_ns=900)
+    capture = Capture(findings=(finding,), breaks=(broken,), environment={"ledger_spread": spread})
+    overview = overview_of(capture)
+    assert gain_words(overview.findings[0], is_busy=overview.is_busy) == f"2.00 µs, {said}"
+    assert price_words(broken, is_busy=overview.is_busy) == f"900 ns per call, {said}"
+    assert [f"per call, {said}" in look_sentence(look) for look in looks_of(overview)] == [True, True]
+    assert payload_from_capture(capture)["overview"]["gains"] == [f"2.00 µs, {said}"]

@@ -156,7 +156,7 @@ def test_kernels_add_up_to_the_operators_of_the_figure(seen: Seen) -> None:
 
 def test_gains_are_the_same_in_every_view(seen: Seen) -> None:
     findings = seen.overview.findings
-    words = [gain_words(finding) for finding in findings]
+    words = [gain_words(finding, is_busy=seen.overview.is_busy) for finding in findings]
     assert seen.facts["gains"] == words
     assert seen.cells("findings", "gain per call") == words[: len(seen.cells("findings", "gain per call"))]
     assert [None if pd.isna(gain) else int(gain) for gain in seen.view.findings.gain_ns] == [item.gain_ns for item in findings]
@@ -208,7 +208,8 @@ def test_a_call_takes_the_same_in_every_view(seen: Seen) -> None:
 
 def test_every_gain_says_how_it_is_known(seen: Seen) -> None:
     for finding, words in zip(seen.overview.findings, seen.facts["gains"], strict=True):
-        assert words.endswith((", measured" if finding.measured else ", estimated") if finding.gain_ns else "")
+        busy = " on a busy machine" if seen.overview.is_busy else ""
+        assert words.endswith(f", {'measured' if finding.measured else 'estimated'}{busy}" if finding.gain_ns else "")
     for look in looks_of(seen.overview):
         if look.ns_per_call:
             assert ("measured" if look.is_measured else "estimated") in look_sentence(look)
