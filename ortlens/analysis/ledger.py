@@ -309,16 +309,19 @@ def ledger_from_logs(capture: Capture) -> tuple[LedgerPart, ...]:
 
 
 def _splits(capture: Capture) -> dict[str, tuple[float, float, float]]:
-    """How the time of each graph's sessions divides into bind, run and output, over the calls that are kept one by one."""
-    sums: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    """How the time of each graph's sessions divides into bind, run and output: medians over the calls that are kept one by one."""
+    kept: defaultdict[tuple[str, str], list[tuple[int, int, int]]] = defaultdict(list)
     for run in capture.runs:
         if run.session_id is not None and run.graph_id is not None:
-            for place, ns in enumerate((run.bind_ns, run.run_ns, run.output_ns)):
-                sums[run.graph_id][place] += ns
+            kept[run.graph_id, run.session_id].append((run.bind_ns, run.run_ns, run.output_ns))
+    sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    for (graph_id, _), rows in kept.items():
+        for place, ns in enumerate(zip(*rows, strict=True)):
+            sums[graph_id][place] += median(ns) * len(rows)
     return {graph_id: _shares(parts) for graph_id, parts in sums.items() if any(parts)}
 
 
-def _shares(parts: list[int]) -> tuple[float, float, float]:
+def _shares(parts: list[float]) -> tuple[float, float, float]:
     bind, run, output = parts
     whole = bind + run + output
     return bind / whole, run / whole, output / whole

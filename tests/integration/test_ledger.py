@@ -252,7 +252,7 @@ def test_a_plain_lens_tells_what_the_logs_hold() -> None:
     assert set(lens.ledger.part) == {"bind", "run", "output"}
     assert lens.ledger.share.sum() == pytest.approx(1)
     assert not totals(lens).is_measured
-    assert lens.ledger.ns.sum() == pytest.approx(lens.sessions.total_ns.sum() / 5, abs=5)
+    assert lens.ledger.ns.sum() == pytest.approx(lens.sessions.p50_ns.sum(), abs=5), "a usual call, not the mean with the slow first one"
 
 
 @pytest.mark.parametrize("backend", [pytest.param("inductor", marks=pytest.mark.inductor), "eager", "aot_eager"])

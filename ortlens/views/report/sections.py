@@ -137,8 +137,10 @@ _UNITS = (
     ("Coverage", "The share of compute nodes that ONNX Runtime runs. Placeholders, outputs and tuple items are not counted."),
     (
         "Gains",
-        "`measured`: the change was made and timed against the current setup. `about`: estimated from what was recorded. "
-        "Where half of the calls took 1.5 times as long as the shortest, or longer, it says that the machine was busy.",
+        (
+            "`measured`: the change was made and timed against the current setup. `about`: estimated from what was recorded. Where half of "
+            "the measured calls took 1.5 times as long as the shortest, or longer, it says that the machine was busy."
+        ),
     ),
 )
 
