@@ -24,7 +24,7 @@ _SMOOTH = (
 _POSITIVE = ("log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "lgamma", "digamma", "acosh", "special.entr", "logit")
 _WITHIN_ONE = ("asin", "acos", "atanh", "erfinv")
 _KINKED = (
-    "hardsigmoid", "hardtanh", "relu6", "leaky_relu", "softshrink", "hardshrink", "hardswish", "elu", "softplus", "rrelu",
+    "hardsigmoid", "hardtanh", "relu6", "leaky_relu", "softshrink", "hardshrink", "hardswish", "elu", "softplus",
 )  # fmt: skip
 _PAIRS = (
     "add", "sub", "mul", "maximum", "minimum", "fmax", "fmin", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or",

@@ -151,4 +151,16 @@ FINDS: dict[str, Program] = {
     "sums of float16 at indices": Program(
         seed=2214, inputs=(("a", "values(40, 2 * n, 2, dtype=torch.float16)"),), returns=("a.index_add(-1, torch.tensor([0, 1]), a)",)
     ),
+    # torch's decomposition promotes as if a tensor without dimensions were a row.
+    "a number among the blocks of a matrix": Program(
+        seed=7017,
+        inputs=(("a", "values(10, dtype=torch.float64)"), ("b", "values(49, n)"), ("c", "values(3, 2, dtype=torch.int64)")),
+        returns=(
+            "torch.block_diag(b, a)",
+            "torch.block_diag(a)",
+            "torch.block_diag(c, a, b)",
+            "torch.block_diag(c, a)",
+            "torch.block_diag(c)",
+        ),
+    ),
 }

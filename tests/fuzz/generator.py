@@ -28,9 +28,9 @@ _DISCRETE_IN_GRAPHS = (
     "bucketize", "mode(", ", 0, ",
 )  # fmt: skip
 _NOT_IN_GRAPHS = re.compile(
-    r"\.(?:t_|unsqueeze_|squeeze_|transpose_|swapaxes_|square_|fill_diagonal_)\(|_foreach|view\(torch|\[(?:\(.*\)|[a-z][\w.]*)\] = "
+    r"\.(?:t_|unsqueeze_|squeeze_|transpose_|swapaxes_|square_|fill_diagonal_)\(|_foreach|out=|view\(torch|\[(?:\(.*\)|[a-z][\w.]*)\] = "
 )
-"""What `torch.func.functionalize` cannot trace: changes of an argument's shape, operators without a functional form, masks as indices."""
+"""What `torch.func.functionalize` cannot trace: changes of an argument's shape, operators without a functional form, masks."""
 
 
 @dataclass

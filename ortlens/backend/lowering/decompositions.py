@@ -33,6 +33,7 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.split.Tensor: _split,
         _aten.copy.default: _copy,
         _aten.div.Tensor: _div,
+        _aten.block_diag.default: _block_diag,
         _aten.bucketize.Tensor: _bucketize,
         _aten.glu.default: _glu,
         _aten.index_fill.int_Scalar: functools.partial(_index_fill, _aten.index_fill.int_Scalar),
@@ -130,6 +131,17 @@ def _div(tensor: torch.Tensor, other: Any) -> torch.Tensor:
         tensor = torch.scalar_tensor(tensor, dtype=wide)
     quotient: torch.Tensor = _aten.div.Tensor(tensor.to(wide), other.to(wide) if isinstance(other, torch.Tensor) else other)
     return quotient
+
+
+def _block_diag(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The decomposition of torch on tensors of the kernel's dtype: it makes no difference between a number and a row of one."""
+    kinds = ([tensor.dtype for tensor in tensors if tensor.dim()], [tensor.dtype for tensor in tensors if not tensor.dim()])
+    whole, single = (functools.reduce(torch.promote_types, kind) if kind else None for kind in kinds)
+    dtype = whole or single
+    if whole is not None and single is not None:
+        dtype = torch.result_type(torch.empty((1,), dtype=whole), torch.empty((), dtype=single))
+    made: torch.Tensor = _torch.decomposition_of(_aten.block_diag.default)([tensor.to(dtype) for tensor in tensors])
+    return made
 
 
 def _bucketize(tensor: torch.Tensor, boundaries: torch.Tensor, *, out_int32: bool = False, right: bool = False) -> torch.Tensor:
