@@ -116,6 +116,34 @@ def test_code_outside_the_graphs_is_on_every_screen(name: str) -> None:
     assert 'class="ol-bar"' not in said["html"], "a full bar would say everything"
 
 
+_MOVES_NOTHING = frozenset(
+    f"aten::{name}"
+    for name in ("empty", "empty_strided", "as_strided", "view", "reshape", "_reshape_alias", "t", "transpose", "detach", "alias", "set_")
+)
+_LAYERS = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4), torch.nn.LayerNorm(4)).eval()
+INSIDE: dict[str, Callable[..., Any]] = {
+    "layers": _LAYERS,
+    "a sort": lambda x: _affine(x.sort(dim=1)[0]),
+    "NumPy's functions": lambda x: _affine(torch.from_numpy(x.numpy() * 2)),
+    "a checkpoint": lambda x: torch.utils.checkpoint.checkpoint(_affine, x, use_reentrant=False),
+}
+
+
+@pytest.mark.parametrize("name", [*OUTSIDE, *INSIDE])
+@torch.no_grad()
+def test_what_is_said_to_run_whole_runs_no_operator_of_pytorch(name: str) -> None:
+    """Held against PyTorch's own profiler, which sees each operator that PyTorch runs."""
+    lens, x = ortlens.Lens(), torch.rand(2, 4)
+    fast = torch.compile((OUTSIDE | INSIDE)[name], backend=lens)
+    for _ in range(3):
+        fast(x)
+    with torch.autograd.profiler.profile() as profiled:
+        fast(x)
+    ran = {event.name for event in profiled.function_events or () if event.name.startswith("aten::")} - _MOVES_NOTHING
+    assert (overview_of(lens.captured()).coverage.verdict == "whole") is (name in INSIDE)
+    assert not (ran and name in INSIDE), ran
+
+
 @torch.no_grad()
 def test_the_recompile_limit_leaves_code_outside() -> None:
     def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:

@@ -213,6 +213,38 @@ def returning(size: int, touched: int, *, phase: Phase = "inference") -> Capture
     return clean(graphs=(graph(phase=phase),), nodes=(made,))
 
 
+def beside_little(total_ns: int, calls: int = 100) -> Capture:
+    """An operator in PyTorch beside 50 µs per call in ONNX Runtime."""
+    sessions = (session(spinning=False, calls=calls, total_ns=50_000 * calls),)
+    return clean(graphs=(graph(fallback_count=1),), fallbacks=(fallback(calls=calls, total_ns=total_ns),), sessions=sessions, runs=())
+
+
+def little(bind_ns: int) -> Capture:
+    """Two partitions of 100 µs each, so much of it for binding."""
+    return clean(
+        graphs=(graph(partition_count=2),),
+        partitions=(partition(0), partition(1)),
+        sessions=tuple(session(n, total_ns=10 * MILLI, spinning=False) for n in range(2)),
+        runs=(*runs(0, bind=bind_ns, run=100, output=0), *runs(1, bind=bind_ns, run=100, output=0)),
+    )
+
+
+def large(output_bytes: int, touched: int) -> Capture:
+    """A value that goes from one partition to another, in a graph whose nodes touch so many bytes."""
+    nodes = (node("a", output_bytes=output_bytes, bytes=touched), node("b", inputs=("a",), partition_id="p1", bytes=0))
+    return replace(handed(1), nodes=nodes)
+
+
+def called(calls: int) -> Capture:
+    return replace(tiny(50_000, 50_000), sessions=(session(calls=calls),))
+
+
+def returned(output_ns: int, calls: int = 100) -> Capture:
+    """Outputs of symbolic size, returned within 25 µs."""
+    timed = runs(bind=0, run=20_000, output=output_ns)
+    return clean(graphs=(graph(dynamic_shapes=True),), sessions=(session(calls=calls),), runs=timed)
+
+
 CASES = (
     Case(
         rule="copying_kernels",
@@ -281,6 +313,41 @@ CASES = (
     Case(rule="hot_fallback", fires=staying(4, 0), silent=staying(3, 0), says=("aten.median.dim", "4 nodes")),
     Case(rule="boundary_copies", fires=handed(100 * MICRO), silent=handed(99 * MICRO), says=("g0", "200 µs"), gain_ns=100 * MICRO),
     Case(rule="boundary_copies", fires=handed(1, 8 << 20), silent=handed(1, (8 << 20) - 1), says=("8.00 MiB",), severity="info"),
+    Case(rule="hot_fallback", fires=staying(1, 11_111_200), silent=staying(1, 11_111_000), says=("111 µs, 10%",)),
+    Case(rule="hot_fallback", fires=beside_little(2_000_000), silent=beside_little(1_999_900), says=("20.0 µs",)),
+    Case(rule="hot_fallback", fires=beside_little(60_000, calls=3), silent=beside_little(40_000, calls=2), says=("20.0 µs",)),
+    Case(rule="boundary_copies", fires=little(25_000), silent=little(24_999), says=("50.0 µs",), gain_ns=25_000),
+    Case(
+        rule="boundary_copies", fires=large(8 << 20, 32 << 20), silent=large(8 << 20, (32 << 20) + 1), says=("8.00 MiB",), severity="info"
+    ),
+    Case(rule="boundary_copies", fires=large(8 << 20, 1), silent=large((8 << 20) - 1, 1), says=("8.00 MiB",), severity="info"),
+    Case(
+        rule="state_copies", fires=written(1 << 20, 10 << 20), silent=written(1 << 20, (10 << 20) + 1), says=("1.00 MiB",), severity="info"
+    ),
+    Case(rule="tiny_graph", fires=called(10), silent=called(9), says=("g0",), severity="info"),
+    Case(rule="output_allocations", fires=returned(5_000), silent=returned(4_999), says=("5.00 µs",), severity="info"),
+    Case(rule="output_allocations", fires=returned(5_000, calls=3), silent=returned(5_000, calls=2), says=("5.00 µs",), severity="info"),
+    Case(
+        rule="cold_start",
+        fires=cold(SECOND, dynamo_ns=3 * SECOND),
+        silent=cold(SECOND, dynamo_ns=3 * SECOND + 1),
+        says=("1.00 s",),
+        severity="info",
+    ),
+    Case(
+        rule="kernels_on_cpu",
+        fires=kernels(kernel("TopK", 0.05), kernel("Gemm", 0.95, "CUDAExecutionProvider")),
+        silent=kernels(kernel("TopK", 0.0499), kernel("Gemm", 0.9501, "CUDAExecutionProvider")),
+        says=("5%",),
+    ),
+    Case(rule="provider_copies", fires=kernels(kernel("MemcpyToHost", 0.0199)), silent=kernels(), says=("2.0%",), severity="info"),
+    Case(
+        rule="slow_kernel",
+        fires=roofline(kernel("MatMul", 0.05, mean_ns=50_000, nodes=("mm",), node="mm"), peak_flops_float32_threads_2="1e18"),
+        silent=roofline(kernel("MatMul", 0.05, mean_ns=49_999, nodes=("mm",), node="mm"), peak_flops_float32_threads_2="1e18"),
+        says=("50.0 µs",),
+        gain_ns=49_996,
+    ),
     Case(rule="random_splits", fires=drawing(1, "inference"), silent=drawing(0, "inference"), says=("1 operator", "native_dropout")),
     Case(rule="random_splits", fires=drawing(3, "forward"), silent=drawing(2, "forward"), says=("3 operators",), severity="info"),
     Case(rule="session_churn", fires=sized(4), silent=sized(3), says=("p0", "4 sessions")),
