@@ -17,7 +17,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_ARGS)
 SAY := @printf '\n==> %s\n'
 
-.PHONY: help venv demo frontend notebooks browser test test-slow lint format-check ruff types contracts dead-code deps docs tests slow-tests coverage bench zoo conformance opinfo faults fuzz-programs soak clean
+.PHONY: help venv demo frontend notebooks browser test test-slow lint format-check ruff types contracts dead-code deps docs tests slow-tests coverage bench zoo conformance opinfo faults integrations fuzz-programs soak clean
 
 help: ## Show this list
 	@printf 'ortlens: PyTorch through ONNX Runtime, recorded and shown\n\n'
@@ -94,6 +94,10 @@ opinfo: $(VENV)/.dev ## Send PyTorch's operator database through the backend and
 faults: $(VENV)/.dev ## Look for the known faults of ONNX Runtime in every supported version of it: a minute, and a download of 300 MB
 	$(SAY) 'Looking for faults; the versions are installed in $(BUILD)/faults'
 	@$(BIN)/python -m tests.faults --versions
+
+integrations: $(VENV)/.dev ## Run the programs of docs/integrations.md with the libraries that they need: five minutes, and a download
+	$(SAY) 'Running the integrations; the libraries are installed in $(BUILD)/integrations'
+	@$(BIN)/python -m tests.integrations
 
 fuzz-programs: $(VENV)/.dev ## Judge random programs against PyTorch: views, writes, odd memory, training. Resumable; FUZZ_ARGS says how many, --graphs skips Dynamo
 	$(SAY) 'Judging random programs; the verdicts are kept in $(BUILD)/fuzz'

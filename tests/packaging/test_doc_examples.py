@@ -89,6 +89,20 @@ def test_the_examples_of_a_page_run(page: Path, run_python: Callable[..., str]) 
     run_python(SESSION, json.dumps([page.name, runnable]))
 
 
+def test_the_programs_that_need_other_libraries_are_found() -> None:
+    from tests import integrations  # which reads blocks as this file does
+
+    assert set(integrations.blocks()) >= {
+        "accelerate",
+        "peft",
+        "sentence-transformers",
+        "lightning",
+        "diffusers",
+        "timm",
+        "torch_geometric",
+    }
+
+
 def test_a_block_that_is_not_run_says_why() -> None:
     wrong = []
     for page in PAGES:

@@ -1,0 +1,79 @@
+"""Runs the blocks of docs/integrations.md that need other libraries, each in a fresh process: `python -m tests.integrations [NAME...]`.
+
+The libraries are installed in build/integrations, on top of the environment that runs this.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import venv
+from pathlib import Path
+
+from tests.packaging.test_doc_examples import Block, python_blocks
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "integrations.md"
+FOLDER = ROOT / "build" / "integrations"
+_NEEDS = re.compile(r"needs (\S+); make integrations runs it")
+_WITH_TORCHVISION = ("timm", "torchvision")
+"""The wheels of torchvision are made for builds of torch with CUDA, which they would bring along. timm imports it for its images only."""
+_TORCHVISION = """
+import torch
+held = torch.library.Library("torchvision", "DEF")
+for name in ("nms", "qnms"):
+    held.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+"""
+
+
+def blocks() -> dict[str, list[Block]]:
+    """The blocks of the page that need a library, by its name."""
+    found: dict[str, list[Block]] = {}
+    for block in python_blocks(PAGE.read_text(encoding="utf-8")):
+        if block.reason and (needs := _NEEDS.search(block.reason)):
+            found.setdefault(needs[1], []).append(block)
+    return found
+
+
+def _install(names: list[str]) -> Path:
+    """An environment with the libraries, which sees what this one has; its interpreter."""
+    python = FOLDER / "bin" / "python"
+    if not python.is_file():
+        venv.create(FOLDER, with_pip=True)
+    here = Path(sysconfig.get_path("purelib"))
+    inside = FOLDER / here.relative_to(sys.prefix)
+    (inside / "development.pth").write_text(f"{here}\n{ROOT}\n", encoding="utf-8")
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    subprocess.run([*pip, "-c", str(ROOT / "constraints.txt"), *(name for name in names if name not in _WITH_TORCHVISION)], check=True)
+    if _WITH_TORCHVISION[0] in names:
+        subprocess.run([*pip, "--no-deps", "--upgrade", "--target", str(FOLDER / "images"), *_WITH_TORCHVISION], check=True)
+    return python
+
+
+def _run(python: Path, name: str, block: Block) -> bool:
+    is_timm = name in _WITH_TORCHVISION
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(FOLDER / "images") if is_timm else ""}
+    program = "\n" * block.line + block.body
+    with tempfile.TemporaryDirectory() as folder:
+        command = [str(python), "-c", (_TORCHVISION if is_timm else "") + f"exec(compile({program!r}, {PAGE.name!r}, 'exec'))"]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    sys.stdout.write(f"{name}, line {block.line}: {'ok' if done.returncode == 0 else 'FAILED'}\n")
+    if done.returncode:
+        sys.stdout.write(f"{done.stdout}\n{done.stderr}\n")
+    return done.returncode == 0
+
+
+def main() -> int:
+    """Run those that are named, or all; 1 if one fails."""
+    found = {name: made for name, made in blocks().items() if not sys.argv[1:] or name in sys.argv[1:]}
+    python = _install(list(found))
+    results = [_run(python, name, block) for name, made in found.items() for block in made]
+    return 0 if results and all(results) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
