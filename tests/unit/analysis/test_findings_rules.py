@@ -420,6 +420,12 @@ CASES = (
         severity="info",
     ),
     Case(rule="float64_nodes", fires=wide(10), silent=wide(9), says=("g0", "10%", "1 node")),
+    Case(
+        rule="float64_nodes",
+        fires=wide(10),
+        silent=clean(nodes=(node("a", flops=90_001), node("b", dtype="float64", flops=9_999))),
+        says=("10%",),
+    ),
     Case(rule="float64_nodes", fires=wide(10), silent=wide(100, dtype="float32"), says=("float64",)),
 )
 

@@ -44,6 +44,7 @@ def test_what_is_slower_is_named_with_its_cause_its_line_and_its_cost() -> None:
         (slower(950_000, ort_ns=2 * MILLI, whole=11 * MILLI), []),
         (slower(50 * MICRO, ort_ns=100 * MICRO), []),
         (slower(50 * MICRO, ort_ns=100 * MICRO, whole=500 * MICRO), ["warning"]),
+        (slower(50 * MICRO, ort_ns=100 * MICRO, whole=500 * MICRO + 1), []),
         (slower(50 * MICRO + 1, ort_ns=100 * MICRO, whole=100 * MICRO), ["info"]),
         (slower(10 * MICRO, ort_ns=20 * MICRO, whole=50 * MICRO), ["info"]),
         (slower(10 * MICRO + 1, ort_ns=20 * MICRO, whole=50 * MICRO), []),
@@ -70,6 +71,13 @@ def test_a_graph_is_named_where_its_partitions_do_not_explain_it() -> None:
     assert "torch.compiler.disable" in finding.mitigation
     known = replace(slower(900 * MICRO, graphs=(timed,), nodes=(write,)))
     assert found(known, "state_copies") == []  # its cost is known already
+
+
+@pytest.mark.parametrize(("torch_ns", "subject"), [(250 * MICRO, "p0"), (250 * MICRO + 1, "g0")])
+def test_a_partition_is_named_where_it_explains_three_quarters_of_its_graph(torch_ns: int, subject: str) -> None:
+    timed = graph(ort_ns=2 * MILLI, torch_ns=MILLI, is_slower=True, entries_per_call=1.0)
+    (finding,) = found(slower(torch_ns, graphs=(timed,)), "slower_than_torch")
+    assert finding.subject == subject
 
 
 def test_operators_of_a_partition_are_not_blamed_for_those_that_stay_in_pytorch() -> None:
