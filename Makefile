@@ -17,7 +17,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_ARGS)
 SAY := @printf '\n==> %s\n'
 
-.PHONY: help venv demo frontend notebooks browser test test-slow lint format-check ruff types contracts dead-code deps docs tests slow-tests coverage bench zoo conformance opinfo faults integrations fuzz-programs soak clean
+.PHONY: help venv demo frontend notebooks browser test test-slow lint format-check ruff types contracts dead-code deps docs tests slow-tests coverage bench workloads zoo conformance opinfo faults integrations fuzz-programs soak clean
 
 help: ## Show this list
 	@printf 'ortlens: PyTorch through ONNX Runtime, recorded and shown\n\n'
@@ -74,6 +74,10 @@ bench: $(VENV)/.dev ## Measure the figures that the README quotes: half an hour.
 	@for script in benchmarks/bench_*.py; do \
 		printf '\n-- %s\n' "$$script"; \
 		$(BIN)/python "$$script" --json "$(BUILD)/bench/$$(basename "$$script" .py).json" $(BENCH_ARGS); done
+
+workloads: $(VENV)/.dev ## Measure everyday programs and write docs/workloads.md: ten minutes
+	$(SAY) 'Running the workloads'
+	@$(BIN)/python benchmarks/bench_workloads.py --page docs/workloads.md
 
 zoo: $(VENV)/.dev ## Run every architecture of the model zoo and write docs/zoo.md: a quarter of an hour
 	$(SAY) 'Running the model zoo'

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.findings.registry import RULE_NAMES
-from ortlens.analysis.findings.slower import slower_than_torch
+from ortlens.analysis.findings.slower import slower_call, slower_than_torch
 from ortlens.analysis.guards import guard_place, is_expected
 from ortlens.analysis.timing import own_code_ns, price_of
 
@@ -21,6 +21,7 @@ Subject: TypeAlias = Literal["finding", "slower", "nothing_runs", "break", "fall
 
 _SUBJECTS: tuple[Subject, ...] = ("finding", "slower", "nothing_runs", "break", "fallback", "recompile", "rule")
 _MAX_LOOKS = 3
+_MUCH = 0.1  # share of a call from which the program's own code between graphs is worth a look
 _SENTENCES = re.compile(r"(?<=\.)\s+")
 _NUMBER = re.compile(r"\d+")
 _SHOWN_OTHERWISE = ("hot_break", "hot_fallback", "recompile_storm")
@@ -124,6 +125,7 @@ def _findings(overview: Overview, fallen: Collection[tuple[str | None, int | Non
     for finding in overview.findings:
         is_known = finding.rule in _CONSEQUENCES and (finding.file, finding.line) in fallen
         is_known |= (finding.rule == _BETWEEN and bool(fallen)) or (finding.rule == _WHOLE_CALL and is_located)
+        is_known |= finding.rule == slower_call.name and overview.coverage.verdict == "none"  # `nothing_runs` says it
         if finding.severity != "info" and finding.rule not in _SHOWN_OTHERWISE and not is_known:
             yield Look(
                 subject=_subject(finding),
@@ -142,7 +144,7 @@ def _first_sentence(text: str) -> str | None:
 
 
 def _subject(finding: Finding) -> Subject:
-    if finding.rule == slower_than_torch.name:
+    if finding.rule in (slower_than_torch.name, slower_call.name):
         return "slower"
     return "rule" if finding.rule in RULE_NAMES or finding.measured else "finding"
 
@@ -163,8 +165,9 @@ def _nothing_runs(overview: Overview) -> Iterator[Look]:
 
 
 def _breaks(overview: Overview) -> Iterator[Look]:
+    whole = overview.ledger.total_ns if overview.ledger is not None else 0
     for item in overview.breaks:
-        if price_of(item) == 0:  # measured, and nothing to be saved
+        if price_of(item) == 0 and own_code_ns(item) < _MUCH * whole:  # measured, and nothing to be saved
             continue
         yield Look(
             subject="break",

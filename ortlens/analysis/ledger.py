@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 PARTS: tuple[LedgerPartName, ...] = ("guards", "bind", "run", "output", "eager", "residual")
 """The parts in the order in which a call goes through them."""
 
+_DIGITS = 16  # of a time in ns: a damaged capture may hold any number
+
 _Book: TypeAlias = "defaultdict[tuple[str, LedgerPartName], float]"
 
 
@@ -347,3 +349,16 @@ def totals_of(parts: Iterable[LedgerPart]) -> LedgerTotals | None:
     share = {part: value / total for part, value in ns.items()}
     graph_ids = tuple(dict.fromkeys(row.graph_id for row in rows))
     return LedgerTotals(ns=ns, share=share, total_ns=total, is_measured="residual" in ns, graph_ids=graph_ids)
+
+
+def uncompiled_ns(capture: Capture) -> int | None:
+    """What a call takes without torch.compile.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        Median time of calls made in turns with those of the ledger; None where not measured.
+    """
+    text = capture.environment.get("uncompiled_ns", "")
+    return int(text) if text.isascii() and text.isdecimal() and 0 < len(text) < _DIGITS and int(text) else None

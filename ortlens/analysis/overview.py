@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ortlens.analysis.coverage import Coverage, code_key, coverage_of, current_graphs, is_dry_run, ort_node_count, partitioned_nodes
 from ortlens.analysis.findings.facts import splitting_costs
 from ortlens.analysis.findings.registry import findings_of
-from ortlens.analysis.ledger import LedgerTotals, totals_of
+from ortlens.analysis.ledger import LedgerTotals, totals_of, uncompiled_ns
 from ortlens.analysis.timing import (
     CallTime,
     GraphTime,
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ortlens.trace.records import Break, Capture, Fallback, Finding, Graph, Node, ReasonCode, Recompile
-
-_DIGITS = 16  # of a time in ns: a damaged capture may hold any number
 
 _BUSY = 1.5  # times the shortest call; on an idle machine half of the calls stay below 1.2
 
@@ -149,11 +147,6 @@ def _spread(capture: Capture) -> float | None:
     return value if 1 <= value < float("inf") else None
 
 
-def _uncompiled_ns(capture: Capture) -> int | None:
-    text = capture.environment.get("uncompiled_ns", "")
-    return int(text) if text.isascii() and text.isdecimal() and 0 < len(text) < _DIGITS and int(text) else None
-
-
 def overview_of(capture: Capture) -> Overview:
     """Read the answers off a capture.
 
@@ -178,7 +171,7 @@ def overview_of(capture: Capture) -> Overview:
         call=call_time(capture),
         calls=call_times(capture),
         spread=_spread(capture),
-        uncompiled_ns=_uncompiled_ns(capture),
+        uncompiled_ns=uncompiled_ns(capture),
         is_dry_run=is_dry_run(capture),
         ledger=totals_of(capture.ledger),
         compile_ns=compile_total_ns(capture),

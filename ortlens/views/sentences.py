@@ -427,8 +427,11 @@ def look_sentence(look: Look) -> str:
     if look.subject == "break":
         return f"{where}: {_advice(look) or 'remove the graph break, or rewrite the line as the reason suggests'}{cost}"
     if look.reason_code is not None:
-        rest = " (nothing else runs in ONNX Runtime either)" if look.subject == "nothing_runs" else cost
-        return f"{where}: {REMEDY_WORDS[look.reason_code].format(visible(look.what))}{rest}"
+        remedy = REMEDY_WORDS[look.reason_code].format(visible(look.what))
+        if look.subject == "nothing_runs":
+            at = f"{where}: " if look.file or look.module else ""
+            return f"{at}nothing runs in ONNX Runtime: {remedy}; otherwise leave the function uncompiled"
+        return f"{where}: {remedy}{cost}"
     return f"{where}: {_advice(look) or f'avoid the recompile: keep `{guard(look.what)}` true on every call'}"
 
 

@@ -38,7 +38,18 @@ GRAPH: dict[str, tuple[str, ...]] = {
 }
 
 # By script and start of a table's title: the names of its rows.
+STEPS = (
+    *(f"attention, StaticCache of {size}" for size in (64, 2048, 8192)),
+    *(f"generate, {kind} cache" for kind in ("dynamic", "static")),
+    *(f"EmbeddingBag, {count} bags" for count in (32, 256, 1024)),
+    "DLRM",
+    *(f"nn.{name}, eval" for name in ("TransformerEncoder", "MultiheadAttention")),
+    "MLP, bfloat16 autocast",
+    *(f"{name} step" for name in ("SGD", "SGD with momentum", "Adam", "AdamW")),
+    "Fourier neural operator",
+)
 EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
+    "workloads": {"ortlens per step": tuple(f"{name}, to eager" for name in STEPS)},
     "call_overhead": {
         "Per call": ("ortlens above the floor", "ortlens under a Lens, against off"),
         "Every way": ("eager", "torch.compile, eager", "torch.compile, aot_eager", "ortlens", "ortlens under a Lens", "floor"),

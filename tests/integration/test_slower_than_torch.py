@@ -89,6 +89,40 @@ def test_a_copied_cache_is_named_first_with_its_line_and_its_cost() -> None:
     assert "nothing stands out" not in lens.summary()
 
 
+class Advancing(nn.Module):
+    """Counts its own position, as StaticCache does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+        self.register_buffer("rows", torch.zeros(6, 64))
+        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
+        self.rows: torch.Tensor
+        self.position: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.rows.index_copy_(0, self.position, self.layer(x))
+        self.position.add_(1)
+        return self.rows * 2
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_position_that_a_call_advances_is_put_back_for_each_run() -> None:
+    lens = ortlens.Lens()
+    with torch.no_grad():
+        model = Advancing().eval()
+        fast = torch.compile(model, backend=lens)
+        x = torch.randn(1, 64)
+        for _ in range(3):
+            fast(x)
+        lens.measured(lambda: fast(x), max_calls=3)
+    assert int(model.position) == 6
+    assert [finding.title for finding in findings_of(lens.captured()) if "ortlens failed" in finding.title] == []
+    (graph,) = lens.captured().graphs
+    assert graph.ort_ns
+    assert graph.torch_ns
+
+
 def bagged(count: int = 256) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     return nn.EmbeddingBag(1000, 64), torch.randint(0, 1000, (count * 8,)), torch.arange(0, count * 8, 8)
 

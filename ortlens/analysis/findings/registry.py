@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 RULES: tuple[Rule, ...] = (
     slower.slower_than_torch,
+    slower.slower_call,
     slower.state_copies,
     slower.element_loop,
     splitting.small_partitions,

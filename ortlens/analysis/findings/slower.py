@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from ortlens.analysis.findings.causes import LOOP_REMEDY, STATE_REMEDY, Cause, cause_of, loop_text, loops, state_text, state_writes
 from ortlens.analysis.findings.facts import current, entries_per_call, partitions_by_graph, sessions_by_partition, whole_by_graph
 from ortlens.analysis.findings.rule import rule
+from ortlens.analysis.ledger import totals_of, uncompiled_ns
+from ortlens.analysis.timing import price_of
 from ortlens.units import counted, size_from_bytes, time_from_ns
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 _TIMES = 1.3
 _SHARE = 0.1
 _MUCH_NS = 50_000
+_LOSS_NS = 20_000
 _LEAST_NS = 10_000
 _MOST = 0.75
 _STATE_BYTES = 1 << 20
@@ -158,6 +161,54 @@ def _leaving(slow: _Slow, loss: int) -> str:
     if slow.by_partition:
         return f'Or leave it to PyTorch: on_slow="fallback" does so by itself and saves {saved} per call.'
     return f"Or leave {slow.graph.name or slow.subject} uncompiled (torch.compiler.disable), which saves {saved} per call."
+
+
+_PARTS = {
+    "guards": ("entering compiled code", "Compile a larger part of the program at once, so that it is entered less often"),
+    "bind": ("passing inputs to ONNX Runtime", "Pass fewer, larger tensors, or compile a larger part of the program at once"),
+    "output": ("returning outputs to PyTorch", "Return fewer, larger tensors, or compile a larger part of the program at once"),
+    "run": ("ONNX Runtime", "Find its slow kernels: lens.profile"),
+    "eager": ("PyTorch and Python between graphs", "Look at the operators that stay in PyTorch, and at the graph breaks"),
+    "residual": ("the rest of the call", "Compare with backend='aot_eager'"),
+}
+"""Parts of the ledger: their names, and what to do about them."""
+
+
+@rule(
+    name="slower_call",
+    looks_for="A call that takes longer than one without torch.compile, and graphs, operators and breaks do not explain it.",
+    fires="When it takes at least 1.3 times as long, and `slower_than_torch` and the graph breaks explain less than half of the "
+    "difference: as a warning from 20 µs, as information from 10 µs.",
+    hazard="The program would be faster uncompiled.",
+)
+def slower_call(capture: Capture) -> Iterator[Finding]:
+    """The measured call as a whole, against the uncompiled one."""
+    totals, plain = totals_of(capture.ledger), uncompiled_ns(capture)
+    if totals is None or not totals.is_measured or plain is None or totals.total_ns < _TIMES * plain:
+        return
+    loss = totals.total_ns - plain
+    explained = sum(finding.gain_ns or 0 for finding in slower_than_torch.check(capture)) + sum(
+        price_of(item) or 0 for item in capture.breaks
+    )
+    if loss < _LEAST_NS or 2 * explained >= loss:
+        return
+    overhead = {name: ns for name, ns in totals.ns.items() if name not in ("run", "eager")}
+    parts = overhead if 2 * sum(overhead.values()) >= loss else totals.ns  # what runs in the graphs has its counterpart uncompiled
+    part = max(parts, key=lambda name: parts[name])
+    name, remedy = _PARTS[part]
+    graph = next((graph for graph in current(capture) if graph.graph_id in totals.graph_ids), None)
+    yield slower_call.finding(
+        subject=totals.graph_ids[0],
+        severity="warning" if loss >= _LOSS_NS else "info",
+        title=f"a call takes {time_from_ns(totals.total_ns)}, without torch.compile {time_from_ns(plain)} "
+        f"({_times(totals.total_ns / plain)}): {name} takes {time_from_ns(totals.ns[part])}",
+        evidence="medians of calls in turns; by part: " + ", ".join(f"{key} {time_from_ns(ns)}" for key, ns in totals.ns.items()),
+        mitigation=f"{remedy}; or leave the function uncompiled.",
+        file=graph.file if graph is not None else None,
+        line=graph.line if graph is not None else None,
+        gain_ns=loss,
+        measured=True,
+    )
 
 
 @rule(

@@ -22,7 +22,7 @@ from ortlens.backend.runtime.turns import Comparison, compare, compare_briefly
 from ortlens.lens.dynamo.listener import lens_failure
 from ortlens.lens.measuring.call_trials import MAKING_NS, MAX_RUNNERS, CallTrials
 from ortlens.lens.measuring.partition_trials import dense, frozen, preallocated
-from ortlens.lens.measuring.trials import Seen, Trial, uncounted_eager
+from ortlens.lens.measuring.trials import Seen, Trial, as_entered, uncounted_eager
 from ortlens.lens.profiling import machine_peaks
 from ortlens.lens.watching import around_runs
 from ortlens.progress import progress
@@ -206,7 +206,7 @@ def guards_trial(recorder: Recorder, call: Callable[[], Any], budget_ns: int, *,
 def _noting(seen: Seen, thread: int) -> Callable[[Run, tuple[Any, ...]], tuple[Any, ...]]:
     def around(inner: Run, values: tuple[Any, ...]) -> tuple[Any, ...]:
         if threading.get_ident() == thread:
-            seen.values = seen.values or values
+            seen.values = seen.values or as_entered(values)
             seen.runs += 1
         return inner(*values)
 

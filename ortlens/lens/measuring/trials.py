@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import torch
+
 from ortlens.backend.runtime.turns import clocked
 from ortlens.lens.twins import uncounted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.recording.reporter import Identity
@@ -24,6 +26,9 @@ Run: TypeAlias = Callable[..., tuple[Any, ...]]
 
 Pair: TypeAlias = tuple[Callable[[], int], Callable[[], int]]
 """The present setting and the changed one; each runs once and returns the time in ns."""
+
+
+_SMALL = 1024
 
 
 @dataclass(slots=True, eq=False)
@@ -78,6 +83,22 @@ class Trial:
     per_call: int = 1
     worth_ns: int = 0
     worth_share: float = 0.1
+
+
+def as_entered(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Keep inputs for later runs, when the program has gone on.
+
+    Args:
+        values: Inputs of a graph or partition.
+
+    Returns:
+        The same, but copies of small tensors of integers: positions in a cache, which programs advance in place, beyond its end at last.
+    """
+    return tuple(value.clone() if _is_small_index(value) else value for value in values)
+
+
+def _is_small_index(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex() and value.numel() <= _SMALL
 
 
 def present(seen: Seen) -> Run:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ortlens.trace.records import Kernel, LedgerPart
+from ortlens.trace.records import Break, Kernel, LedgerPart
 from tests.unit.analysis.hand_made import FILE, MICRO, MILLI, clean, fallback, found, graph, node, partition
 
 if TYPE_CHECKING:
@@ -101,3 +101,42 @@ def test_without_a_profile_the_cause_is_what_moves_or_computes_most() -> None:
     assert cause(product, broadcast, view) == "aten.mul.Tensor"
     assert cause(product, view) == "aten.addmm.default"
     assert cause(product, broadcast, ordered) == "aten.sort.default"
+
+
+def slow_call(plain: int, **parts: int) -> Capture:
+    """A call whose parts were measured, beside one without torch.compile."""
+    whole = sum(parts.values())
+    rows = tuple(LedgerPart(graph_id="g0", part=part, ns=ns, share=ns / whole) for part, ns in parts.items())  # type: ignore[arg-type]  # names
+    made = clean(graphs=(graph(entries_per_call=1.0, file=FILE, line=3),), ledger=rows)
+    return replace(made, environment={**made.environment, "uncompiled_ns": str(plain)})
+
+
+@pytest.mark.parametrize(
+    ("total", "plain", "severities"),
+    [
+        (130, 100, ["warning"]),
+        (130, 101, []),  # less than 1.3 times as long
+        (60, 40, ["warning"]),
+        (60, 41, ["info"]),
+        (30, 20, ["info"]),
+        (30, 21, []),
+    ],
+)
+def test_a_call_that_takes_longer_than_uncompiled(total: int, plain: int, severities: list[str]) -> None:
+    capture = slow_call(plain * MICRO, guards=(total - 10) * MICRO, run=10 * MICRO, residual=0)
+    assert [finding.severity for finding in found(capture, "slower_call")] == severities
+
+
+def test_the_part_that_makes_a_call_slow_is_named() -> None:
+    (entering,) = found(slow_call(50 * MICRO, guards=60 * MICRO, run=55 * MICRO, residual=0), "slower_call")
+    assert entering.title == "a call takes 115 µs, without torch.compile 50.0 µs (2.3 times as long): entering compiled code takes 60.0 µs"
+    assert (entering.file, entering.line, entering.gain_ns, entering.measured) == (FILE, 3, 65 * MICRO, True)
+    (running,) = found(slow_call(50 * MICRO, guards=10 * MICRO, run=90 * MICRO, residual=0), "slower_call")
+    assert running.title.endswith("ONNX Runtime takes 90.0 µs")
+
+
+def test_a_slow_call_that_a_break_explains_is_the_breaks() -> None:
+    capture = slow_call(50 * MICRO, guards=60 * MICRO, run=55 * MICRO, residual=0)
+    broken = Break(break_id="b0", reason="why", file=FILE, line=9, occurrences=1, overhead_ns=33 * MICRO, cost_ns=33 * MICRO)
+    assert found(replace(capture, breaks=(broken,)), "slower_call") == []
+    assert len(found(replace(capture, breaks=(replace(broken, overhead_ns=32 * MICRO, cost_ns=32 * MICRO),)), "slower_call")) == 1

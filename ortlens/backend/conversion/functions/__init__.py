@@ -59,11 +59,15 @@ _FAMILIES = (
 def own_functions() -> dict[Any, Callable[..., Any]]:
     """List the functions for operators that exist in this process.
 
-    `transformers` registers the grouped matrix product of its mixture-of-experts models when their code is imported.
+    `transformers` registers the grouped matrix product of its mixture-of-experts models when their code is imported, and torch a fused
+    product and sum, which optimisers decompose to.
 
     Returns:
         Op overload -> function. Called for each compilation, since an import can register operators.
     """
     found = {target: function for family in _FAMILIES for target, function in family.FUNCTIONS.items()}
-    grouped = getattr(torch.ops.transformers, "grouped_mm_fallback", None)
-    return found if grouped is None else {**found, grouped.default: products.grouped_mm}
+    late = (
+        (getattr(torch.ops.transformers, "grouped_mm_fallback", None), products.grouped_mm),
+        (getattr(torch.ops.prims, "fma", None), prims.fma),
+    )
+    return {**found, **{packet.default: function for packet, function in late if packet is not None}}

@@ -36,6 +36,12 @@ def iota(length: Any, *, start: Any, step: Any, dtype: int, **_: Any) -> Any:
     return op.Cast(op.Range(first, op.Add(first, op.Mul(gap, many)), gap), to=int(dtype))
 
 
+def fma(x: Any, y: Any, z: Any) -> Any:
+    """`prims.fma`: a product and a sum, rounded twice; the kernel rounds once, which differs in the last place of the product."""
+    op = basics.opset()
+    return op.Add(op.Mul(x, y), z)
+
+
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     _prims.collapse.default: collapse,
     _prims.fmax.default: bounds.fmax,

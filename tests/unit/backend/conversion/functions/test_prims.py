@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
 import torch
 
+import ortlens
 from tests.opinfo.extremes import differing, extremes
 
 _prims = torch.ops.prims
@@ -40,3 +42,33 @@ def test_as_pytorch(dtype: torch.dtype) -> None:
     found, capture = differing(CASES | (FLOATS if dtype.is_floating_point else {}), x, atol=1e-37)
     assert found == {}
     assert not capture.fallbacks
+
+
+def test_a_product_and_a_sum_of_optimisers() -> None:
+    """Torch registers it with its compiler, after this file may have been read."""
+    importlib.import_module("torch._inductor.inductor_prims")
+
+    def function(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = torch.ops.prims.fma(x, y, z) + 0
+        return made
+
+    args = [torch.randn(3, 4, dtype=torch.float64) for _ in range(3)]
+    with torch.no_grad():
+        lens = ortlens.explain(function, calls=1)(*args)
+    torch.testing.assert_close(lens.result, args[0] * args[1] + args[2])
+    assert lens.graphs.coverage.tolist() == [1.0]
+
+
+def test_a_step_of_adam_is_whole() -> None:
+    weights = [torch.randn(4, 3, requires_grad=True) for _ in range(3)]
+    twins = [weight.detach().clone().requires_grad_() for weight in weights]
+    for weight, twin in zip(weights, twins, strict=True):
+        weight.grad = twin.grad = torch.randn(4, 3)
+    optimisers = [torch.optim.Adam(given, lr=0.1) for given in (weights, twins)]
+    lens = ortlens.Lens()
+    step = torch.compile(optimisers[0].step, backend=lens)
+    for _ in range(3):
+        step()
+        optimisers[1].step()
+    torch.testing.assert_close(weights, twins)
+    assert lens.fallbacks.empty
