@@ -167,7 +167,7 @@ def _nothing_runs(overview: Overview) -> Iterator[Look]:
 def _breaks(overview: Overview) -> Iterator[Look]:
     whole = overview.ledger.total_ns if overview.ledger is not None else 0
     for item in overview.breaks:
-        if price_of(item) == 0 and own_code_ns(item) < _MUCH * whole:  # measured, and nothing to be saved
+        if price_of(item) == 0 and own_code_ns(item) <= _MUCH * whole:  # measured, and nothing to be saved
             continue
         yield Look(
             subject="break",

@@ -81,7 +81,9 @@ def state_writes(nodes: Iterable[Node], inputs: Iterable[str]) -> list[Node]:
     Returns:
         Writes into an input whose result the graph returns, of 256 KiB at least.
     """
+    nodes = list(nodes)
     given = frozenset(inputs)
+    given |= {node.node for node in nodes if node.target == "aten.clone.default" and given.intersection(node.inputs)}  # as in training
     return [
         node
         for node in nodes

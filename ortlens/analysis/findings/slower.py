@@ -195,20 +195,36 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
     overhead = {name: ns for name, ns in totals.ns.items() if name not in ("run", "eager")}
     parts = overhead if 2 * sum(overhead.values()) >= loss else totals.ns  # what runs in the graphs has its counterpart uncompiled
     part = max(parts, key=lambda name: parts[name])
+    if part == "eager" and (capture.breaks or capture.fallbacks):  # they have their own prices, and lines
+        return
     name, remedy = _PARTS[part]
     graph = next((graph for graph in current(capture) if graph.graph_id in totals.graph_ids), None)
+    cause = _cause_within(capture, totals.graph_ids) if part == "run" else None
+    node = cause.node if cause is not None else None
+    place = node if node is not None and node.file else graph
     yield slower_call.finding(
         subject=totals.graph_ids[0],
         severity="warning" if loss >= _LOSS_NS else "info",
         title=f"a call takes {time_from_ns(totals.total_ns)}, without torch.compile {time_from_ns(plain)} "
-        f"({_times(totals.total_ns / plain)}): {name} takes {time_from_ns(totals.ns[part])}",
+        f"({_times(totals.total_ns / plain)}): {name} takes {time_from_ns(totals.ns[part])}"
+        + (f", {cause.text}" if cause is not None and node is not None else ""),
         evidence="medians of calls in turns; by part: " + ", ".join(f"{key} {time_from_ns(ns)}" for key, ns in totals.ns.items()),
-        mitigation=f"{remedy}; or leave the function uncompiled.",
-        file=graph.file if graph is not None else None,
-        line=graph.line if graph is not None else None,
+        mitigation=cause.remedy if cause is not None and cause.remedy else f"{remedy}; or leave the function uncompiled.",
+        file=place.file if place is not None else None,
+        line=place.line if place is not None else None,
         gain_ns=loss,
         measured=True,
     )
+
+
+def _cause_within(capture: Capture, graph_ids: Iterable[str]) -> Cause | None:
+    """Why ONNX Runtime takes long in some graphs; None where their nodes are not known."""
+    parts, nodes, sessions = partitions_by_graph(capture), _ort_nodes(capture), sessions_by_partition(capture)
+    inside = [part.partition_id for graph_id in graph_ids for part in parts.get(graph_id, [])]
+    members = [node for partition_id in inside for node in nodes.get(partition_id, [])]
+    if not members:
+        return None
+    return cause_of(capture, members, [row.session_id for partition_id in inside for row in sessions.get(partition_id, [])])
 
 
 @rule(

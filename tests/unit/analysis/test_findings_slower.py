@@ -140,3 +140,17 @@ def test_a_slow_call_that_a_break_explains_is_the_breaks() -> None:
     broken = Break(break_id="b0", reason="why", file=FILE, line=9, occurrences=1, overhead_ns=33 * MICRO, cost_ns=33 * MICRO)
     assert found(replace(capture, breaks=(broken,)), "slower_call") == []
     assert len(found(replace(capture, breaks=(replace(broken, overhead_ns=32 * MICRO, cost_ns=32 * MICRO),)), "slower_call")) == 1
+
+
+def test_a_slow_call_in_training_names_the_copied_state_and_its_line() -> None:
+    capture = slow_call(5 * MICRO, guards=1 * MICRO, run=900 * MICRO, residual=0)
+    size = 4 << 20
+    copied = node("copied", target="aten.clone.default", inputs=("state",), bytes=size, output_bytes=size)
+    write = node(
+        "w", target="aten.index_put.default", inputs=("copied",), is_output=True, output_bytes=size, bytes=2 * size, file=FILE, line=12
+    )
+    held = replace(capture, graphs=tuple(replace(row, inputs=("state",)) for row in capture.graphs), nodes=(copied, write))
+    (finding,) = found(replace(held, partitions=(partition(),)), "slower_call")
+    assert "aten.index_put.default changes a part of a buffer, and all 4.00 MiB of it are copied" in finding.title
+    assert finding.line == 12
+    assert [row.line for row in found(held, "state_copies")] == [12]
