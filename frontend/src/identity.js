@@ -247,7 +247,7 @@ export function createIdentity(data) {
     const get = (column) => data.table(found.table).get(found.row, column);
     const rest = id.slice(id.indexOf(":") + 1);
     if (!found) return id.startsWith("line:") ? shortPlace(rest) : rest.slice(rest.indexOf("/") + 1);
-    if (found.table === "graphs") return [get("compile_id") ?? rest, get("name"), get("phase") === "inference" ? null : get("phase")].filter(Boolean).join(" ");
+    if (found.table === "graphs") return [get("compile_id") ?? rest, get("name"), get("role") ?? (get("phase") === "inference" ? null : get("phase"))].filter(Boolean).join(" ");
     if (found.table === "nodes") return get("node");
     if (found.table === "kernels") return get("kernel");
     if (found.table === "breaks" || found.table === "findings") return get("reason") ?? get("title") ?? rest;

@@ -16,6 +16,7 @@ const LEDGER = [
   ["bind", "bind", "bind", "passing the inputs to ONNX Runtime"],
   ["output", "output", "output", "returning the outputs to PyTorch"],
   ["eager", "PyTorch", "eager", "nodes that stay in PyTorch, and Python between graphs"],
+  ["generate", "Python of generate", "other", "Python of generate around the model, and what it computes there"],
   ["guards", "entering compiled code", "guards", "Dynamo's look-up and guards, wrappers, cold caches"],
   ["residual", "rest", "residual", "the rest of the measured call"],
 ];
@@ -30,7 +31,7 @@ export function mountOverview(root, store) {
   root.append(helpLine("overview"));
   if (overview.dry_run_sentence) root.append(el("p.ol-banner", { role: "note" }, capitalised(overview.dry_run_sentence), ". Call explain() without dry_run=True to measure."));
   if (overview.coverage.verdict === "empty") root.append(overview.looks.length ? el("div.ol-cards", {}, el("div", {}, inOrt(store)), el("div", {}, first(store))) : emptyState("overview"));
-  else root.append(el("div.ol-cards", {}, el("div", {}, inOrt(store), partitioning(store)), el("div", {}, ...answers(store))));
+  else root.append(el("div.ol-cards", {}, el("div", {}, inOrt(store), generation(store), partitioning(store)), el("div", {}, ...answers(store))));
   root.append(recorded(store.data.meta));
   return followSelection(root, store);
 }
@@ -97,12 +98,12 @@ function partitioning(store) {
 function reasons(store) {
   const { overview, table } = store.data;
   const breaks = table("breaks").rows;
-  const recompiles = table("recompiles").rows;
+  const recompiles = overview.recompiles_sentence ?? "";
   const items = overview.fallbacks.slice(0, MAX_REASONS).map((group) => fallbackReason(store, group));
   const more = overview.fallback_groups - items.length;
   if (more > 0) items.push(el("li", {}, go(store, counted(more, "more operator"), { tab: "tables", table: "fallbacks" }), " stay in PyTorch"));
   if (breaks) items.unshift(el("li", {}, go(store, counted(breaks, "graph break"), { tab: "breaks" }), breaks === 1 ? " splits the model" : " split the model"));
-  if (recompiles) items.push(el("li", {}, go(store, counted(recompiles, "recompile"), { tab: "breaks" }), recompiles === 1 ? " made another version" : " made other versions"));
+  if (recompiles) items.push(el("li", {}, go(store, recompiles, { tab: "breaks" }), /^1 recompile\b(?!.* and )/.test(recompiles) ? " made another version" : " made other versions"));
   return items.length ? el("ul.ol-reasons", {}, ...items) : el("p.ol-soft", {}, "No graph breaks, and no operators in PyTorch.");
 }
 
@@ -119,7 +120,7 @@ function fallbackNode(store, target) {
 
 function times(store) {
   const { overview, table } = store.data;
-  const parts = ledgerParts(table("ledger"));
+  const parts = ledgerParts(table("ledger"), overview.generate_ns ?? 0);
   const compile = compileTime(overview);
   if (parts.length) {
     const total = parts.reduce((sum, part) => sum + part.value, 0);
@@ -128,9 +129,17 @@ function times(store) {
   return card("time", "Where does the time go?", ...callTime(store), compile);
 }
 
-function ledgerParts(ledger) {
+/** Prefill, decode, the Python around the model and the cache, where tokens were generated. */
+function generation({ data }) {
+  const said = data.overview.generation_sentences ?? [];
+  return said.length ? card("generation", "How fast are tokens generated?", el("ul.ol-reasons", {}, ...said.map((sentence) => el("li", {}, capitalised(sentence))))) : null;
+}
+
+/** Python of generate is in what the ledger books as PyTorch. */
+function ledgerParts(ledger, generating) {
   const sums = new Map();
   for (let row = 0; row < ledger.rows; row++) sums.set(ledger.get(row, "part"), (sums.get(ledger.get(row, "part")) ?? 0) + ledger.get(row, "ns"));
+  if (generating) sums.set("generate", generating).set("eager", sums.get("eager") - generating);
   return LEDGER.filter(([part]) => (sums.get(part) ?? 0) > 0).map(([part, name, kind, title]) => ({ name, kind, title, value: sums.get(part) }));
 }
 

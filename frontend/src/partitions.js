@@ -94,7 +94,7 @@ function key(shown) {
 
 function strip(store, { graph, row, segments }) {
   const graphs = store.data.table("graphs");
-  const phase = graphs.get(row, "phase");
+  const phase = graphs.get(row, "role") ?? graphs.get(row, "phase");
   const name = phase === "inference" || phase === null ? functionName(graphs.get(row, "name")) : phase;
   const about = `graph ${graph}${graphs.get(row, "compile_id") ? `, compiled as ${graphs.get(row, "compile_id")}` : ""}, ${functionName(graphs.get(row, "name"))}`;
   const id = `graph:${graph}`;

@@ -115,6 +115,25 @@ def compiled_callable() -> CompiledCallable | None:
     return found
 
 
+def modules_compiled_by(backend: object) -> tuple[object, ...]:
+    """Return the modules for which `torch.compile` was called with a backend, whether they were called since or not.
+
+    `OptimizedModule` in `torch/_dynamo/eval_frame.py` holds the module as `_orig_mod`, and the backend in its `dynamo_ctx`.
+
+    Args:
+        backend: The backend object that was passed to `torch.compile`.
+
+    Returns:
+        The user's modules; what is no longer referenced is not among them.
+    """
+    import gc
+
+    from torch._dynamo.eval_frame import OptimizedModule
+
+    wrappers = [value for value in gc.get_objects() if type(value) is OptimizedModule]
+    return tuple(value._orig_mod for value in wrappers if _innermost(getattr(value.dynamo_ctx, "callback", None)) is backend)
+
+
 def display_code(name: str, file: str, line: int | None) -> tuple[str, str, int | None]:
     """Name and location of the code being compiled, as a user knows them.
 

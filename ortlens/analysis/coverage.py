@@ -62,11 +62,11 @@ def code_key(graph: Graph) -> tuple[object, ...]:
 
     Returns:
         Dynamo's frame number, the function and the phase. The function is part of it because frame numbers restart
-        after `torch._dynamo.reset()`. A graph without a compile id is a kind of its own.
+        after `torch._dynamo.reset()`. A graph without a compile id is a kind of its own; prefill and decode are different kinds.
     """
     if graph.compile_id is None:
         return (graph.graph_id,)
-    return (graph.compile_id.rpartition("/")[0], graph.name, graph.file, graph.line, graph.phase)
+    return (graph.compile_id.rpartition("/")[0], graph.name, graph.file, graph.line, graph.phase, graph.role)
 
 
 def _attempt(graph: Graph) -> int:

@@ -199,8 +199,9 @@ def _fallbacks(overview: Overview) -> Iterator[Look]:
 
 
 def _recompiles(overview: Overview) -> Iterator[Look]:
+    given_up = [item.advice for item in overview.breaks if item.advice is not None]  # advice for the limit begins with that for the guard
     for item in overview.recompiles:
-        if is_expected(item):
+        if is_expected(item) or (item.advice and any(advice.startswith(f"{item.advice};") for advice in given_up)):
             continue
         guard, (file, line) = item.guard or item.reason, guard_place(item)
         yield Look(subject="recompile", what=guard, file=file, line=line, count=1, ns_per_call=None, advice=item.advice)

@@ -68,6 +68,27 @@ def advice_for_recompile(item: Recompile) -> str | None:
     return None
 
 
+def advice_in_generation(item: Recompile, role: str, of_role: str | None, *, sizes_vary: bool) -> str | None:
+    """What to change where `generate` calls the compiled code: its tensors are made inside, and cannot be marked.
+
+    Args:
+        item: A recompile.
+        role: `prefill` or `decode`, that of the new graph.
+        of_role: That of the graph whose guard failed; None if it is not known.
+        sizes_vary: Whether the new graph serves several sizes.
+
+    Returns:
+        One sentence without a full stop; None when the guard does not say enough.
+    """
+    if of_role is not None and role != of_role:
+        return f"{_EXPECTED}: {role} is compiled separately from {of_role}, once"
+    if sizes_vary and "size mismatch" in (item.guard or ""):
+        return f"{_EXPECTED}: the new version of {role} serves other sizes as well; `dynamic=True` compiles it at once"
+    if item.advice is None or "mark_dynamic" not in item.advice:
+        return item.advice
+    return "Compile with `dynamic=True`: one graph serves all sizes"
+
+
 def advice_for_limit(refused: Recompile) -> str:
     """What to change where PyTorch compiled a function so often that it gave up.
 

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import chain
 from statistics import median
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from ortlens.analysis.timing import calls_by_graph, graph_times
 from ortlens.trace.records import LedgerPart, LedgerPartName
@@ -26,6 +26,7 @@ PARTS: tuple[LedgerPartName, ...] = ("guards", "bind", "run", "output", "eager",
 
 _DIGITS = 16  # of a time in ns: a damaged capture may hold any number
 
+_Timed = TypeVar("_Timed", "CallTrace", "SteppedCall")
 _Book: TypeAlias = "defaultdict[tuple[str, LedgerPartName], float]"
 
 
@@ -59,6 +60,36 @@ class SessionTime:
     output_ns: int = 0
 
 
+class StepReading(NamedTuple):
+    """One call of a model inside `generate`.
+
+    Attributes:
+        is_encoder: Whether it is the encoder that was called.
+        started_ns: Clock reading before it.
+        ended_ns: Clock reading after it.
+        rows: Rows of the batch, beams included.
+        positions: Positions of the sequence that it computes.
+    """
+
+    is_encoder: bool
+    started_ns: int
+    ended_ns: int
+    rows: int
+    positions: int
+
+
+class SteppedCall(NamedTuple):
+    """One call of `generate`.
+
+    Attributes:
+        wall_ns: Its wall time.
+        readings: The calls of the model, in order.
+    """
+
+    wall_ns: int
+    readings: tuple[StepReading, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallTrace:
     """The clock readings of one call of the model.
@@ -71,6 +102,7 @@ class CallTrace:
         eager_ns: Time of the nodes that PyTorch ran by graph id.
         heard: What Dynamo did, in order: whether it looked for compiled code or ran it, with the readings at both ends; only for
             calls in which Dynamo was traced, which are slower than the others.
+        steps: The calls of the model, where the call is one of its `generate`.
     """
 
     started_ns: int
@@ -79,6 +111,12 @@ class CallTrace:
     sessions: Mapping[str, SessionTime] = field(default_factory=dict)
     eager_ns: Mapping[str, int] = field(default_factory=dict)
     heard: tuple[tuple[bool, int, int], ...] = ()
+    steps: tuple[StepReading, ...] = ()
+
+    @property
+    def wall_ns(self) -> int:
+        """Its wall time."""
+        return self.ended_ns - self.started_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +128,7 @@ class Surroundings:
         last_lookup_ns: Dynamo's look-ups after the last graph of a call.
         break_ahead: The break before a graph, by graph id; a graph at the start of a frame has none.
         last_break: The break after which no graph follows, when there is exactly one.
+        has_python_before: Whether user code runs before the first graph, as that of `generate` does.
         has_python_after: Whether user code runs after the last graph, as it does after such a break.
         unclocked: Graphs with nodes that PyTorch runs without a clock of their own; the time that their sessions leave counts as theirs.
         partitions: How many partitions a visit runs, by graph id; a graph without any is absent.
@@ -99,6 +138,7 @@ class Surroundings:
     last_lookup_ns: float = 0.0
     break_ahead: Mapping[str, str] = field(default_factory=dict)
     last_break: str | None = None
+    has_python_before: bool = False
     has_python_after: bool = False
     unclocked: Collection[str] = ()
     partitions: Mapping[str, int] = field(default_factory=dict)
@@ -155,7 +195,7 @@ def ledger_from_calls(calls: Sequence[CallTrace], around: Surroundings) -> Ledge
     Returns:
         Rows whose shares add to 1; no rows without calls.
     """
-    middle = _middle_half([call for call in calls if call.visits])
+    middle = middle_half([call for call in calls if call.visits])
     book: _Book = defaultdict(float)
     price: defaultdict[str, float] = defaultdict(float)
     overhead: defaultdict[str, float] = defaultdict(float)
@@ -184,8 +224,16 @@ def entries_of(calls: Sequence[CallTrace]) -> dict[str, float]:
     return {graph_id: float(median(count[graph_id] for count in counts)) for graph_id in dict.fromkeys(chain.from_iterable(counts))}
 
 
-def _middle_half(calls: list[CallTrace]) -> list[CallTrace]:
-    ranked = sorted(calls, key=lambda call: call.ended_ns - call.started_ns)
+def middle_half(calls: Sequence[_Timed]) -> list[_Timed]:
+    """The calls without outliers.
+
+    Args:
+        calls: Any calls.
+
+    Returns:
+        Those whose wall time is neither in the lowest quarter nor in the highest.
+    """
+    ranked = sorted(calls, key=lambda call: call.wall_ns)
     quarter = len(ranked) // 4
     return ranked[quarter : len(ranked) - quarter]
 
@@ -198,8 +246,8 @@ def _book_gaps(
     for number, visit in enumerate(call.visits):
         gap, graph_id = visit.entered_ns - left, visit.graph_id
         broken = around.break_ahead.get(graph_id)
-        # No user code runs before the first graph, unless a break precedes it.
-        only_guards = number == 0 and broken is None
+        # No user code runs before the first graph of a function, unless a break precedes it.
+        only_guards = number == 0 and broken is None and not around.has_python_before
         guards = gap if only_guards else min(around.lookup_ns.get(graph_id, 0.0), gap)
         book[graph_id, "guards"] += guards
         book[graph_id, "eager"] += gap - guards

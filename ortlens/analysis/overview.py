@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ortlens.analysis.coverage import Coverage, code_key, coverage_of, current_graphs, is_dry_run, ort_node_count, partitioned_nodes
 from ortlens.analysis.findings.facts import splitting_costs
 from ortlens.analysis.findings.registry import findings_of
+from ortlens.analysis.generation import Generation, generation_of
 from ortlens.analysis.ledger import LedgerTotals, totals_of, uncompiled_ns
 from ortlens.analysis.timing import (
     CallTime,
@@ -110,6 +111,7 @@ class Overview:
         compile_ns: Time of all compilations together.
         phases: The same by phase.
         findings: What was recorded and what the rules find, errors first, then the most expensive.
+        generation: Prefill and decode, where tokens were generated; None elsewhere.
     """
 
     name: str
@@ -132,6 +134,7 @@ class Overview:
     compile_ns: int
     phases: tuple[PhaseTime, ...]
     findings: tuple[Finding, ...]
+    generation: Generation | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -177,6 +180,7 @@ def overview_of(capture: Capture) -> Overview:
         compile_ns=compile_total_ns(capture),
         phases=compile_phases(capture),
         findings=findings_of(capture),
+        generation=generation_of(capture),
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ortlens import _torch
 from ortlens.errors import UsageError
+from ortlens.lens.generating import Generating, is_generate
 from ortlens.lens.lens import Lens
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS
 from ortlens.progress import progress
@@ -40,7 +42,8 @@ def explain(  # noqa: PLR0913 - the contract's own signature
     inference graph is compiled, otherwise the forward graph of a training step.
 
     Args:
-        target: A function, an `nn.Module`, or a `torch.export.ExportedProgram`, which is compiled without Dynamo.
+        target: A function, an `nn.Module`, or a `torch.export.ExportedProgram`, which is compiled without Dynamo. Of `model.generate`,
+            the model is compiled, in place while the call lasts; prefill and decode are timed apart.
         backend: As for `Lens`.
         options: As for `Lens`.
         dry_run: Analyse under fake tensors: graphs, partitions, reasons, FLOPs and bytes, without memory for weights and
@@ -99,12 +102,19 @@ def explain_under(  # noqa: PLR0913 - those of `explain`
     """
     lens.know_module(target)
     with _torch.isolated_compilations() as apart:
-        fast = _compiled(target, lens, dynamic=dynamic, apart=apart)
+        generating = Generating(target, partial(torch.compile, backend=lens, dynamic=dynamic, **apart)) if is_generate(target) else None
+        if generating is not None:
+            lens.know_generating(target, generating)
+        plain, fast = (
+            (target, _compiled(target, lens, dynamic=dynamic, apart=apart))
+            if generating is None
+            else (generating.uncompiled, generating.compiled)
+        )
         if dry_run:
             with _compiling(target):
                 lens.try_with_fakes(target, fast, args, dict(kwargs))
         else:
-            lens.result = _called(lens, target, lambda: fast(*args, **kwargs), _uncompiled(target, args, kwargs), calls)
+            lens.result = _called(lens, target, lambda: fast(*args, **kwargs), _uncompiled(plain, args, kwargs), calls)
 
 
 def _compiled(
@@ -133,7 +143,8 @@ def _called(lens: Lens, target: Any, call: Callable[[], Any], uncompiled: Callab
 
 def _compiling(target: Any) -> AbstractContextManager[object]:
     """Progress of a first call. PyTorch does not report the progress of tracing, which takes seconds for many modules."""
-    modules = sum(1 for _ in target.modules()) if isinstance(target, torch.nn.Module) else 0
+    model = getattr(target, "__self__", target)
+    modules = sum(1 for _ in model.modules()) if isinstance(model, torch.nn.Module) else 0
     return progress(f"tracing {_name_of(target)}", 0, "", at_once=modules > _MANY_MODULES)
 
 

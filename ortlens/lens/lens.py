@@ -6,6 +6,8 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ortlens import _torch
+from ortlens.analysis.generation import with_roles
 from ortlens.analysis.ledger import ledger_from_logs
 from ortlens.backend.api import OrtBackend
 from ortlens.backend.lowering.entry import count_ops
@@ -15,6 +17,7 @@ from ortlens.lens.dynamo.listener import DynamoWatch
 from ortlens.lens.environment import chosen_options, environment
 from ortlens.lens.explain_output import ExplainOutput, reason_from_break
 from ortlens.lens.export_names import TargetNames, graph_to_export, names_of
+from ortlens.lens.generating import bypassed
 from ortlens.lens.measuring.against_torch import AgainstTorch
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS, MEASURE_NS, LedgerPass
 from ortlens.lens.other_backends import recorded, resolve_backend
@@ -32,8 +35,10 @@ if TYPE_CHECKING:
     import torch.fx
     from torch.export import ExportedProgram
 
+    from ortlens.analysis.ledger import StepReading
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.options import OrtBackendOptions
+    from ortlens.lens.generating import Generating
 
 
 class Lens(CaptureView):
@@ -84,6 +89,7 @@ class Lens(CaptureView):
             self._facts["dry_run"] = "1"
         self.result: Any = None
         """What the target of `explain` returned on its last call."""
+        self._steps: list[StepReading] | None = None  # calls of the model inside the `generate` that is explained
         self._names = TargetNames()
         self._targets = CompiledTargets(self._recorder, dry_run=dry_run)
         self._watch = DynamoWatch(self._recorder, self._claims)
@@ -179,7 +185,7 @@ class Lens(CaptureView):
         Returns:
             What the last call returned.
         """
-        ledger = LedgerPass(self._recorder, self._watch, self.live_graphs)
+        ledger = LedgerPass(self._recorder, self._watch, self.live_graphs, self._steps)
         most = limits.pop("max_calls", MAX_CALLS)
         if self._ort is not None and most > 1:  # the call that is observed counts as one of them
             AgainstTorch(self._recorder, self.live_graphs(), self._originals).run(call)
@@ -383,6 +389,16 @@ class Lens(CaptureView):
         """
         self._names = names_of(target)
 
+    def know_generating(self, target: Callable[..., Any], generating: Generating) -> None:
+        """Note that a call is one of `generate`, which compiles the model.
+
+        Args:
+            target: The method.
+            generating: Calls it.
+        """
+        self._steps = generating.readings
+        self._targets.add(target, generating.compiled, parts=generating.parts)
+
     def try_with_fakes(self, target: Any, fast: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Call a compiled target on fake tensors, up to where it needs the values of one.
 
@@ -400,8 +416,19 @@ class Lens(CaptureView):
         Returns:
             The capture; recording goes on.
         """
+        self._note_bypassed()
         capture = self._recorder.capture(name=self.name, backend=self._backend_name, environment={**environment(), **self._facts})
-        return capture if capture.ledger else replace(capture, ledger=ledger_from_logs(capture))
+        return with_roles(capture if capture.ledger else replace(capture, ledger=ledger_from_logs(capture)))
+
+    def _note_bypassed(self) -> None:
+        """Report a compiled module that was not called, though its methods may have been: they call the module itself."""
+        if self._modules or self._recorder.records(r.Break):
+            return
+        if self._recorder.records(r.Finding):
+            return
+        for module in _torch.modules_compiled_by(self):
+            if callable(getattr(module, "generate", None)):
+                self._recorder.add(bypassed(module))
 
     def export_onnx(self, path: str | os.PathLike[str], weights: object = None) -> pathlib.Path:
         """Write the ONNX model for deployment, if ONNX Runtime runs the whole model as one partition.

@@ -54,6 +54,7 @@ class CompiledTargets:
         self.callables: list[tuple[object, Callable[..., Any]]] = []
         self._names: list[str] = []  # of the callables, each different
         self._forms: list[set[CallForm]] = []  # of the calls that compiled them
+        self._owners: list[tuple[object, str]] = []  # what a target compiles by itself, with the name of the target
         self.grad_modes: set[bool] = set()
         self._recorder = recorder
         self._dry_run = dry_run
@@ -68,6 +69,9 @@ class CompiledTargets:
         found = _torch.compiled_callable()
         if found is None:
             return None
+        for part, owner in self._owners:
+            if part == found.function:
+                return owner
         form = form_of_call(found.function, found.args, found.kwargs)
         for place, (known, _) in enumerate(self.callables):
             if known is found.function or known == found.function:
@@ -75,13 +79,14 @@ class CompiledTargets:
                 return self._names[place]
         return self.add(found.function, found.compiled, form)
 
-    def add(self, function: object, compiled: Callable[..., Any], form: CallForm | None = None) -> str:
+    def add(self, function: object, compiled: Callable[..., Any], form: CallForm | None = None, parts: Iterable[object] = ()) -> str:
         """Note a target.
 
         Args:
             function: As the user wrote it.
             compiled: Its compiled form.
             form: The form of the call that compiled it; None if it was compiled without one.
+            parts: The functions that it compiles, where that is not the target itself.
 
         Returns:
             Its name, with a number if another one has the same.
@@ -91,6 +96,7 @@ class CompiledTargets:
         name = _name_of(function)
         count = sum(1 for known, _ in self.callables if _name_of(known) == name)
         self._names.append(name if count == 1 else f"{name} ({count})")
+        self._owners += [(part, self._names[-1]) for part in parts]
         return self._names[-1]
 
     def taking(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Target], list[Target]]:

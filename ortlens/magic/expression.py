@@ -30,7 +30,7 @@ def call_from_expression(text: str, namespace: dict[str, Any], file: str, line: 
 
     A call, as `model(x)`: `model` is the target, and its arguments are evaluated, once. An argument that computes something with
     tensors or modules, as in `head(body(x))`, belongs to the computation: then, as for any other expression, the whole is compiled,
-    as a function of the tensors that it names.
+    as a function of the tensors that it names. Arguments of `model.generate` are evaluated in any case.
 
     Args:
         text: The expression.
@@ -47,7 +47,9 @@ def call_from_expression(text: str, namespace: dict[str, Any], file: str, line: 
     """
     tree = _parsed(text)
     body = tree.body
-    if isinstance(body, ast.Call) and not any(_computes(part, namespace) for part in (body.func, *_arguments(body))):
+    if isinstance(body, ast.Call) and (
+        _is_generate(body.func, namespace) or not any(_computes(part, namespace) for part in (body.func, *_arguments(body)))
+    ):
         return _split_call(body, namespace, file, line)
     return _whole(text, namespace, file, line)
 
@@ -81,6 +83,15 @@ def _is_expression(text: str) -> bool:
 
 def _arguments(call: ast.Call) -> list[ast.expr]:
     return [*call.args, *(each.value for each in call.keywords)]
+
+
+def _is_generate(function: ast.expr, namespace: Mapping[str, Any]) -> bool:
+    """Whether a module generates: as a whole, the expression would compile the Python of `generate`."""
+    import torch
+
+    if not isinstance(function, ast.Attribute) or function.attr != "generate" or not isinstance(function.value, ast.Name):
+        return False
+    return isinstance(namespace.get(function.value.id), torch.nn.Module)
 
 
 def _computes(part: ast.expr, namespace: Mapping[str, Any]) -> bool:

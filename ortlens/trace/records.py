@@ -30,6 +30,7 @@ Confidence: TypeAlias = Literal["exact", "fused", "inferred", "none"]
 Severity: TypeAlias = Literal["error", "warning", "info"]
 NodeKind: TypeAlias = Literal["compute", "size", "effect"]
 LedgerPartName: TypeAlias = Literal["guards", "bind", "run", "output", "eager", "residual"]
+StepRole: TypeAlias = Literal["encode", "prefill", "decode", "python"]
 SessionCause: TypeAlias = Literal["first", "sizes", "weights"]
 NumericScope: TypeAlias = Literal["output", "value", "op", "call"]
 
@@ -93,6 +94,11 @@ class Graph:
     torch_ns: int | None = column("One entry in PyTorch, operator by operator as the program wrote it.", unit="ns", default=None)
     is_slower: bool | None = column(
         "Whether it is slower as compiled: in three of four pairs, and by 3 % at least; empty where not timed.", default=None
+    )
+    role: StepRole | None = column(
+        "In a generation of tokens: `decode` takes a cache and computes one position, `prefill` is another graph of the same function, "
+        "`encode` one of the encoder. Empty elsewhere.",
+        default=None,
     )
 
 
@@ -413,8 +419,25 @@ class LedgerPart:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one kind of step takes in a call of `generate`; the rows add up to the wall time of the call."""
+
+    role: StepRole = column(
+        "`encode` calls of the encoder; `prefill` the first call of the model, and others with several positions; `decode` calls with one "
+        "position; `python` the rest: Python of `generate` around the model."
+    )
+    calls: float = column("Calls of the model in one call of `generate`; 0 for `python`.", default=0.0)
+    tokens: float = column("Tokens that they compute: positions by rows of the batch, beams included.", default=0.0)
+    ns: int = column("Time per call of `generate`, the mean over the calls of the ledger.", unit="ns", default=0)
+    uncompiled_ns: int | None = column(
+        "The same without torch.compile, in calls made in turns; empty where not measured.", unit="ns", default=None
+    )
+    graph_ids: tuple[str, ...] = column("Graphs that these calls entered.", default=())
+
+
 Record: TypeAlias = (
-    Graph | Break | Recompile | Node | Partition | Fallback | Model | Session | Run | Kernel | Numeric | Finding | LedgerPart
+    Graph | Break | Recompile | Node | Partition | Fallback | Model | Session | Run | Kernel | Numeric | Finding | LedgerPart | Step
 )
 
 
@@ -447,4 +470,5 @@ class Capture:
     numerics: tuple[Numeric, ...] = ()
     findings: tuple[Finding, ...] = ()
     ledger: tuple[LedgerPart, ...] = ()
+    steps: tuple[Step, ...] = ()
     attachments: Mapping[str, bytes] = field(default_factory=dict)

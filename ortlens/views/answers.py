@@ -36,9 +36,10 @@ def graph_label(graph: Graph) -> str:
         graph: The graph.
 
     Returns:
-        `0/0`; a forward and its backward share the id, so the phase is appended.
+        `0/0`; a forward and its backward share the id, so the phase is appended, and so is the role in a generation.
     """
-    return (graph.compile_id or graph.graph_id) + ("" if graph.phase == "inference" else f" {graph.phase}")
+    what = graph.role or ("" if graph.phase == "inference" else graph.phase)
+    return f"{graph.compile_id or graph.graph_id} {what}".strip()
 
 
 def _graphs(overview: Overview, limit: int) -> StaticTable:

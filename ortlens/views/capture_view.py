@@ -114,6 +114,11 @@ class CaptureView(ABC):
         """Where the wall time of a call went."""
         return frame_from_capture(self.captured(), "ledger")
 
+    @property
+    def steps(self) -> pd.DataFrame:
+        """What prefill, decode and the Python around the model take in a call of `generate`."""
+        return frame_from_capture(self.captured(), "steps")
+
     def summary(self) -> str:
         """Summarise in a few lines how the model runs in ONNX Runtime.
 

@@ -20,6 +20,7 @@ from ortlens.views.sentences import (
     call_sentences,
     coverage_sentence,
     dry_run_sentence,
+    generation_sentences,
     ledger_sentence,
     look_sentence,
     numbers_sentence,
@@ -96,6 +97,7 @@ def _facts(overview: Overview, numbers: Numbers | None) -> str:
     if overview.coverage.verdict == "empty":
         return ""
     facts = [
+        ("Generation", "; ".join(generation_sentences(overview))),
         ("Partitions", partitions_sentence(overview)),
         (
             "Per call",
@@ -104,7 +106,7 @@ def _facts(overview: Overview, numbers: Numbers | None) -> str:
         ("Compile time", _compile(overview)),
         ("Numerics", numbers_sentence(numbers) if numbers else ""),
     ]
-    return "".join(f"<p><strong>{name}:</strong> {safe(text, 400)}</p>" for name, text in facts if text)
+    return "".join(f"<p><strong>{name}:</strong> {safe(text, 600)}</p>" for name, text in facts if text)
 
 
 def _per_call(overview: Overview) -> tuple[str, ...]:

@@ -26,11 +26,15 @@ from ortlens.views.sentences import (
     busy_sentence,
     call_sentence,
     coverage_sentence,
+    decode_words,
     dry_run_sentence,
     gain_words,
+    generate_ns,
+    generation_sentences,
     look_sentence,
     partitions_sentence,
     reason_words,
+    recompiles_sentence,
     time_share,
     title,
     wrong_sentence,
@@ -180,6 +184,9 @@ def overview_facts(overview: Overview, capture: Capture) -> dict[str, Any]:
         "call": _call(overview),
         "against_sentence": against_sentence(overview),
         "busy_sentence": busy_sentence(overview),
+        "generation_sentences": generation_sentences(overview),
+        "generate_ns": generate_ns(overview),
+        "recompiles_sentence": recompiles_sentence(overview),
         "dry_run_sentence": dry_run_sentence(overview),
         "compile_ns": overview.compile_ns,
         "phases": [{"name": PHASE_WORDS[phase.phase], "ns": phase.total_ns} for phase in overview.phases],
@@ -223,8 +230,9 @@ def verdict_sentence(overview: Overview, capture: Capture) -> str:
     facts += ["cut short by the dry run"] if coverage.is_cut_short else []
     share = time_share(overview)
     facts += [against_sentence(overview).partition(":")[0]] if against_sentence(overview) else []
+    facts += [decode_words(overview)] if decode_words(overview) else []
     facts += [f"{percent(share)} of a call's time in ONNX Runtime"] if coverage.is_partial_view and share is not None else []
-    facts += [counted(len(overview.recompiles), "recompile")] if overview.recompiles else []
+    facts += [recompiles_sentence(overview)] if recompiles_sentence(overview) else []
     slower = [finding for finding in overview.findings if finding.rule == "slower_than_torch" and finding.severity == "warning"]
     facts += [f"PyTorch would save {time_from_ns(sum(finding.gain_ns or 0 for finding in slower))} per call"] if slower else []
     facts += _numbers(overview, numbers, capture)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.timing import own_code_ns, price_of
-from ortlens.units import counted, percent, time_from_ns
+from ortlens.units import counted, percent, size_from_bytes, time_from_ns
 from ortlens.views.wording import PART_WORDS, REASON_WORDS, REMEDY_WORDS, guard, place, visible
 
 if TYPE_CHECKING:
     from ortlens.analysis.first_look import Look
+    from ortlens.analysis.generation import Cache
     from ortlens.analysis.numbers import Numbers
     from ortlens.analysis.overview import FallbackGroup, Overview
     from ortlens.analysis.timing import CallTime
-    from ortlens.trace.records import Break, Finding
+    from ortlens.trace.records import Break, Finding, Step, StepRole
 
 _ALIKE = 1.1  # on an idle machine the medians of two runs of one program differ by less
 _QUOTED = 120  # characters of an exception that are looked for in a reason
@@ -156,13 +158,45 @@ def partitions_sentence(overview: Overview) -> str:
     """
     current = [row for row in overview.graphs if row.is_current]
     apart = ", forward and backward counted separately" if any(row.graph.phase == "backward" for row in current) else ""
-    graphs = counted(len(current), "graph") + apart + _other_versions(len(overview.graphs) - len(current))
+    roles = [role for role in ("encode", "prefill", "decode") if any(row.graph.role == role for row in current)]
+    apart += f", {', '.join(roles[:-1])} and {roles[-1]}" if len(roles) > 1 else f", {roles[0]}" if roles else ""
+    graphs = counted(len(current), "graph") + apart + _other_versions([row.graph.role for row in overview.graphs if not row.is_current])
     count = overview.coverage.partition_count
     return f"{count:,}, in {graphs}{_whole(overview)}" if count else f"none, in {graphs}"
 
 
-def _other_versions(versions: int) -> str:
-    return f" (and {counted(versions, 'other version')}, see recompiles)" if versions else ""
+def _other_versions(replaced: list[StepRole | None]) -> str:
+    if not replaced:
+        return ""
+    roles = f" of {' and '.join(dict.fromkeys(map(str, replaced)))}" if None not in replaced else ""
+    return f" (and {counted(len(replaced), 'other version')}{roles}, see recompiles)"
+
+
+def recompiles_by_role(overview: Overview) -> Counter[StepRole | None]:
+    """How often was code compiled again?
+
+    Args:
+        overview: The overview of a capture.
+
+    Returns:
+        Recompiles by role, None outside a generation. Compiling decode after prefill is not among them.
+    """
+    roles = {row.graph.compile_id: row.graph.role for row in overview.graphs}
+    pairs = [(roles.get(item.compile_id), roles.get(item.of_compile_id)) for item in overview.recompiles]
+    return Counter(role for role, of_role in pairs if role is None or role == of_role)
+
+
+def recompiles_sentence(overview: Overview) -> str:
+    """The same in words.
+
+    Args:
+        overview: The overview of a capture.
+
+    Returns:
+        `2 recompiles`, or `1 recompile of decode`; empty without any.
+    """
+    counts = recompiles_by_role(overview).items()
+    return " and ".join(counted(count, "recompile") + (f" of {role}" if role else "") for role, count in counts)
 
 
 def _whole(overview: Overview) -> str:
@@ -314,10 +348,98 @@ def ledger_sentence(overview: Overview) -> str:
     if ledger is None or not ledger.is_measured:
         return ""
     words = PART_WORDS if overview.backend == "ortlens" else {**PART_WORDS, "run": f"graphs of {visible(overview.backend)}"}
-    parts = [f"{percent(ledger.share[part])} {name}" for part, name in words.items() if ledger.ns.get(part)]
+    shares = dict(ledger.share)
+    parts = []
+    if python := generate_ns(overview):  # in what the ledger books as PyTorch and Python between graphs
+        shares["eager"] -= python / ledger.total_ns
+        words = {**words, "eager": "PyTorch and Python of the model"}
+        parts = [f"{percent(python / ledger.total_ns)} Python of generate"]
+    parts += [f"{percent(shares[part])} {name}" for part, name in words.items() if ledger.ns.get(part)]
     called = next((call.function for call in overview.calls if set(ledger.graph_ids).intersection(call.graph_ids)), None)
     of = f" ({visible(called)})" if called and len(overview.calls) > 1 else ""
     return f"{time_from_ns(ledger.total_ns)}{of}: {', '.join(parts)}"
+
+
+def generation_sentences(overview: Overview) -> list[str]:
+    """How does the generation of tokens go?
+
+    Args:
+        overview: The overview of a capture.
+
+    Returns:
+        Sentences without full stops: prefill, decode, the Python around the model, the cache; empty where none was seen.
+    """
+    found = overview.generation
+    if found is None:
+        return []
+    said = [_step_sentence(step, overview) for step in found.steps]
+    if not found.steps:
+        inside = "ONNX Runtime and PyTorch" if overview.backend == "ortlens" else f"graphs of {visible(overview.backend)}"
+        said = [f"{role}: {counted(count, 'call')}, {time_from_ns(mean)} each in {inside}" for role, (count, mean) in found.entries.items()]
+        said.append("for tokens per second, and Python around the model: ortlens.explain(model.generate)(**inputs)")
+    return [*said, *([_cache_sentence(found.cache)] if found.cache is not None else [])]
+
+
+def generate_ns(overview: Overview) -> int:
+    """How long is a call in the Python of `generate`, around the model?
+
+    Args:
+        overview: The overview of a capture.
+
+    Returns:
+        Nanoseconds per call, not more than the ledger has for Python; 0 where nothing was generated.
+    """
+    ledger, steps = overview.ledger, overview.generation.steps if overview.generation is not None else ()
+    python = next((step.ns for step in steps if step.role == "python"), 0)
+    return min(python, ledger.ns.get("eager", 0)) if ledger is not None and ledger.is_measured else 0
+
+
+def _step_sentence(step: Step, overview: Overview) -> str:
+    plain, steps = step.uncompiled_ns, overview.generation.steps if overview.generation is not None else ()
+    if step.role == "python":
+        share = percent(step.ns / max(sum(other.ns for other in steps), 1))
+        without = f" ({time_from_ns(plain)} without torch.compile)" if plain is not None else ""
+        return f"Python of generate around the model: {time_from_ns(step.ns)}, {share} of a call{without}"
+    many = counted(round(step.calls), "step") if step.role == "decode" else counted(round(step.tokens), "token")
+    each = f" of {time_from_ns(step.ns / step.calls)}" if step.role == "decode" and step.calls else f" in {time_from_ns(step.ns)}"
+    return f"{step.role}: {many}{each}, {_rates(step)}"
+
+
+def _rates(step: Step) -> str:
+    """Tokens per second, as compiled and, where it was measured, without torch.compile."""
+    plain = f" ({_rate(step.tokens, step.uncompiled_ns)} without torch.compile)" if step.uncompiled_ns else ""
+    return f"{_rate(step.tokens, step.ns)} tokens/s{plain}"
+
+
+def _rate(tokens: float, ns: int) -> str:
+    return f"{tokens / max(ns, 1) * 1e9:,.0f}"
+
+
+def _cache_sentence(cache: Cache) -> str:
+    whole, new = size_from_bytes(cache.taken_bytes), size_from_bytes(cache.new_bytes)
+    if cache.is_growing:
+        return f"cache: each decode step copies all of it, {whole} at the sizes compiled for, to append {new}"
+    if cache.is_recomputed:
+        return f"state: {whole}, computed anew by each decode step"
+    if cache.copied_bytes:
+        return f"cache: each decode step copies {size_from_bytes(cache.copied_bytes)} of {whole} to write {new}"
+    return f"cache: each decode step writes {new} of {whole} in place, and copies nothing"
+
+
+def decode_words(overview: Overview) -> str:
+    """How fast is decoding?
+
+    Args:
+        overview: The overview of a capture.
+
+    Returns:
+        `decode 1,200 tokens/s`, with PyTorch's figure if there is one; empty where it was not measured.
+    """
+    steps = overview.generation.steps if overview.generation is not None else ()
+    step = next((step for step in steps if step.role == "decode"), None)
+    if step is None:
+        return ""
+    return f"decode {_rates(step)}"
 
 
 def busy_sentence(overview: Overview) -> str:

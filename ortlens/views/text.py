@@ -19,12 +19,14 @@ from ortlens.views.sentences import (
     dry_run_sentence,
     exception_words,
     finding_sentence,
+    generation_sentences,
     ledger_sentence,
     look_sentence,
     numbers_sentence,
     partitions_sentence,
     price_words,
     reason_words,
+    recompiles_by_role,
     title,
     wrong_sentence,
 )
@@ -96,6 +98,8 @@ def _sections(overview: Overview, numbers: Numbers | None, room: int) -> Iterato
     if dry := dry_run_sentence(overview):
         yield "Dry run", _prose(dry.removeprefix("a dry run "), room, lines=3)
     yield "In ONNX Runtime", _prose(_bar(overview) + coverage_sentence(overview), room, lines=3)
+    if said := generation_sentences(overview):
+        yield "Generation", [line for sentence in said for line in _prose(sentence, room, hang="  ")]
     if overview.coverage.verdict == "empty" and overview.breaks:
         yield "Graph breaks", list(_breaks(overview, room))
     if overview.coverage.verdict != "empty":
@@ -178,7 +182,9 @@ def _recompiles(overview: Overview, room: int) -> Iterator[str]:
     if not recompiles:
         yield "none"
         return
-    yield from _prose(f"{len(recompiles):,}: code was compiled again because something it relied on had changed", room)
+    after = len(recompiles) - sum(recompiles_by_role(overview).values())
+    of_which = f", of which {after:,} {'compiles' if after == 1 else 'compile'} decode after prefill" if after else ""
+    yield from _prose(f"{len(recompiles):,}{of_which}: code was compiled again because something it relied on had changed", room)
     for item in recompiles[:_MAX_RECOMPILES]:
         yield from _prose(_recompile(item), room)
         if item.advice:
@@ -195,7 +201,7 @@ def _recompile(item: Recompile) -> str:
 def _times(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
     said = (ledger_sentence(overview), against_sentence(overview), busy_sentence(overview), *call_sentences(overview))
     lines = [sentence for sentence in said if sentence]
-    shown = [line for sentence in lines[:_MAX_CALLS] for line in _prose(sentence, room)]
+    shown = [line for sentence in lines[:_MAX_CALLS] for line in _prose(sentence, room, lines=3)]
     if len(lines) > _MAX_CALLS:
         shown.append(f"and {counted(len(lines) - _MAX_CALLS, 'more function')}: see table sessions")
     if shown:

@@ -12,9 +12,9 @@ from ortlens.analysis.timing import PHASES, call_time, compile_total_ns, graph_t
 from ortlens.units import counted, time_from_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
-    from ortlens.trace.records import Break, Capture, Finding, Graph, Recompile
+    from ortlens.trace.records import Break, Capture, Finding, Graph, Recompile, StepRole
 
 _STORM = 4
 _OFTEN = 3
@@ -31,32 +31,41 @@ _LIMIT = re.compile(r"recompile_limit|cache_size_limit", re.IGNORECASE)
 )
 def recompile_storm(capture: Capture) -> Iterator[Finding]:
     """Functions with many recompiles."""
-    groups: dict[tuple[str | None, str | None, int | None], list[Recompile]] = defaultdict(list)
+    groups: dict[tuple[str | None, str | None, int | None, StepRole | None], list[Recompile]] = defaultdict(list)
+    roles = {graph.compile_id: graph.role for graph in capture.graphs}
     for item in capture.recompiles:
-        groups[item.function, item.file, item.line].append(item)
+        role = roles.get(item.compile_id)
+        if role is None or role == roles.get(item.of_compile_id):  # decode is compiled after prefill, which is no recompile of it
+            groups[item.function, item.file, item.line, role].append(item)
     spent = {graph.compile_id: graph.compile_ns or 0 for graph in capture.graphs if graph.phase != "backward"}
-    for (function, file, line), rows in groups.items():
+    for (function, file, line, role), rows in groups.items():
         if len(rows) < _STORM:
             continue
         guards = _distinct([row.guard or row.reason for row in rows])
         values = _distinct([value for row in rows for value in row.values])
         compile_ns = sum(spent.get(row.compile_id, 0) for row in rows)
+        limit = next((item for item in capture.breaks if _is_limit(item) and (item.function, item.file) == (function, file)), None)
         yield recompile_storm.finding(
             subject=f"{function or 'unnamed function'} {file or ''}:{line or ''}".strip(" :"),
-            title=f"{function or 'a function'} was compiled again {len(rows)} times"
-            + (f", {time_from_ns(compile_ns)}" if compile_ns else ""),
+            title=f"{f'{role}: ' if role else ''}{function or 'a function'} was compiled again {len(rows)} times"
+            + (f", {time_from_ns(compile_ns)}" if compile_ns else "")
+            + ("; then PyTorch reached its limit, and runs what needs another version in plain Python" if limit is not None else ""),
             evidence=f"guards that failed: {'; '.join(guards[:3])}" + (f"; values seen: {', '.join(values[:8])}" if values else ""),
             mitigation=next((row.advice for row in rows if row.advice), None)
             or "Mark what changes as dynamic (torch._dynamo.mark_dynamic, dynamic=True), or pass changing Python numbers as tensors.",
             file=file,
             line=line,
         )
-    yield from _given_up(capture)
+    yield from _given_up(capture, {(function, file) for (function, file, _, _), rows in groups.items() if len(rows) >= _STORM})
 
 
-def _given_up(capture: Capture) -> Iterator[Finding]:
+def _is_limit(item: Break) -> bool:
+    return bool(_LIMIT.search(item.reason) or _LIMIT.search(item.explanation or ""))
+
+
+def _given_up(capture: Capture, known: Container[tuple[str | None, str | None]]) -> Iterator[Finding]:
     for item in capture.breaks:
-        if _LIMIT.search(item.reason) or _LIMIT.search(item.explanation or ""):
+        if _is_limit(item) and (item.function, item.file) not in known:
             yield recompile_storm.finding(
                 subject=item.break_id,
                 title=f"PyTorch reached its recompile limit and runs {item.function or 'a function'} in plain Python from now on",
@@ -110,7 +119,7 @@ def hot_break(capture: Capture) -> Iterator[Finding]:
     entered = _entered_per_call(capture)
     for item in capture.breaks:
         times = max((entered.get(_frame(compile_id), 0) for compile_id in item.compile_ids), default=0)
-        if times < _OFTEN and item.occurrences < _OFTEN:
+        if _is_limit(item) or (times < _OFTEN and item.occurrences < _OFTEN):  # `recompile_storm` reports the limit
             continue
         often = f"is hit {times:.3g} times per call" if times >= _OFTEN else f"makes {item.occurrences} graph boundaries"
         yield hot_break.finding(

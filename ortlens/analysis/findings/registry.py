@@ -61,6 +61,7 @@ RECORDED: Mapping[str, str] = {
     "lowering_failed": "A graph could not be lowered with the backend's decompositions; it was lowered without them.",
     "heavy_guards": "Calls of several graphs are faster with PyTorch's guards skipped, by 200 µs and 25 %. `lens.probe()` measures it, and "
     "`explain()` where entering compiled code takes that much; with a single graph, as information below 50 %.",
+    "compiled_model_bypassed": "A model was compiled, but only its `generate` was called, which calls the uncompiled model.",
     "backend_failed": "A graph could not be prepared for ONNX Runtime and stays in PyTorch.",
     "profile_failed": "A partition could not be profiled; its kernels are not in the capture.",
     "call_differs": "`verify` found results, written tensors, gradients, shared memory or random numbers of the compiled function "

@@ -90,7 +90,7 @@ class DynamoWatch:
 
     def _record_break(self, compile_id: str, text: str) -> None:
         heard = break_from_text(text)
-        said = _placed(heard, _torch.code_being_compiled())
+        said = _placed(heard, _code_of_the_model())
         key = (said.reason, said.file, said.line)
         known = self._breaks.get(key) or self._new_break(said, heard)
         if compile_id not in known.compile_ids:
@@ -369,6 +369,14 @@ def _compiled_code(metrics: Mapping[str, Any]) -> tuple[str, str, int | None]:
     if is_wrapper(Frame(file, line or 0, plain_function(name))) and (code := _torch.code_wrapped_by_compiled()) is not None:
         return code.co_name, code.co_filename, code.co_firstlineno
     return name, file, line
+
+
+def _code_of_the_model() -> CodeType | None:
+    """The code being compiled; for the decorator of a library the function in it."""
+    code = _torch.code_being_compiled()
+    if code is not None and is_wrapper(Frame(code.co_filename, code.co_firstlineno, plain_function(code.co_name))):
+        return _torch.code_wrapped_by_compiled() or code
+    return code
 
 
 def _placed(said: BreakText, code: CodeType | None) -> BreakText:

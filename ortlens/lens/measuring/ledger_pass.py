@@ -20,7 +20,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import _torch
-from ortlens.analysis.ledger import CallTrace, GraphVisit, SessionTime, Surroundings, entries_of, ledger_from_calls, lookups_ahead
+from ortlens.analysis.generation import steps_of
+from ortlens.analysis.ledger import (
+    CallTrace,
+    GraphVisit,
+    SessionTime,
+    SteppedCall,
+    StepReading,
+    Surroundings,
+    entries_of,
+    ledger_from_calls,
+    lookups_ahead,
+    middle_half,
+)
 from ortlens.backend.runtime.turns import clocked
 from ortlens.lens.dynamo.listener import lens_failure
 from ortlens.lens.watching import around_calls
@@ -40,19 +52,27 @@ MEASURE_NS = 500_000_000
 MAX_CALLS = 100
 _ENOUGH = 8  # calls whose spread says something
 _EVERY, _FIRST = 8, 3  # calls that time Dynamo's lookups, spread among the others so that all run under the same load
+_TURN_GENERATING = 2  # a compiled `generate`, an uncompiled one, a compiled one: each has many steps, of which few find cold caches
 _TURN, _TURN_UNCOMPILED = 6, 3  # compiled calls, then uncompiled ones; the first of a turn finds cold caches and does not count
 
 
 class LedgerPass:
     """Measures calls of one target; records the ledger and the cost of each break."""
 
-    def __init__(self, recorder: Recorder, watch: DynamoWatch, graphs: Callable[[], tuple[CompiledGraph, ...]]) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        watch: DynamoWatch,
+        graphs: Callable[[], tuple[CompiledGraph, ...]],
+        steps: list[StepReading] | None = None,
+    ) -> None:
         """Prepare to measure.
 
         Args:
             recorder: Holds the records and logs; the ledger goes there.
             watch: Knows which break lies ahead of which graph.
             graphs: Returns the present graphs of our backend.
+            steps: Where the calls of a model inside `generate` are noted, if the target is such a method.
         """
         self._recorder = recorder
         self._watch = watch
@@ -61,12 +81,14 @@ class LedgerPass:
         self._stays: list[tuple[str, int, int]] = []  # graph, entered, left; in the present call
         self._calls: list[_Call] = []
         self._uncompiled: list[int] = []
+        self._steps = steps
+        self._uncompiled_steps: list[SteppedCall] = []
         self.averaged = 0
         """Calls that the ledger averages; 0 before it was recorded."""
         self.spread = 0.0
         """Median of their wall times over the shortest: how busy the machine was."""
         self.uncompiled_ns = 0
-        """Median time of a call of the target as it is; 0 where it was not called, or too seldom."""
+        """Median time of a call of the target as it is, of `generate` the sum of its steps; 0 where it was not called, or too seldom."""
 
     def measure(
         self,
@@ -99,7 +121,9 @@ class LedgerPass:
     def _make_calls(self, call: Callable[[], Any], max_calls: int, deadline: int | None, uncompiled: Callable[[], Any] | None) -> Any:
         """Make calls with a clock around each graph; when a call compiles another graph, that one is included from the next call on."""
         # Before the first graph of a function there are only guards.
-        is_split = len(self._recorder.records(r.Graph)) > 1 or bool(self._recorder.records(r.Break))
+        is_split = len(self._recorder.records(r.Graph)) > 1 or bool(self._recorder.records(r.Break)) or self._steps is not None
+        turn, first = (_TURN, _FIRST) if self._steps is None else (_TURN_GENERATING, _TURN_GENERATING)
+        fewest = 1 if self._steps is None or uncompiled is None else first + 1  # a generation is compared, however long it takes
         result, made = None, 0
         while made < max_calls:
             known = self._graph_count()
@@ -108,22 +132,29 @@ class LedgerPass:
                     if graph.context.reporter is not None and graph.is_prepared:
                         clocks.enter_context(around_calls(graph, self._clock(graph.context.reporter.graph_id)))
                 while made < max_calls and self._graph_count() == known:
-                    if uncompiled is not None and made % _TURN == _TURN - 1:
+                    if uncompiled is not None and made % turn == turn - 1:
                         self._call_uncompiled(uncompiled)
-                    result = self._make_call(call, known, listen=is_split and made % _EVERY == _FIRST)
+                    result = self._make_call(call, known, listen=is_split and made % _EVERY == first)
                     made += 1
-                    if deadline is not None and time.perf_counter_ns() > deadline:
+                    if deadline is not None and made >= fewest and time.perf_counter_ns() > deadline:
                         return result
         return result
 
     def _call_uncompiled(self, call: Callable[[], Any]) -> None:
         run = clocked(call)
         with torch.compiler.set_stance("force_eager"):  # what the target itself compiled is PyTorch here
-            self._uncompiled += [run() for _ in range(_TURN_UNCOMPILED)][1:]
+            if self._steps is None:
+                self._uncompiled += [run() for _ in range(_TURN_UNCOMPILED)][1:]
+                return
+            self._steps.clear()
+            self._uncompiled.append(run())
+            self._uncompiled_steps.append(SteppedCall(self._uncompiled[-1], tuple(self._steps)))
 
     def _make_call(self, call: Callable[[], Any], known: int, *, listen: bool) -> Any:
         clock = time.perf_counter_ns
         self._stays.clear()
+        steps = self._steps if self._steps is not None else []
+        steps.clear()
         before = self._eager_ns()
         heard: list[tuple[bool, int, int]] = []
         with _torch.record_lookups(heard) if listen else contextlib.nullcontext():
@@ -132,8 +163,17 @@ class LedgerPass:
             ended = clock()
         if self._graph_count() == known:  # else the call compiled, and is not comparable
             eager = {node: ns - before.get(node, 0) for node, ns in self._eager_ns().items()}
-            made = _Call(started=started, ended=ended, stays=list(self._stays), eager_ns=eager, heard=tuple(heard), listened=listen)
-            self._calls.append(made)
+            self._calls.append(
+                _Call(
+                    started=started,
+                    ended=ended,
+                    stays=list(self._stays),
+                    eager_ns=eager,
+                    heard=tuple(heard),
+                    listened=listen,
+                    steps=tuple(steps),
+                )
+            )
         return result
 
     def _graph_count(self) -> int:
@@ -176,7 +216,8 @@ class LedgerPass:
     def _write(self) -> None:
         """Record the ledger and the costs of the breaks, if a call entered a graph."""
         calls = [call for call in self._calls if not call.listened]
-        ledger = ledger_from_calls([call.trace() for call in calls], self._surroundings())
+        traces = [call.trace() for call in calls]
+        ledger = ledger_from_calls(traces, self._surroundings())
         if not ledger.parts:
             return
         self.averaged = ledger.calls
@@ -184,7 +225,11 @@ class LedgerPass:
         self.spread = statistics.median(walls) / max(min(walls), 1) if len(walls) >= _ENOUGH else 0.0
         self.uncompiled_ns = round(statistics.median(self._uncompiled)) if len(self._uncompiled) >= _TURN_UNCOMPILED else 0
         self._recorder.replace_all(r.LedgerPart, ledger.parts)
-        for graph_id, times in entries_of([call.trace() for call in calls]).items():
+        if self._steps is not None:
+            steps = steps_of(middle_half([call for call in traces if call.visits]), self._uncompiled_steps)
+            self._recorder.replace_all(r.Step, steps)
+            self.uncompiled_ns = sum(step.uncompiled_ns or 0 for step in steps)
+        for graph_id, times in entries_of(traces).items():
             self._recorder.amend(r.Graph, graph_id, entries_per_call=times)
         for node in self._eager_ns():
             self._recorder.amend(r.Fallback, node, call_ns=round(statistics.median(call.eager_ns.get(node, 0) for call in calls)))
@@ -205,7 +250,8 @@ class LedgerPass:
             last_lookup_ns=last_lookup_ns,
             break_ahead={graph_id: break_id for graph_id, break_id in ahead.items() if break_id is not None},
             last_break=last[0] if len(last) == 1 else None,
-            has_python_after=bool(last) or skipped,
+            has_python_before=self._steps is not None,
+            has_python_after=bool(last) or skipped or self._steps is not None,
             unclocked=self._unclocked(),
             partitions=Counter(part.graph_id for part in self._recorder.records(r.Partition)),
         )
@@ -226,6 +272,7 @@ class _Call:
     eager_ns: dict[tuple[str, str], int]
     heard: tuple[tuple[bool, int, int], ...]
     listened: bool
+    steps: tuple[StepReading, ...] = ()
     sessions: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0, 0]))
 
     def add(self, graph_id: str, readings: tuple[int, int, int, int], *, foreign: bool) -> None:
@@ -251,4 +298,5 @@ class _Call:
             },
             eager_ns=eager,
             heard=self.heard,
+            steps=self.steps,
         )

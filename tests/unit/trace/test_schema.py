@@ -30,6 +30,7 @@ PROMISED = {
     "numerics": "partition_id node onnx_value max_abs max_rel ok first_divergence closer_to_fp64",
     "findings": "rule severity title file line evidence hazard mitigation gain_ns measured",
     "ledger": "graph_id part ns share",
+    "steps": "role calls tokens ns uncompiled_ns graph_ids",
 }
 COLUMNS = {f"{table.name}.{column.name}": column for table in TABLES.values() for column in table.columns}
 

@@ -1,0 +1,253 @@
+"""A generation of tokens: which graphs are its prefill and its decode, what their steps take, and what happens to the cache.
+
+Roles come from what a graph computes, not from names: a decode graph takes a cache, returns it changed, and computes one position, as
+its first embedding of tokens shows. Rejected: sizes of inputs alone, since an encoder-decoder model begins with one position, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TYPE_CHECKING
+
+from ortlens.analysis.coverage import code_key
+from ortlens.analysis.guards import advice_in_generation
+from ortlens.analysis.ledger import SteppedCall, StepReading, middle_half
+from ortlens.analysis.timing import graph_times
+from ortlens.trace.records import Step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from ortlens.analysis.ledger import CallTrace
+    from ortlens.trace.records import Capture, Graph, Node, Recompile, StepRole
+
+_ROLES: tuple[StepRole, ...] = ("encode", "prefill", "decode", "python")
+_EMBEDDING = "aten.embedding.default"
+_KEEPS = re.compile(r"aten\.(cat|index_put|_unsafe_index_put|index_copy|slice_scatter|select_scatter|scatter)_?\.")
+_REWRITES = re.compile(r"aten\.(copy|clone)_?\.")
+_COUNTER = 8  # bytes of a position that a cache counts itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """What a decode step does to the cache.
+
+    Attributes:
+        taken_bytes: The caches that it changes, at the sizes that the graph was compiled for.
+        copied_bytes: Of these, what it copies into new tensors although it stays the same.
+        new_bytes: What it adds or writes anew.
+        is_growing: Whether it returns more than it takes.
+        is_recomputed: Whether nothing of it stays the same, as in the state of a recurrent model.
+        node: One of the operations that do it.
+    """
+
+    taken_bytes: int
+    copied_bytes: int
+    new_bytes: int
+    is_growing: bool
+    is_recomputed: bool
+    node: Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """What is known about a generation.
+
+    Attributes:
+        steps: What each kind of step takes, in the order encode, prefill, decode, python; empty where no call was measured.
+        entries: Entries into the graphs of each role, over all calls, and their mean time inside the graph, in ns.
+        versions: Compilations of each role.
+        cache: What a decode step does to the cache; None where it is not known.
+    """
+
+    steps: tuple[Step, ...]
+    entries: Mapping[StepRole, tuple[int, float]]
+    versions: Mapping[StepRole, int]
+    cache: Cache | None
+
+
+def steps_of(calls: Sequence[CallTrace], uncompiled: Sequence[SteppedCall]) -> tuple[Step, ...]:
+    """What each kind of step takes.
+
+    Args:
+        calls: Calls of `generate` with compiled models, those that the ledger averages.
+        uncompiled: Calls without torch.compile; may be empty.
+
+    Returns:
+        A row per role that occurs, whose times add up to the wall time of a call; empty without calls of a model.
+    """
+    stepped = [SteppedCall(call.wall_ns, call.steps) for call in calls]
+    if not any(call.readings for call in stepped):
+        return ()
+    times, plain = [_times(call) for call in stepped], [_times(call) for call in middle_half(uncompiled)]
+    steps = []
+    for role in _ROLES:
+        of_role = [[reading for known, reading in _with_roles(call.readings) if known == role] for call in stepped]
+        if role != "python" and not any(of_role):
+            continue
+        steps.append(
+            Step(
+                role=role,
+                calls=float(median(map(len, of_role))),
+                tokens=float(median(sum(reading.rows * reading.positions for reading in readings) for readings in of_role)),
+                ns=round(sum(time[role] for time in times) / len(times)),
+                uncompiled_ns=round(sum(time[role] for time in plain) / len(plain)) if plain else None,
+                graph_ids=tuple(dict.fromkeys(_entered(calls, role))),
+            )
+        )
+    return tuple(steps)
+
+
+def _with_roles(readings: Iterable[StepReading]) -> Iterator[tuple[StepRole, StepReading]]:
+    is_first = True
+    for reading in readings:
+        if reading.is_encoder:
+            yield "encode", reading
+        else:
+            yield ("prefill" if is_first or reading.positions > 1 else "decode"), reading
+            is_first = False
+
+
+def _times(call: SteppedCall) -> Counter[StepRole]:
+    times: Counter[StepRole] = Counter()
+    for role, reading in _with_roles(call.readings):
+        times[role] += reading.ended_ns - reading.started_ns
+    times["python"] = call.wall_ns - sum(times.values())
+    return times
+
+
+def _entered(calls: Iterable[CallTrace], role: StepRole) -> Iterator[str]:
+    for call in calls:
+        for known, reading in _with_roles(call.steps):
+            if known == role:
+                yield from (visit.graph_id for visit in call.visits if reading.started_ns <= visit.entered_ns <= reading.ended_ns)
+
+
+def with_roles(capture: Capture) -> Capture:
+    """Say of each graph of a generation what its role is, and advise on recompiles accordingly.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        The same where nothing was generated.
+    """
+    roles = _roles(capture)
+    if not roles:
+        return capture
+    graphs = tuple(replace(graph, role=roles.get(graph.graph_id)) for graph in capture.graphs)
+    by_compilation = {graph.compile_id: graph for graph in graphs}
+    return replace(capture, graphs=graphs, recompiles=tuple(_advised(item, by_compilation) for item in capture.recompiles))
+
+
+def _advised(item: Recompile, graphs: Mapping[str | None, Graph]) -> Recompile:
+    new, old = graphs.get(item.compile_id), graphs.get(item.of_compile_id)
+    if new is None or new.role is None:
+        return item
+    return replace(item, advice=advice_in_generation(item, new.role, old.role if old is not None else None, sizes_vary=new.dynamic_shapes))
+
+
+def _roles(capture: Capture) -> dict[str, StepRole]:
+    nodes = _nodes_by_graph(capture)
+    plain = [graph for graph in capture.graphs if graph.phase == "inference"]
+    roles: dict[str, StepRole] = {}
+    for graph in plain:
+        if _positions(nodes[graph.graph_id]) == 1 and _cache_writes(graph, nodes[graph.graph_id]):
+            roles[graph.graph_id] = "decode"
+    same_code = {code_key(replace(graph, role=None)) for graph in plain if graph.graph_id in roles}
+    roles |= {
+        graph.graph_id: "prefill" for graph in plain if graph.graph_id not in roles and code_key(replace(graph, role=None)) in same_code
+    }
+    for step in capture.steps:  # of another backend there are no nodes
+        for graph_id in step.graph_ids:
+            roles.setdefault(graph_id, step.role)
+    return roles
+
+
+def _nodes_by_graph(capture: Capture) -> dict[str, list[Node]]:
+    nodes: defaultdict[str, list[Node]] = defaultdict(list)
+    for node in capture.nodes:
+        nodes[node.graph_id].append(node)
+    return nodes
+
+
+def _positions(nodes: Iterable[Node]) -> int | str | None:
+    first = next((node for node in nodes if node.target == _EMBEDDING), None)
+    return first.shape[-2] if first is not None and first.shape and len(first.shape) > 1 else None
+
+
+def _cache_writes(graph: Graph, nodes: Iterable[Node]) -> list[tuple[Node, int]]:
+    """The nodes that return or make a changed cache, each with the bytes of the cache that it takes."""
+    given = {name: size for name, size in zip(graph.inputs, graph.input_sizes, strict=False) if name not in graph.weights}
+    found = []
+    for node in nodes:
+        taken = max((given[name] for name in node.inputs if name in given), default=0)
+        writes = (_KEEPS.match(node.target) or _REWRITES.match(node.target)) and (node.is_output or node.mutates)
+        if writes and taken > _COUNTER and (node.output_bytes or 0) >= taken:
+            found.append((node, taken))
+    return found
+
+
+def generation_of(capture: Capture) -> Generation | None:
+    """What is known about a generation.
+
+    Args:
+        capture: Any capture, with the roles of its graphs.
+
+    Returns:
+        None where no graph has a role and no steps were measured.
+    """
+    graphs = [graph for graph in capture.graphs if graph.role is not None]
+    if not graphs and not capture.steps:
+        return None
+    times = graph_times(capture)
+    entries: dict[StepRole, tuple[int, float]] = {}
+    for role in _ROLES:
+        own = [times[graph.graph_id] for graph in graphs if graph.role == role]
+        count = sum(time.calls for time in own)
+        if count:
+            entries[role] = count, sum(time.ort_ns + time.eager_ns + time.foreign_ns for time in own) / count
+    versions = Counter(graph.role for graph in graphs if graph.role is not None)
+    return Generation(
+        steps=capture.steps,
+        entries=entries,
+        versions={role: versions[role] for role in _ROLES if versions[role]},
+        cache=_cache(graphs, _nodes_by_graph(capture)),
+    )
+
+
+def _cache(graphs: Iterable[Graph], nodes: Mapping[str, list[Node]]) -> Cache | None:
+    """Of the newest decode graph."""
+    decode = [graph for graph in graphs if graph.role == "decode"]
+    writes = _cache_writes(decode[-1], nodes.get(decode[-1].graph_id, [])) if decode else []
+    if not writes:
+        return None
+    made = {node.node: node for node in nodes[decode[-1].graph_id]}
+    copied = new = 0
+    for node, taken in writes:
+        grown = (node.output_bytes or 0) - taken
+        if _REWRITES.match(node.target):
+            new += node.output_bytes or 0
+        else:
+            copied += 0 if node.mutates else taken
+            new += grown or _written_bytes(node, made)
+    return Cache(
+        taken_bytes=sum(taken for _, taken in writes),
+        copied_bytes=copied,
+        new_bytes=new,
+        is_growing=any((node.output_bytes or 0) > taken for node, taken in writes),
+        is_recomputed=all(_REWRITES.match(node.target) for node, _ in writes),
+        node=writes[0][0],
+    )
+
+
+def _written_bytes(node: Node, made: Mapping[str, Node]) -> int:
+    """The bytes of the last tensor that a write reads, which is what it writes."""
+    source = made.get(node.inputs[-1]) if node.inputs else None
+    if source is None:
+        return 0
+    items = dict(zip(source.items, source.item_sizes, strict=False))
+    return next((items[name] for name in node.item_inputs if name in items), source.output_bytes or 0)

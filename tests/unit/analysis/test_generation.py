@@ -1,0 +1,258 @@
+"""Roles of graphs, what steps take, and what a decode step does to its cache."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ortlens.analysis.coverage import current_graphs
+from ortlens.analysis.findings.registry import findings_of
+from ortlens.analysis.first_look import looks_of
+from ortlens.analysis.generation import generation_of, steps_of, with_roles
+from ortlens.analysis.guards import is_expected
+from ortlens.analysis.ledger import CallTrace, GraphVisit, SteppedCall, StepReading
+from ortlens.analysis.overview import overview_of
+from ortlens.trace.records import Break, Capture, Graph, LedgerPart, Node, Recompile, Step
+from ortlens.views.sentences import generate_ns, generation_sentences, ledger_sentence, partitions_sentence, recompiles_sentence
+
+KEYS = 6144
+"""Bytes of a cache of 12 positions."""
+
+
+def graph(number: int, *, past: int = 0, dynamic: bool = False, of: str | None = None) -> Graph:
+    """A version of `forward`; with a past, it takes a cache of so many bytes."""
+    return Graph(
+        graph_id=f"g{number}",
+        compile_id=f"0/{number}",
+        phase="inference",
+        name="forward",
+        file="modeling_tiny.py",
+        line=5,
+        node_count=2,
+        op_count=2,
+        coverage=1.0,
+        dynamic_shapes=dynamic,
+        recompile_of=of,
+        inputs=("ids", "weight", "past") if past else ("ids", "weight"),
+        input_sizes=(8, 4096, past) if past else (96, 4096),
+        weights=("weight",),
+    )
+
+
+def nodes(graph_id: str, positions: int, *, write: str = "aten.cat.default", past: int = 0, mutates: bool = False) -> tuple[Node, ...]:
+    """An embedding of tokens, a new key, and what becomes of the cache."""
+    grown = past if write != "aten.cat.default" else past + 512 * positions
+    return (
+        Node(
+            graph_id=graph_id,
+            supported=True,
+            node="embedding",
+            target="aten.embedding.default",
+            shape=(1, positions, 64),
+            inputs=("weight", "ids"),
+        ),
+        Node(graph_id=graph_id, supported=True, node="key", target="aten.mm.default", inputs=("embedding",), output_bytes=512 * positions),
+        Node(
+            graph_id=graph_id,
+            supported=True,
+            node="cache",
+            target=write,
+            inputs=("past" if past else "zeros", "key"),
+            output_bytes=grown,
+            is_output=True,
+            mutates=mutates,
+        ),
+    )
+
+
+def generating(write: str = "aten.cat.default", *, mutates: bool = False) -> Capture:
+    """A prefill of 12 positions, and a decode."""
+    graphs = (graph(0), graph(1, past=KEYS, of="0/0"))
+    return Capture(graphs=graphs, nodes=(*nodes("g0", 12), *nodes("g1", 1, write=write, past=KEYS, mutates=mutates)))
+
+
+def roles(capture: Capture) -> dict[str, str | None]:
+    return {graph.graph_id: graph.role for graph in with_roles(capture).graphs}
+
+
+def test_a_graph_that_takes_a_cache_and_computes_one_position_is_decode() -> None:
+    assert roles(generating()) == {"g0": "prefill", "g1": "decode"}
+
+
+def test_the_first_step_of_a_decoder_has_one_position_and_is_prefill() -> None:
+    capture = Capture(graphs=(graph(0), graph(1, past=KEYS)), nodes=(*nodes("g0", 1), *nodes("g1", 1, past=KEYS)))
+
+    assert roles(capture) == {"g0": "prefill", "g1": "decode"}
+
+
+def test_a_model_without_a_cache_has_no_roles() -> None:
+    capture = Capture(graphs=(graph(0), graph(1)), nodes=(*nodes("g0", 12), *nodes("g1", 1)))
+
+    assert roles(capture) == {"g0": None, "g1": None}
+    assert generation_of(with_roles(capture)) is None
+
+
+def test_a_role_under_another_backend_is_that_of_the_steps_that_enter_the_graph() -> None:
+    capture = replace(generating(), nodes=(), steps=(Step(role="prefill", graph_ids=("g0",)), Step(role="decode", graph_ids=("g1",))))
+
+    assert roles(capture) == {"g0": "prefill", "g1": "decode"}
+
+
+def test_decode_does_not_replace_prefill() -> None:
+    assert [graph.graph_id for graph in current_graphs(with_roles(generating()).graphs)] == ["g0", "g1"]
+    assert partitions_sentence(overview_of(with_roles(generating()))).startswith("none, in 2 graphs, prefill and decode")
+
+
+def recompile(number: int, guard: str, advice: str) -> Recompile:
+    return Recompile(
+        compile_id=f"0/{number}",
+        of_compile_id=f"0/{number - 1}",
+        function="forward",
+        file="modeling_tiny.py",
+        line=5,
+        guard=guard,
+        reason=guard,
+        advice=advice,
+    )
+
+
+MARK = "Call `torch._dynamo.mark_dynamic(past, 2)` before the first call, or compile with `dynamic=True`: one graph serves all sizes"
+
+
+def versions(count: int, *, dynamic: bool = False) -> Capture:
+    """A prefill, and so many versions of decode."""
+    graphs = (graph(0), *(graph(n, past=KEYS, dynamic=dynamic and n > 1, of=f"0/{n - 1}") for n in range(1, count + 1)))
+    made = [node for n in range(1, count + 1) for node in nodes(f"g{n}", 1, past=KEYS)]
+    again = [recompile(n, "tensor 'past' size mismatch at index 2", MARK) for n in range(2, count + 1)]
+    first = recompile(1, "len(kwargs) == 6", "Pass `kwargs` with the same number of items every time")
+    return with_roles(Capture(graphs=graphs, nodes=(*nodes("g0", 12), *made), recompiles=(first, *again)))
+
+
+def test_decode_after_prefill_is_expected_and_a_version_for_all_sizes_too() -> None:
+    capture = versions(2, dynamic=True)
+
+    assert [is_expected(item) for item in capture.recompiles] == [True, True]
+    assert looks_of(overview_of(capture)) == ()
+
+
+def test_no_advice_to_mark_what_generate_makes() -> None:
+    advice = versions(3).recompiles[-1].advice
+
+    assert advice == "Compile with `dynamic=True`: one graph serves all sizes"
+
+
+def test_a_recompile_per_token_is_one_item_and_named_decode() -> None:
+    capture = versions(7)
+    limit = Break(
+        break_id="b0",
+        reason="Dynamo recompile limit exceeded",
+        explanation="recompile_limit reached",
+        file="modeling_tiny.py",
+        line=5,
+        function="forward",
+        occurrences=9,
+        advice=f"{capture.recompiles[-1].advice}; PyTorch stopped recompiling this function",
+    )
+    capture = replace(capture, breaks=(limit,))
+
+    (found,) = findings_of(capture)
+    assert (found.rule, found.title.partition(";")[0]) == ("recompile_storm", "decode: forward was compiled again 6 times")
+    assert "reached its limit" in found.title
+    assert found.mitigation.startswith("Compile with `dynamic=True`")
+    assert [look.subject for look in looks_of(overview_of(capture))] == ["break"]
+
+
+def cache_words(capture: Capture) -> str:
+    return generation_sentences(overview_of(with_roles(capture)))[-1]
+
+
+@pytest.mark.parametrize(
+    ("capture", "words"),
+    [
+        (generating(), "cache: each decode step copies all of it, 6.00 KiB at the sizes compiled for, to append 512 B"),
+        (generating(write="aten.index_put.default"), "cache: each decode step copies 6.00 KiB of 6.00 KiB to write 512 B"),
+        (
+            generating(write="aten.index_put_.default", mutates=True),
+            "cache: each decode step writes 512 B of 6.00 KiB in place, and copies nothing",
+        ),
+        (generating(write="aten.copy.default"), "state: 6.00 KiB, computed anew by each decode step"),
+    ],
+)
+def test_what_a_decode_step_does_to_the_cache(capture: Capture, words: str) -> None:
+    assert cache_words(capture) == words
+
+
+def step(started: int, ended: int, rows: int, positions: int) -> StepReading:
+    return StepReading(is_encoder=False, started_ns=started, ended_ns=ended, rows=rows, positions=positions)
+
+
+def encoder(*numbers: int) -> StepReading:
+    return step(*numbers)._replace(is_encoder=True)
+
+
+def call(*readings: StepReading, wall: int, visits: tuple[GraphVisit, ...] = ()) -> CallTrace:
+    return CallTrace(started_ns=0, ended_ns=wall, visits=visits, steps=readings)
+
+
+def test_steps_add_up_to_the_call() -> None:
+    visits = tuple(
+        GraphVisit(graph_id=name, entered_ns=at, left_ns=at + 5) for name, at in (("g9", 11), ("g0", 21), ("g1", 41), ("g1", 61))
+    )
+    readings = (
+        encoder(10, 20, 2, 12),
+        step(20, 40, 2, 1),  # the first of the decoder, which has no cache yet
+        step(40, 55, 2, 1),
+        step(60, 75, 2, 1),
+    )
+    plain = SteppedCall(200, (step(0, 50, 2, 1), step(50, 110, 2, 1)))
+
+    steps = steps_of([call(*readings, wall=100, visits=visits)], [plain])
+
+    assert [(step.role, step.calls, step.tokens, step.ns, step.uncompiled_ns, step.graph_ids) for step in steps] == [
+        ("encode", 1, 24, 10, 0, ("g9",)),
+        ("prefill", 1, 2, 20, 50, ("g0",)),
+        ("decode", 2, 4, 30, 60, ("g1",)),
+        ("python", 0, 0, 40, 90, ()),
+    ]
+
+
+def test_several_positions_are_prefill_wherever_they_come() -> None:
+    (prefill, _) = steps_of([call(step(0, 10, 1, 4), step(10, 20, 1, 4), wall=20)], [])
+
+    assert (prefill.role, prefill.calls, prefill.tokens, prefill.uncompiled_ns) == ("prefill", 2, 8, None)
+
+
+def test_without_calls_of_a_model_there_are_no_steps() -> None:
+    assert steps_of([call(wall=10)], []) == ()
+
+
+def test_rates_are_those_of_the_steps() -> None:
+    steps = (
+        Step(role="prefill", calls=1, tokens=12, ns=2_000_000, uncompiled_ns=1_000_000),
+        Step(role="decode", calls=9, tokens=18, ns=9_000_000),
+        Step(role="python", ns=9_000_000, uncompiled_ns=8_000_000),
+    )
+
+    assert generation_sentences(overview_of(Capture(steps=steps))) == [
+        "prefill: 12 tokens in 2.00 ms, 6,000 tokens/s (12,000 without torch.compile)",
+        "decode: 9 steps of 1.00 ms, 2,000 tokens/s",
+        "Python of generate around the model: 9.00 ms, 45.0 % of a call (8.00 ms without torch.compile)",
+    ]
+
+
+def test_decode_after_prefill_is_no_recompile_of_it() -> None:
+    assert recompiles_sentence(overview_of(versions(1))) == ""
+    assert recompiles_sentence(overview_of(versions(3))) == "2 recompiles of decode"
+    assert recompiles_sentence(overview_of(replace(versions(3), graphs=()))) == "3 recompiles"
+
+
+def test_python_of_generate_is_named_in_the_time_of_a_call() -> None:
+    parts = (("run", 40), ("eager", 50), ("residual", 10))
+    ledger = tuple(LedgerPart(graph_id="g0", part=part, ns=ns, share=ns / 100) for part, ns in parts)  # type: ignore[arg-type]  # literals
+    capture = Capture(ledger=ledger, steps=(Step(role="decode", ns=70), Step(role="python", ns=30)))
+
+    assert generate_ns(overview_of(capture)) == 30
+    assert ledger_sentence(overview_of(capture)) == (
+        "100 ns: 30.0 % Python of generate, 40.0 % ONNX Runtime, 20.0 % PyTorch and Python of the model, 10.0 % unattributed"
+    )
