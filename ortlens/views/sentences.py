@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ortlens.analysis.timing import CallTime
     from ortlens.trace.records import Break, Finding, Step, StepRole
 
+_TWO_DIGITS = 10
 _ALIKE = 1.1  # on an idle machine the medians of two runs of one program differ by less
 _QUOTED = 120  # characters of an exception that are looked for in a reason
 
@@ -129,9 +130,13 @@ def against_sentence(overview: Overview) -> str:
     if 1 / _ALIKE <= ratio <= _ALIKE:
         said = "about as long as without torch.compile"
     else:
-        said = f"{plain / ledger.total_ns:.1f} times as fast as" if ratio < 1 else f"{ratio:.1f} times as long as"
+        said = f"{_times(1 / ratio)} as fast as" if ratio < 1 else f"{_times(ratio)} as long as"
         said += " without torch.compile"
     return f"{said}: {time_from_ns(plain)} there, measured in turns"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f} times" if ratio < _TWO_DIGITS else f"{ratio:,.0f} times"
 
 
 def time_share(overview: Overview) -> float | None:
