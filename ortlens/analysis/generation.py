@@ -28,6 +28,7 @@ _ROLES: tuple[StepRole, ...] = ("encode", "prefill", "decode", "python")
 _EMBEDDING = "aten.embedding.default"
 _KEEPS = re.compile(r"aten\.(cat|index_put|_unsafe_index_put|index_copy|slice_scatter|select_scatter|scatter)_?\.")
 _REWRITES = re.compile(r"aten\.(copy|clone)_?\.")
+_IN_PLACE = re.compile(r"aten\.\w+_\.")
 _COUNTER = 8  # bytes of a position that a cache counts itself
 
 
@@ -232,7 +233,7 @@ def _cache(graphs: Iterable[Graph], nodes: Mapping[str, list[Node]]) -> Cache | 
         if _REWRITES.match(node.target):
             new += node.output_bytes or 0
         else:
-            copied += 0 if node.mutates else taken
+            copied += 0 if _IN_PLACE.match(node.target) else taken
             new += grown or _written_bytes(node, made)
     return Cache(
         taken_bytes=sum(taken for _, taken in writes),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,7 +16,14 @@ from ortlens.analysis.guards import is_expected
 from ortlens.analysis.ledger import CallTrace, GraphVisit, SteppedCall, StepReading
 from ortlens.analysis.overview import overview_of
 from ortlens.trace.records import Break, Capture, Graph, LedgerPart, Node, Recompile, Step
+from ortlens.views.html import summary_html
+from ortlens.views.payload import payload_from_capture
+from ortlens.views.report.page import report_page
 from ortlens.views.sentences import generate_ns, generation_sentences, ledger_sentence, partitions_sentence, recompiles_sentence
+from ortlens.views.text import summary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 KEYS = 6144
 """Bytes of a cache of 12 positions."""
@@ -40,7 +49,7 @@ def graph(number: int, *, past: int = 0, dynamic: bool = False, of: str | None =
     )
 
 
-def nodes(graph_id: str, positions: int, *, write: str = "aten.cat.default", past: int = 0, mutates: bool = False) -> tuple[Node, ...]:
+def nodes(graph_id: str, positions: int, *, write: str = "aten.cat.default", past: int = 0) -> tuple[Node, ...]:
     """An embedding of tokens, a new key, and what becomes of the cache."""
     grown = past if write != "aten.cat.default" else past + 512 * positions
     return (
@@ -61,15 +70,14 @@ def nodes(graph_id: str, positions: int, *, write: str = "aten.cat.default", pas
             inputs=("past" if past else "zeros", "key"),
             output_bytes=grown,
             is_output=True,
-            mutates=mutates,
         ),
     )
 
 
-def generating(write: str = "aten.cat.default", *, mutates: bool = False) -> Capture:
+def generating(write: str = "aten.cat.default") -> Capture:
     """A prefill of 12 positions, and a decode."""
     graphs = (graph(0), graph(1, past=KEYS, of="0/0"))
-    return Capture(graphs=graphs, nodes=(*nodes("g0", 12), *nodes("g1", 1, write=write, past=KEYS, mutates=mutates)))
+    return Capture(graphs=graphs, nodes=(*nodes("g0", 12), *nodes("g1", 1, write=write, past=KEYS)))
 
 
 def roles(capture: Capture) -> dict[str, str | None]:
@@ -173,7 +181,7 @@ def cache_words(capture: Capture) -> str:
         (generating(), "cache: each decode step copies all of it, 6.00 KiB at the sizes compiled for, to append 512 B"),
         (generating(write="aten.index_put.default"), "cache: each decode step copies 6.00 KiB of 6.00 KiB to write 512 B"),
         (
-            generating(write="aten.index_put_.default", mutates=True),
+            generating(write="aten.index_put_.default"),
             "cache: each decode step writes 512 B of 6.00 KiB in place, and copies nothing",
         ),
         (generating(write="aten.copy.default"), "state: 6.00 KiB, computed anew by each decode step"),
@@ -256,3 +264,19 @@ def test_python_of_generate_is_named_in_the_time_of_a_call() -> None:
     assert ledger_sentence(overview_of(capture)) == (
         "100 ns: 30.0 % Python of generate, 40.0 % ONNX Runtime, 20.0 % PyTorch and Python of the model, 10.0 % unattributed"
     )
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda capture: " ".join(summary(capture).split()),
+        summary_html,
+        lambda capture: json.dumps(payload_from_capture(capture)["overview"]),
+        report_page,
+    ],
+)
+def test_every_view_speaks_of_generation_where_one_was_seen(view: Callable[[Capture], str]) -> None:
+    words = "each decode step copies all of it"
+
+    assert words in view(with_roles(generating()))
+    assert words not in view(generating())
