@@ -30,7 +30,7 @@ def model_key(partition: Partition, context: CompileContext) -> str | None:
     Returns:
         The key; None if the partition has none.
     """
-    return key_of("partition", partition.module, partition.index, context.options.export_options)
+    return key_of("partition", partition.module, partition.index, context.options.export_options, context.options.upcast)
 
 
 def model_of(partition: Partition, context: CompileContext, phases: Phases, step: Callable[[int], None]) -> tuple[CachedModel, bool]:
@@ -67,7 +67,8 @@ def model_of(partition: Partition, context: CompileContext, phases: Phases, step
 def _converted(partition: Partition, context: CompileContext, phases: Phases, step: Callable[[int], None]) -> CachedModel:
     started = time.perf_counter_ns()
     try:
-        converted = converter.onnx_from_partition(partition.module, context.registry, f"partition_{partition.index}", step)
+        name, upcast = f"partition_{partition.index}", context.options.upcast
+        converted = converter.onnx_from_partition(partition.module, context.registry, name, step, upcast=upcast)
     finally:
         phases.convert_ns += time.perf_counter_ns() - started
     started = time.perf_counter_ns()

@@ -9,6 +9,7 @@ import torch
 import torch.fx
 
 from ortlens.backend.conversion.converter import NodeFailures
+from ortlens.backend.conversion.upcasting import narrow_dtypes
 from ortlens.backend.custom import registered_ops
 from ortlens.backend.error_text import short_text
 from ortlens.backend.lowering import buffer_writes, storage_windows, type_promotion
@@ -104,6 +105,7 @@ class Planner:
             self.exclusions.verdicts,
             deployed=self._context.deployed,
             only_cpu=runs_on_cpu_alone(self._context.options),
+            upcast=narrow_dtypes(self._context.options.upcast),
         )
         self.plan = plan_partitions(self.promoted.graph, support.verdict, min_nodes=self._context.options.min_partition_nodes)
         partitions = extraction.split(self.plan, self.promoted)

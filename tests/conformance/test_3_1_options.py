@@ -296,6 +296,7 @@ def test_3_1_defaults() -> None:
             "min_partition_nodes": 1,
             "on_error": "fallback",
             "on_slow": "keep",
+            "upcast": (),
         }.get(field.name)
         assert getattr(options, field.name) == wanted, field.name
 

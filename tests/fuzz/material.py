@@ -60,6 +60,7 @@ _OPTIONS: tuple[dict[str, Any], ...] = (
     {"custom_translation_table": 'expr:{torch.ops.aten.tanh.default: lambda x: __import__("onnxscript").opset18.Tanh(x)}'},
     {"on_error": "raise"},
     {"on_slow": "fallback"},
+    {"upcast": ["bfloat16", "float16"]},
 )
 """Text that begins with `expr:` is an expression: objects have no place in JSON."""
 

@@ -49,7 +49,7 @@ def key_for(module: torch.fx.GraphModule, inputs: Sequence[Any], options: OrtBac
     plain = all(isinstance(value, torch.Tensor) and not _torch.is_wrapper(value) and not _is_dynamic(value) for value in inputs)
     if not plain or not inputs or dump_prefix(options) or options.on_error == "raise":
         return None
-    settings = (options.export_options, options.min_partition_nodes, options.freeze_weights, fingerprint.state_text())
+    settings = (options.export_options, options.min_partition_nodes, options.freeze_weights, options.upcast, fingerprint.state_text())
     return key_of("whole graph", module, *settings, inputs=inputs)
 
 

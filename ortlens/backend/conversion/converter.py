@@ -18,13 +18,13 @@ import torch
 import torch.fx
 
 from ortlens import _torch
-from ortlens.backend.conversion import dtypes
+from ortlens.backend.conversion import dtypes, upcasting
 from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, assign_provenance
 from ortlens.backend.memory_order import memory_order
 from ortlens.progress import no_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 
 class NodeFailures(Exception):  # noqa: N818 - carries several failures
@@ -60,7 +60,9 @@ class Converted:
     output_types: tuple[Any, ...]
 
 
-def onnx_from_partition(module: torch.fx.GraphModule, registry: Any, name: str, step: Callable[[int], None] = no_progress) -> Converted:
+def onnx_from_partition(
+    module: torch.fx.GraphModule, registry: Any, name: str, step: Callable[[int], None] = no_progress, *, upcast: Collection[str] = ()
+) -> Converted:
     """Convert a partition.
 
     Args:
@@ -68,6 +70,7 @@ def onnx_from_partition(module: torch.fx.GraphModule, registry: Any, name: str, 
         registry: As returned by `_torch.registry_with`.
         name: Name of the ONNX graph.
         step: Called after each node, to show progress.
+        upcast: Element types that the model computes in float32, with casts at its inputs and outputs; see `upcasting`.
 
     Returns:
         The model; inputs are named after the placeholders, outputs after the FX nodes.
@@ -75,7 +78,7 @@ def onnx_from_partition(module: torch.fx.GraphModule, registry: Any, name: str, 
     Raises:
         NodeFailures: The functions of some nodes raised.
     """
-    converter = _Converter(module, registry, name)
+    converter = _Converter(module, registry, name, upcasting.narrow_dtypes(upcast))
     with _torch.quiet():
         converter.run(step)
     return Converted(model=converter.model, output_permutations=tuple(converter.permutations), output_types=tuple(converter.output_types))
@@ -84,13 +87,15 @@ def onnx_from_partition(module: torch.fx.GraphModule, registry: Any, name: str, 
 class _Converter:
     """State of one conversion."""
 
-    def __init__(self, module: torch.fx.GraphModule, registry: Any, name: str) -> None:
-        self._module = module
+    def __init__(self, module: torch.fx.GraphModule, registry: Any, name: str, narrow: Collection[torch.dtype]) -> None:
+        self._module = upcasting.in_float32(module, narrow)
+        self._narrow = narrow
         self._registry = registry
         self._recorder = _torch.NodeRecorder(registry)
         self._values: dict[str, Any] = {}
         self._failures: dict[str, Exception] = {}
         self._named: set[int] = set()
+        self._rounded: dict[str, ir.Value] = {}
         self.permutations: list[tuple[int, ...] | None] = []
         self.output_types: list[Any] = []
         graph = ir.Graph([], [], nodes=[], name=name)
@@ -112,12 +117,19 @@ class _Converter:
 
     def _placeholder(self, node: torch.fx.Node) -> None:
         value = self._recorder.symbolic(node.name)
-        set_type(value, node.meta["val"])
-        self._values[node.name] = value
+        given = node.meta.get(upcasting.GIVEN)
+        set_type(value, node.meta["val"] if given is None else given)
+        self._values[node.name] = value if given is None else self._cast(value, torch.float32, node.name, "in")
         self.model.graph.inputs.append(value)
 
+    def _cast(self, value: ir.Value, to: torch.dtype, name: str, role: str) -> ir.Value:
+        """Convert a value of an FX node that is computed in another type than PyTorch's."""
+        output = self._recorder.symbolic(f"{name}.cast_{role}")
+        self.model.graph.append(upcasting.cast(value, to, output, f"{name}/Cast_{role}"))
+        return output
+
     def _constant(self, node: torch.fx.Node) -> None:
-        tensor = getattr(self._module, str(node.target))
+        tensor = upcasting.wide_value(getattr(self._module, str(node.target)), self._narrow)
         value = self._recorder.symbolic(node.name)
         set_type(value, tensor)
         if _torch.is_fake(tensor):  # in a dry run: the model is never serialised
@@ -144,8 +156,9 @@ class _Converter:
         function = _torch.dispatch(node, self._registry)
         if function is None:
             raise LookupError(f"no ONNX function for {node.target}")
-        args = [self._argument(arg) for arg in node.args]
-        kwargs = {key: self._argument(arg) for key, arg in node.kwargs.items()}
+        rounds = upcasting.decides(node)
+        args = [self._argument(arg, rounds=rounds) for arg in node.args]
+        kwargs = {key: self._argument(arg, rounds=rounds) for key, arg in node.kwargs.items()}
         if "dtype" in kwargs and kwargs["dtype"] is None:
             kwargs["dtype"] = -1  # the default of onnxscript's functions
         outputs, nodes, functions = self._recorder.call(function, args, kwargs)
@@ -187,16 +200,26 @@ class _Converter:
             if typed:
                 set_type(output, item)
 
-    def _argument(self, arg: Any) -> Any:
+    def _argument(self, arg: Any, *, rounds: bool = False) -> Any:
         if isinstance(arg, torch.fx.Node):
-            return self._values[arg.name]
+            return self._rounded_value(arg) if rounds else self._values[arg.name]
         if isinstance(arg, (list, tuple)):
-            return [self._argument(item) for item in arg]
+            return [self._argument(item, rounds=rounds) for item in arg]
         if isinstance(arg, torch.dtype):
             return ir.DataType(dtypes.element_types()[arg].onnx)
         if isinstance(arg, (torch.device, torch.memory_format, torch.layout)):
             return str(arg)
         return arg
+
+    def _rounded_value(self, node: torch.fx.Node) -> Any:
+        """The value of a node, rounded to PyTorch's type where it is computed in a wider one."""
+        value, given = self._values[node.name], node.meta.get(upcasting.GIVEN)
+        if not isinstance(given, torch.Tensor) or node.op != "call_function":
+            return value
+        if node.name not in self._rounded:
+            narrow = self._cast(value, given.dtype, node.name, "rounded")
+            self._rounded[node.name] = self._cast(narrow, torch.float32, node.name, "widened")
+        return self._rounded[node.name]
 
     def _stand_in(self, node: torch.fx.Node) -> Any:
         """Placeholder values for a node that failed, so that the other nodes can be converted."""
@@ -213,11 +236,14 @@ class _Converter:
     def _outputs(self, node: torch.fx.Node) -> None:
         sources: Any = node.args[0]  # a partition returns a tuple of nodes
         for source in sources:
-            tensor = source.meta["val"]
+            given, value = source.meta.get(upcasting.GIVEN), self._values[source.name]
+            tensor = source.meta["val"] if given is None else given
+            if given is not None:
+                value = self._cast(value[0] if isinstance(value, Sequence) else value, given.dtype, source.name, "out")
             permutation = memory_order(tensor)
             self.permutations.append(permutation)
             self.output_types.append(tensor if permutation is None else tensor.permute(permutation))
-            value = self._output_value(self._values[source.name], source.name, tensor, permutation)
+            value = self._output_value(value, source.name, tensor, permutation)
             self.model.graph.outputs.append(value)
 
     def _output_value(self, value: Any, name: str, tensor: Any, permutation: tuple[int, ...] | None) -> ir.Value:

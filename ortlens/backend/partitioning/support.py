@@ -21,8 +21,9 @@ from ortlens.backend.partitioning import wrong_functions
 from ortlens.backend.partitioning.slow_functions import slow_in_ort
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
+    import torch
     import torch.fx
 
     from ortlens.trace.records import ReasonCode
@@ -72,7 +73,7 @@ def kind_of(node: torch.fx.Node) -> NodeKind:
 class Support:
     """Decides which nodes of one graph ONNX Runtime supports."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a part of the question
         self,
         registry: Any,
         can_run_on: Callable[[str], str | None],
@@ -80,6 +81,7 @@ class Support:
         *,
         deployed: bool = False,
         only_cpu: bool = False,
+        upcast: Collection[torch.dtype] = (),
     ) -> None:
         """Configure the decision for one graph.
 
@@ -89,12 +91,14 @@ class Support:
             excluded: Node name -> verdict, for nodes that failed in an earlier attempt.
             deployed: Whether the graph is for a model that runs without PyTorch.
             only_cpu: Whether tensors on the CPU go to no other provider than ONNX Runtime's own for the CPU.
+            upcast: Element types that are computed in float32.
         """
         self._registry = registry
         self._can_run_on = can_run_on
         self._excluded = excluded or {}
         self._deployed = deployed
         self._only_cpu = only_cpu
+        self._upcast = upcast
 
     def verdict(self, node: torch.fx.Node) -> Verdict:
         """Decide one node.
@@ -115,6 +119,7 @@ class Support:
             self._registered,
             self._wrong_function,
             self._elements,
+            self._bits,
             self._bfloat16,
             self._device,
             self._layout,
@@ -164,8 +169,21 @@ class Support:
                 return Verdict(supported=False, code="dtype", reason=f"{name} tensors cannot be passed to ONNX Runtime")
         return None
 
+    def _bits(self, node: torch.fx.Node) -> Verdict | None:
+        import torch
+
+        narrow = [tensor.dtype for tensor in _tensors_of(node) if tensor.dtype in self._upcast]
+        if node.target is not torch.ops.aten.view.dtype or not narrow:
+            return None
+        name = str(narrow[0]).removeprefix("torch.")
+        reason = f"the option upcast computes {name} in float32, and {provenance.target_name(node)} reads the bits of {name}"
+        return Verdict(supported=False, code="dtype", reason=reason)
+
     def _bfloat16(self, node: torch.fx.Node) -> Verdict | None:
-        if not self._only_cpu or self._deployed or kind_of(node) is not NodeKind.COMPUTE or self._is_users(node.target):
+        import torch
+
+        may_run = torch.bfloat16 in self._upcast or not self._only_cpu or self._deployed or self._is_users(node.target)
+        if may_run or kind_of(node) is not NodeKind.COMPUTE:
             return None
         if not any(map(_makes_bfloat16, [node, *node.all_input_nodes])):
             return None

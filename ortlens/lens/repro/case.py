@@ -205,7 +205,8 @@ class _Model:
             self._take(subject, runner.model, runner.factory.permutations)
         elif subject.reason is None or subject.reason[0] in ("session_refused", "too_small"):
             source = subject.part.module if not hidden else _with_inputs_for(module, hidden)
-            converted = converter.onnx_from_partition(source, subject.graph.context.registry, "repro")
+            context = subject.graph.context
+            converted = converter.onnx_from_partition(source, context.registry, "repro", upcast=context.options.upcast)
             model = optimize_model(converted.model)
             self._take(subject, converter.proto_from_model(model, converted.output_types), converted.output_permutations)
         if runner is not None and runner.sessions:

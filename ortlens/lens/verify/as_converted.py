@@ -31,7 +31,8 @@ def as_converted(runner: PartitionRunner, context: CompileContext, args: Sequenc
     Raises:
         ModelRefused: ONNX Runtime rejects the model. Exceptions of the conversion pass through.
     """
-    converted = converter.onnx_from_partition(runner.partition.module, context.registry, f"partition_{runner.partition.index}")
+    name, upcast = f"partition_{runner.partition.index}", context.options.upcast
+    converted = converter.onnx_from_partition(runner.partition.module, context.registry, name, upcast=upcast)
     model = optimize_model(converted.model) if optimized else converted.model
     made = variant_of(runner, model=converter.proto_from_model(model, converted.output_types))
     made.prepare(args)

@@ -17,6 +17,7 @@ import onnxruntime
 import torch
 import torch.fx
 
+from ortlens.backend.conversion.upcasting import narrow_dtypes, wide_value
 from ortlens.backend.lowering import provenance
 from ortlens.backend.runtime.call import Output
 from ortlens.lens.twins import twin_of, uncounted
@@ -114,8 +115,10 @@ class InnerValues:
     def _results(self, wanted: Sequence[torch.fx.Node], level: Level | None) -> dict[torch.fx.Node, Any]:
         model = _with_outputs(self._runner.model, [self.names[node] for node in wanted])
         session = session_with(self._runner, self._args, level=level, model=model)
-        outputs = [Output(name=self.names[node], meta=node.meta["val"]) for node in wanted]
-        return dict(zip(wanted, uncounted(self._runner, session, outputs=outputs)(*self._args), strict=True))
+        narrow = narrow_dtypes(self._runner.factory.options.upcast)
+        outputs = [Output(name=self.names[node], meta=wide_value(node.meta["val"], narrow)) for node in wanted]
+        made = uncounted(self._runner, session, outputs=outputs)(*self._args)
+        return {node: _as_in_pytorch(value, node) for node, value in zip(wanted, made, strict=True)}
 
     def _tried_otherwise(self, error: Exception, wanted: list[torch.fx.Node], level: Level | None) -> Level | None:
         """Decide the next attempt: first with rewrites, which some models need to run; then without the value that the error names."""
@@ -156,6 +159,11 @@ def session_with(
     if twin is None:
         raise LookupError("no session runs this partition")
     return twin.session
+
+
+def _as_in_pytorch(value: Any, node: torch.fx.Node) -> Any:
+    """A value in PyTorch's type: the model may compute it in a wider one."""
+    return value.to(node.meta["val"].dtype) if isinstance(value, torch.Tensor) else value
 
 
 def _at_level(

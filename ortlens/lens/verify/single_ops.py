@@ -147,7 +147,7 @@ class SingleOps:
         return self._runner_of(_part_of(node, items), node.name)
 
     def _runner_of(self, part: Partition, name: str) -> PartitionRunner:
-        converted = converter.onnx_from_partition(part.module, self._registry, name)
+        converted = converter.onnx_from_partition(part.module, self._registry, name, upcast=self._options.upcast)
         runner = runner_from_model(
             part,
             converter.proto_from_model(converted.model, converted.output_types),

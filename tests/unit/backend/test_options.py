@@ -18,6 +18,7 @@ def test_defaults_are_those_of_the_contract() -> None:
     assert options.infer_execution_providers is True
     assert options.preallocate_output is False
     assert (options.freeze_weights, options.min_partition_nodes, options.on_error, options.on_slow) == ("auto", 1, "fallback", "keep")
+    assert options.upcast == ()
     for name in ("preferred_execution_providers", "default_execution_providers", "ort_session_options", "pre_ort_model_transforms"):
         assert getattr(options, name) is None
     for name in ("custom_translation_table", "dump_path", "export_options"):
@@ -34,6 +35,10 @@ def test_defaults_are_those_of_the_contract() -> None:
         ("on_error", ["raise"]),
         ("on_slow", "raise"),
         ("on_slow", None),
+        ("upcast", "bfloat16"),
+        ("upcast", ["float64"]),
+        ("upcast", [torch.bfloat16]),
+        ("upcast", None),
         ("min_partition_nodes", 0),
         ("min_partition_nodes", -3),
         ("min_partition_nodes", 2.0),
@@ -169,3 +174,9 @@ def test_clearing_forgets_them_all() -> None:
 def test_a_backend_made_by_hand_is_not_kept() -> None:
     OrtBackend({"min_partition_nodes": 2})
     assert OrtBackend.get_cached_instances() == ()
+
+
+def test_upcast_lists_the_valid_types_and_has_one_order() -> None:
+    with pytest.raises(UsageError, match=r"'upcast' is \['bf16'\]; it must be a sequence of names from 'bfloat16', 'float16'"):
+        OrtBackendOptions.from_any({"upcast": ["bf16"]})
+    assert OrtBackendOptions.from_any({"upcast": ["float16", "bfloat16"]}) == OrtBackendOptions(upcast=("bfloat16", "float16"))

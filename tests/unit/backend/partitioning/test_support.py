@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ortlens import _torch
+from ortlens.backend.conversion.upcasting import narrow_dtypes
 from ortlens.backend.partitioning.support import NodeKind, Support, Verdict, kind_of
 from tests.unit.backend.graphs import aten, node_named, traced
 
@@ -22,6 +23,16 @@ def support(**excluded: Verdict) -> Support:
 
 def verdict(function: Callable[..., Any], target: Any, *args: Any) -> Verdict:
     return support().verdict(node_named(traced(function, *args).graph, target))
+
+
+def test_no_bits_are_read_of_a_type_that_is_computed_in_float32() -> None:
+    def bits(x: Any) -> Any:
+        return x
+
+    graph = traced(lambda x: x.view(torch.int16), torch.rand(4).bfloat16()).graph
+    for upcast, code in ((("bfloat16",), "dtype"), (("float16",), None)):
+        rules = Support(_torch.registry_with({aten.view.dtype: bits}), lambda _: None, upcast=narrow_dtypes(upcast))
+        assert rules.verdict(node_named(graph, aten.view.dtype)).code == code
 
 
 @pytest.mark.parametrize(
@@ -67,8 +78,10 @@ def test_what_cannot_go_and_why(function: Any, target: Any, args: tuple[Any, ...
     assert said in (answer.reason or "")
 
 
-def bfloat16_verdicts(function: Callable[..., Any], *args: Any, only_cpu: bool = True, deployed: bool = False) -> dict[str, str | None]:
-    rules = Support(_torch.shared_registry(), lambda _: None, only_cpu=only_cpu, deployed=deployed)
+def bfloat16_verdicts(
+    function: Callable[..., Any], *args: Any, only_cpu: bool = True, deployed: bool = False, upcast: tuple[str, ...] = ()
+) -> dict[str, str | None]:
+    rules = Support(_torch.shared_registry(), lambda _: None, only_cpu=only_cpu, deployed=deployed, upcast=narrow_dtypes(upcast))
     nodes = [node for node in traced(function, *args).graph.nodes if node.op == "call_function"]
     return {str(node.target): rules.verdict(node).code for node in nodes}
 
@@ -84,6 +97,7 @@ def test_bfloat16_stays_in_pytorch_on_the_cpu_provider_except_casts_beside_float
     assert bfloat16_verdicts(mixed, x) == {**others, **computed}
     assert bfloat16_verdicts(mixed, x, only_cpu=False) == dict.fromkeys({**others, **computed})
     assert bfloat16_verdicts(mixed, x, deployed=True) == dict.fromkeys({**others, **computed})
+    assert bfloat16_verdicts(mixed, x, upcast=("bfloat16",)) == dict.fromkeys({**others, **computed})
     alone = bfloat16_verdicts(lambda x: x.to(torch.bfloat16).t(), torch.rand(3, 3))
     assert alone == {"aten._to_copy.default": "dtype", "aten.t.default": "dtype"}
 

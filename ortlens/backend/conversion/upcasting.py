@@ -1,0 +1,131 @@
+"""Computes narrow floating-point types in float32: the graph that is converted in place of the partition's own.
+
+The partition keeps its element types at its border, as PyTorch has them, and in the graph that PyTorch runs if ONNX Runtime fails. The
+graph for the converter has float32 wherever that one has the narrow type. A value is not rounded to it between two operators, which
+is more exact than PyTorch, except where an operator decides by its value: a comparison, the position of a maximum, a conversion to
+integers, `floor`. There rounding makes the difference between 2 and 3, and PyTorch decides by the rounded value.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+import torch
+import torch.fx
+import torch.utils._pytree as pytree  # the module that torch.fx itself documents for nested arguments
+
+from ortlens.backend.conversion import dtypes
+from ortlens.backend.conversion.node_provenance import FX_NODE_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+GIVEN = "ortlens.given"
+"""Key in `meta` of a node of the converter's graph: its value in the partition's own graph, where that has a narrow type."""
+
+
+def narrow_dtypes(names: Collection[str]) -> frozenset[torch.dtype]:
+    """Translate the values of the option `upcast`.
+
+    Args:
+        names: Such as `bfloat16`.
+
+    Returns:
+        The dtypes.
+    """
+    return frozenset(getattr(torch, name) for name in names)
+
+
+def in_float32(module: torch.fx.GraphModule, narrow: Collection[torch.dtype]) -> torch.fx.GraphModule:
+    """The graph that computes in float32 what a partition computes in narrow types.
+
+    Args:
+        module: The partition; not changed.
+        narrow: The dtypes to replace.
+
+    Returns:
+        A copy with the same node names, with `meta[GIVEN]` where a value had a narrow type; the module itself if none has.
+    """
+    if not any(_is_narrow(node.meta.get("val"), narrow) for node in module.graph.nodes):
+        return module
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in module.graph.nodes:
+        copy = copies[node] = graph.node_copy(node, copies.__getitem__)
+        copy.name, copy.meta = node.name, dict(node.meta)
+        widen = functools.partial(_wide_argument, narrow=narrow)
+        copy.args, copy.kwargs = pytree.tree_map(widen, copy.args), pytree.tree_map(widen, copy.kwargs)
+        if _is_narrow(value := node.meta.get("val"), narrow):
+            copy.meta.update({GIVEN: value, "val": wide_value(value, narrow)})
+    return torch.fx.GraphModule(module, graph)
+
+
+def wide_value(value: Any, narrow: Collection[torch.dtype]) -> Any:
+    """A value with float32 in place of narrow types.
+
+    Args:
+        value: A tensor, also a fake one, something else, or a tuple of them.
+        narrow: The dtypes to replace.
+
+    Returns:
+        The value, converted where needed.
+    """
+    return pytree.tree_map(lambda item: item.to(torch.float32) if _is_tensor_of(item, narrow) else item, value)
+
+
+def _is_narrow(value: Any, narrow: Collection[torch.dtype]) -> bool:
+    return any(_is_tensor_of(item, narrow) for item in pytree.tree_leaves(value))
+
+
+def _is_tensor_of(value: Any, narrow: Collection[torch.dtype]) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in narrow
+
+
+def _wide_argument(argument: Any, *, narrow: Collection[torch.dtype]) -> Any:
+    return torch.float32 if isinstance(argument, torch.dtype) and argument in narrow else argument
+
+
+def decides(node: torch.fx.Node) -> bool:
+    """Whether an operator turns floating-point numbers into decisions, so that rounding its inputs changes more than rounding.
+
+    Args:
+        node: A call of an operator.
+
+    Returns:
+        Whether it returns integers or booleans that are read, or rounds to whole numbers.
+    """
+    if getattr(node.target, "overloadpacket", None) in _steps() or node.kwargs.get("rounding_mode") is not None:
+        return True
+    value = node.meta.get("val")
+    items = [user for user in node.users if user.target is operator.getitem]
+    read = [item.meta.get("val") for item in items] if isinstance(value, (tuple, list)) and items else pytree.tree_leaves(value)
+    return any(isinstance(item, torch.Tensor) and not (item.is_floating_point() or item.is_complex()) for item in read)
+
+
+@functools.cache
+def _steps() -> frozenset[Any]:
+    aten = torch.ops.aten
+    whole = (aten.floor, aten.ceil, aten.round, aten.trunc, aten.frac)
+    return frozenset({*whole, aten.fmod, aten.remainder, aten.floor_divide})
+
+
+def cast(value: ir.Value, to: torch.dtype, output: ir.Value, label: str) -> ir.Node:
+    """A Cast node.
+
+    Args:
+        value: Its input.
+        to: The dtype to convert to.
+        output: Its output, without producer; gets the type, and the shape of the input.
+        label: Name of the node: the FX node that it belongs to, a slash, and what is unique there.
+
+    Returns:
+        The node, to be added to a graph.
+    """
+    wanted = ir.DataType(dtypes.element_types()[to].onnx)
+    output.dtype, output.shape = wanted, value.shape
+    node = ir.Node("", "Cast", [value], [ir.AttrInt64("to", wanted)], outputs=[output], name=label)
+    node.metadata_props[FX_NODE_KEY] = label.partition("/")[0]
+    return node
