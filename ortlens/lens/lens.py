@@ -151,6 +151,8 @@ class Lens(CaptureView):
     def measure(self, *args: Any, **kwargs: Any) -> pd.DataFrame:
         """Call what was compiled a few dozen times, for half a second at most, and record where the wall time of a call goes.
 
+        In turns with these calls, others run the same target without compiled code, to compare with.
+
         Every graph that a call enters gets rows for guards, bind, run, output, eager, and the rest. The cost of each graph break per
         call goes into `breaks`. The figures are means over the middle half of the calls by wall time.
 
@@ -172,7 +174,11 @@ class Lens(CaptureView):
             >>> round(float(lens.measure(torch.ones(2)).share.sum()), 6)
             1.0
         """
-        self.measured(lambda: self.call_target(args, kwargs))
+
+        def call() -> Any:
+            return self.call_target(args, kwargs)
+
+        self.measured(call, uncompiled=call)  # which makes these calls without compiled code
         return self.ledger
 
     def measured(self, call: Callable[[], Any], **limits: Any) -> Any:

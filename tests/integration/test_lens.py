@@ -241,3 +241,27 @@ def test_explain_compares_with_the_uncompiled_target_unless_calls_are_counted() 
     assert called
     assert int(lens.captured().environment["uncompiled_ns"]) > 0
     assert "without torch.compile" in lens.summary()
+
+
+@torch.no_grad()
+def test_measure_compares_with_the_target_without_compiled_code() -> None:
+    called = []
+
+    def target(x: torch.Tensor) -> torch.Tensor:
+        if not torch.compiler.is_compiling():
+            called.append(x)
+        return x.sin() + 1
+
+    lens = ortlens.Lens()
+    fast = torch.compile(target, backend=lens)
+    x = torch.rand(4)
+    fast(x)
+    assert not called
+    lens.measure(x)
+    assert called
+    assert int(lens.captured().environment["uncompiled_ns"]) > 0
+    sessions = int(lens.sessions.calls.sum())
+    called.clear()
+    fast(x)
+    assert not called
+    assert int(lens.sessions.calls.sum()) == sessions + 1
