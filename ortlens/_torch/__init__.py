@@ -62,7 +62,7 @@ from ortlens._torch.exporter import (
     registry_with,
     shared_registry,
 )
-from ortlens._torch.process import openmp_pause, torch_folder
+from ortlens._torch.process import computes_bfloat16, openmp_pause, torch_folder
 from ortlens._torch.programs import (
     composite_decompositions,
     exported_guards,
@@ -103,6 +103,7 @@ __all__ = [
     "code_wrapped_by_compiled",
     "compiled_callable",
     "composite_decompositions",
+    "computes_bfloat16",
     "current_compile_id",
     "custom_functions",
     "decomposition_of",

@@ -39,3 +39,17 @@ def torch_folder() -> str:
     import torch
 
     return str(pathlib.Path(torch.__file__).parent)
+
+
+def computes_bfloat16() -> bool | None:
+    """Whether the CPU has instructions for products of bfloat16, which torch uses; None if torch does not say.
+
+    Source: `torch/cpu/__init__.py` of torch 2.13; it knows the extensions of x86-64 only.
+    """
+    import platform
+
+    import torch
+
+    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    asked = [ask for name in names if (ask := getattr(torch.cpu, name, None)) is not None]
+    return any(ask() for ask in asked) if asked and platform.machine() in ("x86_64", "AMD64") else None

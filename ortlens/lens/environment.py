@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ortlens import _versions
+from ortlens._torch import computes_bfloat16
 from ortlens.backend.runtime.threads import usable_cores
 from ortlens.lens.profiling import machine_peaks
 
@@ -33,6 +34,7 @@ def environment() -> dict[str, str]:
         "cpu_count": str(os.cpu_count() or 0),
         "cpu_usable": str(usable_cores()),
         "torch_threads": str(torch.get_num_threads()),
+        **({} if (narrow := computes_bfloat16()) is None else {"cpu_bfloat16": "yes" if narrow else "no"}),
         **{f"version_{package}": version for package, version in _versions.installed().items()},
         **machine_peaks.measured(),
     }

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import platform
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -17,7 +19,6 @@ from ortlens.backend.runtime.session_config import SessionConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from ortlens.trace.records import Capture
 
@@ -171,6 +172,13 @@ def test_training_tries_one_session_per_partition(monkeypatch: pytest.MonkeyPatc
     capture = lens.captured()
     assert [(graph.phase, graph.coverage) for graph in capture.graphs] == [("forward", 1.0), ("backward", 1.0)]
     assert len(tried) == len(capture.sessions) == 2
+
+
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists() or platform.machine() != "x86_64", reason="only there both sides say it")
+def test_the_capture_says_whether_the_cpu_computes_bfloat16() -> None:
+    *_, capture, _ = ran(torch.relu, r(3))
+    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    assert capture.environment["cpu_bfloat16"] == ("yes" if {"avx512_bf16", "amx_bf16"} & set(flags) else "no")
 
 
 def test_models_of_both_settings_are_cached_apart(tmp_path: Path) -> None:

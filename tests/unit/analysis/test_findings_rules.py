@@ -302,6 +302,12 @@ CASES = (
         silent=replace(wide(10, dtype="bfloat16"), sessions=(session(providers=("CUDAExecutionProvider",)),)),
         says=("bfloat16",),
     ),
+    Case(
+        rule="float16_nodes",
+        fires=replace(wide(10, dtype="float16"), environment={"option_upcast": "bfloat16"}),
+        silent=replace(wide(10, dtype="float16"), environment={"option_upcast": "bfloat16, float16"}),
+        says=("float16",),
+    ),
     Case(rule="state_copies", fires=written(1 << 20), silent=written((1 << 20) - 1), says=("1.00 MiB", "g0"), severity="info"),
     Case(rule="state_copies", fires=written(1 << 20), silent=written(1 << 20, touched=11 << 20), says=("1 buffer",), severity="info"),
     Case(rule="state_copies", fires=written(1 << 20), silent=written(1 << 20, is_output=False), says=("1 buffer",), severity="info"),
@@ -455,6 +461,27 @@ def test_a_slow_operator_names_its_line_and_what_to_do() -> None:
     assert (finding.file, finding.line) == (FILE, 48)
     assert "custom_translation_table" in finding.mitigation
     assert "has no ONNX function" in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"cpu_bfloat16": "yes"}, "Leave it: this CPU has bfloat16 instructions"),
+        ({"cpu_bfloat16": "no"}, "a seventh to a half of PyTorch's time"),
+        ({}, "Time both"),
+    ],
+)
+def test_bfloat16_in_pytorch_names_the_option_with_its_price_for_this_cpu(facts: dict[str, str], said: str) -> None:
+    made = staying(4, 40 * MILLI)
+    reason = "ONNX Runtime's CPU provider has no arithmetic in bfloat16; float32 and float16 run there"
+    rows = tuple(replace(row, reason_code="dtype", reason=reason) for row in made.fallbacks)
+    (finding,) = found(replace(made, fallbacks=rows, environment=facts), "hot_fallback")
+    assert said in finding.mitigation
+    assert '"upcast": ("bfloat16",)' in finding.mitigation
+    assert "4 more bytes per element" in finding.mitigation
+    others = tuple(replace(row, reason="float8_e4m3fn tensors cannot be passed to ONNX Runtime") for row in rows)
+    (finding,) = found(replace(made, fallbacks=others, environment=facts), "hot_fallback")
+    assert "upcast" not in finding.mitigation
 
 
 def test_the_time_of_a_fallback_is_that_of_the_ledger_where_there_is_one() -> None:
