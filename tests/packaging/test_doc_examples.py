@@ -100,6 +100,7 @@ def test_the_programs_that_need_other_libraries_are_found() -> None:
         "diffusers",
         "timm",
         "torch_geometric",
+        "torchao",
     }
 
 

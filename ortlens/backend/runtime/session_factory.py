@@ -13,6 +13,7 @@ from ortlens.backend.runtime import layout, providers, threads, weights
 from ortlens.backend.runtime.boundary import mismatch
 from ortlens.backend.runtime.call import Input, Output
 from ortlens.backend.runtime.heap import heap_bytes
+from ortlens.backend.runtime.packed_weights import with_packed_weights
 from ortlens.backend.runtime.session_config import ModelRefused, SessionConfig, default_session_options
 from ortlens.backend.runtime.session_info import SessionInfo
 
@@ -104,13 +105,16 @@ class SessionFactory:
         given = self.options.ort_session_options
         plain = model or layout.without_last_reshapes(self.model)
         made = weights.with_frozen(plain, list(frozen), inline=given is not None) if frozen else plain
+        if frozen and given is None and providers.runs_on_cpu_alone(self.options):  # the user's options may disable folding
+            made = with_packed_weights(made, frozen)
         made = layout.with_permuted_inputs(made, self._orders(frozen))
         chosen = self._threads()
         options = given or default_session_options(chosen)
         for name, size in dimensions.items() if given is None else ():
             options.add_free_dimension_override_by_name(name, size)
         if frozen and given is None:
-            options.add_external_initializers(*weights.ort_values(list(frozen)))
+            read = {tensor.name for tensor in made.graph.initializer}
+            options.add_external_initializers(*weights.ort_values([weight for weight in frozen if weight.name in read]))
         return SessionConfig(model=made, options=options, providers=providers.providers_for(self._devices(), self.options), threads=chosen)
 
     def session(self, frozen: Sequence[FrozenWeight], dimensions: Mapping[str, int], *, cause: SessionCause) -> SessionInfo:

@@ -1,0 +1,256 @@
+"""Keeps quantised weights small in a session: products with weights of 8-bit integers become MatMulNBits.
+
+A weight-only quantised layer multiplies by `(q - zero) * scale`, where `q` are 8-bit integers. ONNX Runtime folds that into a float32
+constant when it loads the model: four bytes per weight. MatMulNBits keeps the integers and converts them while it multiplies. Its
+kernels for 8 bits either unpack the whole matrix in each call or round the other operand to 8 bits as well. Those for 4 bits do neither,
+so 8 bits are split into `16 * high + low`, and `[x, x]` is multiplied by `[high, low]`. Values that fit into 4 bits are not split.
+
+ONNX Runtime packs the integers itself, by folding nodes that read torch's memory: constants that we pass would stay in memory beside
+what the kernel makes of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens.backend.runtime.constants import Constants
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx
+
+    from ortlens.backend.runtime.weights import FrozenWeight
+
+SMALLEST_BYTES = 1 << 14
+"""Smaller weights gain nothing from being kept as integers."""
+_BLOCKS = (256, 128, 64, 32, 16)  # sizes that the kernel takes
+_OFFSET = 8  # the zero point of MatMulNBits without zero points
+_IN_FLOAT32 = 1  # level of accuracy: the other operand is not rounded to fewer bits
+_MATRIX = 2
+_UINT8 = 2
+_DOMAIN = "com.microsoft"
+
+
+def with_packed_weights(model: onnx.ModelProto, frozen: Sequence[FrozenWeight]) -> onnx.ModelProto:
+    """Multiply by integers instead of dequantised weights.
+
+    Args:
+        model: With the frozen weights as initializers; not changed.
+        frozen: These weights.
+
+    Returns:
+        A copy with MatMulNBits nodes; the model itself if no product reads a dequantised weight.
+    """
+    import onnx
+
+    if not any(_may_be_quantised(weight) for weight in frozen):
+        return model
+    constants = Constants(model, {weight.name: weight.contiguous for weight in frozen})
+    found = {id(node): product for node in model.graph.node if (product := _product(node, constants)) is not None}
+    if not found:
+        return model
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    nodes: list[onnx.NodeProto] = []
+    for source, node in zip(model.graph.node, made.graph.node, strict=True):
+        nodes += _Writer(source, made.graph).nodes(found[id(source)]) if id(source) in found else [node]
+    read = {value.name for value in made.graph.output}
+    nodes = _used(nodes, read)
+    initializers = [tensor for tensor in made.graph.initializer if tensor.name in read]
+    del made.graph.node[:], made.graph.initializer[:]
+    made.graph.node.extend(nodes)
+    made.graph.initializer.extend(initializers)
+    if all(entry.domain != _DOMAIN for entry in made.opset_import):
+        made.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
+    return made
+
+
+def _may_be_quantised(weight: FrozenWeight) -> bool:
+    return weight.contiguous.dtype in (torch.int8, torch.uint8) and weight.contiguous.nbytes >= SMALLEST_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Product:
+    """A product with a dequantised weight: `x @ ((q - zero) * scale).T`.
+
+    Attributes:
+        weight: Name of the integers.
+        matrix: The integers, [out, in].
+        scale: Name of the scales; None without.
+        scales: How many there are, each for as many adjacent integers.
+        zeros: The zero points, as many integers as divide the matrix into equal runs.
+    """
+
+    weight: str
+    matrix: torch.Tensor
+    scale: str | None
+    scales: int
+    zeros: torch.Tensor
+
+    @property
+    def block(self) -> int | None:
+        """Size of the blocks of MatMulNBits; None if none divides the matrix as its scales and zero points do."""
+        out, width = self.matrix.shape
+        counts = (self.scales, self.zeros.numel())
+        if any(count > 1 and count % out for count in counts):  # runs that do not end where rows do
+            return None
+        runs = [width, *(out * width // count for count in counts if count > out)]
+        return next((size for size in _BLOCKS if all(run % size == 0 for run in runs)), None)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a row."""
+        return self.matrix.shape[1] // (self.block or 1)
+
+    @property
+    def is_of_4_bits(self) -> bool:
+        """Whether all integers and zero points are within [-8, 7], or within [0, 15]."""
+        low = min(int(self.matrix.min()), int(self.zeros.min()))
+        high = max(int(self.matrix.max()), int(self.zeros.max()))
+        return (low >= -_OFFSET and high < _OFFSET) or (low >= 0 and high < 2 * _OFFSET)
+
+
+def _product(node: onnx.NodeProto, constants: Constants) -> _Product | None:
+    """What a node multiplies by, if it is a dequantised weight and MatMulNBits can do the same."""
+    if node.domain or node.op_type not in ("MatMul", "Gemm") or not _is_plain(node):
+        return None
+    if constants.is_constant(node.input[0]) or constants.made_by(node.input[0]) == "DequantizeLinear":
+        return None  # ONNX Runtime multiplies quantised tensors as integers
+    found = constants.dequantised(node.input[1])
+    if found is None or found.matrix.dim() != _MATRIX:
+        return None
+    matrix = found.matrix if _is_transposed(node) else found.matrix.t()
+    if not matrix.is_contiguous() or matrix.nbytes < SMALLEST_BYTES:  # the integers lie in the order [in, out], or there are few
+        return None
+    made = _Product(weight=found.weight, matrix=matrix, scale=found.scale, scales=found.scales, zeros=found.zeros)
+    return None if made.block is None else made
+
+
+def _is_plain(node: onnx.NodeProto) -> bool:
+    """Whether a node multiplies and adds without factors."""
+    given = {attribute.name: attribute for attribute in node.attribute}
+    factors = (given[name].f for name in ("alpha", "beta") if name in given)
+    return all(factor == 1 for factor in factors) and not ("transA" in given and given["transA"].i)
+
+
+def _is_transposed(node: onnx.NodeProto) -> bool:
+    return any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
+
+
+def _used(nodes: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:
+    """The nodes that the wanted values need; all that these read is added to the wanted values."""
+    kept = []
+    for node in reversed(nodes):
+        inner = {name for attribute in node.attribute for graph in (attribute.g, *attribute.graphs) for name in _read_inside(graph)}
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted.update(node.input, inner)
+    return kept[::-1]
+
+
+def _read_inside(graph: onnx.GraphProto) -> set[str]:
+    read = {value.name for value in graph.output}
+    for node in graph.node:
+        read.update(node.input, *(_read_inside(inner) for attribute in node.attribute for inner in (attribute.g, *attribute.graphs)))
+    return read
+
+
+class _Writer:
+    """Writes the nodes of one product, which all carry the origin of the node that they replace."""
+
+    def __init__(self, source: onnx.NodeProto, graph: onnx.GraphProto) -> None:
+        self._source, self._graph = source, graph
+        self._made: list[onnx.NodeProto] = []
+
+    def nodes(self, product: _Product) -> list[onnx.NodeProto]:
+        """The nodes that compute what the source computes."""
+        (out, width), per_row = product.matrix.shape, product.scales <= product.matrix.shape[0]
+        halves, zeros, scales = self._in_one(product) if product.is_of_4_bits else self._in_two(product)
+        packed = halves[0] if len(halves) == 1 else self._add("Concat", *halves, axis=1)
+        x = self._source.input[0]
+        repeated = x if len(halves) == 1 else self._add("Concat", *[x] * len(halves), axis=-1)
+        given = [repeated, packed, scales, *([] if bool((zeros == _OFFSET).all()) else [self._constant(_nibbles(zeros))])]
+        sizes = {"K": width * len(halves), "N": out, "bits": 4, "block_size": product.block}
+        result = self._add("MatMulNBits", *given, domain=_DOMAIN, accuracy_level=_IN_FLOAT32, **sizes)
+        if per_row and product.scale is not None:
+            result = self._add("Mul", result, self._reshaped(product.scale, [product.scales]))
+        if len(self._source.input) > _MATRIX and self._source.input[_MATRIX]:
+            self._add("Add", result, self._source.input[_MATRIX])
+        self._made[-1].output[0] = self._source.output[0]
+        return self._made
+
+    def _in_one(self, product: _Product) -> tuple[list[str], torch.Tensor, str]:
+        """Integers of 4 bits: they as blocks, their zero points and scales."""
+        is_positive = min(int(product.matrix.min()), int(product.zeros.min())) >= 0
+        same_bits = self._add("Cast", product.weight, to=_UINT8)
+        integers = same_bits if is_positive else self._add("BitwiseXor", same_bits, self._bytes(_OFFSET))  # adds it to the low half
+        zeros = _spread(product.zeros, product) + (0 if is_positive else _OFFSET)
+        return [self._packed(integers, product)], zeros, self._block_scales(product)
+
+    def _in_two(self, product: _Product) -> tuple[list[str], torch.Tensor, str]:
+        """The high and the low halves of integers of 8 bits."""
+        same_bits, zeros = self._add("Cast", product.weight, to=_UINT8), _spread(product.zeros, product)
+        if product.matrix.dtype is torch.int8:
+            same_bits, zeros = self._add("BitwiseXor", same_bits, self._bytes(128)), zeros + 128
+        high = self._add("BitShift", same_bits, self._bytes(4), direction="RIGHT")
+        low_scales = self._block_scales(product)
+        high_scales = self._add("Mul", low_scales, self._constant(torch.tensor(16.0)))
+        scales = self._add("Concat", high_scales, low_scales, axis=1)
+        return [self._packed(high, product), self._packed(same_bits, product)], torch.cat([zeros >> 4, zeros & 15], dim=1), scales
+
+    def _block_scales(self, product: _Product) -> str:
+        """The scale of each block: 1 where whole rows are scaled afterwards."""
+        out, blocks = product.matrix.shape[0], product.blocks
+        if product.scales <= out or product.scale is None:
+            return self._add("Expand", self._constant(torch.ones(1, 1)), self._constant(torch.tensor([out, blocks])))
+        grouped = self._reshaped(product.scale, [out, product.scales // out, 1])
+        shape = [out, product.scales // out, blocks * out // product.scales]
+        return self._reshaped(self._add("Expand", grouped, self._constant(torch.tensor(shape))), [out, blocks])
+
+    def _packed(self, integers: str, product: _Product) -> str:
+        """The low halves of bytes, two in one, the first in the low half."""
+        sizes = [product.matrix.shape[0], product.blocks, product.matrix.shape[1] // product.blocks // 2, 2]
+        pairs = self._reshaped(self._add("BitwiseAnd", integers, self._bytes(15)), sizes)
+        first, second = (self._add("Gather", pairs, self._constant(torch.tensor(place)), axis=3) for place in (0, 1))
+        return self._add("BitwiseOr", first, self._add("BitShift", second, self._bytes(4), direction="LEFT"))
+
+    def _reshaped(self, value: str, shape: list[int]) -> str:
+        return self._add("Reshape", value, self._constant(torch.tensor(shape)))
+
+    def _bytes(self, value: int) -> str:
+        return self._constant(torch.tensor(value, dtype=torch.uint8))
+
+    def _constant(self, tensor: torch.Tensor) -> str:
+        import onnx
+
+        name = f"{self._source.output[0]}/packed_{len(self._graph.initializer)}"
+        self._graph.initializer.append(onnx.numpy_helper.from_array(tensor.numpy(), name))
+        return name
+
+    def _add(self, op_type: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
+        import onnx
+
+        number = len(self._made)
+        name = self._source.name if op_type == "MatMulNBits" else f"{self._source.name}/packed_{number}"
+        output = f"{self._source.output[0]}/packed:{number}"
+        node = onnx.helper.make_node(op_type, list(inputs), [output], name=name, domain=domain, **attributes)
+        node.metadata_props.extend(self._source.metadata_props)
+        self._made.append(node)
+        return output
+
+
+def _spread(values: torch.Tensor, product: _Product) -> torch.Tensor:
+    """One value per block, [out, blocks]."""
+    out = product.matrix.shape[0]
+    per_row = (values if values.numel() > 1 else values.expand(out)).reshape(out, -1)
+    return per_row.repeat_interleave(product.blocks // per_row.shape[1], dim=1)
+
+
+def _nibbles(values: torch.Tensor) -> torch.Tensor:
+    """Integers of 4 bits, two in one byte; rows of an odd number end in a half that nobody reads."""
+    even = torch.nn.functional.pad(values, (0, values.shape[1] % 2)).to(torch.uint8)
+    return even[:, 0::2] | (even[:, 1::2] << 4)

@@ -1,0 +1,231 @@
+"""Quantised weights: numbers as in PyTorch, and as few bytes in the session."""
+
+# ruff: noqa: ANN401 - buffers and operators are Any in torch itself
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from ortlens import Lens
+from ortlens.backend.runtime.session_config import SessionConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+with contextlib.suppress(ImportError):
+    import torch.ao.quantization.fx._decomposed  # registers the operators of PT2E
+
+WIDE = 2048
+
+
+def integers(low: int, high: int, *shape: int, dtype: torch.dtype = torch.int8) -> torch.Tensor:
+    made = torch.randint(low, high, shape, generator=torch.Generator().manual_seed(0), dtype=torch.int16).to(dtype)
+    made.view(-1)[0], made.view(-1)[1] = low, high - 1
+    return made
+
+
+def floats(*shape: int) -> torch.Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(1)) + 0.5
+
+
+class Quantised(torch.nn.Module):
+    """A layer that holds its weight as integers; the subclasses are what libraries make of it."""
+
+    q: torch.Tensor
+    scale: torch.Tensor
+    zero: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __init__(self, q: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, *, bias: bool = False) -> None:
+        super().__init__()
+        self.register_buffer("q", q)
+        self.register_buffer("scale", scale)
+        self.register_buffer("zero", zero)
+        self.register_buffer("bias", floats(q.shape[0]) if bias else None)
+
+    def dequantised(self) -> Any:
+        raise NotImplementedError
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, self.dequantised(), self.bias)
+
+
+class ScaledAfterwards(Quantised):
+    """torchao's Int8Tensor."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = torch.mm(x, self.q.t().to(torch.float32)) * self.scale.view(-1)
+        return made if self.bias is None else made + self.bias
+
+
+class Affine(Quantised):
+    """torchao's IntxUnpackedToInt8Tensor, in groups or for whole rows."""
+
+    def dequantised(self) -> Any:
+        out, width = self.q.shape
+        groups = self.scale
+        shape = (out, groups.shape[1], -1) if groups.dim() == 2 and groups.shape[1] > 1 else (out, width)
+        factors = groups.view(out, -1, 1) if len(shape) == 3 else groups.view(out, 1)
+        zeros = self.zero.view(factors.shape)
+        return ((self.q.view(shape).float() - zeros.float()) * factors).view(out, width)
+
+
+class PerChannel(Quantised):
+    """PT2E, a weight with its scales and int64 zero points along its first dimension."""
+
+    def dequantised(self) -> Any:
+        low, high = (0, 255) if self.q.dtype == torch.uint8 else (-128, 127)
+        operator = torch.ops.quantized_decomposed.dequantize_per_channel
+        return operator(self.q, self.scale, self.zero, 0, low, high, self.q.dtype)
+
+
+class PerTensor(Quantised):
+    """PT2E, one scale for all."""
+
+    def dequantised(self) -> Any:
+        return torch.ops.quantized_decomposed.dequantize_per_tensor(self.q, 0.02, 3, -128, 127, torch.int8)
+
+
+NO_ZERO = torch.zeros(1, dtype=torch.int8)
+EIGHT, FOUR, POSITIVE = integers(-128, 128, 64, 512), integers(-8, 8, 64, 512), integers(0, 16, 64, 512)
+BYTES = integers(0, 256, 64, 512, dtype=torch.uint8)
+LAYERS = {
+    "8 bits, scaled afterwards": ScaledAfterwards(EIGHT, floats(64, 1), NO_ZERO),
+    "8 bits, scaled afterwards, bias": ScaledAfterwards(EIGHT, floats(64, 1), NO_ZERO, bias=True),
+    "4 bits per row": Affine(FOUR, floats(64, 1), torch.zeros(64, 1, dtype=torch.int8), bias=True),
+    "4 bits in groups of 32": Affine(FOUR, floats(64, 16), torch.zeros(64, 16, dtype=torch.int8)),
+    "4 bits in groups of 32 with zero points": Affine(FOUR, floats(64, 16), integers(-8, 8, 64, 16), bias=True),
+    "4 bits in one block per row, with zero points": Affine(FOUR[:, :256].clone(), floats(64, 1), integers(-8, 8, 64, 1)),
+    "0 to 15 in groups of 128": Affine(POSITIVE, floats(64, 4), integers(0, 16, 64, 4)),
+    "8 bits in groups of 64 with zero points": Affine(EIGHT, floats(64, 8), integers(-128, 128, 64, 8), bias=True),
+    "zero points beyond 4 bits": Affine(FOUR, floats(64, 1), integers(-128, 128, 64, 1)),
+    "width of 48 x 16": Affine(EIGHT[:48, :].clone(), floats(48, 32), integers(-9, 9, 48, 32)),
+    "per channel": PerChannel(EIGHT, floats(64), torch.zeros(64, dtype=torch.int64), bias=True),
+    "per channel with zero points": PerChannel(EIGHT, floats(64), integers(-9, 90, 64).to(torch.int64)),
+    "uint8 per channel": PerChannel(BYTES, floats(64), integers(0, 255, 64, dtype=torch.uint8).to(torch.int64)),
+    "per tensor": PerTensor(EIGHT, floats(1), NO_ZERO, bias=True),
+}
+
+
+@pytest.fixture
+def operators(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The operators of every model that becomes a session."""
+    seen: list[str] = []
+    create = SessionConfig.session
+
+    def noted(self: SessionConfig, serialized: bytes, *, without: Sequence[str] = ()) -> Any:
+        seen.extend(node.op_type for node in self.model.graph.node)
+        return create(self, serialized, without=without)
+
+    monkeypatch.setattr(SessionConfig, "session", noted)
+    return seen
+
+
+def close(one: torch.Tensor, other: torch.Tensor) -> None:
+    torch.testing.assert_close(one, other, rtol=0, atol=float(other.abs().max()) * 1e-5 if other.numel() else 0.0)
+
+
+@pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
+def test_a_product_keeps_its_integers_and_its_numbers(layer: Quantised, operators: list[str]) -> None:
+    compiled = torch.compile(layer, backend=Lens(options={"on_error": "raise"}), dynamic=True)
+    with torch.no_grad():
+        for rows in (5, 1, 33):
+            x = torch.randn(rows, layer.q.shape[1])
+            close(compiled(x), layer(x))
+    assert "MatMulNBits" in operators
+    assert not {"MatMul", "Gemm"}.intersection(operators)
+
+
+def test_no_rows(operators: list[str]) -> None:
+    layer = LAYERS["8 bits, scaled afterwards, bias"]
+    with torch.no_grad():
+        assert torch.compile(layer, backend=Lens(options={"on_error": "raise"}))(torch.randn(0, 512)).shape == (0, 64)
+    assert "MatMulNBits" in operators
+
+
+def test_changed_weights_are_packed_again(operators: list[str]) -> None:
+    layer = Affine(FOUR.clone(), floats(64, 16), torch.zeros(64, 16, dtype=torch.int8))
+    compiled, x = torch.compile(layer, backend=Lens(options={"on_error": "raise"})), torch.randn(3, 512)
+    with torch.no_grad():
+        compiled(x)
+        layer.q.copy_(EIGHT)
+        close(compiled(x), layer(x))
+    assert operators.count("MatMulNBits") == 2
+
+
+class Product(torch.nn.Module):
+    """Products whose second operand is no quantised weight that MatMulNBits could keep."""
+
+    q: torch.Tensor
+
+    def __init__(self, q: torch.Tensor, *, turned: bool = False) -> None:
+        super().__init__()
+        self.register_buffer("q", q)
+        self.turned = turned
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.q.float()
+        return x @ (weight if self.turned else weight.t())
+
+
+OTHERS = {
+    "width without blocks": (Product(integers(-128, 128, 200, 500)), {}),
+    "in the other order": (Product(integers(-128, 128, 512, 64), turned=True), {}),
+    "small": (Product(integers(-128, 128, 16, 64)), {}),
+    "not frozen": (Product(EIGHT), {"freeze_weights": False}),
+}
+
+
+@pytest.mark.parametrize(("layer", "options"), OTHERS.values(), ids=OTHERS)
+def test_other_products_stay_as_they_are(layer: Product, options: dict[str, Any], operators: list[str]) -> None:
+    x = torch.randn(4, layer.q.shape[0 if layer.turned else 1])
+    with torch.no_grad():
+        close(torch.compile(layer, backend=Lens(options={"on_error": "raise", **options}))(x), layer(x))
+    assert {"MatMul", "Gemm"}.intersection(operators)
+    assert "MatMulNBits" not in operators
+
+
+@pytest.mark.parametrize(
+    ("weight", "most"), [(integers(-128, 128, WIDE, 1024), 1.1), (integers(-8, 8, WIDE, 1024), 0.6)], ids=["8 bits", "4 bits"]
+)
+def test_the_session_holds_no_more_than_the_packed_weights(weight: torch.Tensor, most: float) -> None:
+    layer = Affine(weight, floats(WIDE, 8), torch.zeros(WIDE, 8, dtype=torch.int8))
+    with torch.no_grad():
+        torch.compile(torch.nn.Linear(8, 8), backend="ortlens")(torch.randn(1, 8))  # what the first session of a process loads
+        lens = Lens()
+        torch.compile(layer, backend=lens)(torch.randn(4, 1024))
+    packed = weight.nbytes + 5 * WIDE * 8
+    assert lens.sessions.held_bytes.sum() < most * packed
+
+
+def test_quantised_activations_are_multiplied_as_integers(operators: list[str]) -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = PerChannel(EIGHT, floats(64) / 100, torch.zeros(64, dtype=torch.int64))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            quantised = torch.ops.quantized_decomposed.quantize_per_tensor(x, 0.05, 128, 0, 255, torch.uint8)
+            made: torch.Tensor = self.layer(torch.ops.quantized_decomposed.dequantize_per_tensor(quantised, 0.05, 128, 0, 255, torch.uint8))
+            return made
+
+    net, x = Net(), torch.randn(4, 512)
+    with torch.no_grad():
+        close(torch.compile(net, backend=Lens(options={"on_error": "raise"}))(x), net(x))
+    assert "QuantizeLinear" in operators
+    assert "MatMulNBits" not in operators
+
+
+@pytest.mark.slow
+def test_what_a_lens_says_of_packed_weights() -> None:
+    layer = LAYERS["4 bits in groups of 32 with zero points"]
+    lens, x = Lens(), torch.randn(4, 512)
+    with torch.no_grad():
+        torch.compile(layer, backend=lens)(x)
+        lens.profile(x)
+    kernels = lens.kernels
+    assert kernels[kernels.op_type == "MatMulNBits"].node.tolist() == ["addmm"]
