@@ -163,4 +163,25 @@ FINDS: dict[str, Program] = {
             "torch.block_diag(c)",
         ),
     ),
+    # ONNX Runtime's DivMulFusion makes z / y of (1 / y) * z, also of integers; it showed where the dividend is a frozen 1.
+    "the remainder of one": Program(
+        seed=3371,
+        state=("self.register_buffer('b', torch.tensor(1))",),
+        inputs=(("a", "values(4, n, dtype=torch.int64)"),),
+        returns=("torch.fmod(self.b, self.b.abs() + 1)", "torch.div(1, a.abs() + 2, rounding_mode='trunc') * a"),
+    ),
+    # Powers convert their operands, which torch's table of promotions lacks: sessions were refused, or failed in each run.
+    "powers of other dtypes": Program(
+        seed=2618,
+        inputs=(("a", "values(0, n, dtype=torch.bool)"), ("b", "values(27, n, dtype=torch.int32).abs() + 1"), ("c", "values(9, n).half()")),
+        returns=("a ** 0", "a ** 3", "a ** 0.5", "a ** b", "2.5 ** a", "b ** 0.5", "b ** a.float()", "2.5 ** b", "c.abs() ** b.float()"),
+        options={"on_error": "raise"},
+    ),
+    # ONNX Runtime compares no booleans.
+    "steps and signs of booleans": Program(
+        seed=2996,
+        inputs=(("a", "values(97, 4, dtype=torch.bool)"), ("b", "values(3, 4, dtype=torch.bool)")),
+        returns=("torch.heaviside(a, b)", "torch.signbit(a)"),
+        options={"on_error": "raise"},
+    ),
 }

@@ -76,6 +76,22 @@ FAULTS = (
         expected=lambda: (np.array([[[[0, 0, 0], [0, -1, 0], [0, 0, 0]]]], np.float32),),
     ),
     Fault(
+        name="integer_quotient_times",
+        culprit="DivMulFusion",
+        kind="rewrite",
+        form="of integers, the constant 1 is divided by x, and y multiplied by the quotient; the rewrite divides y by x",
+        first="1.23.0",
+        last=None,
+        room=_DISABLED,
+        avoided="always disabled",
+        graph="""g (int64[3] x, int64[3] z) => (int64[3] y) <int64 one = {1}> {
+  quotient = Div(one, x)
+  y = Mul(quotient, z)
+}""",
+        inputs={"x": np.array([1, 2, 3], np.int64), "z": np.array([5, 6, 7], np.int64)},
+        expected=lambda: (np.array([5, 0, 0], np.int64),),
+    ),
+    Fault(
         name="layer_norm_epsilon",
         culprit="LayerNormFusion",
         kind="rewrite",

@@ -10,6 +10,8 @@ import torch.fx
 from ortlens import _torch
 
 _aten = torch.ops.aten
+_POWERS = (_aten.pow.Tensor_Tensor, _aten.pow.Tensor_Scalar, _aten.pow.Scalar)
+"""Operators that convert to the dtype of the result, and for which torch's table has no rule."""
 
 
 def promote(module: torch.fx.GraphModule) -> dict[str, Exception]:
@@ -27,6 +29,8 @@ def promote(module: torch.fx.GraphModule) -> dict[str, Exception]:
                 _make_tensor_of_number(node)
             if _outgrows_half(node):
                 _compute_wide(node)
+            if node.target in _POWERS:
+                _convert_operands(node)
     return _torch.insert_type_promotion(module, may_promote)
 
 
@@ -105,6 +109,15 @@ def _compute_wide(node: torch.fx.Node) -> None:
         back = _converted(graph, node, torch.float16)
     for user in users:
         user.replace_input_with(node, back)
+
+
+def _convert_operands(node: torch.fx.Node) -> None:
+    """Convert the tensors that a node reads to the element type of its result."""
+    dtype = node.meta["val"].dtype
+    with node.graph.inserting_before(node):
+        for source in node.all_input_nodes:
+            if _is_tensor(source) and source.meta["val"].dtype is not dtype:
+                node.replace_input_with(source, _converted(node.graph, source, dtype))
 
 
 def _converted(graph: torch.fx.Graph, source: Any, dtype: torch.dtype) -> torch.fx.Node:

@@ -41,6 +41,8 @@ def _tensor(value: Any) -> torch.Tensor | None:
 
 def _power(node: torch.fx.Node) -> str | None:
     result, base = _tensor(node), _tensor(node.args[0])
+    if base is not None and base.dtype is torch.bool and isinstance(node.args[1], bool):
+        return "gives whole numbers, as torch's shape function says, where PyTorch's kernel gives booleans"
     if result is None or result.is_floating_point() or (base is not None and is_short_integer_power(base, node.args[1])):
         return None
     return "computes powers of integers through floats, and does not wrap"

@@ -11,8 +11,9 @@ from ortlens.backend.runtime import providers
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_WRONG_OPTIMIZERS = ("Pad_Fusion",)
-"""Rewrites that change results: Pad_Fusion fuses a Pad with zeros into a MaxPool, which pads with -inf."""
+_WRONG_OPTIMIZERS = ("Pad_Fusion", "DivMulFusion")
+"""Rewrites that change results: Pad_Fusion fuses a Pad with zeros into a MaxPool, which pads with -inf. DivMulFusion makes x / y of
+(1 / y) * x, also of integers, whose quotient is rounded."""
 
 _NORM_OPTIMIZERS = ("LayerNormFusion", "LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion")
 """They replace an epsilon that is not a constant by 1e-5 (`layer_norm_fusion.cc`), which changes results. ONNX Runtime 1.31 has two

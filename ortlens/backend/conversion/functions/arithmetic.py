@@ -65,9 +65,10 @@ def scalar_tensor(number: Any, dtype: int = basics.FLOAT, **_: Any) -> Any:
 
 def signbit(x: Any) -> Any:
     """`aten.signbit`; true for -0.0."""
-    return (
-        _below_zero(x) if basics.is_float(x) else basics.opset().Less(x, basics.opset().CastLike(basics.opset().Constant(value_int=0), x))
-    )
+    op = basics.opset()
+    if int(x.dtype) == basics.BOOL:
+        return op.And(x, basics.number(x, 0))
+    return _below_zero(x) if basics.is_float(x) else op.Less(x, op.CastLike(op.Constant(value_int=0), x))
 
 
 def _below_zero(x: Any) -> Any:
@@ -128,6 +129,8 @@ def _scaled_length(first: Any, second: Any, like: Any) -> Any:
 def heaviside(x: Any, values: Any) -> Any:
     """`aten.heaviside`; 0 for NaN."""
     op, zero = basics.opset(), basics.number(x, 0)
+    if int(x.dtype) == basics.BOOL:
+        return op.Or(x, values)
     return op.Where(op.Equal(x, zero), values, op.CastLike(op.Greater(x, zero), x))
 
 

@@ -38,7 +38,7 @@ def test_what_is_disabled_follows_from_the_model(name: str) -> None:
     given, nodes, expected = MODELS[name]
     text = f'<ir_version: 9, opset_import: ["" : 18]>\n g ({given}) => (float[n] y) <float[1] one = {{1}}> {{ {nodes} }}'
     found = set(unwanted_rewrites(parser.parse_model(text), [("CPUExecutionProvider", {})]))
-    assert found - {"Pad_Fusion", "SkipLayerNormFusion"} == expected
+    assert found - {"Pad_Fusion", "DivMulFusion", "SkipLayerNormFusion"} == expected
 
 
 NORM = torch.nn.BatchNorm1d(2).eval()
