@@ -19,7 +19,7 @@ from ortlens.backend.partitioning.exclusions import Exclusions
 from ortlens.backend.partitioning.plan import Plan, plan_partitions
 from ortlens.backend.partitioning.support import Support, Verdict, storage_readers
 from ortlens.backend.runtime.program import eager_nodes
-from ortlens.backend.runtime.providers import reason_against, runs_on_cpu_alone
+from ortlens.backend.runtime.providers import cpu_provider_computes, reason_against, runs_on_cpu_alone
 from ortlens.backend.runtime.runner_from_model import runner_from_model
 from ortlens.backend.runtime.threads import work_of
 from ortlens.errors import ConversionError
@@ -104,7 +104,7 @@ class Planner:
             reason_against,
             self.exclusions.verdicts,
             deployed=self._context.deployed,
-            only_cpu=runs_on_cpu_alone(self._context.options),
+            without_bfloat16=runs_on_cpu_alone(self._context.options) and not cpu_provider_computes("bfloat16"),
             upcast=narrow_dtypes(self._context.options.upcast),
         )
         self.plan = plan_partitions(self.promoted.graph, support.verdict, min_nodes=self._context.options.min_partition_nodes)

@@ -80,7 +80,7 @@ class Support:
         excluded: Mapping[str, Verdict] | None = None,
         *,
         deployed: bool = False,
-        only_cpu: bool = False,
+        without_bfloat16: bool = False,
         upcast: Collection[torch.dtype] = (),
     ) -> None:
         """Configure the decision for one graph.
@@ -90,14 +90,14 @@ class Support:
             can_run_on: Device type -> None if a provider supports it, else the reason.
             excluded: Node name -> verdict, for nodes that failed in an earlier attempt.
             deployed: Whether the graph is for a model that runs without PyTorch.
-            only_cpu: Whether tensors on the CPU go to no other provider than ONNX Runtime's own for the CPU.
+            without_bfloat16: Whether tensors on the CPU go to no provider that computes in bfloat16.
             upcast: Element types that are computed in float32.
         """
         self._registry = registry
         self._can_run_on = can_run_on
         self._excluded = excluded or {}
         self._deployed = deployed
-        self._only_cpu = only_cpu
+        self._without_bfloat16 = without_bfloat16
         self._upcast = upcast
 
     def verdict(self, node: torch.fx.Node) -> Verdict:
@@ -182,7 +182,7 @@ class Support:
     def _bfloat16(self, node: torch.fx.Node) -> Verdict | None:
         import torch
 
-        may_run = torch.bfloat16 in self._upcast or not self._only_cpu or self._deployed or self._is_users(node.target)
+        may_run = torch.bfloat16 in self._upcast or not self._without_bfloat16 or self._deployed or self._is_users(node.target)
         if may_run or kind_of(node) is not NodeKind.COMPUTE:
             return None
         if not any(map(_makes_bfloat16, [node, *node.all_input_nodes])):

@@ -8,6 +8,7 @@ a third of the time. Only the native `OrtValue` supports DLPack.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +103,33 @@ def tensor_over(value: Any, dtype: torch.dtype) -> torch.Tensor:
 def version() -> str:
     """Version of the installed ONNX Runtime."""
     return str(onnxruntime.__version__)
+
+
+@functools.cache
+def kernel_types(provider: str, operator: str, opset: int) -> dict[str, frozenset[str]]:
+    """The element types for which a provider has kernels of an operator, as the installed ONNX Runtime lists them.
+
+    A missing type does not always mean that a session fails: ONNX Runtime casts float16 on the CPU, and expands operators that are
+    defined as functions, such as Gelu.
+
+    Args:
+        provider: Such as `CPUExecutionProvider`.
+        operator: An operator of the default ONNX domain.
+        opset: Version of the default operator set.
+
+    Returns:
+        Name of a type constraint of the operator, such as `T` -> types, such as `float` or `bfloat16`; empty if the provider has no
+        kernel of it, or the build does not list kernels.
+    """
+    listed: list[Any] = getattr(_native, "get_all_opkernel_def", list)()
+    found: dict[str, frozenset[str]] = {}
+    for kernel in listed:
+        first, last = kernel.version_range
+        if (kernel.provider, kernel.domain, kernel.op_name) == (provider, "", operator) and first <= opset <= last:
+            for name, types in kernel.type_constraints.items():
+                plain = {kind.removeprefix("tensor(").removesuffix(")") for kind in types}
+                found[name] = found.get(name, frozenset()) | plain
+    return found
 
 
 def assigned_providers(session: onnxruntime.InferenceSession) -> dict[str, str]:

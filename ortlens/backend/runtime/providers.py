@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ortlens.backend.runtime import _ort
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,6 +61,21 @@ def runs_on_cpu_alone(options: OrtBackendOptions) -> bool:
     """
     named = (*(options.preferred_execution_providers or ()), *(options.default_execution_providers or ()))
     return all((entry if isinstance(entry, str) else entry[0]) == CPU for entry in named)
+
+
+def cpu_provider_computes(element_type: str) -> bool:
+    """Whether the CPU provider of the installed ONNX Runtime has arithmetic in an element type.
+
+    Args:
+        element_type: As ONNX Runtime names it, such as `bfloat16`.
+
+    Returns:
+        Whether it has kernels of sums and products.
+    """
+    return all(element_type in _ort.kernel_types(CPU, operator, _OPSET).get("T", ()) for operator in ("Add", "Mul", "MatMul", "Gemm"))
+
+
+_OPSET = 18  # of the models that are converted
 
 
 def providers_for(devices: Iterable[torch.device], options: OrtBackendOptions) -> list[tuple[str, dict[str, Any]]]:

@@ -79,9 +79,11 @@ def test_what_cannot_go_and_why(function: Any, target: Any, args: tuple[Any, ...
 
 
 def bfloat16_verdicts(
-    function: Callable[..., Any], *args: Any, only_cpu: bool = True, deployed: bool = False, upcast: tuple[str, ...] = ()
+    function: Callable[..., Any], *args: Any, without_bfloat16: bool = True, deployed: bool = False, upcast: tuple[str, ...] = ()
 ) -> dict[str, str | None]:
-    rules = Support(_torch.shared_registry(), lambda _: None, only_cpu=only_cpu, deployed=deployed, upcast=narrow_dtypes(upcast))
+    rules = Support(
+        _torch.shared_registry(), lambda _: None, without_bfloat16=without_bfloat16, deployed=deployed, upcast=narrow_dtypes(upcast)
+    )
     nodes = [node for node in traced(function, *args).graph.nodes if node.op == "call_function"]
     return {str(node.target): rules.verdict(node).code for node in nodes}
 
@@ -95,7 +97,7 @@ def test_bfloat16_stays_in_pytorch_on_the_cpu_provider_except_casts_beside_float
     computed = {"aten.relu.default": "dtype", "aten.mul.Tensor": "dtype"}
     others = {"aten.sin.default": None, "aten._to_copy.default": None, "aten.cos.default": None}
     assert bfloat16_verdicts(mixed, x) == {**others, **computed}
-    assert bfloat16_verdicts(mixed, x, only_cpu=False) == dict.fromkeys({**others, **computed})
+    assert bfloat16_verdicts(mixed, x, without_bfloat16=False) == dict.fromkeys({**others, **computed})
     assert bfloat16_verdicts(mixed, x, deployed=True) == dict.fromkeys({**others, **computed})
     assert bfloat16_verdicts(mixed, x, upcast=("bfloat16",)) == dict.fromkeys({**others, **computed})
     alone = bfloat16_verdicts(lambda x: x.to(torch.bfloat16).t(), torch.rand(3, 3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -33,3 +34,27 @@ def test_a_version_that_takes_one_argument_gets_the_tensor_as_it_is(monkeypatch:
     monkeypatch.setattr(_ort._native.OrtValue, "from_dlpack", from_dlpack)
     assert _ort.value_over(torch.tensor([True]))._ortvalue is made
     assert torch.from_dlpack(given[0]).dtype is torch.bool  # type: ignore[attr-defined]  # exported, but not in torch's annotations
+
+
+@pytest.mark.parametrize("kind", ["FLOAT", "DOUBLE", "BFLOAT16", "INT32", "UINT8"])
+@pytest.mark.parametrize("operator", ["Add", "MatMul", "Relu", "Sin", "Erf", "Sqrt", "Transpose", "Identity", "Floor"])
+def test_listed_kernels_are_those_of_which_sessions_can_be_made(operator: str, kind: str) -> None:
+    dtype = getattr(onnx.TensorProto, kind)
+    x, y = (onnx.helper.make_tensor_value_info(name, dtype, [2, 2]) for name in "xy")
+    node = onnx.helper.make_node(operator, ["x", "x"] if operator in ("Add", "MatMul") else ["x"], ["y"])
+    imports = [onnx.helper.make_opsetid("", 18)]
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "one", [x], [y]), opset_imports=imports, ir_version=10)
+    listed = _ort.kernel_types("CPUExecutionProvider", operator, 18)
+    failed = ""
+    try:
+        onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    except Exception as error:  # noqa: BLE001 - classes of ONNX Runtime's own
+        failed = str(error)
+    assert not failed or "NOT_IMPLEMENTED" in failed or "INVALID_GRAPH" in failed
+    names = {"FLOAT": "float", "DOUBLE": "double", "BFLOAT16": "bfloat16", "INT32": "int32", "UINT8": "uint8"}
+    assert (names[kind] in next(iter(listed.values()))) is (not failed)
+
+
+def test_an_operator_without_kernels_has_no_types() -> None:
+    assert _ort.kernel_types("CPUExecutionProvider", "NoSuchOperator", 18) == {}
+    assert _ort.kernel_types("NoSuchProvider", "Add", 18) == {}

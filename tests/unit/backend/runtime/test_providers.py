@@ -80,3 +80,10 @@ def test_a_device_whose_provider_is_missing_is_refused_by_name(monkeypatch: pyte
 )
 def test_whether_tensors_on_the_cpu_go_to_the_cpu_provider_alone(options: dict[str, Any], *, alone: bool) -> None:
     assert providers.runs_on_cpu_alone(OrtBackendOptions(**options)) is alone
+
+
+def test_the_installed_cpu_provider_computes_float32_and_not_bfloat16() -> None:
+    assert providers.cpu_provider_computes("float")
+    assert providers.cpu_provider_computes("double")
+    assert not providers.cpu_provider_computes("bfloat16")
+    assert not providers.cpu_provider_computes("no such type")
