@@ -294,6 +294,7 @@ class Session:
         unit="bytes",
         default=None,
     )
+    integer_bytes: int | None = column("Of the constants, what are 8-bit integers; empty when not recorded.", unit="bytes", default=None)
     table_bytes: int | None = column(
         "Bytes of weights that stay inputs because the model only looks them up, as embeddings.", unit="bytes", default=None
     )

@@ -202,6 +202,14 @@ def test_the_session_holds_no_more_than_the_packed_weights(weight: torch.Tensor,
     assert lens.sessions.held_bytes.sum() < most * packed
 
 
+@pytest.mark.parametrize(("width", "rules"), [(1028, {"unpacked_weights"}), (1024, set())], ids=["without blocks", "in blocks"])
+def test_integers_that_became_floats_are_a_finding(width: int, rules: set[str]) -> None:
+    lens, layer = Lens(), Product(integers(-128, 128, 4200, width))
+    with torch.no_grad():
+        torch.compile(layer, backend=lens)(torch.randn(1, width))
+    assert {"unpacked_weights"}.intersection(lens.findings.rule) == rules
+
+
 def test_quantised_activations_are_multiplied_as_integers(operators: list[str]) -> None:
     class Net(torch.nn.Module):
         def __init__(self) -> None:

@@ -25,6 +25,7 @@ RULES: tuple[Rule, ...] = (
     sessions.session_churn,
     sessions.weights_changed,
     sessions.unfrozen_weights,
+    sessions.unpacked_weights,
     sessions.too_many_threads,
     sessions.spinning_threads,
     sessions.tiny_graph,

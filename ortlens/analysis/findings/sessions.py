@@ -29,6 +29,8 @@ SESSIONS = "sessions"
 _MANY_SIZES = 4
 _SEVERAL = 2
 _WORTH_FREEZING = 1 << 16
+_MUCH_PACKED = 4 << 20
+_UNPACKED = 2
 _TINY_NS = 100_000
 _TINY_SHARE = 0.4
 _TINY_CALLS = 10
@@ -150,6 +152,37 @@ def _unfrozen(graph: Graph, part: Partition, sessions: list[Session], frozen: in
         file=graph.file,
         line=graph.line,
     )
+
+
+@rule(
+    name="unpacked_weights",
+    looks_for="Quantised weights that a session holds as floats.",
+    fires="When 8-bit integers of 4 MiB or more take twice their size; kept as integers, they take 1.1 times their size. Of fewer, the "
+    "1.5 MB that the first session of a process loads would be too large a part.",
+    hazard="ONNX Runtime computes the floats when it loads the model and keeps them: four bytes per weight, as without quantisation.",
+)
+def unpacked_weights(capture: Capture) -> Iterator[Finding]:
+    """Sessions in which quantisation saves no memory."""
+    graphs = {graph.graph_id: graph for graph in capture.graphs}
+    parts = {partition.partition_id: partition for partition in capture.partitions}
+    for partition_id, sessions in sessions_by_partition(capture).items():
+        session, part = sessions[-1], parts.get(partition_id)
+        packed = session.integer_bytes or 0
+        held = (session.held_bytes or 0) - (session.frozen_bytes or 0) + packed  # others are packed into copies of the same size
+        if packed < _MUCH_PACKED or held < _UNPACKED * packed:
+            continue
+        graph = graphs.get(part.graph_id) if part is not None else None
+        yield unpacked_weights.finding(
+            subject=partition_id,
+            title=f"packed weights of {size_from_bytes(packed)} are held as {size_from_bytes(held)}",
+            evidence=f"{session.session_id} took {size_from_bytes(session.held_bytes or 0)} for "
+            f"{size_from_bytes(session.frozen_bytes or 0)} of constants",
+            mitigation="Integers stay packed in linear layers of float32 on the CPU, whose width is a multiple of 16 and whose scales are "
+            "for whole rows or for groups of a multiple of 16, without ort_session_options. Or set freeze_weights=False: the session "
+            "then reads PyTorch's integers, and converts them in every call.",
+            file=graph.file if graph else None,
+            line=graph.line if graph else None,
+        )
 
 
 @rule(

@@ -47,7 +47,7 @@ def with_packed_weights(model: onnx.ModelProto, frozen: Sequence[FrozenWeight]) 
     """
     import onnx
 
-    if not any(_may_be_quantised(weight) for weight in frozen):
+    if not any(weight.integer_bytes >= SMALLEST_BYTES for weight in frozen):
         return model
     constants = Constants(model, {weight.name: weight.contiguous for weight in frozen})
     found = {id(node): product for node in model.graph.node if (product := _product(node, constants)) is not None}
@@ -67,10 +67,6 @@ def with_packed_weights(model: onnx.ModelProto, frozen: Sequence[FrozenWeight]) 
     if all(entry.domain != _DOMAIN for entry in made.opset_import):
         made.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
     return made
-
-
-def _may_be_quantised(weight: FrozenWeight) -> bool:
-    return weight.contiguous.dtype in (torch.int8, torch.uint8) and weight.contiguous.nbytes >= SMALLEST_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,11 @@ class FrozenWeight:
     sampled: memoryview | bytearray | None
 
     @property
+    def integer_bytes(self) -> int:
+        """Its size if it holds 8-bit integers, else 0."""
+        return self.contiguous.nbytes if self.contiguous.dtype in (torch.int8, torch.uint8) else 0
+
+    @property
     def is_small(self) -> bool:
         """Whether the sample is all there is, so that every call notices every change."""
         return self.memory is None or len(self.memory) <= WHOLE_BYTES

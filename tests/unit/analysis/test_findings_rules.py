@@ -95,6 +95,10 @@ def weights(held: int, size: int, phase: str = "inference") -> Capture:
     return clean(graphs=(graph(phase=phase),), partitions=(partition(weight_bytes=size),), sessions=(session(frozen_bytes=held),))
 
 
+def quantised(held: int, floats: int = 0, integers: int = 4 << 20) -> Capture:
+    return clean(sessions=(session(held_bytes=held, frozen_bytes=floats + integers, integer_bytes=integers),))
+
+
 def looked_up(tables: int, held: int, size: int) -> Capture:
     return clean(partitions=(partition(weight_bytes=size),), sessions=(session(frozen_bytes=held, table_bytes=tables),))
 
@@ -363,6 +367,14 @@ CASES = (
         silent=clean(sessions=(session(), session(1, "p0", cause="sizes"))),
         says=("p0", "1 time"),
     ),
+    Case(
+        rule="unpacked_weights",
+        fires=quantised(8 << 20),
+        silent=quantised((8 << 20) - 1),
+        says=("packed weights of 4.00 MiB are held as 8.00 MiB",),
+    ),
+    Case(rule="unpacked_weights", fires=quantised(13 << 20, 5 << 20), silent=quantised((13 << 20) - 1, 5 << 20), says=("8.00 MiB",)),
+    Case(rule="unpacked_weights", fires=quantised(8 << 20), silent=quantised(16 << 20, integers=(4 << 20) - 1), says=("8.00 MiB",)),
     Case(rule="unfrozen_weights", fires=weights(499_999, 1_000_000), silent=weights(500_000, 1_000_000), says=("p0", "488 KiB")),
     Case(
         rule="unfrozen_weights",
