@@ -184,4 +184,29 @@ FINDS: dict[str, Program] = {
         returns=("torch.heaviside(a, b)", "torch.signbit(a)"),
         options={"on_error": "raise"},
     ),
+    # torch's decomposition makes a pool that refuses a tensor without channels.
+    "an adaptive pool of no channels": Program(
+        seed=3290, inputs=(("a", "values(66, 1, 0, 2, 2, dtype=torch.float64)"),), returns=("F.adaptive_avg_pool2d(a, 2)",)
+    ),
+    # The shape function is torch's decomposition, which returns a permuted view; the kernel makes contiguous memory.
+    "windows of a column": Program(
+        seed=3549,
+        inputs=(("a", "values(35, 4)"),),
+        returns=("F.unfold(a.reshape(1, 1, 4, -1), (1, 2), padding=1, stride=2)", "F.unfold(a.reshape(1, 1, 4, 1), 2, padding=1)"),
+    ),
+    # A write through a view makes `_unsafe_view` of the value for each result, whose schema says nothing of shared memory.
+    "parts of complex numbers that were written to": Program(
+        seed=3377,
+        inputs=(("a", "values(60, n, 4).mT"),),
+        body=("b = torch.view_as_complex(a.reshape(-1, 2).contiguous()).imag", "c = b[0:]", "c.add_(1)"),
+        returns=("b", "c"),
+        steps=("call(3)", "outs[0].zero_()"),
+    ),
+    # ScatterND of nothing is refused once ONNX Runtime has moved the transposition of its updates; that showed in each run only.
+    "a write into nothing": Program(
+        seed=3678,
+        inputs=(("a", "values(42, n, 1)"),),
+        body=("b = torch.argmax(a, 1, keepdim=True)", "c, d = a.split([1, a.shape[1] - 1], 1)", "d.copy_(b)"),
+        returns=("a * 2",),
+    ),
 }

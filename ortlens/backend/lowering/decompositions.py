@@ -39,6 +39,7 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.index_fill.int_Scalar: functools.partial(_index_fill, _aten.index_fill.int_Scalar),
         _aten.index_fill.int_Tensor: functools.partial(_index_fill, _aten.index_fill.int_Tensor),
         _aten.masked_scatter.default: _masked_scatter,
+        _aten.slice_scatter.default: _slice_scatter,
         _aten.as_strided_scatter.default: _as_strided_scatter,
         _aten.channel_shuffle.default: _channel_shuffle,
         _aten._convolution.default: _convolution,  # noqa: SLF001 - an operator's name
@@ -180,6 +181,14 @@ def _masked_scatter(tensor: torch.Tensor, mask: torch.Tensor, source: torch.Tens
         return stays
     written: torch.Tensor = _aten.masked_scatter.default(tensor.unsqueeze(0), mask.unsqueeze(0), source)
     return written.squeeze(0)
+
+
+def _slice_scatter(tensor: torch.Tensor, source: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """The operator with nothing to write, as a copy: ONNX Runtime then refuses to scatter."""
+    made: torch.Tensor = _STAYS
+    if any(isinstance(size, int) and not size for size in source.shape):
+        made = _aten.clone.default(tensor)
+    return made
 
 
 def _as_strided_scatter(*_: Any, **__: Any) -> torch.Tensor:

@@ -21,7 +21,10 @@ _STAYS: Any = NotImplemented  # a decomposition returns it to leave the operator
 
 
 def adaptive_average_2d(tensor: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
-    """`aten._adaptive_avg_pool2d`: by windows if there are few, else as torch decomposes it."""
+    """`aten._adaptive_avg_pool2d`: by windows if there are few, else as torch decomposes it, to a pool that refuses channels without elements."""
+    if any(isinstance(size, int) and not size for size in tensor.shape):
+        stays: torch.Tensor = _STAYS
+        return stays
     if _are_known(tensor.shape[-2:], output_size) and not _are_even(tensor.shape[-2:], output_size) and sum(output_size) <= MOST_WINDOWS:
         return _means(tensor, output_size)
     decomposed: torch.Tensor = _torch.decomposition_of(_aten._adaptive_avg_pool2d.default)(tensor, output_size)  # noqa: SLF001 - an operator's name

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 
+_UNSAFE_VIEW = torch.ops.aten._unsafe_view.default  # noqa: SLF001 - an operator's name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReturnedViews:
     """A graph without the views that it returns, and what makes them.
@@ -78,10 +81,12 @@ def without_returned_views(
     """
     outputs = _outputs(module.graph)
     new_values = set(outputs[: len(mutated)])  # they lie as their inputs do, so what is a view of them is made of them
-    chains_of = ((place, _chain_of(node, new_values)) for place, node in enumerate(outputs) if place in user_outputs)
-    all_chains = {place: chain for place, chain in chains_of if chain}
-    together = _sharing_memory(outputs, all_chains)
-    chains = {place: chain for place, chain in all_chains.items() if place in together or _must_be_view(chain, rebuilt=user_outputs[place])}
+    asked = [(place, node) for place, node in enumerate(outputs) if place in user_outputs]
+    in_memory = {place: chain for place, node in asked if (chain := _chain_of(node, new_values, _shares_memory_of))}
+    together = _sharing_memory(outputs, in_memory)
+    alone = ((place, _chain_of(node, new_values, base_of)) for place, node in asked if place not in together)
+    chains = {place: chain for place, chain in in_memory.items() if place in together}
+    chains |= {place: chain for place, chain in alone if chain and _must_be_view(chain, rebuilt=user_outputs[place])}
     if not chains:
         return None
     taken = {node for chain in chains.values() for node in chain}
@@ -109,10 +114,12 @@ def _placeholders(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     return list(graph.find_nodes(op="placeholder"))
 
 
-def _chain_of(node: Any, ends: Collection[torch.fx.Node]) -> list[torch.fx.Node]:
+def _chain_of(
+    node: Any, ends: Collection[torch.fx.Node], further: Callable[[torch.fx.Node], torch.fx.Node | None]
+) -> list[torch.fx.Node]:
     """The view operators that lead from a base, or from one of `ends`, to a value, the last one first; empty for what is no view."""
     chain = []
-    while isinstance(node, torch.fx.Node) and node not in ends and (base := base_of(node)) is not None:
+    while isinstance(node, torch.fx.Node) and node not in ends and (base := further(node)) is not None:
         chain.append(node)
         node = base
     return chain
@@ -133,6 +140,21 @@ def base_of(node: torch.fx.Node) -> torch.fx.Node | None:
     if node.target is operator.getitem:
         return first if base_of(first) is not None else None
     return first if is_view_operator(node.target) else None
+
+
+def _shares_memory_of(node: torch.fx.Node) -> torch.fx.Node | None:
+    """What a node lies in the memory of: what it is a view of, or what `_unsafe_view` reads, whose schema does not say so.
+
+    A write through a view of a view makes several `_unsafe_view` of one value, which have to share its memory.
+
+    Args:
+        node: Of an ATen graph.
+
+    Returns:
+        The node, one step towards the owner; None when it has memory of its own.
+    """
+    first = node.args[0] if node.args else None
+    return first if node.target is _UNSAFE_VIEW and isinstance(first, torch.fx.Node) else base_of(node)
 
 
 def is_view_operator(target: Any) -> bool:
@@ -213,7 +235,7 @@ def _returning(module: torch.fx.GraphModule, outputs: list[Any]) -> torch.fx.Gra
 def _erase_unread(graph: torch.fx.Graph) -> None:
     """Erase the views that nothing reads any more; everything else stays, checks without a reader among them."""
     for node in reversed(list(graph.nodes)):
-        if node.op == "call_function" and not node.users and base_of(node) is not None:
+        if node.op == "call_function" and not node.users and _shares_memory_of(node) is not None:
             graph.erase_node(node)
 
 
