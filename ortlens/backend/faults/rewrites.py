@@ -92,6 +92,23 @@ FAULTS = (
         expected=lambda: (np.array([5, 0, 0], np.int64),),
     ),
     Fault(
+        name="expanded_to_nothing",
+        culprit="ExpandElimination",
+        kind="rewrite",
+        form="a dimension of size 1 is expanded to size 0; the rewrite drops the Expand",
+        first="1.23.0",
+        last=None,
+        room=_DISABLED,
+        avoided="disabled where an Expand may make a size 0",
+        graph="""g (float[1,3] x) => (float[n,3] y) <int64[2] sizes = {0,3}> {
+  negative = Neg(x)
+  nothing = Expand(negative, sizes)
+  y = Neg(nothing)
+}""",
+        inputs={"x": np.ones((1, 3), np.float32)},
+        expected=lambda: (np.ones((0, 3), np.float32),),
+    ),
+    Fault(
         name="layer_norm_epsilon",
         culprit="LayerNormFusion",
         kind="rewrite",

@@ -21,7 +21,7 @@ _STAYS: Any = NotImplemented  # a decomposition returns it to leave the operator
 
 
 def adaptive_average_2d(tensor: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
-    """`aten._adaptive_avg_pool2d`: by windows if there are few, else as torch decomposes it, to a pool that refuses channels without elements."""
+    """`aten._adaptive_avg_pool2d`: by windows if there are few, else as torch decomposes it: to a pool that refuses to have no channels."""
     if any(isinstance(size, int) and not size for size in tensor.shape):
         stays: torch.Tensor = _STAYS
         return stays

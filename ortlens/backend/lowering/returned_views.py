@@ -114,9 +114,7 @@ def _placeholders(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     return list(graph.find_nodes(op="placeholder"))
 
 
-def _chain_of(
-    node: Any, ends: Collection[torch.fx.Node], further: Callable[[torch.fx.Node], torch.fx.Node | None]
-) -> list[torch.fx.Node]:
+def _chain_of(node: Any, ends: Collection[torch.fx.Node], further: Callable[[torch.fx.Node], torch.fx.Node | None]) -> list[torch.fx.Node]:
     """The view operators that lead from a base, or from one of `ends`, to a value, the last one first; empty for what is no view."""
     chain = []
     while isinstance(node, torch.fx.Node) and node not in ends and (base := further(node)) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import onnx
+from onnx import numpy_helper
 
 from ortlens.backend.runtime import providers
 
@@ -24,6 +25,9 @@ _DOUBLE_OPTIMIZERS = ("MatMulScaleFusion",)
 
 _BATCH_NORM_OPTIMIZERS = ("MatMul_BatchNormalization_Fusion",)
 """It scales the last dimension of a product, also if a Reshape or a Transpose moves it before the normalisation."""
+
+_EXPAND_OPTIMIZERS = ("ExpandElimination",)
+"""It takes an Expand of a dimension of size 1 to size 0 for one that changes nothing."""
 
 _SLOW_OPTIMIZERS = ("SkipLayerNormFusion",)
 """Rewrites that are slower on the CPU: an addition and a normalisation of [64, 256] take 12 us, the fused operator 71 us."""
@@ -47,6 +51,7 @@ def unwanted_rewrites(model: onnx.ModelProto, chosen: Sequence[tuple[str, Any]])
         *(() if _epsilons_are_constant(model) else _NORM_OPTIMIZERS),
         *(_DOUBLE_OPTIMIZERS if _has_doubles(model) else ()),
         *(_BATCH_NORM_OPTIMIZERS if _normalises_what_was_moved(model) else ()),
+        *(_EXPAND_OPTIMIZERS if _may_expand_to_nothing(model) else ()),
         *(_SLOW_OPTIMIZERS if on_cpu_only else ()),
     ]
 
@@ -75,6 +80,13 @@ def _element_types(graph: onnx.GraphProto) -> Iterator[int]:
                 yield attribute.t.data_type
             elif attribute.type == onnx.AttributeProto.GRAPH:
                 yield from _element_types(attribute.g)
+
+
+def _may_expand_to_nothing(model: onnx.ModelProto) -> bool:
+    """Whether an Expand makes a size 0, or its sizes are not constants yet: ONNX Runtime may find them later."""
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    targets = [constants.get(node.input[1]) for node in model.graph.node if node.op_type == "Expand"]
+    return any(target is None or not numpy_helper.to_array(target).all() for target in targets)
 
 
 def _normalises_what_was_moved(model: onnx.ModelProto) -> bool:

@@ -24,6 +24,7 @@ MODELS = {
         {"MatMulScaleFusion"},
     ),
     "float32": ("float[2] x", "y = Cast<to=1>(x)", set()),
+    "an expansion to sizes that are no constant": ("float[1] x", "size = Shape(x)\n y = Expand(x, size)", {"ExpandElimination"}),
     "a product that is normalised": ("float[2,1] moved", _NORM, set()),
     "a product that is transposed, then normalised": (
         "float[1,2] x",
