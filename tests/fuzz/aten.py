@@ -89,7 +89,8 @@ VALUES: list[tuple[int, Template]] = [
     (4, lambda p: f"torch.{p.choice(('sum', 'amax', 'amin', 'nansum', 'any', 'all'))}({p.any()}, {_dims(p)}{_keep(p)})"),
     (2, lambda p: f"torch.{p.choice(('prod', 'cumprod', 'cumsum'))}({p.any()}, {p.dim()}{p.choice(('', ', dtype=' + _kind(p)))})"),
     (3, lambda p: f"torch.{p.choice(('argmax', 'argmin'))}({p.any()}, {p.dim()}{_keep(p)})"),
-    (3, lambda p: f"torch.{p.choice(('max', 'min', 'median', 'cummax', 'cummin', 'mode'))}({p.any()}, {p.dim()})[0]"),
+    # Copied, as PyTorch's `median` along a dimension of stride 0 reads memory behind the tensor.
+    (3, lambda p: f"torch.{p.choice(('max', 'min', 'median', 'cummax', 'cummin', 'mode'))}({p.any()}.clone(), {p.dim()})[0]"),
     (2, lambda p: f"torch.{p.choice(('max', 'min', 'median', 'any', 'all', 'count_nonzero', 'argmax'))}({p.any()})"),
     (2, lambda p: f"torch.sort({p.any()}, {p.dim()}, descending={p.choice((True, False))}, stable=True)[{p.choice((0, 1))}]"),
     (2, lambda p: f"torch.argsort({p.any()}, {p.dim()}, stable=True)"),
