@@ -454,7 +454,7 @@ CAUSES = (
         twin_options=lambda: with_threads(usable_cores()),
     ),
     _of(reloaded, "reloaded weights", "weights of p", "disable"),
-    Planted(name="recompiles", slow=recompiled, without=None, names=("seen",)),
+    Planted(name="recompiles", slow=recompiled, without=None, names=("recompile limit", "seen")),
     _of(tiny_partitions, "tiny partitions", "partitions", "slow_causes.cheap"),
     _of(huge_output, "a huge output", "returns 64.1 MiB"),
     _of(strided, "a strided input", "copies its input"),

@@ -183,3 +183,23 @@ def test_two_functions_at_the_limit_are_two_breaks() -> None:
             compiled(X, "a" * number)
     assert lens.breaks.function.tolist() == ["longer", "shorter"]
     assert lens.breaks.advice.str.contains("`key == 'aaaaaaa'`").all()
+
+
+def test_the_recompile_limit_is_placed_where_the_guard_was_read() -> None:
+    class Counts(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen = ["0"]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.seen[0] != "none":  # read here
+                self.seen[0] = str(int(self.seen[0]) + 1)
+            return x + 1
+
+    lens = Lens()
+    fast = torch.compile(Counts(), backend=lens)
+    for _ in range(12):
+        fast(torch.rand(3))
+    (row,) = lens.captured().breaks
+    assert "limit" in row.reason
+    assert (row.source or "").endswith("# read here")
