@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.timing import own_code_ns, price_of
 from ortlens.units import percent, time_from_ns
-from ortlens.views.sentences import exception_words, gain_words, reason_words
+from ortlens.views.sentences import exception_words, reason_words
 from ortlens.views.static_table import MAX_ROWS, StaticTable
+from ortlens.views.time_sentences import gain_words
 from ortlens.views.wording import first_sentence, function, guard, place
 
 if TYPE_CHECKING:

@@ -15,13 +15,8 @@ from ortlens.analysis.overview import overview_of
 from ortlens.units import percent, time_from_ns
 from ortlens.views.answers import answer_tables
 from ortlens.views.sentences import (
-    against_sentence,
-    busy_sentence,
-    call_sentences,
     coverage_sentence,
     dry_run_sentence,
-    generation_sentences,
-    ledger_sentence,
     look_sentence,
     numbers_sentence,
     partitions_sentence,
@@ -30,6 +25,7 @@ from ortlens.views.sentences import (
 )
 from ortlens.views.static_table import safe, table_html
 from ortlens.views.style import CSS
+from ortlens.views.time_sentences import against_sentence, busy_sentence, call_sentences, generation_sentences, ledger_sentence
 from ortlens.views.wording import PHASE_WORDS
 
 if TYPE_CHECKING:

@@ -21,23 +21,25 @@ from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.packing import Texts, bounded, packed_table
 from ortlens.views.redaction import redacted_capture
 from ortlens.views.sentences import (
-    against_sentence,
-    average_words,
-    busy_sentence,
     call_sentence,
     coverage_sentence,
-    decode_words,
     dry_run_sentence,
-    gain_words,
-    generate_ns,
-    generation_sentences,
     look_sentence,
     partitions_sentence,
     reason_words,
     recompiles_sentence,
-    time_share,
     title,
     wrong_sentence,
+)
+from ortlens.views.time_sentences import (
+    against_sentence,
+    average_words,
+    busy_sentence,
+    decode_words,
+    gain_words,
+    generate_ns,
+    generation_sentences,
+    time_share,
 )
 from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, visible
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.timing import own_code_ns, price_of
-from ortlens.units import counted, percent, size_from_bytes, time_from_ns
-from ortlens.views.wording import PART_WORDS, REASON_WORDS, REMEDY_WORDS, guard, place, visible
+from ortlens.units import counted, percent
+from ortlens.views.time_sentences import price_text, saving_words, time_share
+from ortlens.views.wording import REASON_WORDS, REMEDY_WORDS, guard, place, visible
 
 if TYPE_CHECKING:
     from ortlens.analysis.first_look import Look
-    from ortlens.analysis.generation import Cache
     from ortlens.analysis.numbers import Numbers
     from ortlens.analysis.overview import FallbackGroup, Overview
-    from ortlens.analysis.timing import CallTime
-    from ortlens.trace.records import Break, Finding, Step, StepRole
+    from ortlens.trace.records import Finding, StepRole
 
-_TWO_DIGITS = 10
-_ALIKE = 1.1  # on an idle machine the medians of two runs of one program differ by less
 _QUOTED = 120  # characters of an exception that are looked for in a reason
 
 
@@ -112,44 +108,6 @@ def dry_run_sentence(overview: Overview) -> str:
         return ""
     end = f"; {_dry_run_end(overview)}, and what follows is unknown" if overview.coverage.is_cut_short else ""
     return f"a dry run with fake tensors: nothing was run, and what ONNX Runtime would run is a plan{end}"
-
-
-def against_sentence(overview: Overview) -> str:
-    """How does a call compare with one without torch.compile?
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        One sentence without a full stop; empty where not both were measured.
-    """
-    ledger, plain = overview.ledger, overview.uncompiled_ns
-    if ledger is None or not ledger.is_measured or plain is None:
-        return ""
-    ratio = ledger.total_ns / plain
-    if 1 / _ALIKE <= ratio <= _ALIKE:
-        said = "about as long as without torch.compile"
-    else:
-        said = f"{_times(1 / ratio)} as fast as" if ratio < 1 else f"{_times(ratio)} as long as"
-        said += " without torch.compile"
-    return f"{said}: {time_from_ns(plain)} there, measured in turns"
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.1f} times" if ratio < _TWO_DIGITS else f"{ratio:,.0f} times"
-
-
-def time_share(overview: Overview) -> float | None:
-    """The share of ONNX Runtime in the wall time of a call.
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        The share, 0 to 1; None where no call was measured.
-    """
-    ledger = overview.ledger
-    return ledger.share.get("run", 0.0) if ledger is not None and ledger.is_measured else None
 
 
 def partitions_sentence(overview: Overview) -> str:
@@ -309,216 +267,7 @@ def finding_sentence(finding: Finding, *, is_busy: bool) -> str:
     Returns:
         One sentence without a full stop.
     """
-    return visible(finding.title) + _saving_words(finding.gain_ns, is_measured=finding.measured, is_busy=is_busy)
-
-
-def _saving_words(gain_ns: int | None, *, is_measured: bool, is_busy: bool) -> str:
-    if not gain_ns:
-        return ""
-    gain = time_from_ns(gain_ns)
-    said = f"saves {gain}" if is_measured else f"would save about {gain}"
-    return f"; {said} per call, {_how(is_measured=is_measured, is_busy=is_busy)}"
-
-
-def gain_words(finding: Finding, *, is_busy: bool) -> str:
-    """What mending something would save per call.
-
-    Args:
-        finding: A finding.
-        is_busy: Whether other work ran beside the calls, as in `Overview.is_busy`.
-
-    Returns:
-        `1.20 ms, measured`, or `about 1.20 ms, estimated`, with `on a busy machine` where it was; empty when nothing is known to be saved.
-    """
-    if not finding.gain_ns:
-        return ""
-    about = "" if finding.measured else "about "
-    return f"{about}{time_from_ns(finding.gain_ns)}, {_how(is_measured=finding.measured, is_busy=is_busy)}"
-
-
-def _how(*, is_measured: bool, is_busy: bool) -> str:
-    return ("measured" if is_measured else "estimated") + (" on a busy machine" if is_busy else "")
-
-
-def ledger_sentence(overview: Overview) -> str:
-    """Where does the wall time of a call go?
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        One sentence without a full stop, with the parts of a measured call in percent; empty where none was measured.
-    """
-    ledger = overview.ledger
-    if ledger is None or not ledger.is_measured:
-        return ""
-    words = PART_WORDS if overview.backend == "ortlens" else {**PART_WORDS, "run": f"graphs of {visible(overview.backend)}"}
-    shares = dict(ledger.share)
-    parts = []
-    if python := generate_ns(overview):  # in what the ledger books as PyTorch and Python between graphs
-        shares["eager"] -= python / ledger.total_ns
-        words = {**words, "eager": "PyTorch and Python of the model"}
-        parts = [f"{percent(python / ledger.total_ns)} Python of generate"]
-    parts += [f"{percent(shares[part])} {name}" for part, name in words.items() if ledger.ns.get(part)]
-    called = next((call.function for call in overview.calls if set(ledger.graph_ids).intersection(call.graph_ids)), None)
-    of = f" ({visible(called)})" if called and len(overview.calls) > 1 else ""
-    return f"{time_from_ns(ledger.total_ns)}{of}: {', '.join(parts)}"
-
-
-def generation_sentences(overview: Overview) -> list[str]:
-    """How does the generation of tokens go?
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        Sentences without full stops: prefill, decode, the Python around the model, the cache; empty where none was seen.
-    """
-    found = overview.generation
-    if found is None:
-        return []
-    said = [_step_sentence(step, overview) for step in found.steps]
-    if not found.steps:
-        inside = "ONNX Runtime and PyTorch" if overview.backend == "ortlens" else f"graphs of {visible(overview.backend)}"
-        said = [f"{role}: {counted(count, 'call')}, {time_from_ns(mean)} each in {inside}" for role, (count, mean) in found.entries.items()]
-        said.append("for tokens per second, and Python around the model: ortlens.explain(model.generate)(**inputs)")
-    return [*said, *([_cache_sentence(found.cache)] if found.cache is not None else [])]
-
-
-def generate_ns(overview: Overview) -> int:
-    """How long is a call in the Python of `generate`, around the model?
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        Nanoseconds per call, not more than the ledger has for Python; 0 where nothing was generated.
-    """
-    ledger, steps = overview.ledger, overview.generation.steps if overview.generation is not None else ()
-    python = next((step.ns for step in steps if step.role == "python"), 0)
-    return min(python, ledger.ns.get("eager", 0)) if ledger is not None and ledger.is_measured else 0
-
-
-def _step_sentence(step: Step, overview: Overview) -> str:
-    plain, steps = step.uncompiled_ns, overview.generation.steps if overview.generation is not None else ()
-    if step.role == "python":
-        share = percent(step.ns / max(sum(other.ns for other in steps), 1))
-        without = f" ({time_from_ns(plain)} without torch.compile)" if plain is not None else ""
-        return f"Python of generate around the model: {time_from_ns(step.ns)}, {share} of a call{without}"
-    many = counted(round(step.calls), "step") if step.role == "decode" else counted(round(step.tokens), "token")
-    each = f" of {time_from_ns(step.ns / step.calls)}" if step.role == "decode" and step.calls else f" in {time_from_ns(step.ns)}"
-    return f"{step.role}: {many}{each}, {_rates(step)}"
-
-
-def _rates(step: Step) -> str:
-    """Tokens per second, as compiled and, where it was measured, without torch.compile."""
-    plain = f" ({_rate(step.tokens, step.uncompiled_ns)} without torch.compile)" if step.uncompiled_ns else ""
-    return f"{_rate(step.tokens, step.ns)} tokens/s{plain}"
-
-
-def _rate(tokens: float, ns: int) -> str:
-    return f"{tokens / max(ns, 1) * 1e9:,.0f}"
-
-
-def _cache_sentence(cache: Cache) -> str:
-    whole, new = size_from_bytes(cache.taken_bytes), size_from_bytes(cache.new_bytes)
-    if cache.is_growing:
-        return f"cache: each decode step copies all of it, {whole} at the sizes compiled for, to append {new}"
-    if cache.is_recomputed:
-        return f"state: {whole}, computed anew by each decode step"
-    if cache.copied_bytes:
-        return f"cache: each decode step copies {size_from_bytes(cache.copied_bytes)} of {whole} to write {new}"
-    return f"cache: each decode step writes {new} of {whole} in place, and copies nothing"
-
-
-def decode_words(overview: Overview) -> str:
-    """How fast is decoding?
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        `decode 1,200 tokens/s`, with PyTorch's figure if there is one; empty where it was not measured.
-    """
-    steps = overview.generation.steps if overview.generation is not None else ()
-    step = next((step for step in steps if step.role == "decode"), None)
-    if step is None:
-        return ""
-    return f"decode {_rates(step)}"
-
-
-def busy_sentence(overview: Overview) -> str:
-    """Can the times be trusted?
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        One sentence without a full stop when the measured calls differ so much that other work must have run beside them; else empty.
-    """
-    if overview.spread is None or not overview.is_busy:
-        return ""
-    return f"the machine was busy: half of the calls took {overview.spread:.1f} times as long as the shortest, or longer"
-
-
-def call_sentences(overview: Overview) -> list[str]:
-    """What does a call take, where no call was measured as a whole, or of functions besides the measured one?
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        One sentence without a full stop per function; its name is in it if there are several. Empty when no call was seen.
-    """
-    ledger = overview.ledger
-    measured = set(ledger.graph_ids if ledger is not None and ledger.is_measured else ())
-    return [_call_sentence(call, overview) for call in overview.calls if not measured.intersection(call.graph_ids)]
-
-
-def _call_sentence(call: CallTime, overview: Overview) -> str:
-    parts = (
-        ("ONNX Runtime", call.ort_ns),
-        ("PyTorch operators", call.eager_ns),
-        (f"graphs of {visible(overview.backend)}", call.foreign_ns),
-    )
-    split = " + ".join(f"{time_from_ns(ns)} {name}" for name, ns in parts if ns)
-    named = f"{visible(call.function or 'unnamed function')}: " if len(overview.calls) > 1 else ""
-    return f"{named}{split or '0 ns'} ({average_words(call)}, Python excluded)"
-
-
-def average_words(call: CallTime) -> str:
-    """Over what a time per call is taken?
-
-    Args:
-        call: The time of a call, by the logs.
-
-    Returns:
-        `median of 20 calls`; of nodes that PyTorch runs only sums are recorded, and then it says so.
-    """
-    if call.calls == 1:
-        return "measured in one call"
-    return f"median of {call.calls:,} calls" + ("; PyTorch operators: mean" if call.eager_ns else "")
-
-
-def price_words(item: Break, *, is_busy: bool) -> str:
-    """What does a graph break cost?
-
-    Args:
-        item: The break.
-        is_busy: Whether other work ran beside the calls, as in `Overview.is_busy`.
-
-    Returns:
-        Its overhead per call and, if it is more than that, the time of Python between the graphs; empty where none was measured.
-    """
-    return _price_words(price_of(item), own_code_ns(item), is_busy=is_busy)
-
-
-def _price_words(price: int | None, own: int, splitting: int = 0, *, is_busy: bool) -> str:
-    if price is None:
-        return ""
-    more = f", besides {time_from_ns(own)} of Python between the graphs" if own > price else ""
-    entering = f"; about {time_from_ns(splitting)} to enter ONNX Runtime again" if splitting else ""
-    return f"{time_from_ns(price)} per call{more}, {_how(is_measured=True, is_busy=is_busy)}{entering}"
+    return visible(finding.title) + saving_words(finding.gain_ns, is_measured=finding.measured, is_busy=is_busy)
 
 
 def exception_words(group: FallbackGroup) -> str:
@@ -546,10 +295,10 @@ def look_sentence(look: Look) -> str:
         One sentence without a full stop.
     """
     where = place(look.file, look.line, look.module)
-    price = _price_words(look.ns_per_call, look.own_code_ns, look.splitting_ns, is_busy=look.is_busy)
+    price = price_text(look.ns_per_call, look.own_code_ns, look.splitting_ns, is_busy=look.is_busy)
     cost = f" ({price})" if price else ""
     if look.subject in ("finding", "slower", "rule"):
-        saving = _saving_words(look.ns_per_call, is_measured=look.is_measured, is_busy=look.is_busy)
+        saving = saving_words(look.ns_per_call, is_measured=look.is_measured, is_busy=look.is_busy)
         return (f"{where}: " if look.file else "") + visible(look.what) + saving + (f"; {_advice(look)}" if look.advice else "")
     if look.subject == "break":
         return f"{where}: {_advice(look) or 'remove the graph break, or rewrite the line as the reason suggests'}{cost}"

@@ -12,24 +12,19 @@ from ortlens.analysis.overview import overview_of
 from ortlens.analysis.timing import own_code_ns
 from ortlens.units import counted, time_from_ns
 from ortlens.views.sentences import (
-    against_sentence,
-    busy_sentence,
-    call_sentences,
     coverage_sentence,
     dry_run_sentence,
     exception_words,
     finding_sentence,
-    generation_sentences,
-    ledger_sentence,
     look_sentence,
     numbers_sentence,
     partitions_sentence,
-    price_words,
     reason_words,
     recompiles_by_role,
     title,
     wrong_sentence,
 )
+from ortlens.views.time_sentences import against_sentence, busy_sentence, call_sentences, generation_sentences, ledger_sentence, price_words
 from ortlens.views.wording import PHASE_WORDS, ascii_from_text, clipped, first_sentence, function, guard, place, visible
 
 if TYPE_CHECKING:

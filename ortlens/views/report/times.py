@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.answers import graph_label
 from ortlens.views.report.figures import MAX_ROWS, Bar, Bars, Course, Figure, Range, Ranges, bounded
-from ortlens.views.sentences import average_words
+from ortlens.views.time_sentences import average_words
 from ortlens.views.wording import PART_WORDS, PHASE_WORDS, clipped, function, visible
 
 if TYPE_CHECKING:

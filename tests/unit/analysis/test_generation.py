@@ -19,8 +19,9 @@ from ortlens.trace.records import Break, Capture, Graph, LedgerPart, Node, Recom
 from ortlens.views.html import summary_html
 from ortlens.views.payload import payload_from_capture
 from ortlens.views.report.page import report_page
-from ortlens.views.sentences import generate_ns, generation_sentences, ledger_sentence, partitions_sentence, recompiles_sentence
+from ortlens.views.sentences import partitions_sentence, recompiles_sentence
 from ortlens.views.text import summary
+from ortlens.views.time_sentences import generate_ns, generation_sentences, ledger_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,8 @@ from ortlens.analysis.guards import advice_for_recompile
 from ortlens.analysis.overview import fallback_groups, graph_rows, overview_of
 from ortlens.trace.records import Break, Capture, Fallback, Finding, Graph, LedgerPart, LedgerPartName, Node, Partition, Recompile, Session
 from ortlens.views.payload import payload_from_capture
-from ortlens.views.sentences import gain_words, look_sentence, price_words
+from ortlens.views.sentences import look_sentence
+from ortlens.views.time_sentences import gain_words, price_words
 from tests.unit.analysis.hand_made import fallback, graph, partition, runs, session
 from tests.unit.views.sample_captures import FILE, SAMPLES
 

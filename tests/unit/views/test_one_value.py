@@ -20,8 +20,9 @@ from ortlens.views.payload import payload_from_capture
 from ortlens.views.report.figures import Bars
 from ortlens.views.report.tables import report_tables
 from ortlens.views.report.work import current_kernels, operators_figure
-from ortlens.views.sentences import call_sentences, coverage_sentence, gain_words, ledger_sentence, look_sentence, partitions_sentence
+from ortlens.views.sentences import coverage_sentence, look_sentence, partitions_sentence
 from ortlens.views.text import summary
+from ortlens.views.time_sentences import call_sentences, gain_words, ledger_sentence
 from tests.unit.views.test_payload import unpacked
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import overview_of
 from ortlens.trace.records import LedgerPart
 from ortlens.views.html import failure_html, summary_html
-from ortlens.views.sentences import against_sentence, coverage_sentence, look_sentence
+from ortlens.views.sentences import coverage_sentence, look_sentence
 from ortlens.views.text import summary
+from ortlens.views.time_sentences import against_sentence
 from tests.unit.views.sample_captures import SAMPLES, hostile
 
 if TYPE_CHECKING:
