@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import torch
 import torch.fx
-import torch.utils._pytree as pytree  # the module that torch.fx itself documents for nested arguments
+from torch.fx.node import map_aggregate
 
+from ortlens import _torch
 from ortlens.backend.conversion import dtypes
 from ortlens.backend.conversion.node_provenance import FX_NODE_KEY
 
@@ -57,7 +58,7 @@ def in_float32(module: torch.fx.GraphModule, narrow: Collection[torch.dtype]) ->
         copy = copies[node] = graph.node_copy(node, copies.__getitem__)
         copy.name, copy.meta = node.name, dict(node.meta)
         widen = functools.partial(_wide_argument, narrow=narrow)
-        copy.args, copy.kwargs = pytree.tree_map(widen, copy.args), pytree.tree_map(widen, copy.kwargs)
+        copy.args, copy.kwargs = map_aggregate(copy.args, widen), map_aggregate(copy.kwargs, widen)
         if _is_narrow(value := node.meta.get("val"), narrow):
             copy.meta.update({GIVEN: value, "val": wide_value(value, narrow)})
     return torch.fx.GraphModule(module, graph)
@@ -73,15 +74,11 @@ def wide_value(value: Any, narrow: Collection[torch.dtype]) -> Any:
     Returns:
         The value, converted where needed.
     """
-    return pytree.tree_map(lambda item: item.to(torch.float32) if _is_tensor_of(item, narrow) else item, value)
+    return _torch.map_tensors(lambda tensor: tensor.to(torch.float32) if tensor.dtype in narrow else tensor, value)
 
 
 def _is_narrow(value: Any, narrow: Collection[torch.dtype]) -> bool:
-    return any(_is_tensor_of(item, narrow) for item in pytree.tree_leaves(value))
-
-
-def _is_tensor_of(value: Any, narrow: Collection[torch.dtype]) -> bool:
-    return isinstance(value, torch.Tensor) and value.dtype in narrow
+    return any(tensor.dtype in narrow for tensor in _torch.tensors_of(value))
 
 
 def _wide_argument(argument: Any, *, narrow: Collection[torch.dtype]) -> Any:
@@ -101,8 +98,8 @@ def decides(node: torch.fx.Node) -> bool:
         return True
     value = node.meta.get("val")
     items = [user for user in node.users if user.target is operator.getitem]
-    read = [item.meta.get("val") for item in items] if isinstance(value, (tuple, list)) and items else pytree.tree_leaves(value)
-    return any(isinstance(item, torch.Tensor) and not (item.is_floating_point() or item.is_complex()) for item in read)
+    read = _torch.tensors_of([item.meta.get("val") for item in items] if isinstance(value, (tuple, list)) and items else value)
+    return any(not (tensor.is_floating_point() or tensor.is_complex()) for tensor in read)
 
 
 @functools.cache

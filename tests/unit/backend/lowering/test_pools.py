@@ -58,6 +58,7 @@ def test_gradients_of_windows_of_different_sizes() -> None:
     assert differing(ADAPTIVE, X, grad=True)[0] == {}
 
 
+@pytest.mark.slow
 def test_sizes_that_are_known_at_run_time_only() -> None:
     assert differing(ADAPTIVE, X, dynamic=True)[0] == {}
 
@@ -70,6 +71,7 @@ def test_extreme_values_stay_in_their_windows(extreme: float) -> None:
     assert differing(ADAPTIVE, x)[0] == {}
 
 
+@pytest.mark.slow
 def test_gradients_of_average_pools() -> None:
     found, capture = differing(average_cases(), X, grad=True)
     assert found == {}

@@ -21,7 +21,7 @@ CASES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(("dynamic", "grad"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize(("dynamic", "grad"), [(False, False), pytest.param(True, False, marks=pytest.mark.slow), (False, True)])
 def test_as_pytorch(*, dynamic: bool, grad: bool) -> None:
     found, capture = differing(CASES, X, dynamic=dynamic, grad=grad)
     assert found == {}

@@ -35,7 +35,7 @@ def cases() -> dict[str, Any]:
     return made
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_as_pytorch(*, dynamic: bool) -> None:
     found, capture = differing(cases(), X, dynamic=dynamic)
     assert found == {}

@@ -44,7 +44,7 @@ def cases() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_as_pytorch(*, dynamic: bool, dtype: torch.dtype) -> None:
     found, capture = differing(cases(), C.to(dtype), A.to(dtype), B.to(dtype), dynamic=dynamic)
     assert found == {}

@@ -39,6 +39,7 @@ def cases() -> dict[str, Any]:
     return made
 
 
+@pytest.mark.slow
 def test_as_pytorch() -> None:
     found, capture = differing(cases(), X)
     assert found == {}
