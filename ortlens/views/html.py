@@ -25,7 +25,7 @@ from ortlens.views.sentences import (
 )
 from ortlens.views.static_table import safe, table_html
 from ortlens.views.style import CSS
-from ortlens.views.time_sentences import against_sentence, busy_sentence, call_sentences, generation_sentences, ledger_sentence
+from ortlens.views.time_sentences import generation_sentences, per_call_sentences
 from ortlens.views.wording import PHASE_WORDS
 
 if TYPE_CHECKING:
@@ -97,16 +97,12 @@ def _facts(overview: Overview, numbers: Numbers | None) -> str:
         ("Partitions", partitions_sentence(overview)),
         (
             "Per call",
-            "; ".join(sentence for sentence in _per_call(overview) if sentence),
+            "; ".join(per_call_sentences(overview)),
         ),
         ("Compile time", _compile(overview)),
         ("Numerics", numbers_sentence(numbers) if numbers else ""),
     ]
     return "".join(f"<p><strong>{name}:</strong> {safe(text, 600)}</p>" for name, text in facts if text)
-
-
-def _per_call(overview: Overview) -> tuple[str, ...]:
-    return (ledger_sentence(overview), against_sentence(overview), busy_sentence(overview), *call_sentences(overview))
 
 
 def _compile(overview: Overview) -> str:

@@ -24,7 +24,7 @@ from ortlens.views.sentences import (
     title,
     wrong_sentence,
 )
-from ortlens.views.time_sentences import against_sentence, busy_sentence, call_sentences, generation_sentences, ledger_sentence, price_words
+from ortlens.views.time_sentences import generation_sentences, per_call_sentences, price_words
 from ortlens.views.wording import PHASE_WORDS, ascii_from_text, clipped, first_sentence, function, guard, place, visible
 
 if TYPE_CHECKING:
@@ -194,8 +194,7 @@ def _recompile(item: Recompile) -> str:
 
 
 def _times(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
-    said = (ledger_sentence(overview), against_sentence(overview), busy_sentence(overview), *call_sentences(overview))
-    lines = [sentence for sentence in said if sentence]
+    lines = per_call_sentences(overview)
     shown = [line for sentence in lines[:_MAX_CALLS] for line in _prose(sentence, room, lines=3)]
     if len(lines) > _MAX_CALLS:
         shown.append(f"and {counted(len(lines) - _MAX_CALLS, 'more function')}: see table sessions")

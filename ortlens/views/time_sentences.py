@@ -95,6 +95,19 @@ def busy_sentence(overview: Overview) -> str:
     return f"the machine was busy: half of the calls took {overview.spread:.1f} times as long as the shortest, or longer"
 
 
+def per_call_sentences(overview: Overview) -> list[str]:
+    """Everything that is said about the time of a call, in order.
+
+    Args:
+        overview: The overview of a capture.
+
+    Returns:
+        Sentences without a full stop; empty when no call was seen.
+    """
+    said = (ledger_sentence(overview), against_sentence(overview), busy_sentence(overview), *call_sentences(overview))
+    return [sentence for sentence in said if sentence]
+
+
 def call_sentences(overview: Overview) -> list[str]:
     """What does a call take, where no call was measured as a whole, or of functions besides the measured one?
 

@@ -69,23 +69,33 @@ class BreakText:
 
     def source(self) -> str | None:
         """Text of the user line, if the file can be read."""
-        return self._text(self.line)
+        return line_text(self.file, self.line)
 
     def statement(self) -> str | None:
         """Text of the user line; of an `if` with the first line of its body, which shows whether it only raises an error."""
-        head = self._text(self.line)
+        head = line_text(self.file, self.line)
         if self.line is None or head is None or not _IF.match(head):
             return head
-        body = next((text for after in range(1, 4) if (text := self._text(self.line + after))), "pass")
+        body = next((text for after in range(1, 4) if (text := line_text(self.file, self.line + after))), "pass")
         return f"{head}\n    {body}"
 
-    def _text(self, line: int | None) -> str | None:
-        if self.file is None or line is None:
-            return None
-        try:
-            return linecache.getline(self.file, line).strip() or None
-        except ValueError:  # a damaged name, such as one with a NUL character, is not a file
-            return None
+
+def line_text(file: str | None, line: int | None) -> str | None:
+    """Read a line of a program.
+
+    Args:
+        file: Its file.
+        line: Its number.
+
+    Returns:
+        The line without the space around it; None if it is empty or cannot be read.
+    """
+    if file is None or line is None:
+        return None
+    try:
+        return linecache.getline(file, line).strip() or None
+    except ValueError:  # a damaged name, such as one with a NUL character, is not a file
+        return None
 
 
 def is_break(text: str) -> bool:

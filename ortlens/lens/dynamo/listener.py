@@ -8,7 +8,6 @@ which takes as long as the compilation itself.
 from __future__ import annotations
 
 import contextlib
-import linecache
 import logging
 import time
 import traceback
@@ -22,7 +21,7 @@ from ortlens._shell import display_frames, display_name
 from ortlens.analysis.advice import advice_for_break
 from ortlens.analysis.guards import advice_for_limit, advice_for_recompile, guard_place
 from ortlens.backend.lowering.user_frames import Frame, innermost, is_model_code, is_of_torch_or_ortlens, is_wrapper
-from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, is_break, plain_function, recompile_from_text
+from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, is_break, line_text, plain_function, recompile_from_text
 from ortlens.lens.dynamo.guard_values import type_text, value_text
 from ortlens.trace import records as r
 
@@ -200,7 +199,7 @@ class DynamoWatch:
         made = next((known for known in self._breaks.values() if compile_id in known.compile_ids), None)
         if made is not None and refused is not None:
             file, line = guard_place(replace(refused, file=refused.file or made.file))
-            place = {"file": file, "line": line, "source": linecache.getline(file, line).strip() or None} if file and line else {}
+            place = {"file": file, "line": line, "source": line_text(file, line)} if file and line else {}
             self.recorder.amend(r.Break, made.break_id, advice=advice_for_limit(refused), **place)
 
     def _heard_nothing(self, compile_id: str, metrics: dict[str, Any]) -> None:
