@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ortlens.trace.records import Break, Kernel, LedgerPart
-from tests.unit.analysis.hand_made import FILE, MICRO, MILLI, clean, fallback, found, graph, node, partition
+from tests.unit.analysis.hand_made import FILE, MICRO, MILLI, clean, fallback, found, graph, node, partition, runs, session
 
 if TYPE_CHECKING:
     from ortlens.trace.records import Capture, Node
@@ -140,6 +140,17 @@ def test_a_slow_call_that_a_break_explains_is_the_breaks() -> None:
     broken = Break(break_id="b0", reason="why", file=FILE, line=9, occurrences=1, overhead_ns=33 * MICRO, cost_ns=33 * MICRO)
     assert found(replace(capture, breaks=(broken,)), "slower_call") == []
     assert len(found(replace(capture, breaks=(replace(broken, overhead_ns=32 * MICRO, cost_ns=32 * MICRO),)), "slower_call")) == 1
+
+
+@pytest.mark.parametrize(("crossing", "count"), [(33, 0), (31, 1)])
+def test_a_slow_call_that_an_operator_between_partitions_explains_is_the_operators(crossing: int, count: int) -> None:
+    # Two partitions: with the operator gone, half of the crossings are; 65 µs are lost.
+    capture = slow_call(50 * MICRO, bind=60 * MICRO, run=55 * MICRO, residual=0)
+    parts, held = (partition(0), partition(1)), (session(0), session(1))
+    timed = tuple(run for number in (0, 1) for run in runs(number, bind=crossing * MICRO, output=0))
+    split = replace(capture, partitions=parts, sessions=held, runs=timed, fallbacks=(fallback(),))
+    assert len(found(split, "slower_call")) == count
+    assert len(found(replace(split, fallbacks=()), "slower_call")) == 1
 
 
 def test_a_slow_call_in_training_names_the_copied_state_and_its_line() -> None:
