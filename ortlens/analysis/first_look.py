@@ -14,7 +14,7 @@ from ortlens.analysis.timing import own_code_ns, price_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from ortlens.analysis.overview import Overview
+    from ortlens.analysis.overview import FallbackGroup, Overview
     from ortlens.trace.records import Finding, ReasonCode
 
 Subject: TypeAlias = Literal["finding", "slower", "nothing_runs", "break", "fallback", "recompile", "rule"]
@@ -84,7 +84,7 @@ def looks_of(overview: Overview) -> tuple[Look, ...]:
         At most three, the most important first; empty when nothing stands out.
     """
     split = (*_merged(_breaks(overview)), *_fallbacks(overview), *_merged(_recompiles(overview)))
-    fallen = {(look.file, look.line) for look in split if look.subject == "fallback"}
+    fallen = {(group.file, group.line) for group in overview.fallbacks} if overview.coverage.verdict != "none" else set()
     looks = [*_findings(overview, fallen), *_nothing_runs(overview), *split]
     seen: dict[Subject, int] = dict.fromkeys(_SUBJECTS, 0)
     is_measured = overview.ledger is not None and overview.ledger.is_measured  # else breaks have no price to compare with
@@ -161,6 +161,7 @@ def _nothing_runs(overview: Overview) -> Iterator[Look]:
             reason_code=most.reason_code,
             count=most.node_count,
             ns_per_call=None,
+            advice=most.advice,
         )
 
 
@@ -184,17 +185,22 @@ def _breaks(overview: Overview) -> Iterator[Look]:
 def _fallbacks(overview: Overview) -> Iterator[Look]:
     if overview.coverage.verdict == "none":  # `nothing_runs` already names the cause
         return
+    causes: dict[str, list[FallbackGroup]] = {}
     for group in overview.fallbacks:
+        causes.setdefault(group.advice or f"{group.target} {group.reason_code}", []).append(group)
+    for groups in causes.values():
+        most, priced = groups[0], [group.ns_per_call for group in groups if group.ns_per_call is not None]
         yield Look(
             subject="fallback",
-            what=group.target,
-            file=group.file,
-            line=group.line,
-            module=group.module,
-            reason_code=group.reason_code,
-            count=group.node_count,
-            ns_per_call=group.ns_per_call,
-            splitting_ns=group.splitting_ns,
+            what=most.target,
+            file=most.file,
+            line=most.line,
+            module=most.module,
+            reason_code=most.reason_code,
+            count=sum(group.node_count for group in groups),
+            ns_per_call=sum(priced) if priced else None,
+            splitting_ns=sum(group.splitting_ns for group in groups),
+            advice=most.advice,
         )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import Coverage, code_key, coverage_of, current_graphs, is_dry_run, ort_node_count, partitioned_nodes
+from ortlens.analysis.findings.bfloat16 import bfloat16_advice, is_bfloat16
 from ortlens.analysis.findings.facts import splitting_costs
 from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.generation import Generation, generation_of
@@ -52,6 +53,7 @@ class FallbackGroup:
         total_ns: Time it spent in them, likewise.
         ns_per_call: Time in them per call of the model, see `timing.fallback_ns`; None without calls.
         splitting_ns: Besides, about what entering ONNX Runtime again behind them costs per call; 0 where they split nothing.
+        advice: What to do, where it depends on more than the reason code; else None.
     """
 
     target: str
@@ -67,6 +69,7 @@ class FallbackGroup:
     total_ns: int
     ns_per_call: int | None
     splitting_ns: int
+    advice: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +244,8 @@ def fallback_groups(capture: Capture) -> tuple[FallbackGroup, ...]:
         members.setdefault((fallback.target, fallback.reason_code), []).append(fallback)
     modules = {(node.graph_id, node.node): _module(node) for node in capture.nodes if node.module}
     groups = (_group(rows, sum(row.graph_id not in replaced for row in rows), modules, prices, splitting) for rows in members.values())
-    kept = (group for group in groups if group.node_count)
+    advised = (replace(group, advice=bfloat16_advice(capture.environment)) if is_bfloat16(group.reason) else group for group in groups)
+    kept = (group for group in advised if group.node_count)
     return tuple(sorted(kept, key=lambda group: (-(group.ns_per_call or 0), -group.total_ns, -group.node_count, group.target)))
 
 
@@ -274,4 +278,5 @@ def _group(
         total_ns=sum(row.total_ns for row in rows),
         ns_per_call=round(sum(priced)) if (priced := [prices[row.graph_id, row.node] for row in rows if row.calls and prices]) else None,
         splitting_ns=round(sum(splitting.get((row.graph_id, row.node), 0.0) for row in rows)),
+        advice=None,
     )

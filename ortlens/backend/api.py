@@ -79,8 +79,13 @@ class OrtBackend:
         decompositions = self.compiler.tables()[1]  # built here, so that it does not count as AOTAutograd's time
         compile_graph = functools.partial(self.compiler.compile, recorder=recorder, dry_run=dry_run, whole_graph_key=key)
         graph = DynamoGraph(graph_module, compile_graph, self.compiler.lowering_failed(recorder))
-        with _seen_by(recorder, graph_module), gc_paused():
+        with self._seen_by(recorder, graph_module), gc_paused():
             return graph.compile(example_inputs, decompositions)
+
+    def _seen_by(self, recorder: Recorder | None, module: torch.fx.GraphModule) -> contextlib.AbstractContextManager[object]:
+        """The context in which a lens wants a graph to be compiled that Dynamo did not pass to the lens itself."""
+        on_graph = None if recorder is None else recorder.on_graph
+        return contextlib.nullcontext() if on_graph is None else on_graph(module, self.options)
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> OrtBackend:
         """A copied model is compiled by the same backend: `copy.deepcopy` of what `torch.compile` returns copies its backend, too."""
@@ -152,12 +157,6 @@ class OrtBackend:
         """Forget all kept backends; graphs that they compiled keep working."""
         with cls._instances_lock:
             cls._instances.clear()
-
-
-def _seen_by(recorder: Recorder | None, module: torch.fx.GraphModule) -> contextlib.AbstractContextManager[object]:
-    """The context in which a lens wants a graph to be compiled that Dynamo did not pass to the lens itself."""
-    on_graph = None if recorder is None else recorder.on_graph
-    return contextlib.nullcontext() if on_graph is None else on_graph(module)
 
 
 def _report_skipped(module: torch.fx.GraphModule, recorder: Recorder | None) -> None:

@@ -6,11 +6,14 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from ortlens.backend.api import OrtBackend, ortlens_backend, torch_compile_backend
+from ortlens.lens.environment import chosen_options
 from ortlens.lens.lens import Lens
 from ortlens.trace.recorder import CURRENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from ortlens.backend.options import OrtBackendOptions
 
 
 class _CaptureLens(Lens):
@@ -35,7 +38,8 @@ class _CaptureLens(Lens):
                 CURRENT.reset(token)
 
     @contextlib.contextmanager
-    def _entered(self, module: Any) -> Iterator[None]:
+    def _entered(self, module: Any, options: OrtBackendOptions) -> Iterator[None]:
+        self._facts.update(chosen_options(options))
         with self._compiling(module):
             yield
 

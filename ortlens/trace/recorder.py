@@ -44,8 +44,8 @@ class Recorder:
         self._attachments: dict[str, bytes] = {}
         self.live: list[object] = []
         """The compiled graphs behind the records, for what only a live lens can do."""
-        self.on_graph: Callable[[object], AbstractContextManager[object]] | None = None
-        """Entered by our backend around the compilation of a graph, with that graph; for a lens that is no backend itself."""
+        self.on_graph: Callable[[object, Any], AbstractContextManager[object]] | None = None
+        """Entered by our backend around the compilation of a graph, with the graph and options; for a lens that is no backend itself."""
 
     def next_id(self, prefix: str) -> str:
         """A fresh id such as `g0`, `g1`.

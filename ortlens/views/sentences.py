@@ -303,7 +303,7 @@ def look_sentence(look: Look) -> str:
     if look.subject == "break":
         return f"{where}: {_advice(look) or 'remove the graph break, or rewrite the line as the reason suggests'}{cost}"
     if look.reason_code is not None:
-        remedy = REMEDY_WORDS[look.reason_code].format(visible(look.what))
+        remedy = visible(look.advice) if look.advice else REMEDY_WORDS[look.reason_code].format(visible(look.what))
         if look.subject == "nothing_runs":
             at = f"{where}: " if look.file or look.module else ""
             return f"{at}nothing runs in ONNX Runtime: {remedy}; otherwise leave the function uncompiled"

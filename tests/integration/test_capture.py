@@ -46,6 +46,12 @@ def test_capture_records_every_compile_by_our_backend_inside(backend: Any) -> No
     assert lens.name == "inside"
 
 
+def test_capture_knows_the_options_of_what_it_saw() -> None:
+    with torch.no_grad(), capture() as lens:
+        torch.compile(torch.cos, backend=OrtBackend({"upcast": ("bfloat16",)}))(X)
+    assert lens.captured().environment["option_upcast"] == "bfloat16"
+
+
 def test_captures_nest_and_the_inner_one_hears() -> None:
     with torch.no_grad(), capture() as outer:
         torch.compile(torch.sin, backend=ortlens_backend)(X)

@@ -241,7 +241,7 @@ def float64_nodes(capture: Capture) -> Iterator[Finding]:
 
 @rule(
     name="float16_nodes",
-    looks_for="Computation in float16 or bfloat16 on the CPU.",
+    looks_for="Computation in float16 or bfloat16 by ONNX Runtime on the CPU.",
     fires="At 10 % of a graph's floating-point operations or, where none are counted, of its bytes; not of types that `upcast` lists.",
     hazard="The CPU kernels of ONNX Runtime compute most operators in float32, with a Cast before and after.",
 )
@@ -249,8 +249,10 @@ def float16_nodes(capture: Capture) -> Iterator[Finding]:
     """Graphs that compute in half precision on the CPU."""
     on_cpu = {session.partition_id for session in capture.sessions if session.providers[:1] == (_CPU,)}
     upcast = capture.environment.get("option_upcast", "").split(", ")
-    for graph, nodes, narrow in _computing_in(capture, tuple(dtype for dtype in ("float16", "bfloat16") if dtype not in upcast)):
-        if not any(node.partition_id in on_cpu for node in narrow):
+    halves = tuple(dtype for dtype in ("float16", "bfloat16") if dtype not in upcast)
+    for graph, nodes, computing in _computing_in(capture, halves):
+        narrow = [node for node in computing if node.partition_id in on_cpu]  # what stays in PyTorch is no matter of these kernels
+        if not narrow or _weight(nodes, narrow)[0] < _WIDE_SHARE:
             continue
         share, what = _weight(nodes, narrow)
         first = next((node for node in narrow if node.file), narrow[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.findings.bfloat16 import OPTION, bfloat16_remedy, is_bfloat16
 from ortlens.analysis.findings.facts import (
     ENOUGH_CALLS,
     crossings,
@@ -66,7 +67,11 @@ def small_partitions(capture: Capture) -> Iterator[Finding]:
             evidence=f"operators in PyTorch between them: {cut}"
             + (f"; binding and outputs of the small ones take {time_from_ns(sum(known))} per call (medians)" if known else "")
             + f"; {how}",
-            mitigation="Bring these operators into ONNX Runtime (custom_translation_table, or other operators; `what_if()` ranks them)"
+            mitigation=(
+                "Bring these operators into ONNX Runtime (custom_translation_table, or other operators; `what_if()` ranks them)"
+                if not _is_cut_by_bfloat16(between)
+                else f"Compute bfloat16 in ONNX Runtime ({OPTION}; `hot_fallback` says at what price)"
+            )
             + (
                 "."
                 if is_known and gain is None
@@ -102,7 +107,7 @@ def hot_fallback(capture: Capture) -> Iterator[Finding]:
     """Operators that stay in PyTorch and matter."""
     calls, costs, wholes = calls_by_graph(capture), fallback_ns(capture), whole_by_graph(capture)
     currently = {graph.graph_id for graph in current(capture)}
-    for (target, code), rows in _by_operator(capture).items():
+    for (target, code), rows in _by_cause(capture).items():
         here = [row for row in rows if row.graph_id in currently]
         timed = [row for row in rows if calls.get(row.graph_id, 0) >= ENOUGH_CALLS]
         per_call = sum(costs.get((row.graph_id, row.node), 0.0) for row in timed)
@@ -113,12 +118,14 @@ def hot_fallback(capture: Capture) -> Iterator[Finding]:
         worst = max(here, key=lambda row: row.total_ns)
         spent = f" and takes {time_from_ns(per_call)}, {share:.0%} of a call" if per_call else ""
         yield hot_fallback.finding(
-            subject=target,
+            subject=worst.target,
             severity="warning" if is_hot or not per_call else "info",
             title=f"{target} stays in PyTorch at {counted(len(here), 'node')}{spent}",
-            evidence=f"{code}: {worst.reason}; timed around each of {counted(sum(row.calls for row in rows), 'call')}"
+            evidence=f"{code}: {worst.reason}; "
+            + (f"{most_common([row.target for row in here])}; " if is_bfloat16(worst.reason) else "")
+            + f"timed around each of {counted(sum(row.calls for row in rows), 'call')}"
             + ("" if measured_ledger(capture) else "; the mean over all calls, the first ones included"),
-            mitigation=_remedy(capture, code, worst.reason) + " `what_if` shows which partitions supporting it would join.",
+            mitigation=_remedy(capture, code, worst) + " `what_if` shows which partitions supporting it would join.",
             file=worst.file,
             line=worst.line,
         )
@@ -136,28 +143,18 @@ _REMEDIES = {
 }
 
 
-_UPCAST = 'options={"upcast": ("bfloat16",)} computes it in float32 in ONNX Runtime'
-_UPCAST_PRICE = "Results are rounded less often than PyTorch's, and a frozen bfloat16 weight takes 4 more bytes per element."
-_UPCAST_GAINS = {
-    "yes": f"Leave it: this CPU has bfloat16 instructions, which PyTorch uses. {_UPCAST}, in 1.0 to 1.6 times PyTorch's time for two "
-    f"models that were measured on such a CPU; an estimate for this one. {_UPCAST_PRICE}",
-    "no": f"{_UPCAST}, in a seventh to a half of PyTorch's time for two models that were measured without bfloat16 instructions, "
-    f"which this CPU lacks; an estimate for this one. {_UPCAST_PRICE}",
-}
-_UPCAST_UNKNOWN = f"{_UPCAST}. Time both: it is faster on CPUs without bfloat16 instructions, and not on others. {_UPCAST_PRICE}"
-
-
-def _remedy(capture: Capture, code: str, reason: str) -> str:
-    if code == "dtype" and "no arithmetic in bfloat16" in reason:
-        return _UPCAST_GAINS.get(capture.environment.get("cpu_bfloat16", ""), _UPCAST_UNKNOWN)
+def _remedy(capture: Capture, code: str, worst: Fallback) -> str:
+    if is_bfloat16(worst.reason):
+        return bfloat16_remedy(capture.environment)
     return _REMEDIES.get(code, "Provide a conversion function (custom_translation_table), or rewrite the line.")
 
 
-def _by_operator(capture: Capture) -> dict[tuple[str, str], list[Fallback]]:
+def _by_cause(capture: Capture) -> dict[tuple[str, str], list[Fallback]]:
+    """What stays in PyTorch by operator and reason; by type alone where no operator has a kernel for it."""
     found: dict[tuple[str, str], list[Fallback]] = defaultdict(list)
     for fallback in capture.fallbacks:
         if _RANDOM not in fallback.reason:  # `random_splits` reports those
-            found[fallback.target, fallback.reason_code].append(fallback)
+            found["bfloat16" if is_bfloat16(fallback.reason) else fallback.target, fallback.reason_code].append(fallback)
     return found
 
 
@@ -171,7 +168,7 @@ def _by_operator(capture: Capture) -> dict[tuple[str, str], list[Fallback]]:
 def boundary_copies(capture: Capture) -> Iterator[Finding]:
     """Graphs whose boundaries cost."""
     costs, times, calls = crossings(capture), graph_times(capture), calls_by_graph(capture)
-    partitions = partitions_by_graph(capture)
+    partitions, left = partitions_by_graph(capture), fallbacks_by_graph(capture)
     crossing = _crossing_bytes(capture)
     for graph in current(capture):
         parts = partitions.get(graph.graph_id, [])
@@ -183,13 +180,20 @@ def boundary_copies(capture: Capture) -> Iterator[Finding]:
         slow = len(parts) > 1 and spent >= _CROSSING_NS and spent >= _CROSSING_SHARE * session_ns  # a single one has to be entered anyway
         large = over >= _CROSSING_BYTES and over >= _BYTES_SHARE * touched
         if slow or large:
-            yield _boundary(graph, spent, session_ns, (over, touched), slow=slow)
+            by_type = _is_cut_by_bfloat16(left.get(graph.graph_id, []))
+            yield _boundary(graph, (spent, session_ns), (over, touched), slow=slow, by_type=by_type)
 
 
-def _boundary(graph: Graph, spent: int, session_ns: float, crossing: tuple[int, int], *, slow: bool) -> Finding:
-    (over, touched), parts = crossing, graph.partition_count or 0
+def _is_cut_by_bfloat16(between: Sequence[Fallback]) -> bool:
+    return 2 * sum(is_bfloat16(row.reason) for row in between) > len(between)
+
+
+def _boundary(graph: Graph, binding: tuple[int, float], crossing: tuple[int, int], *, slow: bool, by_type: bool) -> Finding:
+    (spent, session_ns), (over, touched), parts = binding, crossing, graph.partition_count or 0
     share = f", {spent / session_ns:.0%} of the time of its sessions" if session_ns else ""
-    avoidable = round(spent * (parts - 1) / parts) if parts > 1 else None
+    avoidable = round(spent * (parts - 1) / parts) if parts > 1 and not by_type else None  # float32 has a price of its own
+    bring = f"compute bfloat16 in ONNX Runtime ({OPTION}; `hot_fallback` says at what price)"
+    bring = bring if by_type else "bring the operators between them into ONNX Runtime (`what_if()` ranks them)"
     return boundary_copies.finding(
         subject=graph.graph_id,
         severity="warning" if slow else "info",
@@ -198,7 +202,7 @@ def _boundary(graph: Graph, spent: int, session_ns: float, crossing: tuple[int, 
         evidence=f"bind and output per call: {time_from_ns(spent)}{share} (medians of the kept runs); of {size_from_bytes(touched)} that "
         f"the nodes read and write, {over / touched if touched else 0:.0%} cross"
         + ("; the gain assumes a single partition" if avoidable else ""),
-        mitigation="Join the partitions: bring the operators between them into ONNX Runtime (`what_if()` ranks them).",
+        mitigation=f"Join the partitions: {bring}.",
         file=graph.file,
         line=graph.line,
         gain_ns=avoidable if slow else None,

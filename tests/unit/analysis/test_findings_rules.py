@@ -496,6 +496,34 @@ def test_bfloat16_in_pytorch_names_the_option_with_its_price_for_this_cpu(facts:
     assert "upcast" not in finding.mitigation
 
 
+def test_bfloat16_is_one_cause_however_many_operators_it_keeps_in_pytorch_and_graphs_it_splits() -> None:
+    reason = "ONNX Runtime's CPU provider has no arithmetic in bfloat16; float32 and float16 run there"
+    made = handed(100 * MICRO)
+    rows = tuple(
+        fallback(f"n{n}", target=target, reason_code="dtype", reason=reason, calls=100, total_ns=10 * MILLI)
+        for n, target in enumerate(["aten.mm.default", "aten.mm.default", "aten.tanh.default"])
+    )
+    stays = replace(made, graphs=(graph(partition_count=2, fallback_count=3),), fallbacks=rows)
+    (finding,) = found(stays, "hot_fallback")
+    assert (finding.title, finding.subject) == ("bfloat16 stays in PyTorch at 3 nodes and takes 300 µs, 23% of a call", "aten.mm.default")
+    assert "aten.mm.default (2 times), aten.tanh.default" in finding.evidence
+    (crossed,) = found(stays, "boundary_copies")
+    assert '"upcast"' in crossed.mitigation
+    assert crossed.gain_ns is None
+    assert found(replace(stays, fallbacks=rows[:1]), "boundary_copies")[0].gain_ns is None
+    others = tuple(replace(row, reason="other") for row in rows)
+    (crossed,) = found(replace(stays, fallbacks=others), "boundary_copies")
+    assert "upcast" not in crossed.mitigation
+    assert crossed.gain_ns
+
+
+def test_bfloat16_in_pytorch_is_not_said_to_be_computed_by_onnx_runtime() -> None:
+    made = wide(50, dtype="bfloat16")
+    assert found(made, "float16_nodes")
+    left = replace(made, nodes=tuple(replace(row, partition_id=None) if row.dtype == "bfloat16" else row for row in made.nodes))
+    assert found(left, "float16_nodes") == []
+
+
 def test_the_time_of_a_fallback_is_that_of_the_ledger_where_there_is_one() -> None:
     """The first calls are slow; the mean over all calls holds them, the ledger does not."""
     slow_start = staying(1, 12 * MILLI)

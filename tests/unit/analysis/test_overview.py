@@ -155,6 +155,25 @@ def test_looks_explain_why_nothing_runs_once() -> None:
     assert (look.subject, look.what, look.count) == ("nothing_runs", "aten.histc.default", 2)
 
 
+def test_bfloat16_in_pytorch_is_one_look_that_names_the_option() -> None:
+    capture = SAMPLES["demo_like"]
+    reason = "ONNX Runtime's CPU provider has no arithmetic in bfloat16; float32 and float16 run there"
+    first = replace(capture.fallbacks[0], reason_code="dtype", reason=reason)
+    rows = (first, replace(first, node="tanh", target="aten.tanh.default"), replace(first, node="mm", target="aten.mm.default", line=9))
+    looks = [look for look in looks_of(overview_of(replace(capture, fallbacks=rows))) if look.subject == "fallback"]
+    assert [look.count for look in looks] == [len(rows)]
+    assert '"upcast": ("bfloat16",)' in look_sentence(looks[0])
+    left_alone = replace(capture, fallbacks=rows, environment={"cpu_bfloat16": "yes"})
+    (look,) = (look for look in looks_of(overview_of(left_alone)) if look.subject == "fallback")
+    assert "1.0 to 1.6 times PyTorch's time" in look_sentence(look)
+    others = replace(capture, fallbacks=tuple(replace(row, reason="float8") for row in rows))
+    assert all("upcast" not in look_sentence(look) for look in looks_of(overview_of(others)))
+    stopped = SAMPLES["nothing_runs"]
+    stopped = replace(stopped, fallbacks=tuple(replace(row, reason_code="dtype", reason=reason) for row in stopped.fallbacks))
+    (look,) = looks_of(overview_of(stopped))
+    assert "nothing runs in ONNX Runtime: set options={" in look_sentence(look)
+
+
 @pytest.mark.parametrize("sample", ["empty", "whole", "foreign", "no_compute"])
 def test_looks_are_empty_when_nothing_stands_out(sample: str) -> None:
     assert looks_of(overview_of(SAMPLES[sample])) == ()
