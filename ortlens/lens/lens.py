@@ -94,6 +94,11 @@ class Lens(CaptureView):
         self._targets = CompiledTargets(self._recorder, dry_run=dry_run)
         self._watch = DynamoWatch(self._recorder, self._claims)
 
+    @property
+    def __name__(self) -> str:
+        """Name of the backend, for `torch.compile`, which else takes the object's text: a whole capture."""
+        return self._backend_name
+
     def __deepcopy__(self, _memo: dict[int, Any]) -> Lens:
         """A copied model is recorded by the same lens: `copy.deepcopy` of what `torch.compile` returns copies its backend, too."""
         return self

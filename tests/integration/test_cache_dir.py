@@ -260,6 +260,7 @@ def _process(folder: pathlib.Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_another_process_finds_it(tmp_path: pathlib.Path) -> None:
     assert _process(tmp_path) == {"cached": [False], "ok": True}
     assert _process(tmp_path) == {"cached": [True], "ok": True}

@@ -36,6 +36,18 @@ def other(x: torch.Tensor) -> torch.Tensor:
     return x.tan() + 1
 
 
+def test_compiling_takes_no_capture_of_the_lens(monkeypatch: pytest.MonkeyPatch) -> None:
+    # torch.compile asks a backend for its name. Without one it takes the object's text, for which a lens draws up what it recorded.
+    taken: list[Lens] = []
+
+    def captured(lens: Lens) -> None:
+        taken.append(lens)
+
+    monkeypatch.setattr(Lens, "captured", captured)
+    torch.compile(torch.cos, backend=Lens())(X)
+    assert taken == []
+
+
 def test_two_lenses_and_an_unrelated_compile_never_mix() -> None:
     first, second = Lens(name="first"), Lens("eager", name="second")
     one, two, three = torch.compile(broken, backend=first), torch.compile(other, backend=second), torch.compile(other, backend="eager")

@@ -42,7 +42,8 @@ def run(options: Any, function: Any = two_pieces, times: int = 1) -> Lens:
     return lens
 
 
-@pytest.mark.parametrize("name", ["ortlens", pytest.param("onnxrt", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ortlens", "onnxrt"])
 def test_registered_names_work_in_a_process_that_never_imported_ortlens(name: str, run_python: Any) -> None:
     program = f"""
 import sys, torch

@@ -37,6 +37,7 @@ def test_every_exception_is_an_operator_with_a_reason_and_a_link() -> None:
     assert not [name for name, reason in EXCEPTIONS.items() if not reason.text or not reason.link.startswith("https://")]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # operators warn of what they will deprecate
 def test_a_part_of_the_database_is_right() -> None:
     wrong = []

@@ -109,7 +109,7 @@ def test_without_the_rewrite_the_result_is_right(name: str) -> None:
     assert BY_NAME[name].outcome(without=[BY_NAME[name].culprit, *BY_NAME[name].relatives]) == "right"
 
 
-@pytest.mark.parametrize("sizes", ["static", "symbolic"])
+@pytest.mark.parametrize("sizes", ["static", pytest.param("symbolic", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", BY_NAME)
 @torch.no_grad()
 def test_ortlens_gives_pytorchs_answer(name: str, sizes: str) -> None:

@@ -52,6 +52,7 @@ def test_windows_over_known_storage_run_in_onnx_runtime(*, grad: bool) -> None:
     assert not left(capture)
 
 
+@pytest.mark.slow
 def test_windows_over_unknown_storage_stay_in_pytorch() -> None:
     x = torch.arange(30.0).reshape(5, 6)[:4]
     same_as_eager(together(LEFT), (x,))

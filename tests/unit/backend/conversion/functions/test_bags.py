@@ -62,7 +62,7 @@ def test_they_stay_in_pytorch(*, dynamic: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_onnx_form_is_right(dtype: torch.dtype, *, dynamic: bool) -> None:
     lens = Lens(options={"custom_translation_table": IN_ORT})
 
