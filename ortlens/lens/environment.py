@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -35,9 +36,15 @@ def environment() -> dict[str, str]:
         "cpu_usable": str(usable_cores()),
         "torch_threads": str(torch.get_num_threads()),
         **({} if (narrow := computes_bfloat16()) is None else {"cpu_bfloat16": "yes" if narrow else "no"}),
-        **{f"version_{package}": version for package, version in _versions.installed().items()},
+        **{f"version_{package}": version for package, version in _loaded_versions().items()},
         **machine_peaks.measured(),
     }
+
+
+@functools.cache
+def _loaded_versions() -> dict[str, str]:
+    # What a process has loaded stays, and reading the metadata of all distributions takes milliseconds.
+    return _versions.installed()
 
 
 def chosen_options(options: OrtBackendOptions) -> dict[str, str]:
