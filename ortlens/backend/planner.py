@@ -18,6 +18,7 @@ from ortlens.backend.partitioning import extraction
 from ortlens.backend.partitioning.exclusions import Exclusions
 from ortlens.backend.partitioning.plan import Plan, plan_partitions
 from ortlens.backend.partitioning.support import Support, Verdict, storage_readers
+from ortlens.backend.runtime import in_place
 from ortlens.backend.runtime.program import eager_nodes
 from ortlens.backend.runtime.providers import cpu_provider_computes, reason_against, runs_on_cpu_alone
 from ortlens.backend.runtime.runner_from_model import runner_from_model
@@ -92,6 +93,11 @@ class Planner:
         users = {**registered_ops(), **(self._context.options.custom_translation_table or {})}
         return dict.fromkeys(buffer_writes.write_in_place(self.promoted, self._lowered.mutated, except_for=users), written)
 
+    def _updates(self, partition: extraction.Partition) -> dict[int, int]:
+        """The inputs that a partition may update in place. Where outputs are made as views, those of the graph are others."""
+        plain = self._lowered.phase == "inference" and self._lowered.views is None and not self._context.deployed
+        return in_place.updates_of(partition, self._lowered.mutated) if plain else {}
+
     def static_inputs(self) -> frozenset[torch.fx.Node]:
         """The inputs that are parameters or buffers."""
         placeholders = self.promoted.graph.find_nodes(op="placeholder")
@@ -132,6 +138,7 @@ class Planner:
             inference=inference,
             alternates=not inference or self.plan.partition_count > 1 or bool(eager_nodes(self.plan)),
             work=work_of(partition.nodes),
+            updates=self._updates(partition),
             cached=hit,
         )
 

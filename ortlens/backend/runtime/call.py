@@ -2,7 +2,7 @@
 
 Everything known when the session is created is written into the source of one straight-line function per session: names,
 devices, element types, sizes. What remains per call is a pointer and a shape per input, an allocation per output, the run,
-and four clock readings.
+and four clock readings. A binding remembers where tensors of fixed sizes lay: what lies there still is not bound again.
 
 A binding serves one call at a time. Free bindings wait in a list whose `pop` and `append` are atomic, so that threads never
 share one and no lock is needed.
@@ -10,6 +10,8 @@ share one and no lock is needed.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 import threading
 import time
@@ -44,6 +46,7 @@ class Input:
         frozen: The weight that the session holds as a constant in its place; then it is checked and not bound.
         bound: False when the session does not take it: the optimiser may remove an input.
         permutation: Memory order in which the session takes it; see `layout.with_permuted_inputs`.
+        guarded: Whether Dynamo's guards make sure of its sizes. What PyTorch's operators return has none.
     """
 
     name: str
@@ -51,6 +54,7 @@ class Input:
     frozen: FrozenWeight | None = None
     bound: bool = True
     permutation: tuple[int, ...] | None = None
+    guarded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,26 +66,35 @@ class Output:
         meta: A fake tensor or a number: what PyTorch expects.
         permutation: Memory order in which the session writes it; see `backend.memory_order`.
         shape: Shape in which the session writes it, if that differs; see `layout.without_last_reshapes`.
+        in_place: Position of the input whose memory it takes, where no inputs overlap; see `runtime.in_place`. None: it is allocated.
     """
 
     name: str
     meta: Any
     permutation: tuple[int, ...] | None = None
     shape: tuple[int, ...] | None = None
+    in_place: int | None = None
 
 
 class Binding:
-    """A native binding, its session, and the buffers of its numbers."""
+    """A native binding, its session, and the buffers of its numbers.
 
-    __slots__ = ("bind_input", "bind_output", "get_outputs", "native", "numbers", "run", "session")
+    Attributes:
+        inputs_at: Addresses of the inputs of fixed sizes that are bound, by position.
+        outputs_at: The same of the outputs.
+    """
 
-    def __init__(self, session: onnxruntime.InferenceSession, inputs: Sequence[Input]) -> None:
+    __slots__ = ("bind_input", "bind_output", "get_outputs", "inputs_at", "native", "numbers", "outputs_at", "run", "session")
+
+    def __init__(self, session: onnxruntime.InferenceSession, inputs: Sequence[Input], outputs: Sequence[Output]) -> None:
         """Bind the buffers of numbers, which never move.
 
         Args:
             session: Kept alive by this object, and released after the native binding.
             inputs: All inputs of the partition.
+            outputs: All its outputs.
         """
+        self.inputs_at, self.outputs_at = [0] * len(inputs), [0] * len(outputs)
         self.session = session
         self.native = _ort.new_binding(session)
         self.run = _ort.runner_of(session)
@@ -141,7 +154,7 @@ def make_call(  # noqa: PLR0913 - each is used by one line of the generated code
     scope: dict[str, Any] = {
         **writer.constants,
         "free": free,
-        "new_binding": lambda: Binding(session, inputs),
+        "new_binding": lambda: Binding(session, inputs, outputs),
         "on_stale": on_stale,
         "on_failure": on_failure,
         "count": count,
@@ -180,7 +193,10 @@ class _Writer:
         head += [f"if not intact(): return on_stale(({params}))"] if watching else []
         body = ["try: b = free.pop()", "except IndexError: b = new_binding()", "bind_input = b.bind_input", "bind_output = b.bind_output"]
         binding = [line for index, item in enumerate(self._inputs) for line in self._bind_input(index, item)]
+        binding += self._apart()
         binding += [line for index, output in enumerate(self._outputs) for line in self._bind_output(index, output)]
+        body += ["inputs_at = b.inputs_at"] if any("inputs_at[" in line for line in binding) else []
+        body += ["outputs_at = b.outputs_at"] if any("outputs_at[" in line for line in binding) else []
         body += self._ranged("bind", binding)
         body += ["rest()"] if resting else []  # after binding, which may copy inputs with PyTorch's threads
         if self._on_cuda:
@@ -233,13 +249,30 @@ class _Writer:
         dtype = self._constant("k", index, item.meta.dtype)
         turn = ".resolve_neg()" if item.meta.is_neg() else ""  # the memory of a negative view holds the values before the sign changed
         turn += "" if item.permutation is None else f".permute({item.permutation!r})"
+        bind = f"bind_input({name}, {device}, {element}, i{index}.shape, p{index})"
         return [
             f"i{index} = (a{index} if a{index}.dtype is {dtype} else a{index}.to({dtype})){turn}",
             f"if not i{index}.is_contiguous(): i{index} = i{index}.contiguous()",
             f"p{index} = i{index}.data_ptr()",
             f"if not p{index}: i{index} = with_memory(i{index}); p{index} = i{index}.data_ptr(){self._or_scratch(item.meta)}",
-            f"bind_input({name}, {device}, {element}, i{index}.shape, p{index})",
+            *(self._bound_at(item.meta, f"inputs_at[{index}]", f"p{index}", bind) if item.guarded else [bind]),
         ]
+
+    def _apart(self) -> list[str]:
+        """Find out whether the inputs overlap, if an output is to take the memory of one; their addresses change rarely."""
+        if all(output.in_place is None for output in self._outputs):
+            return []
+        places = [index for index, item in enumerate(self._inputs) if item.bound and isinstance(item.meta, torch.Tensor)]
+        sizes = [self._inputs[index].meta.numel() * self._inputs[index].meta.element_size() for index in places]
+        self.constants["are_apart"] = functools.lru_cache(maxsize=1)(functools.partial(_are_apart, sizes))
+        return [f"apart = are_apart(({''.join(f'p{index}, ' for index in places)}))"]
+
+    @staticmethod
+    def _bound_at(meta: torch.Tensor, known: str, pointer: str, bind: str) -> list[str]:
+        """Bind a tensor, unless it has fixed sizes and lies where the binding has it already."""
+        if not all(isinstance(size, int) for size in meta.shape):
+            return [bind]
+        return [f"if {known} != {pointer}: {bind}; {known} = {pointer}"]
 
     def _bind_output(self, index: int, output: Output) -> list[str]:
         name = self._constant("o", index, output.name)
@@ -259,11 +292,13 @@ class _Writer:
         if output.permutation is not None:  # not a permuted view: PyTorch refuses in-place writes to views that a training graph returns
             made = f"empty_in_order({self._sizes_text(output.meta.shape)}, {output.permutation!r}, dtype={dtype}{place})"
         bound = f"z{index}" if output.shape is None else repr(output.shape)
-        return [
-            f"z{index} = {shape}",
-            f"r{index} = {made}",
-            f"bind_output({name}, {device}, {element}, {bound}, r{index}.data_ptr(){self._or_scratch(output.meta)})",
-        ]
+        pointer = f"r{index}.data_ptr(){self._or_scratch(output.meta)}"
+        bind = f"bind_output({name}, {device}, {element}, {bound}, g{index})"
+        fresh = [f"z{index} = {shape}", f"r{index} = {made}", f"g{index} = {pointer}"]
+        if output.in_place is not None:
+            taken = f"r{index}, g{index}, z{index} = i{output.in_place}, p{output.in_place}, {shape}"
+            fresh = [f"if apart: {taken}", f"else: {'; '.join(fresh)}"]
+        return [*fresh, *self._bound_at(output.meta, f"outputs_at[{index}]", f"g{index}", bind)]
 
     def _or_scratch(self, meta: torch.Tensor) -> str:
         """An address for tensors that may be empty: these have none, and ONNX Runtime requires one."""
@@ -330,6 +365,12 @@ def _with_memory(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.numel():
         raise ValueError("an input has elements and no memory")
     return tensor
+
+
+def _are_apart(sizes: Sequence[int], addresses: Sequence[int]) -> bool:
+    """Whether no two of some blocks of memory, each with a size in bytes, overlap."""
+    blocks = sorted(zip(addresses, sizes, strict=True))
+    return all(start + size <= following for (start, size), (following, _) in itertools.pairwise(blocks))
 
 
 def _synchronize_cuda() -> None:

@@ -14,7 +14,7 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.conversion.node_provenance import provenance_of
-from ortlens.backend.runtime import call, weights
+from ortlens.backend.runtime import call, in_place, weights
 from ortlens.backend.runtime.failures import Failures
 from ortlens.backend.runtime.run_counts import count_of
 from ortlens.backend.runtime.speed_trial import before_a_trial, torch_is_faster
@@ -23,7 +23,7 @@ from ortlens.backend.runtime.watch import WeightWatch
 from ortlens.errors import SessionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import onnx
 
@@ -66,8 +66,15 @@ class PartitionRunner:
         counter: Counts the runs of its sessions.
     """
 
-    def __init__(
-        self, factory: SessionFactory, context: RunnerContext, *, weight_inputs: frozenset[int], freezes: bool, cached: bool = False
+    def __init__(  # noqa: PLR0913 - what is known about a partition, each by name
+        self,
+        factory: SessionFactory,
+        context: RunnerContext,
+        *,
+        weight_inputs: frozenset[int],
+        freezes: bool,
+        updates: Mapping[int, int] | None = None,
+        cached: bool = False,
     ) -> None:
         """Prepare to run a partition; sessions are created by `prepare`.
 
@@ -76,6 +83,7 @@ class PartitionRunner:
             context: The options, and who to notify of new sessions and failures.
             weight_inputs: Positions of the inputs that are parameters or buffers.
             freezes: Whether these may become constants of a session.
+            updates: See `in_place.updates_of`; None: each run returns new tensors.
             cached: Whether an earlier process converted the model.
         """
         self.factory = factory
@@ -89,6 +97,7 @@ class PartitionRunner:
         self.run: Callable[..., tuple[Any, ...]] = self._run_torch
         self._in_session: Callable[..., tuple[Any, ...]] = self._run_for_sizes  # what `run` is as long as nothing failed
         self._context = context
+        self._updates = updates or {}
         self._freezable = weight_inputs if freezes else frozenset()
         self._frozen: dict[int, weights.FrozenWeight] = {}
         self._watch = WeightWatch({})
@@ -127,7 +136,7 @@ class PartitionRunner:
             self._frozen, self._watch = frozen, _watch_over(frozen.values())
         log = self._context.session_made(self, info)
         self.ran_before = True
-        made = _Prepared(info=info, session_id=None if log is None else log.session_id, call=self._call_of(info, log))
+        made = _Prepared(info=info, session_id=None if log is None else log.session_id, call=self._call_of(info, log, self._updates))
         if not self._fixed_sizes:
             self._prepared.clear()  # an earlier session holds weights that have changed since
         elif len(self._prepared) >= MAX_SIZE_SESSIONS:
@@ -215,7 +224,7 @@ class PartitionRunner:
             return
         self._tried = True
         try:
-            compared = trials.compare(self._call_of(info, None, count=lambda: 0), self.partition.module, args)
+            compared = trials.compare(self._call_of(info, None, {}, count=lambda: 0), self.partition.module, args)
         except Exception:  # noqa: BLE001 - the call has its result; the partition stays where it runs
             return
         if compared is not None and torch_is_faster(compared):
@@ -224,11 +233,14 @@ class PartitionRunner:
                 self._prepared.clear()  # the memory of its sessions is free again
             self._context.left_to_torch(self, compared)
 
-    def _call_of(self, info: SessionInfo, log: RunLog | None, count: Callable[[], int] | None = None) -> Callable[..., tuple[Any, ...]]:
+    def _call_of(
+        self, info: SessionInfo, log: RunLog | None, updates: Mapping[int, int], count: Callable[[], int] | None = None
+    ) -> Callable[..., tuple[Any, ...]]:
+        inputs = self.factory.inputs(info.frozen)
         return call.make_call(
             info.session,
-            self.factory.inputs(info.frozen),
-            self.factory.outputs(info.session),
+            inputs,
+            in_place.with_memory_of_inputs(self.factory.outputs(info.session), inputs, updates, self.model),
             on_stale=self._refreeze,
             on_failure=self._failed,
             count=count or self.counter.__next__,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ortlens.backend.runtime import providers
 from ortlens.backend.runtime.runner import PartitionRunner
 from ortlens.backend.runtime.session_factory import SessionFactory
 
@@ -26,6 +27,7 @@ def runner_from_model(  # noqa: PLR0913 - what is known about a partition, each 
     inference: bool,
     alternates: bool,
     work: int | None,
+    updates: Mapping[int, int] | None = None,
     cached: bool = False,
 ) -> PartitionRunner:
     """Make the runner of a partition from its model.
@@ -40,6 +42,7 @@ def runner_from_model(  # noqa: PLR0913 - what is known about a partition, each 
         inference: Whether the graph is for inference: only then are weights frozen, if the options allow it.
         alternates: Whether PyTorch computes something before or after the partition in every call.
         work: Amount of computation, as counted by `threads.work_of`.
+        updates: The inputs that the graph updates, see `in_place.updates_of`.
         cached: Whether an earlier process converted the model.
 
     Returns:
@@ -55,4 +58,5 @@ def runner_from_model(  # noqa: PLR0913 - what is known about a partition, each 
         output_names=facts.get("outputs", ()),
     )
     freezes = inference and context.options.freeze_weights is not False
-    return PartitionRunner(factory, context, weight_inputs=weight_inputs, freezes=freezes, cached=cached)
+    updates = updates if providers.runs_on_cpu_alone(context.options) else {}
+    return PartitionRunner(factory, context, weight_inputs=weight_inputs, freezes=freezes, updates=updates, cached=cached)

@@ -166,7 +166,14 @@ class SessionFactory:
         """
         bound, orders, by_name = self.bound_names(), self._orders(frozen), {weight.name: weight for weight in frozen}
         return [
-            Input(name=name, meta=node.meta["val"], frozen=by_name.get(name), bound=name in bound, permutation=orders.get(name))
+            Input(
+                name=name,
+                meta=node.meta["val"],
+                frozen=by_name.get(name),
+                bound=name in bound,
+                permutation=orders.get(name),
+                guarded=node.op == "placeholder",
+            )
             for name, node in zip(self.input_names(), self.partition.inputs, strict=True)
         ]
 

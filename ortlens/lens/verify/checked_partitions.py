@@ -194,7 +194,7 @@ class CheckedPartitions:
         if info is not None:
             with contextlib.suppress(Exception):
                 return uncounted(runner, info.session)(*args)
-        return inner(*args)
+        return inner(*(arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args))  # it may update its inputs in place
 
     def _check(self, runner: PartitionRunner, args: tuple[Any, ...], outputs: Sequence[Any], known: Checked) -> None:
         if runner.session_for(args) is None:

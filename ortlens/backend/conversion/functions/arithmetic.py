@@ -35,6 +35,18 @@ def addcmul(x: Any, first: Any, second: Any, value: Any = 1) -> Any:
     return basics.opset().Add(x, basics.opset().Mul(_multiple(x, first, value), second))
 
 
+@basics.in_float32
+def lerp(x: Any, end: Any, weight: Any) -> Any:
+    """`aten.lerp.Scalar`; the registry's function computes both forms for every element and selects one of them."""
+    op = basics.opset()
+    if basics.is_value(weight):
+        return basics.registered(_aten.lerp.Scalar)(x, end, weight)
+    way, part = op.Sub(end, x), basics.number(x, weight)
+    if abs(weight) < 0.5:  # noqa: PLR2004 - as PyTorch: from the nearer end
+        return op.Add(x, op.Mul(part, way))
+    return op.Sub(end, op.Mul(way, op.Sub(basics.number(x, 1.0), part)))
+
+
 def _alike(x: Any, y: Any) -> tuple[Any, Any]:
     """Both operands in one element type."""
     like = x if basics.is_value(x) else y
@@ -191,6 +203,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     _aten.sub.Tensor: sub,
     _aten.sub.Scalar: sub,
     _aten.addcmul.default: addcmul,
+    _aten.lerp.Scalar: lerp,
     _aten.signbit.default: signbit,
     _aten.isnan.default: isnan,
     torch.ops.prims.signbit.default: signbit,

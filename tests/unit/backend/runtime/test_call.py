@@ -205,7 +205,7 @@ def test_a_changed_weight_is_noticed_before_the_run() -> None:
     note = weights.freeze("w", weight)
     assert note is not None
     session.inputs[1] = call.Input(name=session.inputs[1].name, meta=session.inputs[1].meta, frozen=note)
-    bound = call.Binding(session.session, session.inputs)
+    bound = call.Binding(session.session, session.inputs, session.outputs)
     bound.bind_input  # noqa: B018 - it must exist as long as the binding does
     run = session.made(preallocate=True, log=None)
     for other in (weight.clone(), weight.detach(), torch.rand(3)):

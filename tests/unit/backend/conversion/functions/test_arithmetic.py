@@ -55,6 +55,9 @@ def test_lengths_and_signs(dtype: torch.dtype) -> None:
         "hypot": torch.hypot,
         "copysign": lambda x, y: torch.copysign(x, y.nan_to_num()),  # the sign of a NaN is not defined
         "copysign of a number": lambda x, _: torch.copysign(x, -2.0),
+        "lerp from the near end": lambda x, y: torch.lerp(x, y, 0.1),
+        "lerp from the far end": lambda x, y: torch.lerp(x, y, 0.9),
+        "lerp away from both": lambda x, y: torch.lerp(x.clamp(-9, 9), y.clamp(-9, 9), -0.9),
     }
     found, capture = differing(cases, *pairs(numbers, numbers), atol=torch.finfo(dtype).tiny * 4)
     assert found == {}

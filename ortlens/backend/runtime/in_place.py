@@ -1,0 +1,142 @@
+"""Proves which outputs of a session may take the memory of the inputs whose new values they are.
+
+A program that updates tensors in place, such as an optimiser, has graphs that return new values for PyTorch to copy back. Where every
+path from the old value leads through the operator that computes the new one, nothing reads the old value after that. So the session
+may write the new value over it, and nothing has to be allocated or copied.
+
+The proof holds for the model that is passed to ONNX Runtime, whose own rewrites could add readers: a product reads its operand
+instead of the transposed one. So it is tried for models of element-wise operators only, among which there are no such rewrites.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from ortlens.backend.memory_order import is_contiguous
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import onnx
+
+    from ortlens.backend.partitioning.extraction import Partition
+    from ortlens.backend.runtime.call import Input, Output
+
+_POINTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Sqrt", "Neg", "Abs", "Reciprocal"})
+"""Operators whose kernels read each element before they write the one in its place: ONNX Runtime reuses their operands' memory itself."""
+_PASSING = frozenset(
+    {"Cast", "CastLike", "Identity"}
+)  # where they change nothing, ONNX Runtime drops them, and their readers read the source
+_COMPARING = frozenset({"Greater", "Less", "Equal", "GreaterOrEqual", "LessOrEqual", "And", "Or", "Not", "Where", "Max", "Min", "Clip"})
+_ELEMENTWISE = _POINTWISE | _PASSING | _COMPARING | {"Constant", "Pow", "Exp", "Log", "Sign", "Floor", "Ceil", "Round"}
+
+
+def updates_of(partition: Partition, mutated: Sequence[int]) -> dict[int, int]:
+    """The inputs of a partition that a graph updates there, and that nothing outside the partition reads.
+
+    Args:
+        partition: One of a functional graph.
+        mutated: Positions of the graph's inputs whose new values are its first outputs, in that order.
+
+    Returns:
+        Position of an output of the partition, the new value -> position of the input with the old value.
+    """
+    graph = partition.outputs[0].graph
+    placeholders, output = graph.find_nodes(op="placeholder"), next(iter(graph.find_nodes(op="output")))
+    returned = list(output.args[0]) if isinstance(output.args[0], (list, tuple)) else []
+    inputs, outputs = ({node: place for place, node in enumerate(nodes)} for nodes in (partition.inputs, partition.outputs))
+    inside = frozenset(partition.nodes)
+    found: dict[int, int] = {}
+    for place, value in zip(mutated, returned, strict=False):
+        old = placeholders[place]
+        alone = old in inputs and inside.issuperset(old.users)
+        # What else returns the new value, or a view of it that PyTorch makes, needs memory of its own.
+        if alone and value in outputs and returned.count(value) == 1 and set(value.users) <= {output, *inside}:
+            found[outputs[value]] = inputs[old]
+    return found
+
+
+def with_memory_of_inputs(
+    outputs: Sequence[Output], inputs: Sequence[Input], updates: Mapping[int, int], model: onnx.ModelProto
+) -> list[Output]:
+    """Let outputs take the memory of inputs, where that is proved to be right.
+
+    Args:
+        outputs: The outputs of a session on the CPU.
+        inputs: Its inputs.
+        updates: See `updates_of`.
+        model: The model of the session.
+
+    Returns:
+        The outputs, those with `in_place` that may be written there: contiguous ones of the input's dtype and fixed shape. None where
+        a weight is a constant, whose memory could be that of an input, or where an input has no fixed size.
+    """
+    tensors = [item.meta for item in inputs if isinstance(item.meta, torch.Tensor)]
+    if any(item.frozen is not None for item in inputs) or not all(map(_has_fixed_size, tensors)):
+        return list(outputs)
+    alike = {place: source for place, source in updates.items() if _are_alike(outputs[place], inputs[source])}
+    safe = safe_pairs(model, {outputs[place].name: inputs[source].name for place, source in alike.items()})
+    return [
+        replace(output, in_place=alike[place]) if place in alike and output.name in safe else output for place, output in enumerate(outputs)
+    ]
+
+
+def safe_pairs(model: onnx.ModelProto, pairs: Mapping[str, str]) -> frozenset[str]:
+    """The outputs that a session may write over inputs.
+
+    Args:
+        model: Its model.
+        pairs: Output -> input of the same type and shape.
+
+    Returns:
+        Those outputs before whose computation everything else that depends on the input is computed.
+    """
+    nodes = list(model.graph.node)
+    if not pairs or any(node.op_type not in _ELEMENTWISE or node.domain or len(node.output) != 1 for node in nodes):
+        return frozenset()
+    makers = {node.output[0]: node for node in nodes}
+    readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
+    for node in nodes:
+        for name in node.input:
+            readers[name].append(node)
+    return frozenset(new for new, old in pairs.items() if new in makers and _is_last(makers, readers, old=old, new=new))
+
+
+def _is_last(makers: Mapping[str, onnx.NodeProto], readers: Mapping[str, list[onnx.NodeProto]], *, old: str, new: str) -> bool:
+    """Whether every value that depends on `old` other than through `new` is needed to compute `new`."""
+    needed, ahead = set(), [new]
+    while ahead:
+        name = ahead.pop()
+        if name in makers and name not in needed:
+            needed.add(name)
+            ahead.extend(makers[name].input)
+    same, reached, ahead = {old}, set(), [old]
+    while ahead:
+        name = ahead.pop()
+        for node in readers.get(name, ()):
+            made = node.output[0]
+            if made not in needed:
+                return False
+            if node.op_type in _PASSING and name in same:
+                same.add(made)
+            if made != new and made not in reached:
+                reached.add(made)
+                ahead.append(made)
+    return makers[new].op_type in _POINTWISE or same.isdisjoint(makers[new].input)
+
+
+def _has_fixed_size(meta: torch.Tensor) -> bool:
+    return all(isinstance(size, int) for size in meta.shape)
+
+
+def _are_alike(output: Output, source: Input) -> bool:
+    made, given = output.meta, source.meta
+    if not (isinstance(made, torch.Tensor) and isinstance(given, torch.Tensor) and source.bound) or made.device.type != "cpu":
+        return False
+    laid = output.permutation is None and output.shape is None and source.permutation is None
+    plain = laid and is_contiguous(made) and is_contiguous(given) and not given.is_neg()
+    return plain and made.dtype is given.dtype and made.shape == given.shape and made.numel() > 0

@@ -1,0 +1,107 @@
+"""Which outputs of a session may take the memory of an input, and that calls with overlapping inputs take new memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import onnx
+import pytest
+import torch
+
+from ortlens.backend.runtime.in_place import safe_pairs
+from tests.unit.backend.runtime.test_call import Session
+
+
+def model_of(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]> agraph {text}')
+
+
+SAFE = {
+    "an update": "(float[4,4] x, float[4,4] g) => (float[4,4] y) { y = Add(x, g) }",
+    "read before by what the update needs": "(float[4,4] x, float[4,4] g) => (float[4,4] y) { a = Mul(x, g) b = Sqrt(a) y = Sub(x, b) }",
+    "the new value is read": "(float[4,4] x, float[4,4] g) => (float[4,4] y, float[4,4] z) { y = Add(x, g) z = Mul(y, y) }",
+    "selected from intermediate values": "(float[4,4] x, bool[4,4] c) => (float[4,4] y) { a = Exp(x) b = Neg(x) y = Where(c, a, b) }",
+}
+UNSAFE = {
+    "the old value is read beside": "(float[4,4] x, float[4,4] g) => (float[4,4] y, float[4,4] z) { y = Add(x, g) z = Mul(x, g) }",
+    "what reads the old value is read beside": "(float[4,4] x, float[4,4] g) => (float[4,4] y, float[4,4] z)"
+    " { a = Mul(x, g) y = Add(x, a) z = Exp(a) b = Neg(x) w = Exp(b) }",
+    "a kernel that may write before it reads": "(float[4,4] x, bool[4,4] c, float[4,4] g) => (float[4,4] y) { y = Where(c, x, g) }",
+    "the same behind a conversion": "(float[4,4] x, bool[4,4] c, float[4,4] g) => (float[4,4] y) { a = CastLike(x, g) y = Where(c, a, g) }",
+    "a product, which reads all elements for each": "(float[4,4] x, float[4,4] g) => (float[4,4] y) { y = MatMul(x, g) }",
+    "a transposition, which others may take in": "(float[4,4] x, float[4,4] g) => (float[4,4] y) { a = Transpose(g) y = Add(x, a) }",
+    "the value itself": "(float[4,4] x, float[4,4] g) => (float[4,4] y) { y = Identity(x) }",
+}
+
+
+@pytest.mark.parametrize("name", SAFE)
+def test_what_may_be_written_over_its_input(name: str) -> None:
+    assert safe_pairs(model_of(SAFE[name]), {"y": "x"}) == {"y"}
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_what_needs_memory_of_its_own(name: str) -> None:
+    assert safe_pairs(model_of(UNSAFE[name]), {"y": "x"}) == frozenset()
+
+
+def test_an_input_that_overlaps_another_is_left_alone() -> None:
+    session = Session(lambda x, y: (x + y, y * 2), torch.rand(4), torch.rand(4), preallocate=True)
+    session.outputs[0] = replace(session.outputs[0], in_place=0)
+    run = session.made(preallocate=True, log=None)
+    x, y = torch.rand(4), torch.rand(4)
+    expected = x + y
+    for _ in range(2):  # the second time at known addresses
+        assert run(x, y)[0] is x
+        torch.testing.assert_close(x, expected)
+        expected = x + y
+    base = torch.arange(5.0)
+    made = run(base[1:], base[:4])[0]
+    torch.testing.assert_close((made, base), (torch.tensor([1.0, 3, 5, 7]), torch.arange(5.0)))
+    same = run(x, x)[0]
+    assert same.data_ptr() != x.data_ptr()
+    torch.testing.assert_close(same, x * 2)
+    assert not session.failures
+
+
+def test_an_input_that_is_not_contiguous_is_returned_anew() -> None:
+    session = Session(lambda x: x + 1, torch.rand(4), preallocate=True)
+    session.outputs[0] = replace(session.outputs[0], in_place=0)
+    x = torch.arange(8.0)
+    made = session.made(preallocate=True, log=None)(x[::2])[0]
+    torch.testing.assert_close((made, x), (torch.tensor([1.0, 3, 5, 7]), torch.arange(8.0)))
+
+
+def test_tensors_that_stay_where_they_are_are_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ortlens.backend.runtime import call
+
+    bound: list[str] = []
+    bindings: list[call.Binding] = []
+
+    class Counting(call.Binding):
+        __slots__ = ()
+
+        def __init__(self, *args: object) -> None:
+            super().__init__(*args)  # type: ignore[arg-type]  # as given
+            bind = self.bind_input
+            bindings.append(self)
+
+            def counted(name: str, *rest: object) -> None:
+                bound.append(name)
+                bind(name, *rest)
+
+            self.bind_input = counted
+
+    monkeypatch.setattr(call, "Binding", Counting)
+    session = Session(lambda x, y: x + y, torch.rand(4), torch.rand(4))
+    guarded = [replace(item, guarded=True) for item in session.inputs]
+    session.inputs = [guarded[0], session.inputs[1]]
+    run = session.made(preallocate=True, log=None)
+    x, y = torch.rand(4), torch.rand(4)
+    for _ in range(3):
+        torch.testing.assert_close(run(x, y)[0], x + y)
+    moved = x.clone()
+    (made,) = run(moved, y)
+    torch.testing.assert_close(made, x + y)
+    first, second = (item.name for item in session.inputs)
+    assert [bound.count(name) for name in (first, second)] == [2, 4]
+    assert [(binding.inputs_at, binding.outputs_at) for binding in bindings] == [([moved.data_ptr(), 0], [made.data_ptr()])]
