@@ -66,6 +66,18 @@ def percent(share: float) -> str:
     return "<0.1 %" if share < 0.001 else f"{share * 100:.1f} %"  # noqa: PLR2004 - as above
 
 
+def times(ratio: float) -> str:
+    """A ratio in words.
+
+    Args:
+        ratio: At least 1.
+
+    Returns:
+        `1.4 times`, `12 times`, `1,458 times`.
+    """
+    return f"{ratio:.1f} times" if ratio < 9.95 else f"{ratio:,.0f} times"  # noqa: PLR2004 - where one digit after the point is too many
+
+
 def _three_digits(value: float) -> str:
     if abs(value) >= 99.95:  # noqa: PLR2004 - where the third digit becomes a whole one
         return f"{value:,.0f}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.timing import own_code_ns, price_of
-from ortlens.units import counted, percent, size_from_bytes, time_from_ns
+from ortlens.units import counted, percent, size_from_bytes, time_from_ns, times
 from ortlens.views.wording import PART_WORDS, visible
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from ortlens.analysis.timing import CallTime
     from ortlens.trace.records import Break, Finding, Step
 
-_TWO_DIGITS = 10
 _ALIKE = 1.1  # on an idle machine the medians of two runs of one program differ by less
 
 
@@ -72,13 +71,9 @@ def against_sentence(overview: Overview) -> str:
     if 1 / _ALIKE <= ratio <= _ALIKE:
         said = "about as long as without torch.compile"
     else:
-        said = f"{_times(1 / ratio)} as fast as" if ratio < 1 else f"{_times(ratio)} as long as"
+        said = f"{times(1 / ratio)} as fast as" if ratio < 1 else f"{times(ratio)} as long as"
         said += " without torch.compile"
     return f"{said}: {time_from_ns(plain)} there, measured in turns"
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.1f} times" if ratio < _TWO_DIGITS else f"{ratio:,.0f} times"
 
 
 def busy_sentence(overview: Overview) -> str:
@@ -92,7 +87,7 @@ def busy_sentence(overview: Overview) -> str:
     """
     if overview.spread is None or not overview.is_busy:
         return ""
-    return f"the machine was busy: half of the calls took {overview.spread:.1f} times as long as the shortest, or longer"
+    return f"the machine was busy: half of the calls took {times(overview.spread)} as long as the shortest, or longer"
 
 
 def per_call_sentences(overview: Overview) -> list[str]:

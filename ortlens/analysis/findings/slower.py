@@ -18,7 +18,7 @@ from ortlens.analysis.findings.facts import (
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.ledger import totals_of, uncompiled_ns
 from ortlens.analysis.timing import price_of
-from ortlens.units import counted, size_from_bytes, time_from_ns
+from ortlens.units import counted, size_from_bytes, time_from_ns, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -143,7 +143,7 @@ def _reported(slows: Sequence[_Slow], loss: int, whole: int) -> Finding:
         subject=first.subject,
         severity="warning" if loss >= _MUCH_NS else "info",
         title=f"{what} {'takes' if len(slows) == 1 else 'take'} {time_from_ns(ort)} per call, PyTorch {time_from_ns(torch)} "
-        f"({_times(ort / max(torch, 1))}): {first.cause.text}",
+        f"({times(ort / max(torch, 1))} as long): {first.cause.text}",
         evidence=f"{', '.join(slow.subject for slow in slows)}; shortest times of runs in turns, on the inputs of one call; in PyTorch "
         + ("the same nodes" if first.by_partition else "the operations that the program wrote, in place where it writes in place")
         + f"; the difference is {loss / whole if whole else 1:.0%} of a call",
@@ -157,10 +157,6 @@ def _reported(slows: Sequence[_Slow], loss: int, whole: int) -> Finding:
 
 def _named(slow: _Slow) -> str:
     return slow.subject if slow.by_partition or not slow.graph.name else f"{slow.graph.name} ({slow.subject})"
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.1f} times as long" if ratio < 10 else f"{ratio:.0f} times as long"  # noqa: PLR2004 - two digits are enough
 
 
 def _leaving(slow: _Slow, loss: int) -> str:
@@ -213,7 +209,7 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
         subject=totals.graph_ids[0],
         severity="warning" if loss >= _LOSS_NS else "info",
         title=f"a call takes {time_from_ns(totals.total_ns)}, without torch.compile {time_from_ns(plain)} "
-        f"({_times(totals.total_ns / plain)}): {name} takes {time_from_ns(totals.ns[part])}"
+        f"({times(totals.total_ns / plain)} as long): {name} takes {time_from_ns(totals.ns[part])}"
         + (f", {cause.text}" if cause is not None and node is not None else ""),
         evidence="medians of calls in turns; by part: " + ", ".join(f"{key} {time_from_ns(ns)}" for key, ns in totals.ns.items()),
         mitigation=cause.remedy if cause is not None and cause.remedy else f"{remedy}; or leave the function uncompiled.",

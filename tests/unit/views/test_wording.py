@@ -6,7 +6,7 @@ import pytest
 
 from ortlens.analysis.timing import PHASES
 from ortlens.trace.records import ReasonCode
-from ortlens.units import counted, percent, size_from_bytes, time_from_ns
+from ortlens.units import counted, percent, size_from_bytes, time_from_ns, times
 from ortlens.views.wording import (
     PHASE_WORDS,
     REASON_WORDS,
@@ -47,6 +47,11 @@ def test_time_from_ns(nanoseconds: int, text: str) -> None:
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (5 << 20, "5.00 MiB"), (3 << 30, "3.00 GiB")])
 def test_size_from_bytes(size: int, text: str) -> None:
     assert size_from_bytes(size) == text
+
+
+@pytest.mark.parametrize(("ratio", "text"), [(1.44, "1.4 times"), (9.94, "9.9 times"), (9.96, "10 times"), (1458.2, "1,458 times")])
+def test_times(ratio: float, text: str) -> None:
+    assert times(ratio) == text
 
 
 @pytest.mark.parametrize(
