@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from os import PathLike
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import coverage_of, is_dry_run
@@ -13,10 +14,13 @@ from ortlens.analysis.identity import Link, links
 from ortlens.analysis.memory import MemoryRow, memory
 from ortlens.analysis.overview import compilation_count
 from ortlens.analysis.whatif import Candidate, PlannedPartition, partitions_if, ranking
+from ortlens.errors import UsageError
 from ortlens.trace import store
 from ortlens.trace.frames import frame_from_capture, frame_from_records
+from ortlens.trace.records import Capture
 from ortlens.trace.schema import table_from_record
 from ortlens.units import counted, percent
+from ortlens.views.comparison import Comparison
 from ortlens.views.mimebundle import mimebundle
 from ortlens.views.netron.display import netron_view
 from ortlens.views.report.page import report_page
@@ -31,7 +35,6 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from ortlens.trace.records import Capture
     from ortlens.views.netron.display import NetronView
     from ortlens.views.show import StaticSummary
     from ortlens.views.widget import Explorer
@@ -192,6 +195,28 @@ class CaptureView(ABC):
             return frame_from_records(table_from_record("what_if", PlannedPartition), partitions_if(capture, ops))
         return frame_from_records(table_from_record("what_if", Candidate), ranking(capture))
 
+    def compare(self, other: CaptureView | Capture | str | os.PathLike[str]) -> Comparison:
+        """Compare this capture with a later one of the same program, aligned by module path, target and structure.
+
+        Args:
+            other: What it became: a lens, a loaded capture, or the path of a saved one. This one is the baseline.
+
+        Returns:
+            The frames `times`, `changes` and `operators`, and a summary. Times differ only where they do outside the noise of the
+            calls, and beyond what a busier machine explains.
+
+        Raises:
+            UsageError: A capture has no graphs, they are of different models, or `other` is no capture.
+            CaptureError: The file cannot be read.
+
+        Example:
+            >>> import torch, ortlens
+            >>> before, after = (ortlens.explain(torch.sin, calls=1)(torch.ones(2)) for _ in range(2))
+            >>> before.compare(after).is_worse
+            False
+        """
+        return Comparison(self.captured(), capture_from(other))
+
     def show(self, *, selected: str | None = None, tab: str | None = None, graph: str | None = None) -> Explorer | StaticSummary | None:
         """Open the interactive explorer, as the last expression of a notebook's cell; inside a function or a loop, `display(lens.show())`.
 
@@ -328,6 +353,28 @@ def load(path: str | os.PathLike[str]) -> SavedCapture:
         CaptureError: The file is missing, damaged, or not a capture.
     """
     return SavedCapture(store.load(path))
+
+
+def capture_from(source: CaptureView | Capture | str | os.PathLike[str]) -> Capture:
+    """Read a capture from whatever holds one.
+
+    Args:
+        source: A lens, a loaded capture, a capture, or the path of a saved one.
+
+    Returns:
+        The capture.
+
+    Raises:
+        UsageError: It is none of these.
+        CaptureError: The file cannot be read.
+    """
+    if isinstance(source, CaptureView):
+        return source.captured()
+    if isinstance(source, Capture):
+        return source
+    if isinstance(source, str | PathLike):
+        return store.load(source)
+    raise UsageError(f"expected a lens, a capture or the path of a saved one, not {type(source).__name__}")
 
 
 def _essentials(capture: Capture) -> str:

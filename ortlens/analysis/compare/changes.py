@@ -1,0 +1,311 @@
+"""What differs between two captures besides times: where operators run, breaks, recompiles, results, findings, versions and options."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+
+from ortlens.analysis.coverage import coverage_of
+from ortlens.analysis.findings.registry import findings_of
+from ortlens.trace.records import column
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator, Mapping
+
+    from ortlens.analysis.compare.pairing import Pairing
+    from ortlens.trace.records import Break, Capture, Finding, Node, Recompile
+
+Kind: TypeAlias = Literal[
+    "operator", "partition", "coverage", "break", "recompile", "result", "finding", "version", "option", "provider", "setting", "machine"
+]
+Happened: TypeAlias = Literal["added", "removed", "moved", "changed"]
+Effect: TypeAlias = Literal["worse", "better", "neutral"]
+
+_T = TypeVar("_T")
+
+_NUMBER = re.compile(r"\d+")
+_MACHINE = ("platform", "machine", "cpu_count", "cpu_usable", "cpu_bfloat16")
+_SETTINGS = ("torch_threads", "dry_run")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One thing that differs between two captures."""
+
+    kind: Kind = column("What differs.")  # noqa: RUF009 - field() in disguise
+    change: Happened = column("`added`, `removed`, `moved` between ONNX Runtime and PyTorch, or `changed`.")  # noqa: RUF009 - likewise
+    effect: Effect = column(  # noqa: RUF009 - likewise
+        "`worse`: new breaks, recompiles, wrong results, errors, operators that moved to PyTorch; `better`: the opposite; else `neutral`."
+    )
+    subject: str = column("Operator, partition, reason, rule, package or option.")
+    count: int = column("How often, where it is counted: occurrences of a break, equal recompiles.", default=1)
+    before: str | None = column("In the first capture; empty where it was not there.", default=None)
+    after: str | None = column("In the second capture; likewise.", default=None)
+    module: str | None = column("nn.Module path of the operator.", default=None)
+    file: str | None = column("File of the user line.", default=None)
+    line: int | None = column("Number of the user line.", default=None)
+
+
+def changes_of(before: Capture, after: Capture, pairing: Pairing) -> tuple[Change, ...]:
+    """List what differs.
+
+    Args:
+        before: The first capture.
+        after: The second.
+        pairing: What belongs together.
+
+    Returns:
+        Differences by kind; empty for two captures of the same program on the same installation.
+    """
+    return (
+        *_operators(pairing),
+        *_partitions(before, after, pairing),
+        *_coverage(before, after),
+        *_breaks(before, after),
+        *_recompiles(before, after),
+        *_results(before, after),
+        *_findings(before, after, pairing),
+        *_environment(before, after),
+        *_sessions(before, after, pairing),
+    )
+
+
+def _operators(pairing: Pairing) -> Iterator[Change]:
+    for pair in pairing.operators:
+        if pair.before.supported != pair.after.supported:
+            yield _operator("moved", "better" if pair.after.supported else "worse", pair.after, _where(pair.before), _where(pair.after))
+    for node in pairing.added:
+        yield _operator("added", "neutral", node, None, _where(node))
+    for node in pairing.removed:
+        yield _operator("removed", "neutral", node, _where(node), None)
+
+
+def _operator(change: Happened, effect: Effect, node: Node, before: str | None, after: str | None) -> Change:
+    return Change(
+        kind="operator",
+        change=change,
+        effect=effect,
+        subject=node.target,
+        before=before,
+        after=after,
+        module=node.module,
+        file=node.file,
+        line=node.line,
+    )
+
+
+def _where(node: Node) -> str:
+    return "ONNX Runtime" if node.supported else f"PyTorch: {node.reason or node.reason_code or 'reason not recorded'}"
+
+
+def _partitions(before: Capture, after: Capture, pairing: Pairing) -> Iterator[Change]:
+    first = {node.partition_id for pair in pairing.operators if (node := pair.before).partition_id is not None}
+    first |= {node.partition_id for node in pairing.removed if node.partition_id is not None}
+    second = {node.partition_id for pair in pairing.operators if (node := pair.after).partition_id is not None}
+    second |= {node.partition_id for node in pairing.added if node.partition_id is not None}
+    sizes = {partition.partition_id: partition.node_count for partition in before.partitions}
+    others = {partition.partition_id: partition.node_count for partition in after.partitions}
+    for partition, size in sizes.items():
+        partner = pairing.partitions.get(partition)
+        if partner is None and partition in first:
+            yield Change(kind="partition", change="removed", effect="neutral", subject=partition, before=_operations(size))
+        elif partner is not None and others.get(partner, size) != size:
+            changed = _operations(others[partner])
+            yield Change(kind="partition", change="changed", effect="neutral", subject=partition, before=_operations(size), after=changed)
+    for partition, size in others.items():
+        if partition in second and partition not in pairing.partitions.values():
+            yield Change(kind="partition", change="added", effect="neutral", subject=partition, after=_operations(size))
+
+
+def _operations(count: int) -> str:
+    return f"{count} operation{'' if count == 1 else 's'}"
+
+
+def _coverage(before: Capture, after: Capture) -> Iterator[Change]:
+    first, second = coverage_of(before).share, coverage_of(after).share
+    if first is not None and second is not None and first != second:
+        effect: Effect = "worse" if second < first else "better"
+        yield Change(
+            kind="coverage",
+            change="changed",
+            effect=effect,
+            subject="coverage",
+            before=f"{first * 100:.1f} %",
+            after=f"{second * 100:.1f} %",
+        )
+
+
+def _breaks(before: Capture, after: Capture) -> Iterator[Change]:
+    first, second = _counted_breaks(before), _counted_breaks(after)
+    for key in {**first, **second}:
+        item, ours, theirs = _sides(key, first, second)
+        if ours != theirs:
+            yield Change(
+                kind="break",
+                change=_happened(ours, theirs),
+                effect="worse" if theirs > ours else "better",
+                subject=item.reason,
+                count=abs(theirs - ours),
+                before=_times(ours),
+                after=_times(theirs),
+                file=item.file,
+                line=item.line,
+            )
+
+
+def _counted_breaks(capture: Capture) -> dict[Hashable, tuple[Break, int]]:
+    counts: dict[Hashable, tuple[Break, int]] = {}
+    for item in capture.breaks:
+        key = _break_key(item)
+        counts[key] = (item, item.occurrences + (counts[key][1] if key in counts else 0))
+    return counts
+
+
+def _break_key(item: Break) -> Hashable:
+    """Its place without the number of the line, which moves with every edit above."""
+    return (item.gb_id or item.reason, _name(item.file), item.function, item.source)
+
+
+def _recompiles(before: Capture, after: Capture) -> Iterator[Change]:
+    first, second = _counted_recompiles(before), _counted_recompiles(after)
+    for key in {**first, **second}:
+        item, ours, theirs = _sides(key, first, second)
+        if ours != theirs:
+            yield Change(
+                kind="recompile",
+                change=_happened(ours, theirs),
+                effect="worse" if theirs > ours else "better",
+                subject=item.guard or item.reason,
+                count=abs(theirs - ours),
+                before=_times(ours),
+                after=_times(theirs),
+                file=item.file,
+                line=item.line,
+            )
+
+
+def _counted_recompiles(capture: Capture) -> dict[Hashable, tuple[Recompile, int]]:
+    counts: dict[Hashable, tuple[Recompile, int]] = {}
+    for item in capture.recompiles:  # sizes and values in a guard differ from run to run
+        key = (item.function, _name(item.file), _NUMBER.sub("0", item.guard or item.reason))
+        counts[key] = (item, 1 + (counts[key][1] if key in counts else 0))
+    return counts
+
+
+def _sides(key: Hashable, first: Mapping[Hashable, tuple[_T, int]], second: Mapping[Hashable, tuple[_T, int]]) -> tuple[_T, int, int]:
+    item = (second.get(key) or first[key])[0]
+    return item, first[key][1] if key in first else 0, second[key][1] if key in second else 0
+
+
+def _happened(ours: int, theirs: int) -> Happened:
+    if not ours:
+        return "added"
+    return "changed" if theirs else "removed"
+
+
+def _times(count: int) -> str | None:
+    return f"{count}x" if count else None
+
+
+def _results(before: Capture, after: Capture) -> Iterator[Change]:
+    first, second = _wrong(before), _wrong(after)
+    if first is None or second is None:
+        if first != second:
+            yield Change(
+                kind="result", change="changed", effect="neutral", subject="verified values", before=_words(first), after=_words(second)
+            )
+        return
+    if (first[0] > 0) != (second[0] > 0):
+        effect: Effect = "worse" if second[0] else "better"
+        yield Change(kind="result", change="changed", effect=effect, subject="verified values", before=_words(first), after=_words(second))
+
+
+def _wrong(capture: Capture) -> tuple[int, int] | None:
+    checked = [row for row in capture.numerics if row.ok is not None]
+    return (sum(not row.ok for row in checked), len(checked)) if checked else None
+
+
+def _words(wrong: tuple[int, int] | None) -> str:
+    return "not verified" if wrong is None else f"{wrong[0]} of {wrong[1]} beyond tolerance"
+
+
+def _findings(before: Capture, after: Capture, pairing: Pairing) -> Iterator[Change]:
+    back = _ids(before, after, pairing)
+    first = {_finding_key(item, {}): item for item in findings_of(before)}
+    second = {_finding_key(item, back): item for item in findings_of(after)}
+    for key, item in second.items():
+        if key not in first:
+            yield _finding(item, "added", "worse" if item.severity == "error" else "neutral")
+    for key, item in first.items():
+        if key not in second:
+            yield _finding(item, "removed", "better" if item.severity == "error" else "neutral")
+
+
+def _ids(before: Capture, after: Capture, pairing: Pairing) -> dict[str, str]:
+    """What findings may be about: ids in the first capture by those in the second."""
+    back = {second: first for ids in (pairing.graphs, pairing.partitions, pairing.sessions) for first, second in ids.items()}
+    breaks = {_break_key(item): item.break_id for item in before.breaks}
+    models = {item.partition_id: item.model_id for item in before.models}
+    back |= {item.break_id: breaks[key] for item in after.breaks if (key := _break_key(item)) in breaks}
+    back |= {item.model_id: models[first] for item in after.models if (first := back.get(item.partition_id, "")) in models}
+    return back
+
+
+def _finding_key(item: Finding, back: Mapping[str, str]) -> Hashable:
+    subject = item.subject or ""
+    return (item.rule, back.get(subject, subject), _name(item.file))
+
+
+def _finding(item: Finding, change: Happened, effect: Effect) -> Change:
+    before, after = (item.title, None) if change == "removed" else (None, item.title)
+    return Change(
+        kind="finding", change=change, effect=effect, subject=item.rule, before=before, after=after, file=item.file, line=item.line
+    )
+
+
+def _environment(before: Capture, after: Capture) -> Iterator[Change]:
+    first, second = before.environment, after.environment
+    for name in sorted({*first, *second}):
+        kind = _kind_of(name)
+        ours, theirs = first.get(name), second.get(name)
+        if kind is not None and ours != theirs and (kind == "option" or (ours is not None and theirs is not None) or kind == "version"):
+            subject = name.removeprefix("version_").removeprefix("option_")
+            missing = "default" if kind == "option" else None
+            yield Change(kind=kind, change="changed", effect="neutral", subject=subject, before=ours or missing, after=theirs or missing)
+    if before.backend != after.backend:
+        yield Change(kind="setting", change="changed", effect="neutral", subject="backend", before=before.backend, after=after.backend)
+
+
+def _kind_of(name: str) -> Kind | None:
+    """Measured facts, as peaks of the machine, are no difference."""
+    if name.startswith("version_") or name == "python":
+        return "version"
+    if name.startswith("option_"):
+        return "option"
+    if name in _MACHINE:
+        return "machine"
+    return "setting" if name in _SETTINGS else None
+
+
+def _sessions(before: Capture, after: Capture, pairing: Pairing) -> Iterator[Change]:
+    """Providers and threads of paired sessions, each difference once."""
+    ours = {session.session_id: session for session in before.sessions}
+    theirs = {session.session_id: session for session in after.sessions}
+    seen: dict[tuple[Kind, str], Counter[tuple[str, str]]] = defaultdict(Counter)
+    for first, second in pairing.sessions.items():
+        left, right = ours[first], theirs[second]
+        if left.providers != right.providers:
+            seen["provider", "providers"][", ".join(left.providers), ", ".join(right.providers)] += 1
+        if left.threads != right.threads:
+            seen["setting", "threads of a session"][str(left.threads), str(right.threads)] += 1
+    for (kind, subject), values in seen.items():
+        for (old, new), count in values.items():
+            yield Change(kind=kind, change="changed", effect="neutral", subject=subject, count=count, before=old, after=new)
+
+
+def _name(file: str | None) -> str | None:
+    """The file without its folders, which differ between checkouts and machines."""
+    return None if file is None else PurePosixPath(file.replace("\\", "/")).name

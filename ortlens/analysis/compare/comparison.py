@@ -1,0 +1,145 @@
+"""Two captures of one program, compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ortlens.analysis.compare.changes import Change, changes_of
+from ortlens.analysis.compare.durations import Timing, timings_of
+from ortlens.analysis.compare.pairing import Match, Pairing, paired
+from ortlens.errors import UsageError
+from ortlens.trace.records import column
+from ortlens.units import counted
+
+if TYPE_CHECKING:
+    from ortlens.trace.records import Capture, Node
+
+_SAME_PROGRAM = 0.1
+"""Captures that share fewer of their operators are of different models."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlignedOperator:
+    """An operator of either capture, and its partner."""
+
+    target: str = column("Operator, as `aten.add.Tensor`.")
+    module: str | None = column("nn.Module path, in the second capture where both have it.", default=None)
+    match: Match | None = column(  # noqa: RUF009 - field() in disguise
+        "How it was recognised: `exact`, by `structure` (module, target, producers), by `module` and target, or `renamed`: by target and "
+        "producers in another module. Empty where only one capture has it.",
+        default=None,
+    )
+    before_graph: str | None = column("Graph in the first capture.", default=None)
+    before_node: str | None = column("Node in the first capture.", default=None)
+    before_partition: str | None = column("Partition in the first capture; empty in PyTorch.", default=None)
+    after_graph: str | None = column("Graph in the second capture.", default=None)
+    after_node: str | None = column("Node in the second capture.", default=None)
+    after_partition: str | None = column("Partition in the second capture; empty in PyTorch.", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What comparing two captures came to.
+
+    Attributes:
+        before: The first capture.
+        after: The second.
+        changes: What differs besides times.
+        timings: Times of what both have.
+        operators: Every operator with its partner.
+        machine_differs: Whether they were recorded on different machines or with different numbers of threads.
+    """
+
+    before: Capture
+    after: Capture
+    changes: tuple[Change, ...]
+    timings: tuple[Timing, ...]
+    operators: tuple[AlignedOperator, ...]
+    machine_differs: bool
+
+    @property
+    def slower(self) -> tuple[Timing, ...]:
+        """What takes longer outside the noise."""
+        return tuple(row for row in self.timings if row.verdict == "slower")
+
+    @property
+    def worse(self) -> tuple[Change, ...]:
+        """Changes for the worse."""
+        return tuple(row for row in self.changes if row.effect == "worse")
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether anything got worse or slower."""
+        return bool(self.worse or self.slower)
+
+
+def compared(before: Capture, after: Capture) -> Compared:
+    """Compare two captures of one program.
+
+    Args:
+        before: The first: a baseline.
+        after: The second: what it became.
+
+    Returns:
+        Differences and times, aligned by module path, target and structure of the operators.
+
+    Raises:
+        UsageError: A capture is empty, or they are of different models.
+    """
+    for which, capture in (("first", before), ("second", after)):
+        if not capture.graphs:
+            raise UsageError(
+                f"the {which} capture{_named(capture)} has no graphs to compare; call the compiled function while the lens is recording"
+            )
+    pairing = paired(before, after)
+    _check_same_program(before, after, pairing)
+    changes = changes_of(before, after, pairing)
+    return Compared(
+        before=before,
+        after=after,
+        changes=changes,
+        timings=timings_of(before, after, pairing),
+        operators=_aligned(pairing),
+        machine_differs=any(row.kind == "machine" or row.subject == "torch_threads" for row in changes),
+    )
+
+
+def _check_same_program(before: Capture, after: Capture, pairing: Pairing) -> None:
+    shared = sum(pair.match != "renamed" for pair in pairing.operators)
+    smaller = min(len(pairing.operators) + len(side) for side in (pairing.removed, pairing.added))
+    if before.name == after.name or (smaller and shared >= _SAME_PROGRAM * smaller) or (not smaller and pairing.graphs):
+        return
+    raise UsageError(
+        f"the captures{_named(before)} and{_named(after)} share {shared} of {counted(smaller, 'operator')}: they are of different models; "
+        "compare captures of the same program"
+    )
+
+
+def _named(capture: Capture) -> str:
+    return f" {capture.name[:60]!r}" if capture.name else ""
+
+
+def _aligned(pairing: Pairing) -> tuple[AlignedOperator, ...]:
+    return (
+        *(_row(pair.before, pair.after, pair.match) for pair in pairing.operators),
+        *(_row(node, None, None) for node in pairing.removed),
+        *(_row(None, node, None) for node in pairing.added),
+    )
+
+
+def _row(before: Node | None, after: Node | None, match: Match | None) -> AlignedOperator:
+    node = after or before
+    if node is None:
+        raise ValueError("an operator of neither capture")
+    return AlignedOperator(
+        target=node.target,
+        module=node.module,
+        match=match,
+        before_graph=None if before is None else before.graph_id,
+        before_node=None if before is None else before.node,
+        before_partition=None if before is None else before.partition_id,
+        after_graph=None if after is None else after.graph_id,
+        after_node=None if after is None else after.node,
+        after_partition=None if after is None else after.partition_id,
+    )

@@ -1,0 +1,195 @@
+"""Times of two captures side by side: the whole call, graphs and partitions, each with its band and a verdict."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from ortlens.analysis.compare.noise import Machine, Verdict, band_of, verdict_of
+from ortlens.analysis.timing import call_times
+from ortlens.trace.records import column
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from ortlens.analysis.compare.pairing import Pairing
+    from ortlens.trace.records import Capture, Run
+
+Scope: TypeAlias = Literal["call", "graph", "partition"]
+
+_MANY_ENTRIES = 1.5
+"""A graph that is entered more often per call does not show where a call begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """What a unit takes in two captures, and whether that differs outside the noise."""
+
+    scope: Scope = column(  # noqa: RUF009 - field() in disguise
+        "`call` from the first session of a call to the end of the last; `graph` the same within one graph, or a whole graph under another "
+        "backend; `partition` one run of a session."
+    )
+    subject: str = column("The compiled function, or the id of the graph or partition in the first capture.")
+    module: str | None = column("Module path that the operators of the partition share.", default=None)
+    verdict: Verdict = column(  # noqa: RUF009 - likewise
+        "`slower` or `faster` only outside the noise and beyond what the machine explains, else `same`; `unmeasured` below 17 calls."
+    )
+    ratio: float | None = column("Second over first: 1.2 is a fifth slower.", default=None)
+    before_ns: int | None = column("The tenth of the calls that was disturbed least, in the first capture.", unit="ns", default=None)
+    before_low_ns: int | None = column("The same in a fast stretch of calls.", unit="ns", default=None)
+    before_high_ns: int | None = column("The same in a slow stretch.", unit="ns", default=None)
+    after_ns: int | None = column("As `before_ns`, in the second capture.", unit="ns", default=None)
+    after_low_ns: int | None = column("As `before_low_ns`.", unit="ns", default=None)
+    after_high_ns: int | None = column("As `before_high_ns`.", unit="ns", default=None)
+    before_median_ns: int | None = column("Median of all calls, disturbed ones included.", unit="ns", default=None)
+    after_median_ns: int | None = column("Likewise.", unit="ns", default=None)
+    before_calls: int = column("Calls in the first capture that are known one by one.", default=0)
+    after_calls: int = column("Likewise in the second.", default=0)
+    before_id: str | None = column("Session or graph in the first capture.", default=None)
+    after_id: str | None = column("Likewise in the second.", default=None)
+
+
+def timings_of(before: Capture, after: Capture, pairing: Pairing) -> tuple[Timing, ...]:
+    """Compare what both captures ran.
+
+    Args:
+        before: The first.
+        after: The second.
+        pairing: What belongs together.
+
+    Returns:
+        Calls first, then graphs, then partitions; only units that both have and at least one called.
+    """
+    left, right = _Runs(before), _Runs(after)
+    machine = _machine(left, right, pairing.sessions)
+    rows = [*_calls(before, after, left, right, machine), *_graphs(left, right, pairing, machine)]
+    modules = _modules(before)
+    partition_of = {session.session_id: session.partition_id for session in before.sessions}
+    for first, second in pairing.sessions.items():
+        partition = partition_of[first]
+        sides = _Side(first, left.totals(first)), _Side(second, right.totals(second))
+        rows.append(_timing("partition", partition, sides, machine, modules.get(partition)))
+    return tuple(row for row in rows if row.before_calls or row.after_calls)
+
+
+class _Side(NamedTuple):
+    """A unit in one capture: its id, and ns per call in the order of the calls."""
+
+    name: str | None
+    times: list[int]
+
+
+class _Runs:
+    """The runs of a capture by what ran, in the order of time."""
+
+    def __init__(self, capture: Capture) -> None:
+        self.by_key: dict[str, list[Run]] = defaultdict(list)
+        self.graph_of: dict[str, str] = {}
+        graphs = {partition.partition_id: partition.graph_id for partition in capture.partitions}
+        self.graph_of = {session.session_id: graphs.get(session.partition_id, "") for session in capture.sessions}
+        for run in sorted(capture.runs, key=lambda run: run.start_ns):
+            key = run.session_id or run.graph_id
+            if key is not None:
+                self.by_key[key].append(run)
+                self.graph_of.setdefault(key, key)
+
+    def totals(self, key: str) -> list[int]:
+        return [run.total_ns for run in self.by_key[key]]
+
+    def around(self, key: str) -> list[int]:
+        return [run.bind_ns + run.output_ns for run in self.by_key[key]]
+
+    def spans(self, graph_ids: Iterable[str]) -> tuple[int, list[int]]:
+        """How many units a pass through these graphs runs, and the time of each pass, from its first start to its last end."""
+        wanted = set(graph_ids)
+        keys = [key for key in self.by_key if self.graph_of.get(key) in wanted]
+        by_thread: dict[int, list[tuple[Run, str]]] = defaultdict(list)
+        for item in sorted(((run, key) for key in keys for run in self.by_key[key]), key=lambda item: item[0].start_ns):
+            by_thread[item[0].thread].append(item)
+        passes = [single for runs in by_thread.values() for single in _passes(runs)]
+        if not passes:
+            return 0, []
+        usual, _ = Counter(tuple(key for _, key in single) for single in passes).most_common(1)[0]
+        kept = [single for single in passes if tuple(key for _, key in single) == usual]
+        return len(usual), [max(run.start_ns + run.total_ns for run, _ in single) - single[0][0].start_ns for single in kept]
+
+
+def _passes(runs: Sequence[tuple[Run, str]]) -> Iterator[list[tuple[Run, str]]]:
+    """Cut the runs of a thread where the unit that ran first, in its later half, runs again: the first calls may have been other graphs."""
+    first = runs[0][1] if runs[0][1] in {key for _, key in runs[len(runs) // 2 :]} else runs[len(runs) // 2][1]
+    single: list[tuple[Run, str]] = []
+    for item in runs:
+        if item[1] == first and single:
+            yield single
+            single = []
+        if single or item[1] == first:
+            single.append(item)
+    if single:
+        yield single
+
+
+def _machine(left: _Runs, right: _Runs, sessions: Mapping[str, str]) -> Machine | None:
+    """What binding and outputs of the paired sessions take together; None where no session made enough calls."""
+    bands = [(band_of(left.around(first)), band_of(right.around(second))) for first, second in sessions.items()]
+    known = [(first.ns, second.ns) for first, second in bands if first is not None and second is not None]
+    before, after = sum(first for first, _ in known), sum(second for _, second in known)
+    return Machine(before_ns=before, after_ns=after) if before and after else None
+
+
+def _calls(before: Capture, after: Capture, left: _Runs, right: _Runs, machine: Machine | None) -> Iterator[Timing]:
+    entries = {graph.graph_id: graph.entries_per_call or 1.0 for capture in (before, after) for graph in capture.graphs}
+    others = {time.function: time for time in call_times(after)}
+    ours, theirs = call_times(before), call_times(after)
+    for time in ours:
+        other = others.get(time.function) or (theirs[0] if len(ours) == len(theirs) == 1 else None)
+        if other is None or any(entries[graph] > _MANY_ENTRIES for graph in (*time.graph_ids[:1], *other.graph_ids[:1])):
+            continue
+        sides = _Side(None, left.spans(time.graph_ids)[1]), _Side(None, right.spans(other.graph_ids)[1])
+        yield _timing("call", time.function or "the call", sides, machine)
+
+
+def _graphs(left: _Runs, right: _Runs, pairing: Pairing, machine: Machine | None) -> Iterator[Timing]:
+    """Graphs that are neither a single session nor all that a call runs."""
+    if len(pairing.graphs) < 2:  # noqa: PLR2004 - the call says it
+        return
+    for first, second in pairing.graphs.items():
+        (count, ours), (_, theirs) = left.spans([first]), right.spans([second])
+        if count > 1 or first in left.by_key:
+            yield _timing("graph", first, (_Side(first, ours), _Side(second, theirs)), machine)
+
+
+def _timing(scope: Scope, subject: str, sides: tuple[_Side, _Side], machine: Machine | None, module: str | None = None) -> Timing:
+    first, second = sides
+    before, after = band_of(first.times), band_of(second.times)
+    return Timing(
+        scope=scope,
+        subject=subject,
+        module=module,
+        verdict=verdict_of(before, after, machine),
+        ratio=after.ns / before.ns if before is not None and after is not None and before.ns else None,
+        before_ns=None if before is None else before.ns,
+        before_low_ns=None if before is None else before.low_ns,
+        before_high_ns=None if before is None else before.high_ns,
+        after_ns=None if after is None else after.ns,
+        after_low_ns=None if after is None else after.low_ns,
+        after_high_ns=None if after is None else after.high_ns,
+        before_median_ns=None if before is None else before.median_ns,
+        after_median_ns=None if after is None else after.median_ns,
+        before_calls=len(first.times),
+        after_calls=len(second.times),
+        before_id=first.name,
+        after_id=second.name,
+    )
+
+
+def _modules(capture: Capture) -> dict[str, str]:
+    """By partition, the module path that its operators share."""
+    shared: dict[str, list[str]] = {}
+    for node in capture.nodes:
+        if node.partition_id is not None and node.module:
+            path = node.module.split(".")
+            known = shared.setdefault(node.partition_id, path)
+            same = [ours == theirs for ours, theirs in zip(known, path, strict=False)]
+            shared[node.partition_id] = known[: same.index(False) if False in same else len(same)]
+    return {partition: ".".join(path) for partition, path in shared.items() if path}

@@ -1,0 +1,146 @@
+"""When one set of calls is slower than another: outside the noise within each capture, and beyond what the machine explains.
+
+Captures of the same program differ, because other work on the machine delays calls, cools caches and slows down cores. On two busy cores,
+medians of the same partition differed by up to 1.5 times, and even the shortest tenth of the calls by 1.3 times. So:
+
+1. The time of a unit is the tenth of its calls that was disturbed least, taken in each of up to twelve stretches of the capture. The
+   stretches, without the shortest and the longest of twelve, are its band. By chance alone, the bands of two captures are apart in fewer
+   than 1 of 5,000 comparisons, so that a capture of fifty partitions stays below 1 %.
+2. The machine's share is read off the code around the sessions, which is the same in both captures and runs in the same calls: binding and
+   outputs. It reacts to other work more than kernels do: its square root, and its absolute growth, bounded what was seen of kernels.
+3. What is left must be a tenth at least. Without code to read the machine's share off, it must be 35 %.
+
+Rejected: a bootstrap over calls, whose intervals are far too narrow, since what disturbs a call disturbs its neighbours too; and PyTorch's
+own calls as the reference, because torch's allocations vary more than what is to be compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Verdict: TypeAlias = Literal["slower", "faster", "same", "unmeasured"]
+
+MIN_CALLS = 17
+"""The first call, which warms up, and two for each of eight stretches: fewer stretches could not tell a difference from chance."""
+
+MIN_EFFECT = 1.10
+"""What is left beyond noise and machine must be a tenth at least."""
+
+MIN_EFFECT_ALONE = 1.35
+"""The same where nothing shows how fast the machine was."""
+
+_STRETCHES = 12
+_ELASTICITY = 1 / 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """How long a unit takes in one capture.
+
+    Attributes:
+        calls: Calls that are known one by one.
+        ns: The least disturbed tenth of the calls: the median over the stretches.
+        low_ns: The same in a fast stretch.
+        high_ns: The same in a slow stretch.
+        median_ns: Median of all calls, disturbed ones included.
+    """
+
+    calls: int
+    ns: int
+    low_ns: int
+    high_ns: int
+    median_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What the code around the sessions took, per call, in two captures.
+
+    Attributes:
+        before_ns: In the first.
+        after_ns: In the second.
+    """
+
+    before_ns: int
+    after_ns: int
+
+
+def band_of(times: Sequence[int]) -> Band | None:
+    """Summarise the calls of a unit.
+
+    Args:
+        times: ns per call, in the order of the calls; the first one, which warms up, is left out.
+
+    Returns:
+        The band; None below `MIN_CALLS`.
+    """
+    if len(times) < MIN_CALLS:
+        return None
+    warm = times[1:]
+    count = min(_STRETCHES, len(warm) // 2)
+    edges = [len(warm) * number // count for number in range(count + 1)]
+    fast = sorted(_lower_tenth(warm[start:stop]) for start, stop in pairwise(edges))
+    kept = fast[1:-1] if count == _STRETCHES else fast
+    return Band(
+        calls=len(times),
+        ns=round(median(fast)),
+        low_ns=round(kept[0]),
+        high_ns=round(kept[-1]),
+        median_ns=round(median(warm)),
+    )
+
+
+def _lower_tenth(times: Sequence[int]) -> float:
+    """The quantile at one tenth, between neighbours: it means the same for stretches of different length."""
+    ordered = sorted(times)
+    place = (len(ordered) - 1) / 10
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+def allowance(before_ns: int, machine: Machine | None) -> tuple[float, float]:
+    """How much faster and slower the machine alone may have made a unit.
+
+    Args:
+        before_ns: What the unit took in the first capture.
+        machine: What the code around the sessions took; None where there is none.
+
+    Returns:
+        The least and the largest ratio that needs no other explanation; (1, 1) on an equally busy machine.
+    """
+    if machine is None or machine.before_ns <= 0 or machine.after_ns <= 0:
+        return 1.0, 1.0
+    bent = (machine.after_ns / machine.before_ns) ** _ELASTICITY
+    shifted = 1 + (machine.after_ns - machine.before_ns) / max(before_ns, 1)
+    back = 1 / (1 + (machine.before_ns - machine.after_ns) / max(before_ns, 1)) if machine.after_ns < machine.before_ns else 1.0
+    return min(1.0, bent, back), max(1.0, bent, shifted)
+
+
+def verdict_of(before: Band | None, after: Band | None, machine: Machine | None) -> Verdict:
+    """Compare a unit of two captures.
+
+    Args:
+        before: Its band in the first; None where it made too few calls.
+        after: Its band in the second.
+        machine: What the code around the sessions took.
+
+    Returns:
+        `slower` or `faster` only outside the noise and beyond what the machine explains, else `same`; `unmeasured` without calls.
+    """
+    if before is None or after is None or before.ns <= 0:
+        return "unmeasured"
+    least, most = allowance(before.ns, machine)
+    effect = MIN_EFFECT if machine is not None else MIN_EFFECT_ALONE
+    ratio = after.ns / before.ns
+    if after.low_ns > before.high_ns and ratio >= most * effect:
+        return "slower"
+    if after.high_ns < before.low_ns and ratio <= least / effect:
+        return "faster"
+    return "same"

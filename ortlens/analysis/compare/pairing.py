@@ -1,0 +1,231 @@
+"""What in one capture is what in another: operators by module path, target and structure, and with them graphs, partitions and sessions.
+
+Ids and order say nothing: a graph break more, and every id after it is another. Operators are paired by what they are, the surest key
+first; graphs and partitions by the operators that they share.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from ortlens.analysis.coverage import current_graphs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+
+    from ortlens.trace.records import Capture, Graph, Node, Session
+
+Match: TypeAlias = Literal["exact", "structure", "module", "renamed"]
+
+_DEPTH = 3
+"""How many producers up the structure of an operator reaches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """A node of a current graph, with what it is recognised by.
+
+    Attributes:
+        node: The record.
+        backward: Whether it is in a backward graph.
+        shape_of_inputs: A number per depth, equal for operators whose producers are alike up to that depth.
+    """
+
+    node: Node
+    backward: bool
+    shape_of_inputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """An operator that both captures have.
+
+    Attributes:
+        before: In the first.
+        after: In the second.
+        match: By what: `exact` all that is known of it, `structure` module, target and producers, `module` module and target, `renamed`
+            target and producers in another module.
+    """
+
+    before: Node
+    after: Node
+    match: Match
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairing:
+    """Two captures, side by side.
+
+    Attributes:
+        operators: Operators that both have, in the order of the first.
+        removed: Operators that only the first has.
+        added: Operators that only the second has.
+        graphs: Graph ids of the second by those of the first.
+        partitions: Partition ids likewise.
+        sessions: Session ids likewise.
+    """
+
+    operators: tuple[Pair, ...]
+    removed: tuple[Node, ...]
+    added: tuple[Node, ...]
+    graphs: Mapping[str, str]
+    partitions: Mapping[str, str]
+    sessions: Mapping[str, str]
+
+
+def paired(before: Capture, after: Capture) -> Pairing:
+    """Align two captures.
+
+    Args:
+        before: The first.
+        after: The second.
+
+    Returns:
+        What belongs together; of graphs that were compiled again, the newest version.
+    """
+    structures: dict[Hashable, int] = {}
+    left, right = _operators(before, structures), _operators(after, structures)
+    pairs, removed, added = _paired_operators(left, right)
+    graphs = _by_overlap((pair.before.graph_id, pair.after.graph_id) for pair in pairs)
+    graphs |= _graphs_by_name(before, after, graphs)
+    partitions = _by_overlap(
+        (pair.before.partition_id, pair.after.partition_id)
+        for pair in pairs
+        if pair.before.partition_id is not None and pair.after.partition_id is not None
+    )
+    return Pairing(
+        operators=pairs,
+        removed=removed,
+        added=added,
+        graphs=graphs,
+        partitions=partitions,
+        sessions=_sessions(before, after, partitions),
+    )
+
+
+def _operators(capture: Capture, structures: dict[Hashable, int]) -> list[Operator]:
+    by_graph: dict[str, list[Node]] = defaultdict(list)
+    for node in capture.nodes:
+        by_graph[node.graph_id].append(node)
+    made: list[Operator] = []
+    for graph in current_graphs(capture.graphs):
+        nodes = by_graph[graph.graph_id]
+        made += [
+            Operator(node=node, backward=graph.phase == "backward", shape_of_inputs=shape)
+            for node, shape in zip(nodes, _structures(graph, nodes, structures), strict=True)
+            if node.kind == "compute"
+        ]
+    return made
+
+
+def _structures(graph: Graph, nodes: Sequence[Node], structures: dict[Hashable, int]) -> list[tuple[int, ...]]:
+    """Per node a number for each depth: its target, its target with those of its producers, and so on."""
+    weights = set(graph.weights)
+
+    def numbered(key: Hashable) -> int:
+        return structures.setdefault(key, len(structures))
+
+    levels = [{node.node: numbered(node.target) for node in nodes}]
+    outside = {True: numbered("a weight"), False: numbered("an input")}
+    for _ in range(_DEPTH):
+        last = levels[-1]
+        levels.append(
+            {node.node: numbered((node.target, *(last.get(name, outside[name in weights]) for name in node.inputs))) for node in nodes}
+        )
+    return [tuple(level[node.node] for level in levels) for node in nodes]
+
+
+def _paired_operators(left: list[Operator], right: list[Operator]) -> tuple[tuple[Pair, ...], tuple[Node, ...], tuple[Node, ...]]:
+    partner: dict[int, tuple[int, Match]] = {}
+    free_left, free_right = list(range(len(left))), list(range(len(right)))
+    for match, key in _KEYS:
+        waiting: dict[Hashable, list[int]] = defaultdict(list)
+        for index in reversed(free_right):
+            waiting[key(right[index])].append(index)
+        for index in free_left:
+            if candidates := waiting.get(key(left[index])):
+                partner[index] = (candidates.pop(), match)
+        taken = {index for index, _ in partner.values()}
+        free_left = [index for index in free_left if index not in partner]
+        free_right = [index for index in free_right if index not in taken]
+    pairs = (Pair(before=left[index].node, after=right[other].node, match=match) for index, (other, match) in sorted(partner.items()))
+    return tuple(pairs), tuple(left[index].node for index in free_left), tuple(right[index].node for index in free_right)
+
+
+def _exact(item: Operator) -> Hashable:
+    node = item.node
+    return (item.backward, node.module, node.target, item.shape_of_inputs, node.dtype, node.shape, node.source)
+
+
+def _structure(item: Operator) -> Hashable:
+    return (item.backward, item.node.module, item.node.target, item.shape_of_inputs[1])
+
+
+def _module(item: Operator) -> Hashable:
+    return (item.backward, item.node.module, item.node.target)
+
+
+def _renamed(item: Operator) -> Hashable:
+    return (item.backward, item.shape_of_inputs[-1], item.node.dtype)
+
+
+_KEYS: tuple[tuple[Match, Callable[[Operator], Hashable]], ...] = (
+    ("exact", _exact),
+    ("structure", _structure),
+    ("renamed", _renamed),
+    ("module", _module),
+)
+
+
+def _by_overlap(shared: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Pair ids by how many operators they share, the most first; each id once."""
+    pairs: dict[str, str] = {}
+    taken: set[str] = set()
+    for (before, after), _ in Counter(shared).most_common():
+        if before not in pairs and after not in taken:
+            pairs[before] = after
+            taken.add(after)
+    return pairs
+
+
+def _graphs_by_name(before: Capture, after: Capture, known: Mapping[str, str]) -> dict[str, str]:
+    """Graphs without known operators, as those of other backends: by target, function and phase, in their order."""
+    taken = set(known.values())
+    waiting: dict[Hashable, list[str]] = defaultdict(list)
+    for graph in reversed(current_graphs(after.graphs)):
+        if graph.graph_id not in taken:
+            waiting[_place(graph)].append(graph.graph_id)
+    left = (graph for graph in current_graphs(before.graphs) if graph.graph_id not in known)
+    return {graph.graph_id: waiting[_place(graph)].pop() for graph in left if waiting.get(_place(graph))}
+
+
+def _place(graph: Graph) -> Hashable:
+    return (graph.target, graph.name, graph.phase, graph.role)
+
+
+def _sessions(before: Capture, after: Capture, partitions: Mapping[str, str]) -> dict[str, str]:
+    """Sessions of paired partitions: those for equal inputs, the others in their order."""
+    pairs: dict[str, str] = {}
+    for first, second in partitions.items():
+        left, right = _of(before.sessions, first), _of(after.sessions, second)
+        for key in (_signature, _any):
+            for session in left:
+                match = next((other for other in right if key(other) == key(session)), None)
+                if session.session_id not in pairs and match is not None:
+                    pairs[session.session_id] = match.session_id
+                    right.remove(match)
+    return pairs
+
+
+def _of(sessions: Iterable[Session], partition_id: str) -> list[Session]:
+    return [session for session in sessions if session.partition_id == partition_id]
+
+
+def _signature(session: Session) -> str:
+    return session.input_signature
+
+
+def _any(_session: Session) -> str:
+    return ""

@@ -1,0 +1,92 @@
+"""Record the captures of this folder; see README.md beside it. One capture per process: `record.py NAME`, `record.py planted0`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from onnx import helper, numpy_helper
+
+from ortlens import explain
+from ortlens.trace import store
+from tests.data.captures.record import neutral_capture
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+FOLDER = Path(__file__).parent
+PLAIN, PLANTED = 10, 4
+WIDTH = 384
+
+
+class Tower(torch.nn.Module):
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH) for _ in range(depth))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return x
+
+
+class Towers(torch.nn.Module):
+    """Three partitions, kept apart by an operator that ONNX lacks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.front, self.back, self.head = Tower(3), Tower(5), torch.nn.Linear(WIDTH, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.cummax(self.front(x), dim=1).values
+        x = torch.cummax(self.back(x), dim=1).values
+        result: torch.Tensor = self.head(x)
+        return result
+
+
+def slow_down(model: ModelProto) -> None:
+    """Give the partition with five products a sixth, whose result is multiplied by nothing and added: 20 to 25 % more time."""
+    graph = model.graph
+    products = [node for node in graph.node if node.op_type in {"Gemm", "MatMul"}]
+    if len(products) != 5:
+        return
+    random = np.random.default_rng(0).standard_normal((WIDTH, 512)).astype(np.float32)
+    graph.initializer.extend([numpy_helper.from_array(random, "more"), numpy_helper.from_array(np.zeros(1, np.float32), "nothing")])
+    result = graph.output[0].name
+    for node in graph.node:
+        node.output[:] = ["before" if name == result else name for name in node.output]
+    graph.node.extend(
+        [
+            helper.make_node("MatMul", [products[0].input[0], "more"], ["product"]),
+            helper.make_node("ReduceMax", ["product"], ["largest"], keepdims=1),
+            helper.make_node("Mul", ["largest", "nothing"], ["added"]),
+            helper.make_node("Add", ["before", "added"], [result]),
+        ]
+    )
+
+
+def record(name: str) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model, x = Towers().eval(), torch.randn(64, WIDTH)
+    options = {"pre_ort_model_transforms": [slow_down]} if name.startswith("planted") else None
+    with torch.no_grad():
+        lens = explain(model, options=options, name="towers")(x)
+    store.save(neutral_capture(lens.captured()), FOLDER / f"{name}.ortlens")
+
+
+def main(names: list[str]) -> None:
+    if names:
+        record(names[0])
+        return
+    for number in range(PLAIN):
+        for name in [f"plain{number}", *([f"planted{number}"] if number < PLANTED else [])]:
+            subprocess.run([sys.executable, __file__, name], check=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

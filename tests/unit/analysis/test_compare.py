@@ -1,0 +1,314 @@
+"""Comparing captures: what is aligned, what differs, and when a time does."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise, permutations, product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ortlens.analysis.compare.comparison import compared
+from ortlens.analysis.compare.noise import MIN_CALLS, Machine, band_of, verdict_of
+from ortlens.errors import UsageError
+from ortlens.trace import store
+from ortlens.trace.records import Break, Capture, Finding, Node, Numeric, Recompile, Run
+from tests.unit.analysis import hand_made
+from tests.unit.views.sample_captures import SAMPLES
+
+if TYPE_CHECKING:
+    from ortlens.analysis.compare.changes import Change
+    from ortlens.analysis.compare.comparison import Compared
+
+DATA = Path(__file__).parents[2] / "data"
+RECORDED = sorted((DATA / "captures").glob("*.ortlens"))
+
+
+@cache
+def towers(name: str) -> Capture:
+    return store.load(DATA / "compare" / f"{name}.ortlens")
+
+
+PLAIN = sorted(path.stem for path in (DATA / "compare").glob("plain*.ortlens"))
+PLANTED = sorted(path.stem for path in (DATA / "compare").glob("planted*.ortlens"))
+
+
+def slower(result: Compared) -> set[str]:
+    return {row.subject for row in result.timings if row.verdict == "slower"}
+
+
+def only(result: Compared) -> Change:
+    (change,) = result.changes
+    return change
+
+
+# ---------------------------------------------------------------------------------------------------------------- times
+
+
+def machine_factor(chance: random.Random) -> float:
+    """How much other work slows down a whole capture."""
+    return chance.choice((1.0, 1.0, 1.05, 1.1, 1.2, 1.3))
+
+
+def noisy(seed: int, *, factor: float = 1.0, count: int = 100) -> Capture:
+    """Three partitions called `count` times on a busy machine: the whole capture is slowed down, and single calls wait for others."""
+    chance = random.Random(seed)  # noqa: S311 - noise, no secret
+    machine = machine_factor(chance)
+    runs, now = [], 0
+    for call in range(count):
+        for session, (base, times) in enumerate(((300_000, 1.0), (500_000, factor), (40_000, 1.0))):
+            busy = machine * (1 + chance.expovariate(10)) * (1.6 if call == 0 else 1.0)
+            run = round(base * times * busy) + (4_000_000 if chance.random() < 0.03 else 0)
+            bind = round(15_000 * busy * machine * machine)
+            runs.append(Run(session_id=f"s{session}", call=call, start_ns=now, bind_ns=bind, run_ns=run, output_ns=0, total_ns=bind + run))
+            now += bind + run + 20_000
+    return replace(
+        hand_made.clean(),
+        graphs=(hand_made.graph(target="net", partition_count=3),),
+        partitions=tuple(hand_made.partition(number) for number in range(3)),
+        sessions=tuple(hand_made.session(number, calls=count) for number in range(3)),
+        nodes=tuple(
+            hand_made.node(f"n{number}", partition_id=f"p{number}", target=f"aten.{name}.default") for number, name in enumerate("abc")
+        ),
+        runs=tuple(runs),
+    )
+
+
+def test_ten_noisy_captures_of_one_program_do_not_differ() -> None:
+    captures = [noisy(seed) for seed in range(10)]
+    verdicts = {row.verdict for before, after in permutations(captures, 2) for row in compared(before, after).timings}
+    assert verdicts == {"same"}
+
+
+def test_ten_measured_captures_of_one_program_do_not_differ() -> None:
+    captures = [towers(name) for name in PLAIN]
+    assert len(captures) == 10
+    results = [compared(before, after) for before, after in permutations(captures, 2)]
+    assert {row.verdict for result in results for row in result.timings} == {"same"}
+    assert not any(result.is_worse for result in results)
+
+
+def test_a_partition_that_was_slowed_down_is_named_and_no_other() -> None:
+    found = [slower(compared(towers(before), towers(after))) for before, after in product(PLAIN, PLANTED)]
+    assert {subject for names in found for subject in names} <= {"p1", "Towers"}  # the call takes longer too
+    assert sum("p1" in names for names in found) > len(found) / 2  # the rest is in the noise of a busy machine
+
+
+def test_a_fifth_more_in_one_of_three_partitions_is_named_between_calm_captures() -> None:
+    calm = [seed for seed in range(30) if machine_factor(random.Random(seed)) == 1.0][:5]  # noqa: S311 - noise, no secret
+    for before, after in pairwise(calm):
+        plain, planted = noisy(before), noisy(after, factor=1.2)
+        result = compared(plain, planted)
+        assert slower(result) - {"net"} == {"p1"}
+        assert result.is_worse
+        back = compared(planted, plain)
+        assert {row.subject for row in back.timings if row.verdict == "faster"} - {"net"} == {"p1"}
+        assert not back.is_worse
+
+
+def test_what_slows_down_binding_too_is_the_machine() -> None:
+    before, after = band_of([100_000 + call for call in range(60)]), band_of([130_000 + call for call in range(60)])
+    assert verdict_of(before, after, Machine(before_ns=10_000, after_ns=10_000)) == "slower"
+    assert verdict_of(before, after, Machine(before_ns=10_000, after_ns=20_000)) == "same"
+    assert verdict_of(after, before, Machine(before_ns=20_000, after_ns=10_000)) == "same"
+    assert verdict_of(before, after, None) == "same"  # nothing shows how busy the machine was
+
+
+def test_less_than_a_tenth_is_no_difference_however_sure() -> None:
+    before, after = band_of([100_000] * 60), band_of([109_000] * 60)
+    assert verdict_of(before, after, Machine(before_ns=1_000, after_ns=1_000)) == "same"
+
+
+def test_too_few_calls_are_not_compared() -> None:
+    assert band_of([5] * (MIN_CALLS - 1)) is None
+    assert band_of([5] * MIN_CALLS) is not None
+    result = compared(noisy(0, count=5), noisy(1))
+    assert {row.verdict for row in result.timings} == {"unmeasured"}
+
+
+@pytest.mark.parametrize(("stretches", "trimmed"), [(8, 0), (12, 1)])
+def test_bands_are_apart_by_chance_in_fewer_than_one_of_five_thousand(stretches: int, trimmed: int) -> None:
+    @cache
+    def together(first: int, second: int) -> int:
+        """Orders of stretches in which the second capture's band lies above the first's."""
+        if first == second == stretches:
+            return 1
+        ways = together(first + 1, second) if first < stretches else 0
+        if second < stretches and not (second == trimmed and first < stretches - trimmed):
+            ways += together(first, second + 1)
+        return ways
+
+    assert 2 * together(0, 0) / math.comb(2 * stretches, stretches) < 1 / 5_000
+
+
+def test_the_call_of_another_backend_is_compared_by_graph() -> None:
+    def foreign(seed: int, factor: float) -> Capture:
+        chance = random.Random(seed)  # noqa: S311 - noise, no secret
+        runs = tuple(
+            Run(session_id=None, graph_id="g0", call=call, start_ns=call * 10**7, total_ns=round(10**6 * factor * chance.uniform(1, 1.1)))
+            for call in range(40)
+        )
+        plain = hand_made.graph(target="net", node_count=None, partition_count=None, coverage=None)
+        return Capture(backend="inductor", name="net", graphs=(plain,), runs=runs)
+
+    assert slower(compared(foreign(0, 1.0), foreign(1, 1.0))) == set()
+    assert slower(compared(foreign(0, 1.0), foreign(1, 1.6))) == {"net"}
+
+
+# ------------------------------------------------------------------------------------------------------------ alignment
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_a_capture_does_not_differ_from_itself(path: Path) -> None:
+    capture = store.load(path)
+    result = compared(capture, capture)
+    assert result.changes == ()
+    assert {row.verdict for row in result.timings} <= {"same", "unmeasured"}
+    assert all(row.match == "exact" and row.before_node == row.after_node for row in result.operators)
+
+
+@pytest.mark.parametrize("name", [name for name, sample in SAMPLES.items() if sample.graphs])
+def test_odd_captures_do_not_differ_from_themselves(name: str) -> None:
+    assert compared(SAMPLES[name], SAMPLES[name]).changes == ()
+
+
+def layered(*targets: str, graph: str = "g0", partition: str = "p0", **changes: object) -> Capture:
+    """A chain of operators, each in a module of its own."""
+    nodes = tuple(
+        Node(
+            graph_id=graph,
+            node=f"{graph}_n{number}",
+            target=target,
+            module=f"layers.{target}",
+            supported=True,
+            dtype="float32",
+            partition_id=partition,
+            inputs=(f"{graph}_n{number - 1}",) if number else ("x",),
+        )
+        for number, target in enumerate(targets)
+    )
+    made = Capture(
+        name="net",
+        graphs=(hand_made.graph(graph, node_count=len(nodes)),),
+        nodes=nodes,
+        partitions=(replace(hand_made.partition(), partition_id=partition, graph_id=graph, node_count=len(nodes)),),
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]  # fields of a capture by name
+
+
+def test_operators_are_aligned_by_what_they_are_and_not_by_order_or_id() -> None:
+    before, after = layered("a", "b", "c", "d"), layered("c", "d", "new", "a", "b", graph="g7", partition="p9")
+    result = compared(before, after)
+    assert {(row.target, row.before_node, row.after_node) for row in result.operators if row.match} == {
+        ("a", "g0_n0", "g7_n3"),
+        ("b", "g0_n1", "g7_n4"),
+        ("c", "g0_n2", "g7_n0"),
+        ("d", "g0_n3", "g7_n1"),
+    }
+    assert [(row.kind, row.change, row.subject) for row in result.changes] == [
+        ("operator", "added", "new"),
+        ("partition", "changed", "p0"),
+    ]
+
+
+def test_a_renamed_module_is_recognised_by_structure() -> None:
+    before = layered("a", "b", "c")
+    after = replace(before, nodes=tuple(replace(node, module=f"encoder.{node.module}") for node in before.nodes))
+    result = compared(before, after)
+    assert [row.match for row in result.operators] == ["renamed"] * 3
+    assert result.changes == ()
+
+
+def test_an_operator_that_moves_to_pytorch_is_worse_and_says_why() -> None:
+    before = layered("a", "b", "c")
+    last = replace(before.nodes[2], supported=False, partition_id=None, reason_code="dtype", reason="float16 is not supported")
+    after = replace(before, nodes=(*before.nodes[:2], last))
+    change = only(compared(before, after))
+    assert (change.change, change.effect, change.subject, change.before) == ("moved", "worse", "c", "ONNX Runtime")
+    assert change.after == "PyTorch: float16 is not supported"
+    assert only(compared(after, before)).effect == "better"
+
+
+def test_a_missing_partition_and_coverage_are_reported() -> None:
+    before = layered("a", "b")
+    after = replace(
+        before,
+        graphs=(replace(before.graphs[0], coverage=0.0),),
+        partitions=(),
+        nodes=tuple(replace(node, supported=False, partition_id=None) for node in before.nodes),
+    )
+    found = {(row.kind, row.change, row.effect) for row in compared(before, after).changes}
+    assert found == {("operator", "moved", "worse"), ("partition", "removed", "neutral"), ("coverage", "changed", "worse")}
+    assert ("partition", "added", "neutral") in {(row.kind, row.change, row.effect) for row in compared(after, before).changes}
+
+
+BREAK = Break(break_id="b0", gb_id="GB1", reason="print", file="/a/model.py", line=3, function="forward", source="print(x)")
+RECOMPILE = Recompile(compile_id="0/1", function="forward", file="/a/model.py", guard="x.size()[0] == 4", reason="size")
+
+
+def test_breaks_and_recompiles_that_come_and_go() -> None:
+    plain = layered("a")
+    moved = replace(BREAK, break_id="b5", file="/other/model.py", line=9, occurrences=3)
+    assert only(compared(plain, replace(plain, breaks=(BREAK,)))).effect == "worse"
+    assert only(compared(replace(plain, breaks=(BREAK,)), plain)).change == "removed"
+    changes = compared(replace(plain, breaks=(BREAK,)), replace(plain, breaks=(moved,))).changes
+    (more,) = (change for change in changes if change.kind == "break")
+    assert (more.change, more.effect, more.count, more.before, more.after) == ("changed", "worse", 2, "1x", "3x")
+    again = replace(RECOMPILE, compile_id="0/2", guard="x.size()[0] == 8")
+    grown = only(compared(replace(plain, recompiles=(RECOMPILE,)), replace(plain, recompiles=(RECOMPILE, again))))
+    assert (grown.kind, grown.effect, grown.after) == ("recompile", "worse", "2x")
+
+
+def test_results_findings_versions_options_and_sessions() -> None:
+    wrong = Numeric(partition_id="p0", node="a", ok=False)
+    plain = layered("a", numerics=(replace(wrong, ok=True),), environment={"version_torch": "2.9", "peak_x": "1", "platform": "A"})
+    error = Finding(rule="made_up", severity="error", title="it is broken", subject="p0")
+    after = replace(
+        plain,
+        numerics=(wrong,),
+        findings=(error,),
+        environment={"version_torch": "2.13", "peak_x": "2", "option_min_partition_nodes": "3", "platform": "B"},
+        backend="inductor",
+    )
+    result = compared(plain, after)
+    assert {(row.kind, row.subject, row.effect, row.before, row.after) for row in result.changes} == {
+        ("result", "verified values", "worse", "0 of 1 beyond tolerance", "1 of 1 beyond tolerance"),
+        ("finding", "made_up", "worse", None, "it is broken"),
+        ("version", "torch", "neutral", "2.9", "2.13"),
+        ("option", "min_partition_nodes", "neutral", "default", "3"),
+        ("machine", "platform", "neutral", "A", "B"),
+        ("setting", "backend", "neutral", "ortlens", "inductor"),
+    }
+    assert result.machine_differs
+    assert {row.effect for row in compared(after, plain).changes} == {"better", "neutral"}
+    unverified = only(compared(plain, replace(plain, numerics=())))
+    assert (unverified.effect, unverified.after) == ("neutral", "not verified")
+
+
+def test_providers_and_threads_of_paired_sessions() -> None:
+    before = replace(layered("a"), sessions=(hand_made.session(),))
+    after = replace(before, sessions=(replace(hand_made.session(7, "p0"), providers=("CUDAExecutionProvider",), threads=1),))
+    found = {(row.kind, row.before, row.after) for row in compared(before, after).changes}
+    assert found == {("provider", "CPUExecutionProvider", "CUDAExecutionProvider"), ("setting", "2", "1")}
+
+
+def test_findings_about_the_same_thing_under_another_id_are_the_same() -> None:
+    note = Finding(rule="made_up", severity="error", title="it is broken", subject="p0")
+    before = layered("a", "b", findings=(note,))
+    after = layered("a", "b", graph="g3", partition="p8", findings=(replace(note, subject="p8"),))
+    assert compared(before, after).changes == ()
+
+
+def test_different_models_are_refused() -> None:
+    before, after = replace(layered("a", "b"), name="bert"), replace(layered("c", "d"), name="resnet")
+    with pytest.raises(UsageError, match=r"'bert' and 'resnet' share 0 of 2 operators: they are of different models; compare captures of"):
+        compared(before, after)
+
+
+def test_an_empty_capture_is_refused() -> None:
+    with pytest.raises(UsageError, match="the second capture 'net' has no graphs"):
+        compared(layered("a"), Capture(name="net"))
