@@ -19,6 +19,7 @@ from ortlens.backend.cache import whole_graph
 from ortlens.backend.error_text import full_text, short_text
 from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.models import model_key
+from ortlens.backend.partitioning.exclusions import lacks_kernel
 from ortlens.backend.planner import MAX_PLANS, Planner
 from ortlens.backend.recording.reporter import Phases
 from ortlens.backend.runtime import program
@@ -188,7 +189,7 @@ class CompiledGraph:
                 self.context.reporter.failure("provider_unavailable", str(error), error)
             raise
         except ModelRefused as error:
-            if self.context.options.on_error == "raise":
+            if self.context.options.on_error == "raise" and not lacks_kernel(runner.node_names(), error):
                 raise SessionError(f"ONNX Runtime refused partition {runner.partition.index}: {error}") from error
             self._planner.exclusions.session_refused(runner.partition, runner.node_names(), error, broadly=broadly)
             return False

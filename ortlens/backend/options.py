@@ -81,9 +81,10 @@ class OrtBackendOptions:
             stale. False: weights stay inputs.
         min_partition_nodes: Partitions with fewer compute nodes stay in PyTorch, with reason `too_small`.
         on_error: `"fallback"` sends a partition that cannot be converted, loaded or run back to PyTorch, with the reason
-            recorded; `"raise"` raises. What PyTorch raises too, as for an index out of range, is always PyTorch's exception and costs
-            nothing more. A partition goes back after three failed runs in a row that PyTorch could compute; where sizes vary and all
-            three had the same, only calls of these sizes go back.
+            recorded; `"raise"` raises. An operator without an ONNX function or a kernel stays in PyTorch in both. What PyTorch raises
+            too, as for an index out of range, is always PyTorch's exception and costs nothing more. A partition goes back after three
+            failed runs in a row that PyTorch could compute; where sizes vary and all three had the same, only calls of these sizes go
+            back.
         on_slow: `"fallback"` times each partition once against its own nodes in PyTorch, after a few calls and for at most 0.2 s (2 s
             for all partitions of a backend), and leaves it to PyTorch from then on if that is faster by a tenth at least; `"keep"`
             times nothing.

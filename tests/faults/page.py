@@ -75,6 +75,8 @@ def issue(fault: Fault, versions: Mapping[str, str]) -> str:
 
 
 def _answer(fault: Fault) -> str:
+    if fault.ends_process():
+        return "the process ends"
     try:
         return _shown(fault.answer())
     except Exception as error:  # noqa: BLE001 - the message is the actual result

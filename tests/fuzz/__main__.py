@@ -105,8 +105,8 @@ def _keep(kept: Path, row: dict[str, Any]) -> None:
 
 
 def _report(row: dict[str, Any]) -> None:
-    if row["verdict"] == "wrong":
-        _say(f"\n{row['script']}\n# wrong: " + "\n# ".join(str(item) for item in row["differences"]))
+    if row["verdict"] in ("wrong", "road"):
+        _say(f"\n{row['script']}\n# {row['verdict']}: " + "\n# ".join(str(item) for item in row["differences"]))
 
 
 def _say(text: str) -> None:

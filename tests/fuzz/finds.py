@@ -209,4 +209,44 @@ FINDS: dict[str, Program] = {
         body=("b = torch.argmax(a, 1, keepdim=True)", "c, d = a.split([1, a.shape[1] - 1], 1)", "d.copy_(b)"),
         returns=("a * 2",),
     ),
+    # ONNX Runtime's InstanceNormalization reads the first of no elements; where another operator computed them, the process ended.
+    "groups of nothing": Program(
+        seed=2633, inputs=(("a", "values(7, 0, n)"),), body=("b = a.trunc()",), returns=("F.group_norm(b.reshape(1, -1, 2, 2), 1)",)
+    ),
+    # PyTorch does not look at indices where there is nothing to write; that showed in each run only.
+    "nothing to write at an index": Program(
+        seed=4642, inputs=(("a", "values(72, 1, n, 0, 2)"),), returns=("(a * 2).index_put((torch.tensor([1, 0]),), a)",)
+    ),
+    # The kernel returns what it is given, in another shape than the shape function says; that showed in each run only.
+    "pixels of nothing": Program(
+        seed=4507, inputs=(("a", "values(44, 1, 0, 2, 2)"),), body=("b = a + 1",), returns=("F.pixel_unshuffle(b, 2)",)
+    ),
+    # ONNX Runtime has no kernel for it, which is no error.
+    "means of float64 windows": Program(
+        seed=4036,
+        inputs=(("a", "values(13, 1, 2, n, 4, dtype=torch.float64)"),),
+        returns=("F.avg_pool2d(a, 2)", "torch.cosh(a)"),
+        options={"on_error": "raise"},
+    ),
+    # The shape function looks at the tensor alone, the kernel's iterator at the indices as well.
+    "values at permuted indices": Program(
+        seed=4307,
+        inputs=(("a", "values(18, 2, n, 3).unfold(0, 2, 1)"), ("b", "values(3, n, 4).t().abs().long()"), ("c", "values(4, 3, n).mT")),
+        returns=("a[:, torch.tensor([0, 1, 0]), torch.tensor([0])]", "c[b, torch.tensor([0])]", "c[:, b]", "torch.take(c, b)"),
+        steps=("call(4)",),
+    ),
+    # The end of a slice was taken for a number that float16 does not hold: it was computed in float32, in other strides.
+    "a slice of float16": Program(
+        seed=5559, inputs=(("a", "values(37, 2, 3, n, 2).half()"),), body=("b = a.clone()",), returns=("b[:, :, :, -2::3]",)
+    ),
+    # It wraps; the number in a tensor of that dtype raised.
+    "a number beyond a byte": Program(
+        seed=5338, inputs=(("a", "values(96, n, dtype=torch.uint8)"),), returns=("torch.rsub(a, 2**20)", "300 - a", "a + 300")
+    ),
+    # Sums convert the number to float16 first; products do not.
+    "numbers beyond float16": Program(
+        seed=5338,
+        inputs=(("a", "values(96, n).half() * 2e4"),),
+        returns=("1e5 - a", "a - 1e5", "a + 1e5", "a * 1e5", "a < 1e5", "a.clamp(max=torch.inf)"),
+    ),
 }

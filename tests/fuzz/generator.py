@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.fuzz.operations import Template
 
 _MOST_ELEMENTS = 300
+_NARROW = (torch.float16, torch.bfloat16)
 _LARGEST = 1e4
 GRAPH_PARTS = 16
 _DISCRETE = ("floor", "round", "trunc", "ceil", "sign(", "heaviside", "nextafter", "//", "%", "eq_", "logical_not_", "searchsorted")
@@ -193,12 +194,22 @@ def _runs(statement: str, scope: dict[str, Any]) -> bool:
 
 
 def _is_defined(draft: _Draft, targets: Sequence[str], picker: Picker) -> bool:
-    """Whether a statement turns no infinity and no NaN into whole numbers: what comes then depends on the processor."""
+    """Whether what a statement gives follows from its operands.
+
+    An infinity or NaN as a whole number depends on the processor. A result of 16 bits that overflows, of finite operands, depends on which
+    intermediate values have 16 bits.
+    """
     if not draft.graphs:
         return True  # there are only finite numbers
     used = [value for name, value in draft.tensors().items() if name in picker.used]
-    whole = [draft.scopes[0][name] for name in targets] or used
-    return all(map(_is_floating_or_bool, whole)) or all(bool(value.detach().isfinite().all()) for value in used)
+    made = [draft.scopes[0][name] for name in targets] or used
+    if not all(map(_is_finite, used)):
+        return all(map(_is_floating_or_bool, made))
+    return all(map(_is_finite, (value for value in made if isinstance(value, torch.Tensor) and value.dtype in _NARROW)))
+
+
+def _is_finite(value: torch.Tensor) -> bool:
+    return bool(value.detach().isfinite().all())
 
 
 def _is_floating_or_bool(value: Any) -> bool:  # noqa: ANN401 - values of statements
@@ -281,9 +292,19 @@ def _is_refused(draft: _Draft, statement: str, picker: Picker, kind: str) -> boo
     """Whether a statement cannot be judged: what it gives is not defined, or jumps where its operands are rounded."""
     if draft.graphs and _NOT_IN_GRAPHS.search(statement):
         return True
+    if "unshuffle" in statement and not all(value.numel() for name, value in draft.tensors().items() if name in picker.used):
+        return True  # PyTorch's kernel gives another shape than its shape function
+    if "as_strided" in statement and any(_owns_more_than_it_shows(value) for name, value in draft.tensors().items() if name in picker.used):
+        return True
     if _is_discrete(draft, statement, picker, kind) or _is_drawn_at_odd_places(draft, statement, picker):
         return True
     return kind == "write" and (_writes_to_overlap(draft, picker) or _writes_to_leaf(draft, picker))
+
+
+def _owns_more_than_it_shows(value: torch.Tensor) -> bool:
+    """Whether memory that a kernel allocated was larger than its result, as that of `F.mse_loss`: what is behind it is left over."""
+    owner = value if value._base is None else value._base
+    return not isinstance(owner, torch.nn.Parameter) and owner.untyped_storage().nbytes() > owner.numel() * owner.element_size()
 
 
 def _statement(draft: _Draft, kind: str, templates: Sequence[tuple[int, Template]], picker: Picker) -> tuple[str, list[str]]:

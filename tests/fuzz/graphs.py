@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import types
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from torch._subclasses import FakeTensorMode
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _COPY = torch.ops.aten.copy_.default
 _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
+_Layout: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Sizes, strides, and a distance in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +128,7 @@ class _Graph:
         module = _traced(lambda *tensors: given.call(function, tensors), self._fakes, table, "symbolic" if symbolic else "fake")
         self._mutated = mutated = _returning_new_values(module.graph)
         module.recompile()
-        self._rebuilt = _views_of_new_values(module.graph, len(mutated))
+        self._rebuilt = _views_of_new_values(module.graph, [self._fakes[place] for place in mutated])
         self._laid_like_inputs = backend is not None
         if backend is None:
             self._run: Callable[[list[Any]], Any] = lambda args: module(*args)
@@ -155,13 +157,15 @@ class _Graph:
         made = list(self._run(list(tensors)))
         for place, value in zip(self._mutated, made, strict=False):
             tensors[place].copy_(value)
-        for place, (written, whole, offset) in self._rebuilt.items():
+        for place, (written, whole, layout) in self._rebuilt.items():
             source, value = tensors[self._mutated[written]], made[place]
-            if offset is not None:
-                shift = source.storage_offset() + offset
+            if layout is not None:
+                size, stride, distance = layout
+                shift = source.storage_offset() + distance
             else:  # as AOTAutograd does it; see `ReturnedViews.written`
+                size, stride = value.shape, value.stride()
                 shift = value.storage_offset() + (0 if self._laid_like_inputs else source.storage_offset() - made[written].storage_offset())
-            made[place] = source if whole else source.as_strided(value.shape, value.stride(), shift)
+            made[place] = source if whole else source.as_strided(size, stride, shift)
         return tuple(made[len(self._mutated) :])
 
 
@@ -212,23 +216,43 @@ def _returning_new_values(graph: torch.fx.Graph) -> tuple[int, ...]:
     return mutated
 
 
-def _views_of_new_values(graph: torch.fx.Graph, mutated: int) -> dict[int, tuple[int, bool, int | None]]:
+def _views_of_new_values(graph: torch.fx.Graph, inputs: Sequence[torch.Tensor]) -> dict[int, tuple[int, bool, _Layout | None]]:
     """The outputs that lie in an input that is written to.
 
     Args:
         graph: It returns new values first.
-        mutated: How many.
+        inputs: What they are written to.
 
     Returns:
-        Position of the output -> position of the new value, whether it is all of it, and the distance in memory if no size is symbolic.
+        Position of the output -> position of the new value, whether it is all of it, and how it lies in the input if no number is symbolic.
     """
     outputs = _outputs(graph)
-    found: dict[int, tuple[int, bool, int | None]] = {}
-    for place, given in enumerate(outputs[mutated:], mutated):
-        node = given
-        while isinstance(node, torch.fx.Node) and node not in outputs[:mutated] and base_of(node) is not None:
+    found: dict[int, tuple[int, bool, _Layout | None]] = {}
+    for place, given in enumerate(outputs[len(inputs) :], len(inputs)):
+        node, chain = given, []
+        while isinstance(node, torch.fx.Node) and node not in outputs[: len(inputs)] and base_of(node) is not None:
+            chain.append(node)
             node = node.args[0]
-        if isinstance(node, torch.fx.Node) and node in outputs[:mutated]:
-            distance = given.meta["val"].storage_offset() - node.meta["val"].storage_offset()
-            found[place] = (outputs.index(node), given is node, distance if isinstance(distance, int) else None)
+        if isinstance(node, torch.fx.Node) and node in outputs[: len(inputs)]:
+            written = outputs.index(node)
+            found[place] = (written, given is node, _layout_in(inputs[written], chain))
     return found
+
+
+def _layout_in(tensor: torch.Tensor, chain: Sequence[torch.fx.Node]) -> _Layout | None:
+    """How a view of a tensor lies in it: the new value that the trace has in its place may lie otherwise.
+
+    Args:
+        tensor: A fake tensor.
+        chain: The operators that make the view, the last one first.
+
+    Returns:
+        Sizes, strides, and the distance in memory.
+    """
+    view: Any = tensor
+    for node in reversed(chain):
+        args, kwargs = torch.fx.node.map_arg((node.args[1:], node.kwargs), lambda item: item.meta["val"])
+        view = node.target(view, *args, **kwargs)  # type: ignore[operator]  # a call_function node
+    distance = view.storage_offset() - tensor.storage_offset()
+    known = all(isinstance(number, int) for number in (*view.shape, *view.stride(), distance))
+    return (tuple(view.shape), tuple(view.stride()), distance) if known else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import logging
 import re
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
 
 
 def _row(program: Program, verdict: Verdict, seconds: float, *, graphs: bool) -> dict[str, object]:
+    if graphs and verdict.word == "wrong":
+        compiled = _judged_anew(program).word
+        verdict = dataclasses.replace(verdict, word="road" if compiled == "right" else compiled)
     row: dict[str, object] = {"seed": program.seed, "verdict": verdict.word, "seconds": round(seconds, 3)}
-    if verdict.word in ("wrong", "rounding", "torch"):
+    if verdict.differences:
         row |= {"differences": [[item.step, item.label, item.kind, item.text[:300]] for item in verdict.differences[:4]]}
-    if verdict.word == "wrong":
-        shows = not graphs or _judged_anew(program).word == "wrong"
-        row |= {"program": json.loads(program.to_json()), "script": script(program) if shows else graph_script(program)}
+    if verdict.word in ("wrong", "road"):
+        row |= {"program": json.loads(program.to_json()), "script": script(program) if verdict.word == "wrong" else graph_script(program)}
     return row
 
 

@@ -18,7 +18,7 @@ from tests.fuzz.program import CALLS, PRELUDE
 
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.fuzz.program import Program
 
@@ -208,7 +208,7 @@ class World:
 
     def tensors(self) -> dict[str, Any]:
         """All that the caller holds: label -> tensor or plain value."""
-        held: dict[str, Any] = {f"outs[{place}]": out for place, out in enumerate(self.outs)}
+        held: dict[str, Any] = {label: out for place, value in enumerate(self.outs) for label, out in _leaves(value, f"outs[{place}]")}
         held |= {f"ins[{place}]": value for place, value in enumerate(self.ins)}
         held |= {f"self.{name}": value for name, value in (*self.model.named_parameters(), *self.model.named_buffers())}
         held |= {f"kept[{place}]": value for place, value in enumerate(self.kept)}
@@ -256,6 +256,15 @@ def run(program: Program, backend: Any = None, options: dict[str, Any] | None = 
             notes.error = error
     notes.warned = [str(item.message) for item in caught if "ortlens" in str(item.message)]
     return notes
+
+
+def _leaves(value: Any, label: str) -> Iterator[tuple[str, Any]]:
+    """What a tuple or list holds, with a label for each; the minimiser leaves out what takes an item."""
+    if isinstance(value, (tuple, list)) and any(isinstance(item, torch.Tensor) for item in value):
+        for place, item in enumerate(value):
+            yield from _leaves(item, f"{label}[{place}]")
+    else:
+        yield label, value
 
 
 def _seen(value: Any) -> Any:

@@ -5,6 +5,9 @@ Running the model takes numpy, onnx and onnxruntime only, so that any version of
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -17,6 +20,14 @@ if TYPE_CHECKING:
 
 Outcome: TypeAlias = Literal["wrong", "right", "refused"]
 """What a version makes of a fault's model; `refused` when it raises."""
+
+_ANSWER = """
+import sys
+from ortlens.backend.faults.register import FAULTS
+next(fault for fault in FAULTS if fault.name == sys.argv[1]).answer(without=sys.argv[2:])
+"""
+_RAISED = 1
+"""Exit status of Python after an exception."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +49,7 @@ class Fault:
         rtol: Relative error that is allowed per element; 0 compares exactly, NaN with NaN.
         opset: Of the model.
         relatives: Optimizers that do the same as the culprit, in other versions or when it is disabled.
+        crashes: Whether the wrong outcome is that the process ends.
     """
 
     name: str
@@ -54,6 +66,7 @@ class Fault:
     rtol: float = 0.0
     opset: int = 18
     relatives: tuple[str, ...] = ()
+    crashes: bool = False
 
     def covers(self, version: str) -> bool:
         """Whether a version of ONNX Runtime is in the range in which the fault was seen.
@@ -103,12 +116,30 @@ class Fault:
         Args:
             without: Optimizers to disable.
         """
+        if self.ends_process(without=without):
+            return "wrong"
         try:
             found = self.answer(without=without)
         except Exception:  # noqa: BLE001 - a version may raise whatever it likes; that is an outcome
             return "refused"
         pairs = zip(found, self.expected(), strict=True)
         return "right" if all(self._agree(got, want) for got, want in pairs) else "wrong"
+
+    def ends_process(self, *, without: Sequence[str] = ()) -> bool:
+        """Whether running the model ends the process; it is run in another one.
+
+        Args:
+            without: Optimizers to disable.
+
+        Returns:
+            False, without a run, for a fault that does not crash.
+        """
+        if not self.crashes:
+            return False
+        command = [sys.executable, "-c", _ANSWER, self.name, *without]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        ended = subprocess.run(command, env=environment, capture_output=True, check=False)  # noqa: S603 - Python with our own text
+        return ended.returncode not in (0, _RAISED)
 
     def _agree(self, got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> bool:
         if got.shape != want.shape or got.dtype != want.dtype:

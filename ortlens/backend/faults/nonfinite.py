@@ -156,4 +156,21 @@ FAULTS = (
         inputs={"a": np.zeros((2, 0), np.float32), "b": np.zeros((0, 3), np.float32), "c": np.ones((2, 3), np.float32)},
         expected=lambda: (np.full((2, 3), 2, np.float32),),
     ),
+    Fault(
+        name="instance_norm_of_nothing",
+        culprit="InstanceNormalization",
+        kind="kernel",
+        form="reads the first number of a channel without elements: if another operator computed it, the process ends",
+        first="1.23.0",
+        last=None,
+        room="partitioning/wrong_structures.py",
+        avoided="stays in PyTorch",
+        graph="""g (float[1,2,n] x, float[2] w, float[2] b) => (float[1,2,n] y) {
+  twice = Add(x, x)
+  y = InstanceNormalization(twice, w, b)
+}""",
+        inputs={"x": np.zeros((1, 2, 0), np.float32), "w": np.ones(2, np.float32), "b": np.zeros(2, np.float32)},
+        expected=lambda: (np.zeros((1, 2, 0), np.float32),),
+        crashes=True,
+    ),
 )

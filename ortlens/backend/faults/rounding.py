@@ -160,4 +160,19 @@ FAULTS = (
         inputs={"x": np.array([np.nan, 0], np.float32)},
         expected=lambda: (np.array([np.nan, 0], np.float32),),
     ),
+    Fault(
+        name="nearest_at_whole_places",
+        culprit="Resize",
+        kind="kernel",
+        form="to the nearest element below: divides by the rounded quotient of the sizes, so that place 60 becomes 59",
+        first="1.23.0",
+        last=None,
+        room="lowering/decompositions.py",
+        avoided="a gather, unless every element is repeated",
+        graph="""g (float[300] x) => (float[5] y) <int64[1] five = {5}> {
+  y = Resize<mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(x, , , five)
+}""",
+        inputs={"x": np.arange(300, dtype=np.float32)},
+        expected=lambda: (np.arange(0, 300, 60, dtype=np.float32),),
+    ),
 )

@@ -20,6 +20,13 @@ _aten = torch.ops.aten
 _STAYS: Any = NotImplemented  # a decomposition returns it to leave the operator as it is
 
 
+_NEAREST = tuple(
+    overload
+    for name in (_aten.upsample_nearest1d, _aten.upsample_nearest2d, _aten.upsample_nearest3d)
+    for overload in (name.default, name.vec)
+)
+
+
 @functools.cache
 def own() -> dict[Any, Callable[..., Any]]:
     """Our own decompositions, including attention, both as exported programs contain it and in the CPU's fused form.
@@ -62,6 +69,7 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.fake_quantize_per_channel_affine_cachemask.default: quantizing.per_channel,
         _aten.native_dropout.default: _native_dropout,
         _aten.rrelu_with_noise_functional.default: _rrelu,
+        **{target: functools.partial(_nearest, target) for target in _NEAREST},
         _aten.scaled_dot_product_attention.default: attention.whole,
         _aten._scaled_dot_product_flash_attention_for_cpu.default: attention.forward,  # noqa: SLF001 - an operator's name
         _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention.backward,  # noqa: SLF001 - same
@@ -208,6 +216,19 @@ def _is_whole(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return not (value.dtype.is_floating_point or value.dtype.is_complex)
     return isinstance(value, (int, torch.SymInt))
+
+
+def _nearest(target: Any, tensor: torch.Tensor, output_size: Sequence[Any] | None, *scales: Any) -> torch.Tensor:
+    """The decomposition of torch, as in graphs of AOTAutograd, unless elements are repeated: ONNX Runtime rounds some places wrongly."""
+    given = [scale for item in scales for scale in (item if isinstance(item, (list, tuple)) else [item]) if scale is not None]
+    pairs = zip(output_size or (), tensor.shape[2:], strict=False)
+    if all(float(scale).is_integer() for scale in given) and (
+        given or all(statically_known_true(many % size == 0) for many, size in pairs)
+    ):
+        stays: torch.Tensor = _STAYS
+        return stays
+    made: torch.Tensor = _torch.decomposition_of(target)(tensor, output_size, *scales)
+    return made
 
 
 def _adaptive_max_pool(tensor: torch.Tensor, output_size: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -53,7 +53,7 @@ _OF_TWO = (
 """Their kernels lay out the result as that of a sum, whose shape function is right."""
 
 
-_CONTIGUOUS = (_aten.isin.Tensor_Scalar, _aten.log_sigmoid_forward.default, _aten.pow.Scalar)
+_CONTIGUOUS = (_aten.isin.Tensor_Scalar, _aten.log_sigmoid_forward.default, _aten.pow.Scalar, _aten.take.default)
 """Their kernels return contiguous memory."""
 
 
@@ -75,6 +75,7 @@ def with_kernel_strides(table: Mapping[Any, Callable[..., Any]], users: Collecti
         (_CONTIGUOUS, _of_contiguous),
         ((_aten.roll.default,), _roll),
         ((_aten.im2col.default,), _windows),
+        ((_aten.index.Tensor,), _index),
     ):
         made.update({target: _laid_out(laid, target, table.get(target)) for target in targets if target not in users})
     return made
@@ -164,6 +165,60 @@ def _windows(target: Any, *args: Any) -> Any:
     """A contiguous copy of the windows where the shape function, torch's decomposition, makes a permuted view of them."""
     made: torch.Tensor = _torch.decomposition_of(target)(*args)  # nothing reads it where it is contiguous
     return NotImplemented if _is_plain(made) else _contiguous(made)
+
+
+def _index(target: Any, tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Any:
+    """Values at indices in the order in which the kernel's iterator goes through values and indices; the shape function omits indices."""
+    given = [index for index in indices if index is not None]
+    if any(index.dtype not in (torch.int32, torch.int64) for index in given) or all(map(_is_plain, (tensor, *given))):
+        return NotImplemented
+    given = list(_aten.broadcast_tensors.default(given))
+    places = [place for place, index in enumerate(indices) if index is not None]
+    first = places[0] if places == list(range(places[0], places[0] + len(places))) else 0
+    rest = [place for place in range(tensor.dim()) if place not in places]
+    shape, strides = [tensor.shape[place] for place in rest], [tensor.stride(place) for place in rest]
+    shape[first:first], strides[first:first] = given[0].shape, [0] * given[0].dim()
+    around = [index.reshape([1] * first + [*index.shape] + [1] * (len(rest) - first)) for index in given]  # only its strides are read
+    order = iterator_order(shape, [strides, *(index.expand(shape).stride() for index in around)])
+    if order == iterator_order(shape, [strides]):
+        return NotImplemented
+    made = target(_contiguous(tensor), [None if index is None else _contiguous(index) for index in indices])
+    return _contiguous(made.permute(order)).permute(inverse_order(order))
+
+
+def iterator_order(shape: Sequence[Any], operands: Sequence[Sequence[Any]]) -> tuple[int, ...]:
+    """The order in which an iterator of PyTorch's kernels lays out a result.
+
+    Args:
+        shape: Of the result.
+        operands: Per operand that is read, its strides along the dimensions of the result; 0 where it has none or is expanded.
+
+    Returns:
+        The dimensions of the result from the outermost to the innermost one in memory. Source: `TensorIteratorBase::reorder_dimensions`.
+    """
+    sizes, hints = [_torch.size_hint(size) for size in shape], [[_torch.size_hint(step) for step in steps] for steps in operands]
+    order = list(reversed(range(len(sizes))))
+    for place in range(1, len(order)):
+        outer = place
+        for inner in reversed(range(place)):
+            compared = _compared(order[inner], order[outer], sizes, hints)
+            if compared < 0:
+                break
+            if compared > 0:
+                order[inner], order[outer], outer = order[outer], order[inner], inner
+    return tuple(reversed(order))
+
+
+def _compared(inner: int, outer: int, sizes: list[int], operands: list[list[int]]) -> int:
+    """Whether two dimensions stay (-1) or swap (1) by the first operand that decides."""
+    for steps in operands:
+        if not steps[inner] or not steps[outer]:
+            continue
+        if steps[inner] != steps[outer]:
+            return -1 if steps[inner] < steps[outer] else 1
+        if sizes[inner] > sizes[outer]:
+            return 1
+    return 0
 
 
 def _moved(value: Any, order: tuple[int, ...]) -> Any:

@@ -13,6 +13,8 @@ _aten = torch.ops.aten
 _POWERS = (_aten.pow.Tensor_Tensor, _aten.pow.Tensor_Scalar, _aten.pow.Scalar)
 """Operators that convert to the dtype of the result, and for which torch's table has no rule."""
 
+_SUMS = (_aten.add.Tensor, _aten.add.Scalar, _aten.sub.Tensor, _aten.sub.Scalar, _aten.rsub.Scalar)
+
 
 def promote(module: torch.fx.GraphModule) -> dict[str, Exception]:
     """Insert the conversions that PyTorch makes inside its operators, in place.
@@ -78,6 +80,8 @@ def _make_tensor_of_number(node: torch.fx.Node) -> None:
     second: Any = node.args[1]
     value = second.meta["val"]
     dtype = torch.result_type(value, first)
+    if not (dtype.is_floating_point or dtype.is_complex):
+        first = torch.tensor(first).to(dtype).item()  # it wraps, where `scalar_tensor` raises
     with node.graph.inserting_before(node):
         made = node.graph.call_function(_aten.scalar_tensor.default, (first,), {"dtype": dtype})
     made.meta = {**node.meta, "val": value.new_empty((), dtype=dtype)}
@@ -85,10 +89,23 @@ def _make_tensor_of_number(node: torch.fx.Node) -> None:
 
 
 def _outgrows_half(node: torch.fx.Node) -> bool:
-    """Whether a float16 tensor meets a Python number beyond its range: PyTorch then computes in float32."""
+    """Whether a float16 tensor meets a Python number beyond its range: PyTorch then computes in float32, but sums, where it is infinite."""
+    if node.target in _SUMS:
+        return False
     limit = torch.finfo(torch.float16).max
-    numbers = [arg for arg in node.args if isinstance(arg, (int, float)) and not isinstance(arg, bool)]
+    numbers = [arg for arg in _operands(node) if isinstance(arg, (int, float)) and not isinstance(arg, bool)]
     return any(_is_half(source) for source in node.all_input_nodes) and any(limit < abs(n) < float("inf") for n in numbers)
+
+
+def _operands(node: torch.fx.Node) -> list[Any]:
+    """The positional arguments that take part in the computation: no sizes and places, such as the end of a slice."""
+    schema: list[Any] = list(getattr(getattr(node.target, "_schema", None), "arguments", ()))
+    kinds = (torch.TensorType, torch.NumberType, torch.FloatType)
+    return [arg for arg, argument in zip(node.args, schema, strict=False) if isinstance(_plain_type(argument.type), kinds)]
+
+
+def _plain_type(kind: Any) -> Any:
+    return kind.getElementType() if isinstance(kind, torch.OptionalType) else kind
 
 
 def _is_half(value: Any) -> bool:

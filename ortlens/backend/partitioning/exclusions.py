@@ -78,7 +78,7 @@ class Exclusions:
             broadly: Sizes and attributes do not matter, after many refusals: each would cost another plan.
         """
         message, exception = str(error), full_text(error)
-        named = {fx for name, fx in origins.items() if any(form.format(name) in message for form in _FORMS)}
+        named = _named(origins, message)
         sized = not broadly and not any(text in message for text in _NO_KERNEL)
         kinds = {_kind_of(node, sized=sized, exactly=not broadly) for node in partition.nodes if node.name in named}
         refused = [node for node in partition.nodes if _kind_of(node, sized=sized, exactly=not broadly) in kinds]
@@ -86,6 +86,20 @@ class Exclusions:
             self.verdicts[node.name] = Verdict(supported=False, code="session_refused", reason=_reason([node], error), exception=exception)
         if not refused:
             self.partition_failed(partition, "session_refused", _reason(partition.nodes, error), exception)
+
+
+def lacks_kernel(origins: Mapping[str, str], error: Exception) -> bool:
+    """Whether ONNX Runtime refuses a model for lack of a kernel, which is no failure: like an operator without an ONNX function.
+
+    Args:
+        origins: ONNX node name -> FX node name, for the model.
+        error: The exception.
+    """
+    return _MISSING.search(str(error)) is not None and bool(_named(origins, str(error)))
+
+
+def _named(origins: Mapping[str, str], message: str) -> set[str]:
+    return {fx for name, fx in origins.items() if any(form.format(name) in message for form in _FORMS)}
 
 
 _FORMS = ("'{}'", "({})", '("{}", ', "Name: {} ")

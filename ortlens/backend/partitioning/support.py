@@ -118,6 +118,7 @@ class Support:
             self._slow,
             self._registered,
             self._wrong_function,
+            self._nothing,
             self._elements,
             self._bits,
             self._bfloat16,
@@ -146,6 +147,15 @@ class Support:
     def _slow(self, node: torch.fx.Node) -> Verdict | None:
         slow = slow_in_ort(node, deployed=self._deployed)
         return None if slow is None or self._is_users(node.target) else Verdict(supported=False, code=slow[0], reason=slow[1])
+
+    def _nothing(self, node: torch.fx.Node) -> Verdict | None:
+        """Kernels of ONNX Runtime refuse, fail or crash where their result has no elements; there is nothing to compute."""
+        made = list(provenance.tensors_in(node.meta.get("val")))
+        if self._deployed or self._is_users(node.target) or not made or base_of(node) is not None:
+            return None
+        if not all(any(isinstance(size, int) and not size for size in tensor.shape) for tensor in made):
+            return None
+        return Verdict(supported=False, code="policy", reason=f"{provenance.target_name(node)} has nothing to compute: no elements")
 
     def _registered(self, node: torch.fx.Node) -> Verdict | None:
         import torch

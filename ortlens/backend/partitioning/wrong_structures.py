@@ -86,6 +86,10 @@ def _windows(given: dict[str, Any]) -> str | None:
     return "fails on tensors without elements" if 0 in given["self"].shape else None
 
 
+def _normalisation(given: dict[str, Any]) -> str | None:
+    return "ends the process for channels without elements" if 0 in given["input"].shape else None
+
+
 def _nonzero(given: dict[str, Any]) -> str | None:
     return None if given["self"].dim() else "gives one number a dimension"
 
@@ -103,6 +107,7 @@ _JUDGES: dict[Any, Callable[[dict[str, Any]], str | None]] = {
     _aten.avg_pool3d.default: functools.partial(_pool, 3),
     _aten.convolution.default: _convolution,
     _aten.gather.default: _gather,
+    _aten.group_norm.default: _normalisation,
     _aten.im2col.default: _windows,
     _aten.index_reduce.default: _reduction,
     _aten.max_pool1d.default: functools.partial(_pool, 1),
@@ -110,6 +115,8 @@ _JUDGES: dict[Any, Callable[[dict[str, Any]], str | None]] = {
     _aten.max_pool2d_with_indices.default: functools.partial(_pool, 2),
     _aten.max_pool3d.default: functools.partial(_pool, 3),
     _aten.max_pool3d_with_indices.default: functools.partial(_pool, 3),
+    _aten.instance_norm.default: _normalisation,
+    _aten.native_group_norm.default: _normalisation,
     _aten.index_put.default: _sums_at_indices,
     _aten.nonzero.default: _nonzero,
     _aten.scatter_reduce.two: _reduction,

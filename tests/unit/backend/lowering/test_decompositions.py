@@ -125,3 +125,26 @@ def test_a_copy_broadcasts(*, dynamic: bool) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert compiled(x, y).tolist() == function(x, y).tolist()
+
+
+class Enlarged(torch.nn.Module):
+    def __init__(self, **how: object) -> None:
+        super().__init__()
+        self.how = how
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.interpolate(x, **self.how)  # type: ignore[arg-type]  # sizes or factors, by name
+
+
+@pytest.mark.parametrize(("how", "operator"), [
+    ({"size": (5, 2)}, "GatherND"),
+    ({"scale_factor": 0.3}, "GatherND"),
+    ({"scale_factor": 2.5}, "GatherND"),
+    ({"scale_factor": 2}, "Resize"),
+    ({"size": (600, 20)}, "Resize"),
+])  # fmt: skip
+def test_the_nearest_elements_of_an_exported_program_are_pytorchs(how: dict[str, object], operator: str) -> None:
+    x = torch.arange(3000.0).reshape(1, 1, 300, 10)
+    explained = ortlens.explain(torch.export.export(Enlarged(**how), (x,)), calls=1)(x)
+    assert torch.equal(explained.result, Enlarged(**how)(x))
+    assert operator in {kind for row in explained.captured().nodes for kind in row.onnx_ops}
