@@ -28,7 +28,7 @@ def order_from_strides(sizes: Sequence[Any], strides: Sequence[Any]) -> list[int
     Returns:
         The dimensions, largest stride first; of two with the same stride, one of size 1 comes last.
     """
-    return sorted(range(len(sizes)), key=lambda dim: (-strides[dim], sizes[dim] == 1))
+    return sorted(range(len(sizes)), key=lambda dim: (-strides[dim], _torch.size_hint(sizes[dim]) == 1))
 
 
 def inverse_order(order: Sequence[int]) -> tuple[int, ...]:
