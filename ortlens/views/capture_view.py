@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.check import VerdictRow, limits_from, verdicts_of
 from ortlens.analysis.coverage import coverage_of, is_dry_run
-from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.fusions import Fusion, fusions
 from ortlens.analysis.identity import Link, links
 from ortlens.analysis.memory import MemoryRow, memory
 from ortlens.analysis.overview import compilation_count
 from ortlens.analysis.whatif import Candidate, PlannedPartition, partitions_if, ranking
-from ortlens.errors import UsageError
+from ortlens.errors import CheckFailed, UsageError
 from ortlens.trace import store
-from ortlens.trace.frames import frame_from_capture, frame_from_records
+from ortlens.trace.frames import frame_from_records
 from ortlens.trace.records import Capture
 from ortlens.trace.schema import table_from_record
 from ortlens.units import counted, percent
+from ortlens.views.capture_frames import CaptureFrames
 from ortlens.views.comparison import Comparison
 from ortlens.views.mimebundle import mimebundle
 from ortlens.views.netron.display import netron_view
@@ -27,6 +26,7 @@ from ortlens.views.report.page import report_page
 from ortlens.views.report.write import checked_target, write_report
 from ortlens.views.show import shown
 from ortlens.views.text import summary
+from ortlens.views.verdict_text import failure_text
 from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:
@@ -40,87 +40,8 @@ if TYPE_CHECKING:
     from ortlens.views.widget import Explorer
 
 
-class CaptureView(ABC):
-    """Frames and views over a capture. Subclasses say where the capture comes from."""
-
-    @abstractmethod
-    def captured(self) -> Capture:
-        """Take a snapshot of everything recorded so far.
-
-        Returns:
-            The capture; cheap, and never changed afterwards.
-        """
-
-    @property
-    def graphs(self) -> pd.DataFrame:
-        """FX graphs that Dynamo handed to the backend, one row per graph and phase."""
-        return frame_from_capture(self.captured(), "graphs")
-
-    @property
-    def breaks(self) -> pd.DataFrame:
-        """Graph breaks, one row per distinct place."""
-        return frame_from_capture(self.captured(), "breaks")
-
-    @property
-    def recompiles(self) -> pd.DataFrame:
-        """Second compilations of the same code, with the guard that failed."""
-        return frame_from_capture(self.captured(), "recompiles")
-
-    @property
-    def nodes(self) -> pd.DataFrame:
-        """FX nodes after decomposition, with where they run and the user line that made them."""
-        return frame_from_capture(self.captured(), "nodes")
-
-    @property
-    def partitions(self) -> pd.DataFrame:
-        """Sets of nodes that became one ONNX model each."""
-        return frame_from_capture(self.captured(), "partitions")
-
-    @property
-    def fallbacks(self) -> pd.DataFrame:
-        """Nodes that stay in PyTorch, with the reason."""
-        return frame_from_capture(self.captured(), "fallbacks")
-
-    @property
-    def models(self) -> pd.DataFrame:
-        """ONNX models of the partitions."""
-        return frame_from_capture(self.captured(), "models")
-
-    @property
-    def sessions(self) -> pd.DataFrame:
-        """ONNX Runtime sessions with the statistics of their calls."""
-        return frame_from_capture(self.captured(), "sessions")
-
-    @property
-    def runs(self) -> pd.DataFrame:
-        """The latest calls one by one, split into bind, run and output."""
-        return frame_from_capture(self.captured(), "runs")
-
-    @property
-    def kernels(self) -> pd.DataFrame:
-        """Nodes that ONNX Runtime really executed, after its own fusions."""
-        return frame_from_capture(self.captured(), "kernels")
-
-    @property
-    def numerics(self) -> pd.DataFrame:
-        """Values compared between ONNX Runtime and PyTorch."""
-        return frame_from_capture(self.captured(), "numerics")
-
-    @property
-    def findings(self) -> pd.DataFrame:
-        """What ortlens reports, with evidence: what was recorded, and what the rules find in the records; the most expensive first."""
-        capture = self.captured()
-        return frame_from_capture(replace(capture, findings=findings_of(capture)), "findings")
-
-    @property
-    def ledger(self) -> pd.DataFrame:
-        """Where the wall time of a call went."""
-        return frame_from_capture(self.captured(), "ledger")
-
-    @property
-    def steps(self) -> pd.DataFrame:
-        """What prefill, decode and the Python around the model take in a call of `generate`."""
-        return frame_from_capture(self.captured(), "steps")
+class CaptureView(CaptureFrames):
+    """Frames and views over a capture."""
 
     def summary(self) -> str:
         """Summarise in a few lines how the model runs in ONNX Runtime.
@@ -216,6 +137,53 @@ class CaptureView(ABC):
             False
         """
         return Comparison(self.captured(), capture_from(other))
+
+    def check(  # noqa: PLR0913 - the limits
+        self,
+        *,
+        max_breaks: int | None = None,
+        max_recompiles: int | None = None,
+        min_coverage: float | None = None,
+        max_abs_err: float | None = None,
+        baseline: CaptureView | Capture | str | os.PathLike[str] | None = None,
+        max_slowdown: float | None = None,
+    ) -> pd.DataFrame:
+        """Check this capture against limits and a baseline. What was asked for and not measured does not pass.
+
+        Args:
+            max_breaks: Distinct graph breaks at most.
+            max_recompiles: Recompiles at most.
+            min_coverage: Least share of the operations in ONNX Runtime, 0 to 1.
+            max_abs_err: Largest absolute difference from PyTorch at most, over all rows of `numerics`.
+            baseline: An earlier capture of the same program: breaks, recompiles, operators, coverage, results, errors and times must
+                not be worse.
+            max_slowdown: With a baseline, how many times as long a call or a partition may take: 1.2, or 0.2 for what is added. Only
+                what is slower outside the noise counts.
+
+        Returns:
+            A row per limit with its verdict, the value and what is allowed.
+
+        Raises:
+            CheckFailed: A limit does not hold; the message has a line for each: the value, what is allowed, what to do.
+            UsageError: Nothing is asked, a limit is no number that makes sense, or the baseline is of another model.
+
+        Example:
+            >>> import torch, ortlens
+            >>> lens = ortlens.explain(torch.sin, calls=1)(torch.ones(2))
+            >>> lens.check(max_breaks=0, min_coverage=0.9).verdict.tolist()
+            ['passed', 'passed']
+        """
+        limits = limits_from(
+            max_breaks=max_breaks,
+            max_recompiles=max_recompiles,
+            min_coverage=min_coverage,
+            max_abs_err=max_abs_err,
+            max_slowdown=max_slowdown,
+        )
+        rows = verdicts_of(self.captured(), limits, None if baseline is None else capture_from(baseline))
+        if not all(row.holds for row in rows):
+            raise CheckFailed(failure_text(rows))
+        return frame_from_records(table_from_record("verdicts", VerdictRow), rows)
 
     def show(self, *, selected: str | None = None, tab: str | None = None, graph: str | None = None) -> Explorer | StaticSummary | None:
         """Open the interactive explorer, as the last expression of a notebook's cell; inside a function or a loop, `display(lens.show())`.

@@ -1,0 +1,279 @@
+"""A capture against limits and a baseline: one verdict per limit. What was not measured has not passed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from ortlens.analysis.compare.comparison import compared
+from ortlens.analysis.coverage import coverage_of, is_dry_run
+from ortlens.errors import UsageError
+from ortlens.trace.records import column
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ortlens.analysis.compare.changes import Kind
+    from ortlens.analysis.compare.comparison import Compared
+    from ortlens.analysis.compare.durations import Timing
+    from ortlens.trace.records import Capture
+
+Outcome: TypeAlias = Literal["passed", "failed", "unmeasured"]
+LimitName: TypeAlias = Literal["max_breaks", "max_recompiles", "min_coverage", "max_abs_err", "max_slowdown", "baseline"]
+
+_SMALL = 0.05
+"""A partition with a smaller share of the time of all partitions is not held against a slowdown; the call is."""
+
+_KINDS: tuple[tuple[Kind, str], ...] = (
+    ("break", "breaks"),
+    ("recompile", "recompiles"),
+    ("operator", "operators"),
+    ("coverage", "coverage"),
+    ("result", "results"),
+    ("finding", "findings"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a capture is held against; None where nothing is asked.
+
+    Attributes:
+        max_breaks: Distinct graph breaks at most.
+        max_recompiles: Recompiles at most.
+        min_coverage: Least share of the compute nodes in ONNX Runtime, 0 to 1.
+        max_abs_err: Largest absolute difference from PyTorch at most.
+        max_slowdown: How many times as long as in the baseline anything may take.
+    """
+
+    max_breaks: int | None = None
+    max_recompiles: int | None = None
+    min_coverage: float | None = None
+    max_abs_err: float | None = None
+    max_slowdown: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictRow:
+    """One limit and what the capture says to it."""
+
+    limit: LimitName = column("The limit, or `baseline` for what must not get worse.")  # noqa: RUF009 - field() in disguise
+    subject: str = column("Of the baseline: `breaks`, `recompiles`, `operators`, `coverage`, `results`, `findings` or `times`.", default="")
+    verdict: Outcome = column("`passed`, `failed`, or `unmeasured`: the capture does not hold it.")  # noqa: RUF009 - likewise
+    value: float | None = column("What was found; of the baseline, how many got worse.", default=None)
+    allowed: float | None = column("What is allowed at most, or at least for coverage.", default=None)
+    detail: str = column("The first offender, or why it was not measured.", default="")
+    file: str | None = column("File of the user line.", default=None)
+    line: int | None = column("Number of the user line.", default=None)
+    asked: bool = column("Whether it was asked for by name, so that `unmeasured` fails the check.", default=True)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the check may pass with it."""
+        return self.verdict == "passed" or (self.verdict == "unmeasured" and not self.asked)
+
+
+def limits_from(
+    *,
+    max_breaks: int | None = None,
+    max_recompiles: int | None = None,
+    min_coverage: float | None = None,
+    max_abs_err: float | None = None,
+    max_slowdown: float | None = None,
+) -> Limits:
+    """Check the limits themselves.
+
+    Args:
+        max_breaks: As in `Limits`.
+        max_recompiles: Likewise.
+        min_coverage: Likewise.
+        max_abs_err: Likewise.
+        max_slowdown: Likewise; below 1 it is what is added: 0.2 is 1.2.
+
+    Returns:
+        The limits.
+
+    Raises:
+        UsageError: One of them is not a number that makes sense.
+    """
+    for name, count in (("max_breaks", max_breaks), ("max_recompiles", max_recompiles)):
+        if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
+            raise UsageError(f"{name} must be a whole number from 0, not {count!r}")
+    for name, number in (("min_coverage", min_coverage), ("max_abs_err", max_abs_err), ("max_slowdown", max_slowdown)):
+        if number is not None and (not isinstance(number, int | float) or isinstance(number, bool) or not 0 <= number < math.inf):
+            raise UsageError(f"{name} must be a number from 0, not {number!r}")
+    if min_coverage is not None and min_coverage > 1:
+        raise UsageError(f"min_coverage is a share from 0 to 1, not {min_coverage!r}; for 90 % set 0.9")
+    if max_slowdown is not None and max_slowdown < 1:
+        max_slowdown += 1
+    return Limits(
+        max_breaks=max_breaks,
+        max_recompiles=max_recompiles,
+        min_coverage=min_coverage,
+        max_abs_err=max_abs_err,
+        max_slowdown=max_slowdown,
+    )
+
+
+def verdicts_of(capture: Capture, limits: Limits, baseline: Capture | None = None) -> tuple[VerdictRow, ...]:
+    """Hold a capture against limits, and against an earlier capture of the same program.
+
+    Args:
+        capture: The capture.
+        limits: The limits.
+        baseline: What nothing may be worse than: breaks, recompiles, operators, coverage, results, findings of severity error, times.
+
+    Returns:
+        A row per limit, and per kind of thing that may be worse than in the baseline.
+
+    Raises:
+        UsageError: Nothing is asked; `max_slowdown` has no baseline; or the captures are of different models.
+    """
+    if limits == Limits() and baseline is None:
+        raise UsageError(
+            "nothing to check; set max_breaks, max_recompiles, min_coverage, max_abs_err, or a baseline with or without max_slowdown"
+        )
+    if limits.max_slowdown is not None and baseline is None:
+        raise UsageError("max_slowdown needs a baseline: an earlier capture of the same program")
+    rows = [row for rule in _RULES if (row := rule(capture, limits)) is not None]
+    if baseline is not None:
+        result = compared(baseline, capture)
+        rows += [*_against(result), _times(result, limits.max_slowdown)]
+    return tuple(rows)
+
+
+def _breaks(capture: Capture, limits: Limits) -> VerdictRow | None:
+    if limits.max_breaks is None:
+        return None
+    first = max(capture.breaks, key=lambda item: (item.cost_ns or 0, item.occurrences), default=None)
+    unknown = "nothing was compiled" if not capture.graphs and first is None else _cut_short(capture)
+    return _counted("max_breaks", len(capture.breaks), limits.max_breaks, first.reason if first else "", unknown, _place(first))
+
+
+def _recompiles(capture: Capture, limits: Limits) -> VerdictRow | None:
+    if limits.max_recompiles is None:
+        return None
+    first = capture.recompiles[0] if capture.recompiles else None
+    unknown = "nothing was compiled" if not capture.graphs else "a dry run calls nothing again" if is_dry_run(capture) else ""
+    reason = (first.guard or first.reason) if first else ""
+    return _counted("max_recompiles", len(capture.recompiles), limits.max_recompiles, reason, unknown, _place(first))
+
+
+def _cut_short(capture: Capture) -> str:
+    return "the dry run ended before the function did" if coverage_of(capture).is_cut_short else ""
+
+
+def _place(item: object) -> tuple[str | None, int | None]:
+    return getattr(item, "file", None), getattr(item, "line", None)
+
+
+def _counted(name: LimitName, value: int, allowed: int, first: str, unknown: str, where: tuple[str | None, int | None]) -> VerdictRow:  # noqa: PLR0913, PLR0917 - a row has so many parts
+    """A count: beyond the limit whatever is unknown; within it, unmeasured where there may be more."""
+    verdict: Outcome = "failed" if value > allowed else "unmeasured" if unknown else "passed"
+    detail = unknown if verdict == "unmeasured" else first
+    return VerdictRow(limit=name, verdict=verdict, value=float(value), allowed=float(allowed), detail=detail, file=where[0], line=where[1])
+
+
+def _coverage(capture: Capture, limits: Limits) -> VerdictRow | None:
+    if limits.min_coverage is None:
+        return None
+    coverage = coverage_of(capture)
+    if coverage.share is None:
+        why = "nothing was compiled" if coverage.verdict == "empty" else f"the backend {capture.backend} does not partition graphs"
+        why = "no graph computes anything" if coverage.verdict == "no_compute" else why
+        return VerdictRow(limit="min_coverage", verdict="unmeasured", allowed=limits.min_coverage, detail=why)
+    first = next(iter(capture.fallbacks), None)
+    file, line = _place(first)
+    return VerdictRow(
+        limit="min_coverage",
+        verdict="passed" if coverage.share >= limits.min_coverage else "failed",
+        value=coverage.share,
+        allowed=limits.min_coverage,
+        detail=f"{first.target} stays in PyTorch: {first.reason}" if first else "",
+        file=file,
+        line=line,
+    )
+
+
+def _abs_err(capture: Capture, limits: Limits) -> VerdictRow | None:
+    if limits.max_abs_err is None:
+        return None
+    known = [row for row in capture.numerics if row.max_abs is not None or row.ok is not None]
+    if not known:
+        why = "no value could be compared" if capture.numerics else "the results were not verified"
+        return VerdictRow(limit="max_abs_err", verdict="unmeasured", allowed=limits.max_abs_err, detail=why)
+    sizes = [math.inf if row.max_abs is None and not row.ok else row.max_abs or 0.0 for row in known]
+    sizes = [math.inf if math.isnan(size) else size for size in sizes]
+    worst = max(range(len(known)), key=sizes.__getitem__)
+    return VerdictRow(
+        limit="max_abs_err",
+        verdict="passed" if sizes[worst] <= limits.max_abs_err else "failed",
+        value=sizes[worst],
+        allowed=limits.max_abs_err,
+        detail=known[worst].node,
+        file=known[worst].file,
+        line=known[worst].line,
+    )
+
+
+_RULES: tuple[Callable[[Capture, Limits], VerdictRow | None], ...] = (_breaks, _recompiles, _coverage, _abs_err)
+
+
+def _against(result: Compared) -> Iterator[VerdictRow]:
+    """What got worse since the baseline, by kind; results only where the baseline verified them."""
+    for kind, subject in _KINDS:
+        worse = [row for row in result.worse if row.kind == kind]
+        missing = kind == "result" and not any(row.ok is not None for row in result.after.numerics)
+        if kind == "result" and not any(row.ok is not None for row in result.before.numerics):
+            continue
+        first = worse[0] if worse else None
+        yield VerdictRow(
+            limit="baseline",
+            subject=subject,
+            verdict="failed" if worse else "unmeasured" if missing else "passed",
+            value=None if missing else float(len(worse)),
+            allowed=0.0,
+            detail="the results were not verified"
+            if missing
+            else f"{first.subject}: {first.before or 'none'} -> {first.after}"
+            if first
+            else "",
+            file=first.file if first else None,
+            line=first.line if first else None,
+            asked=not missing,
+        )
+
+
+def _times(result: Compared, allowed: float | None) -> VerdictRow:
+    """The worst slowdown outside the noise; without a limit of its own, any."""
+    rows = _telling(result.timings)
+    name: LimitName = "baseline" if allowed is None else "max_slowdown"
+    most, subject = (1.0, "times") if allowed is None else (allowed, "")
+    asked = allowed is not None
+    if all(row.verdict == "unmeasured" for row in rows):
+        why = "too few calls were recorded, here or in the baseline"
+        return VerdictRow(limit=name, subject=subject, verdict="unmeasured", allowed=most, detail=why, asked=asked)
+    slower = sorted((row for row in rows if row.verdict == "slower"), key=lambda row: -(row.ratio or 1.0))
+    worst = slower[0].ratio or 1.0 if slower else 1.0
+    named = ", ".join(_named(row) for row in slower if (row.ratio or 1.0) > most)
+    return VerdictRow(
+        limit=name,
+        subject=subject,
+        verdict="failed" if slower and worst > most else "passed",
+        value=worst,
+        allowed=most,
+        detail=named + ("; the baseline is of another machine or number of threads" if named and result.machine_differs else ""),
+        asked=asked,
+    )
+
+
+def _telling(rows: tuple[Timing, ...]) -> list[Timing]:
+    total = sum(row.before_ns or 0 for row in rows if row.scope == "partition")
+    return [row for row in rows if row.scope != "partition" or (row.before_ns or 0) >= _SMALL * total]
+
+
+def _named(row: Timing) -> str:
+    module = f" ({row.module})" if row.module else ""
+    name = f"a call of {row.subject}" if row.scope == "call" else f"{row.scope} {row.subject}{module}"
+    return f"{name} {row.ratio or 1.0:.2f}x"

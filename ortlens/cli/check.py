@@ -1,0 +1,135 @@
+"""`ortlens check`: a saved capture against limits and a baseline, for CI."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortlens.cli.commands import command_in
+from ortlens.cli.exit_codes import EXIT_NO, EXIT_OK
+from ortlens.cli.printing import print_error, print_text, width
+from ortlens.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from ortlens.analysis.check import VerdictRow
+    from ortlens.cli.commands import Commands
+    from ortlens.trace.records import Capture
+
+_TEXT = "Check a saved capture against limits and a baseline. Exits 1 when a limit is broken, or was asked for and not measured."
+_STDOUT = "-"
+
+
+def add(commands: Commands) -> None:
+    """Add the command to the parser.
+
+    Args:
+        commands: Where commands are added.
+    """
+    command = command_in(commands, "check", _TEXT, _check)
+    command.add_argument("capture", metavar="CAPTURE", nargs="?", help="a file or folder that lens.save() or another command wrote")
+    command.add_argument("--max-breaks", metavar="N", type=int, help="distinct graph breaks at most")
+    command.add_argument("--max-recompiles", metavar="N", type=int, help="recompiles at most")
+    command.add_argument("--min-coverage", metavar="SHARE", type=_share, help="least share of operations in ONNX Runtime: 0.9 or 90%%")
+    command.add_argument(
+        "--max-abs-err", metavar="SIZE", type=float, help="largest absolute difference from PyTorch at most; the capture must be verified"
+    )
+    command.add_argument(
+        "--baseline",
+        metavar="CAPTURE",
+        help="an earlier capture of the same program: breaks, recompiles, operators, results and times must not be worse",
+    )
+    command.add_argument(
+        "--max-slowdown", metavar="FACTOR", type=_factor, help="with --baseline: how many times as long anything may take, as 1.2 or 20%%"
+    )
+    command.add_argument(
+        "--json", metavar="FILE", nargs="?", const=_STDOUT, help="write the verdicts as JSON, to stdout if no file is named"
+    )
+    command.add_argument("--junit", metavar="FILE", type=Path, help="write them as JUnit XML")
+    command.add_argument("--markdown", metavar="FILE", type=Path, help="write them as Markdown, for a pull request or a job summary")
+
+
+def _share(text: str) -> float:
+    return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+
+
+def _factor(text: str) -> float:
+    return 1 + float(text[:-1]) / 100 if text.endswith("%") else float(text)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from ortlens.analysis.check import limits_from, verdicts_of
+    from ortlens.trace.store import load
+
+    _take_back_the_capture(options)
+    limits = limits_from(
+        max_breaks=options.max_breaks,
+        max_recompiles=options.max_recompiles,
+        min_coverage=options.min_coverage,
+        max_abs_err=options.max_abs_err,
+        max_slowdown=options.max_slowdown,
+    )
+    capture = load(options.capture)
+    baseline = load(options.baseline) if options.baseline else None
+    rows = verdicts_of(capture, limits, baseline)
+    _write(options, capture, baseline, rows)
+    return EXIT_OK if all(row.holds for row in rows) else EXIT_NO
+
+
+def _take_back_the_capture(options: argparse.Namespace) -> None:
+    """In `--json CAPTURE`, argparse takes the capture for the file of --json."""
+    if options.capture is None and options.json not in (None, _STDOUT):
+        options.capture, options.json = options.json, _STDOUT
+    if options.capture is None:
+        raise UsageError("check needs a CAPTURE: a file or folder that lens.save() or another command wrote")
+
+
+def _write(options: argparse.Namespace, capture: Capture, baseline: Capture | None, rows: tuple[VerdictRow, ...]) -> None:
+    from ortlens.views.verdict_text import verdicts_junit, verdicts_markdown, verdicts_text
+
+    as_json = json.dumps(_plain(capture, rows), indent=2)
+    print_text(as_json if options.json == _STDOUT else verdicts_text(rows))
+    texts = {}
+    if options.json not in (None, _STDOUT):
+        texts[Path(options.json)] = as_json + "\n"
+    if options.junit is not None:
+        texts[options.junit] = verdicts_junit(rows, capture.name)
+    if options.markdown is not None:
+        texts[options.markdown] = verdicts_markdown(rows, capture.name, _comparison(baseline, capture))
+    for path, text in texts.items():
+        _write_file(path.expanduser(), text)
+
+
+def _comparison(baseline: Capture | None, capture: Capture) -> str:
+    from ortlens.analysis.compare.comparison import compared
+    from ortlens.views.comparison_text import comparison_text
+
+    return "" if baseline is None else comparison_text(compared(baseline, capture), width=width())
+
+
+def _plain(capture: Capture, rows: tuple[VerdictRow, ...]) -> dict[str, object]:
+    """JSON has no infinity: a value that cannot be compared is null there, and its message says so."""
+    from ortlens.views.verdict_text import remedy, verdict_sentence
+
+    verdicts = [
+        {
+            **asdict(row),
+            "value": None if row.value in (None, float("inf")) else row.value,
+            "message": verdict_sentence(row),
+            "to_do": remedy(row),
+        }
+        for row in rows
+    ]
+    return {"ok": all(row.holds for row in rows), "capture": capture.name, "verdicts": verdicts}
+
+
+def _write_file(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as err:
+        raise UsageError(f"cannot write {path}: {err.strerror or err}; choose another file") from err
+    print_error(f"Written to {path}")

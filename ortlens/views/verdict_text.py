@@ -1,0 +1,194 @@
+"""Verdicts of a check as text, as Markdown for a pull request, and as JUnit XML."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape, quoteattr
+
+from ortlens.units import counted, percent
+from ortlens.views.wording import clipped, place, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ortlens.analysis.check import LimitName, Outcome, VerdictRow
+
+_MARKS: Mapping[Outcome, str] = {"passed": "ok", "failed": "FAILED", "unmeasured": "not measured"}
+_ICONS: Mapping[Outcome, str] = {"passed": "✅", "failed": "❌", "unmeasured": "⚠️"}
+_DETAIL = 300
+
+_REMEDIES: Mapping[LimitName, str] = {
+    "max_breaks": "see the frame breaks for what to change at each place, or raise max_breaks",
+    "max_recompiles": "see the frame recompiles for what to change, or raise max_recompiles",
+    "min_coverage": "see the frame fallbacks for each operator and its reason, or lower min_coverage",
+    "max_abs_err": "see the frame numerics for the first value that differs, or raise max_abs_err",
+    "max_slowdown": "compare the captures for what else changed, record again, or raise max_slowdown",
+    "baseline": "compare the captures for all that changed; if it is meant, save this capture as the new baseline",
+}
+_MEASURE: Mapping[LimitName, str] = {
+    "max_breaks": "record a call of the compiled function to its end",
+    "max_recompiles": "record calls of the compiled function",
+    "min_coverage": "record with the backend ortlens",
+    "max_abs_err": "call lens.verify(*args) before saving, or `ortlens explain --verify`",
+    "max_slowdown": "record at least 17 calls on both sides, as `ortlens explain --calls 40` does",
+    "baseline": "record at least 17 calls on both sides, and verify both for results",
+}
+
+
+def verdict_sentence(row: VerdictRow) -> str:
+    """What was found and what is allowed.
+
+    Args:
+        row: The verdict.
+
+    Returns:
+        One line, without the name of the limit and without what to do.
+    """
+    if row.verdict == "unmeasured":
+        return f"not measured: {clipped(row.detail, _DETAIL)}"
+    where = f" ({place(row.file, row.line)})" if row.file else ""
+    detail = clipped(row.detail, _DETAIL) + where if row.detail and row.verdict == "failed" else ""
+    return _found(row) + (f": {detail}" if detail else "")
+
+
+def _found(row: VerdictRow) -> str:
+    value, allowed = row.value or 0.0, row.allowed or 0.0
+    if row.limit in ("max_breaks", "max_recompiles"):
+        noun = "graph break" if row.limit == "max_breaks" else "recompile"
+        return f"{counted(int(value), noun)}, {int(allowed):,} allowed"
+    if row.limit == "min_coverage":
+        return f"{percent(value)} in ONNX Runtime, at least {percent(allowed)} asked"
+    if row.limit == "max_abs_err":
+        size = "NaN, Inf or no comparable value" if math.isinf(value) else f"{value:.3g}"
+        return f"largest difference from PyTorch {size}, {allowed:.3g} allowed"
+    if row.limit == "max_slowdown" or row.subject == "times":
+        found = f"up to {value:.2f}x as long as in the baseline" if value > 1 else "nothing slower than the baseline outside the noise"
+        return f"{found}, {allowed:.2f}x allowed" if row.limit == "max_slowdown" else found
+    return f"{int(value):,} worse than in the baseline"
+
+
+def remedy(row: VerdictRow) -> str:
+    """What to do about a limit that does not hold.
+
+    Args:
+        row: The verdict.
+
+    Returns:
+        A clause; empty where it passed.
+    """
+    return {"passed": "", "failed": _REMEDIES[row.limit], "unmeasured": _MEASURE[row.limit]}[row.verdict]
+
+
+def verdict_name(row: VerdictRow) -> str:
+    """The limit, and of the baseline what must not get worse.
+
+    Args:
+        row: The verdict.
+
+    Returns:
+        `max_breaks`, `baseline: operators`.
+    """
+    return f"{row.limit}: {row.subject}" if row.subject else row.limit
+
+
+def failure_text(rows: Sequence[VerdictRow]) -> str:
+    """The message of a check that failed.
+
+    Args:
+        rows: All verdicts.
+
+    Returns:
+        A line per limit that does not hold: which, the value, what is allowed, and what to do.
+    """
+    return "\n".join(f"{verdict_name(row)}: {verdict_sentence(row)}. To do: {remedy(row)}." for row in rows if not row.holds)
+
+
+def verdicts_text(rows: Sequence[VerdictRow]) -> str:
+    """Verdicts for a terminal.
+
+    Args:
+        rows: The verdicts.
+
+    Returns:
+        A line per verdict, and one below those that do not hold with what to do.
+    """
+    marks, names = max(len(_MARKS[row.verdict]) for row in rows), max(len(verdict_name(row)) for row in rows)
+    lines = []
+    for row in rows:
+        lines.append(f"{_MARKS[row.verdict]:<{marks}}  {verdict_name(row):<{names}}  {verdict_sentence(row)}")
+        if not row.holds:
+            lines.append(f"{'':<{marks}}  {'':<{names}}  To do: {remedy(row)}")
+    return "\n".join([*lines, "", conclusion(rows)])
+
+
+def conclusion(rows: Sequence[VerdictRow]) -> str:
+    """All verdicts in one sentence.
+
+    Args:
+        rows: The verdicts.
+
+    Returns:
+        `Passed: 3 limits.`, `Failed: 1 of 3 limits does not hold.`
+    """
+    broken = sum(not row.holds for row in rows)
+    if not broken:
+        return f"Passed: {counted(len(rows), 'limit')}."
+    return f"Failed: {broken} of {counted(len(rows), 'limit')} {'does' if broken == 1 else 'do'} not hold."
+
+
+def verdicts_markdown(rows: Sequence[VerdictRow], name: str, comparison: str = "") -> str:
+    """Verdicts for a pull request or a job summary.
+
+    Args:
+        rows: The verdicts.
+        name: Of the capture.
+        comparison: Text of a comparison with the baseline, folded below the table.
+
+    Returns:
+        Markdown that ends in one newline; texts from the capture are escaped.
+    """
+    lines = [f"### ortlens check: {_cell(clipped(name, 80) or 'unnamed capture')}", "", f"**{conclusion(rows)}**", ""]
+    lines += ["| | limit | found | to do |", "|---|---|---|---|"]
+    lines += [
+        f"| {_ICONS[row.verdict]} | `{verdict_name(row)}` | {_cell(verdict_sentence(row))} | {_cell('' if row.holds else remedy(row))} |"
+        for row in rows
+    ]
+    if comparison:
+        lines += ["", "<details><summary>Compared with the baseline</summary>", "", "<pre>", escape(comparison), "</pre>", "", "</details>"]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"([\\`*_\[\]|~#@])", r"\\\1", escape(visible(text)))
+
+
+def verdicts_junit(rows: Sequence[VerdictRow], name: str) -> str:
+    """Verdicts as JUnit XML, which CI systems read.
+
+    Args:
+        rows: The verdicts.
+        name: Of the capture.
+
+    Returns:
+        One test suite with a test case per verdict. What was not measured is a failure where it was asked for, else skipped.
+    """
+    suite = quoteattr(f"ortlens check {visible(name)}".strip())
+    broken = sum(not row.holds for row in rows)
+    skipped = sum(row.holds and row.verdict == "unmeasured" for row in rows)
+    head = f'tests="{len(rows)}" failures="{broken}" errors="0" skipped="{skipped}" time="0"'
+    cases = [line for row in rows for line in _case(row, suite)]
+    lines = ['<?xml version="1.0" encoding="utf-8"?>', f'<testsuites name="ortlens" {head}>', f"<testsuite name={suite} {head}>"]
+    return "\n".join([*lines, *cases, "</testsuite>", "</testsuites>"]) + "\n"
+
+
+def _case(row: VerdictRow, suite: str) -> list[str]:
+    head = f'<testcase classname={suite} name={quoteattr(verdict_name(row))} time="0">'
+    said = verdict_sentence(row)
+    if row.verdict == "passed":
+        return [head, f"<system-out>{escape(said)}</system-out>", "</testcase>"]
+    if row.holds:
+        return [head, f"<skipped message={quoteattr(said)}/>", "</testcase>"]
+    kind = quoteattr(row.verdict)
+    return [head, f"<failure type={kind} message={quoteattr(said)}>{escape(f'To do: {remedy(row)}')}</failure>", "</testcase>"]

@@ -1,0 +1,189 @@
+"""Limits and baselines: each verdict, and that nothing passes unmeasured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ortlens.analysis.check import Limits, limits_from, verdicts_of
+from ortlens.errors import UsageError
+from ortlens.trace.records import Break, Capture, Finding, Graph, Node, Numeric, Recompile
+from tests.unit.analysis import hand_made
+from tests.unit.analysis.test_compare import towers
+
+if TYPE_CHECKING:
+    from ortlens.analysis.check import VerdictRow
+
+BREAK = Break(break_id="b0", reason="print", file="/a/model.py", line=3)
+RECOMPILE = Recompile(compile_id="0/1", reason="size", guard="x.size()[0] == 4")
+NUMERIC = Numeric(partition_id="p0", node="add", max_abs=1e-3, ok=True)
+
+
+def only(capture: Capture, baseline: Capture | None = None, **limits: Any) -> VerdictRow:  # noqa: ANN401 - limits have types of their own
+    (row,) = (row for row in verdicts_of(capture, limits_from(**limits), baseline) if row.limit != "baseline")
+    return row
+
+
+def against(baseline: Capture, capture: Capture) -> dict[str, str]:
+    return {row.subject: row.verdict for row in verdicts_of(capture, Limits(), baseline)}
+
+
+@pytest.mark.parametrize(
+    ("limit", "changes", "passes", "fails"),
+    [
+        ("max_breaks", {"breaks": (BREAK, replace(BREAK, break_id="b1"))}, 2, 1),
+        ("max_recompiles", {"recompiles": (RECOMPILE,)}, 1, 0),
+        ("min_coverage", {"graphs": (hand_made.graph(coverage=0.75),)}, 0.75, 0.76),
+        ("max_abs_err", {"numerics": (NUMERIC,)}, 1e-3, 0.9e-3),
+    ],
+)
+def test_a_limit_holds_up_to_its_value(limit: str, changes: dict[str, Any], passes: float, fails: float) -> None:
+    capture = hand_made.clean(**changes)
+    kept, broken = (only(capture, None, **{limit: value}) for value in (passes, fails))
+    assert (kept.verdict, kept.allowed) == ("passed", passes)
+    assert (broken.verdict, broken.holds) == ("failed", False)
+
+
+def test_offenders_are_named() -> None:
+    capture = hand_made.clean(
+        breaks=(BREAK,),
+        recompiles=(RECOMPILE,),
+        graphs=(hand_made.graph(coverage=0.5),),
+        fallbacks=(hand_made.fallback(),),
+        numerics=(NUMERIC, replace(NUMERIC, node="worst", max_abs=0.5, ok=False, file="/a/model.py", line=7)),
+    )
+    found = verdicts_of(capture, limits_from(max_breaks=0, max_recompiles=0, min_coverage=1, max_abs_err=0.1))
+    assert [(row.value, row.detail, row.line) for row in found] == [
+        (1.0, "print", 3),
+        (1.0, "x.size()[0] == 4", None),
+        (0.5, "aten.median.dim stays in PyTorch: aten.median.dim has no ONNX function", 48),
+        (0.5, "worst", 7),
+    ]
+
+
+FOREIGN = Capture(
+    backend="inductor", name="net", graphs=(Graph(graph_id="g0", phase="inference", op_count=3),), environment={"cpu_count": "4"}
+)
+DRY = hand_made.clean(sessions=(), runs=(), environment={"dry_run": "1"})
+
+
+@pytest.mark.parametrize(
+    ("capture", "limits", "why"),
+    [
+        (Capture(), {"max_breaks": 0}, "nothing was compiled"),
+        (Capture(), {"max_recompiles": 0}, "nothing was compiled"),
+        (Capture(), {"min_coverage": 0.5}, "nothing was compiled"),
+        (Capture(), {"max_abs_err": 0.5}, "the results were not verified"),
+        (FOREIGN, {"min_coverage": 0.5}, "the backend inductor does not partition graphs"),
+        (hand_made.clean(graphs=(hand_made.graph(node_count=0, coverage=None),)), {"min_coverage": 0.5}, "no graph computes anything"),
+        (DRY, {"max_recompiles": 0}, "a dry run calls nothing again"),
+        (
+            replace(DRY, findings=(Finding(rule="dry_run_ended", severity="warning", title="ended"),)),
+            {"max_breaks": 0},
+            "the dry run ended before the function did",
+        ),
+        (hand_made.clean(numerics=(replace(NUMERIC, max_abs=None, ok=None),)), {"max_abs_err": 1}, "no value could be compared"),
+    ],
+)
+def test_what_was_not_measured_does_not_pass(capture: Capture, limits: dict[str, Any], why: str) -> None:
+    row = only(capture, **limits)
+    assert (row.verdict, row.detail, row.holds) == ("unmeasured", why, False)
+
+
+def test_a_count_beyond_its_limit_fails_even_where_more_may_follow() -> None:
+    cut = replace(DRY, breaks=(BREAK,), findings=(Finding(rule="dry_run_ended", severity="warning", title="ended"),))
+    assert only(cut, max_breaks=0).verdict == "failed"
+
+
+@pytest.mark.parametrize("wrong", [{"max_abs": None, "ok": False}, {"max_abs": float("nan")}, {"max_abs": float("inf")}])
+def test_values_that_cannot_be_compared_are_beyond_any_limit(wrong: dict[str, Any]) -> None:
+    assert only(hand_made.clean(numerics=(NUMERIC, replace(NUMERIC, **wrong))), max_abs_err=1e9).verdict == "failed"
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"max_breaks": -1},
+        {"max_breaks": 1.5},
+        {"max_recompiles": True},
+        {"min_coverage": 90},
+        {"min_coverage": "x"},
+        {"max_abs_err": float("nan")},
+        {"max_slowdown": -0.1},
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(limits: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(limits))):
+        limits_from(**limits)
+
+
+def test_a_check_without_a_limit_is_refused() -> None:
+    with pytest.raises(UsageError, match="nothing to check; set max_breaks"):
+        verdicts_of(Capture(), Limits())
+    with pytest.raises(UsageError, match="max_slowdown needs a baseline"):
+        verdicts_of(Capture(), limits_from(max_slowdown=1.1))
+
+
+def test_a_slowdown_is_a_factor_or_what_is_added() -> None:
+    assert limits_from(max_slowdown=0.25).max_slowdown == limits_from(max_slowdown=1.25).max_slowdown == 1.25
+
+
+# ------------------------------------------------------------------------------------------------------------- baseline
+
+
+def test_a_capture_is_no_worse_than_itself() -> None:
+    assert set(against(towers("plain2"), towers("plain2")).values()) == {"passed"}
+    assert only(towers("plain3"), towers("plain2"), max_slowdown=1.0).verdict == "passed"
+
+
+def test_a_slower_partition_is_named_and_held_against_the_limit() -> None:
+    row = only(towers("planted2"), towers("plain2"), max_slowdown=1.1)
+    assert (row.verdict, row.allowed) == ("failed", 1.1)
+    assert row.detail.startswith("partition p1 (back) 1.2")
+    assert only(towers("planted2"), towers("plain2"), max_slowdown=1.5).verdict == "passed"
+    assert against(towers("plain2"), towers("planted2"))["times"] == "failed"
+    elsewhere = replace(towers("planted2"), environment={**towers("planted2").environment, "cpu_count": "64"})
+    assert only(elsewhere, towers("plain2"), max_slowdown=1.1).detail.endswith("; the baseline is of another machine or number of threads")
+
+
+def test_times_of_too_few_calls_fail_only_where_they_were_asked_for() -> None:
+    few = replace(towers("plain2"), runs=towers("plain2").runs[:9])
+    asked = only(few, towers("plain2"), max_slowdown=1.1)
+    assert (asked.verdict, asked.holds) == ("unmeasured", False)
+    (row,) = (row for row in verdicts_of(few, Limits(), towers("plain2")) if row.subject == "times")
+    assert (row.verdict, row.holds) == ("unmeasured", True)
+
+
+def test_what_got_worse_since_the_baseline() -> None:
+    before = hand_made.clean(
+        name="net",
+        nodes=tuple(hand_made.node(name, module=name) for name in "abc"),
+        numerics=(NUMERIC,),
+    )
+    moved = Node(graph_id="g0", node="c", module="c", target="aten.add.Tensor", supported=False, reason="no ONNX function")
+    after = replace(
+        before,
+        graphs=(hand_made.graph(coverage=0.5),),
+        nodes=(*before.nodes[:2], moved),
+        breaks=(BREAK,),
+        recompiles=(RECOMPILE,),
+        numerics=(replace(NUMERIC, ok=False),),
+        findings=(Finding(rule="made_up", severity="error", title="broken"),),
+    )
+    found = against(before, after)
+    times = found.pop("times")
+    assert (found, times) == (
+        dict.fromkeys(("breaks", "recompiles", "operators", "coverage", "results", "findings"), "failed"),
+        "unmeasured",
+    )
+    rows = verdicts_of(after, Limits(), before)
+    assert next(row.detail for row in rows if row.subject == "operators") == "aten.add.Tensor: ONNX Runtime -> PyTorch: no ONNX function"
+    assert set(against(after, before).values()) == {"passed", "unmeasured"}
+
+
+def test_results_are_unmeasured_where_only_the_baseline_was_verified() -> None:
+    before = hand_made.clean(name="net", numerics=(NUMERIC,))
+    assert against(before, replace(before, numerics=()))["results"] == "unmeasured"
+    assert "results" not in against(replace(before, numerics=()), before)

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+import ortlens
+from ortlens import cli
+from ortlens.analysis.check import limits_from, verdicts_of
+from ortlens.trace import store
+from ortlens.trace.records import Break, Numeric
+from ortlens.views.capture_view import SavedCapture
+from ortlens.views.verdict_text import verdicts_junit, verdicts_markdown, verdicts_text
+from tests.unit.views.sample_captures import HOSTILE, SAMPLES
+
+DATA = Path(__file__).parents[2] / "data" / "compare"
+PLAIN, PLANTED = str(DATA / "plain2.ortlens"), str(DATA / "planted2.ortlens")
+
+
+def test_limits_that_hold_exit_with_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", PLAIN, "--max-breaks", "0", "--max-recompiles", "0", "--min-coverage", "90%", "--baseline", PLAIN]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("ok  max_breaks")
+    assert out.endswith("Passed: 9 limits.\n")
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        ["--min-coverage", "0.99"],
+        ["--baseline", PLAIN, "--max-slowdown", "10%"],
+        ["--baseline", PLAIN, "--max-slowdown", "0.1"],
+        ["--baseline", PLAIN, "--max-slowdown", "1.1"],
+        ["--max-abs-err", "1e-3"],  # not measured
+    ],
+)
+def test_a_limit_that_does_not_hold_exits_with_1(limits: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", PLANTED, *limits]) == 1
+    out = capsys.readouterr().out
+    assert "To do: " in out
+    assert "Failed: 1 of " in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["check", PLAIN], "nothing to check"),
+        (["check", "--max-breaks", "0"], "check needs a CAPTURE"),
+        (["check", "missing.ortlens", "--max-breaks", "0"], "cannot load the capture missing.ortlens"),
+        (["check", PLAIN, "--max-slowdown", "1.2"], "max_slowdown needs a baseline"),
+        (["check", PLAIN, "--min-coverage", "90"], "for 90 % set 0.9"),
+        (["check", PLAIN, "--max-breaks", "0", "--junit", "/dev/null/x.xml"], "cannot write /dev/null/x.xml"),
+    ],
+)
+def test_a_wrong_command_exits_with_2_and_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_json_goes_to_stdout_or_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--max-abs-err", "1", PLAIN, "--json"], ["--max-abs-err", "1", "--json", PLAIN]):
+        assert cli.main(["check", *arguments]) == 1
+        found = json.loads(capsys.readouterr().out)
+        assert not found["ok"]
+        assert [(row["limit"], row["verdict"]) for row in found["verdicts"]] == [("max_abs_err", "unmeasured")]
+        assert "--verify" in found["verdicts"][0]["to_do"]
+    assert cli.main(["check", PLAIN, "--max-breaks", "0", "--json", str(tmp_path / "new" / "check.json")]) == 0
+    assert "Passed: 1 limit." in capsys.readouterr().out
+    assert json.loads((tmp_path / "new" / "check.json").read_text())["ok"]
+
+
+def test_an_infinite_difference_is_still_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capture = replace(SAMPLES["demo_like"], numerics=(Numeric(node="a", max_abs=float("nan"), ok=False),))
+    assert cli.main(["check", str(store.save(capture, tmp_path / "x.ortlens")), "--max-abs-err", "1", "--json"]) == 1
+    (row,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["verdicts"]
+    assert row["value"] is None
+    assert "NaN, Inf or no comparable value" in row["message"]
+
+
+def test_junit_counts_what_it_holds(tmp_path: Path) -> None:
+    few = replace(store.load(PLAIN), runs=())
+    path = tmp_path / "check.xml"
+    arguments = ["--max-breaks", "0", "--min-coverage", "1", "--baseline", str(store.save(few, tmp_path / "few.ortlens"))]
+    assert cli.main(["check", PLAIN, *arguments, "--junit", str(path)]) == 1
+    suite = ET.parse(path).getroot().find("testsuite")  # noqa: S314 - our own file
+    assert suite is not None
+    assert suite.get("name") == "ortlens check towers"
+    cases = {case.get("name"): [child.tag for child in case] for case in suite.iter("testcase")}
+    assert cases["max_breaks"] == ["system-out"]
+    assert cases["min_coverage"] == ["failure"]
+    assert cases["baseline: times"] == ["skipped"]
+    assert suite.get("tests") == str(len(cases))
+    assert (suite.get("failures"), suite.get("skipped")) == ("1", "1")
+
+
+def test_markdown_holds_the_table_and_the_comparison(tmp_path: Path) -> None:
+    path = tmp_path / "check.md"
+    assert cli.main(["check", PLANTED, "--baseline", PLAIN, "--max-slowdown", "1.1", "--markdown", str(path)]) == 1
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("### ortlens check: towers\n\n**Failed: 1 of 6 limits does not hold.**\n")
+    assert "| ❌ | `max_slowdown` | up to 1.2" in text
+    assert "<details><summary>Compared with the baseline</summary>" in text
+
+
+def test_nothing_from_a_capture_works_in_what_is_written() -> None:
+    capture = replace(SAMPLES["demo_like"], name=HOSTILE, breaks=(Break(break_id="b", reason=HOSTILE + " | a` @you", file=HOSTILE),))
+    rows = verdicts_of(capture, limits_from(max_breaks=0))
+    ET.fromstring(verdicts_junit(rows, HOSTILE))  # noqa: S314 - well-formed, whatever the names
+    markdown = verdicts_markdown(rows, HOSTILE)
+    assert "<img" not in markdown
+    assert " | a" not in markdown
+    assert "\x1b" not in verdicts_text(rows) + markdown
+
+
+def test_the_lens_raises_or_returns_the_rows() -> None:
+    view = ortlens.load(PLAIN)
+    frame = view.check(max_breaks=0, baseline=PLAIN, max_slowdown=1.2)
+    assert frame.verdict.eq("passed").all()
+    assert (frame.limit.iloc[0], frame.limit.iloc[-1]) == ("max_breaks", "max_slowdown")
+    with pytest.raises(ortlens.CheckFailed) as caught:
+        view.check(min_coverage=0.99, max_abs_err=1e-3, max_breaks=0)
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("min_coverage: 92.9 % in ONNX Runtime, at least 99.0 % asked: aten.cummax.default stays in PyTorch")
+    assert first.endswith("To do: see the frame fallbacks for each operator and its reason, or lower min_coverage.")
+    assert second.startswith("max_abs_err: not measured: the results were not verified. To do: call lens.verify")
+    assert isinstance(caught.value, AssertionError)
+
+
+def test_a_baseline_may_be_a_lens_or_a_capture() -> None:
+    capture = store.load(PLAIN)
+    assert len(SavedCapture(capture).check(baseline=capture)) == len(SavedCapture(capture).check(baseline=SavedCapture(capture)))
