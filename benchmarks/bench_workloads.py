@@ -26,11 +26,12 @@ _PAGE = """# Workloads
 
 Programs that people run every day, with random weights: `make workloads` runs them and writes this page. A figure is a ratio of times of
 one step, ways taking turns in one process (see [Benchmarks](benchmarks.md)), below 1 where ortlens is faster. Results are compared with
-eager's first. "In ONNX Runtime" counts compute nodes of the compiled graphs. Where ortlens takes {slower} times as long as eager or longer,
-the last column is what `ortlens.explain` says first.
+eager's first. "Dynamo alone" is `torch.compile(backend="eager")` to eager: its guards, and entering compiled code, are part of every call
+with any backend. "In ONNX Runtime" counts compute nodes of the compiled graphs. Where ortlens takes {slower} times as long as eager or
+longer, the last column is what `ortlens.explain` says first.
 
-| workload | to eager | to Inductor | goal | | in ONNX Runtime | graphs, partitions | first finding |
-|---|---|---|---|---|---|---|---|
+| workload | to eager | Dynamo alone | to Inductor | goal | | in ONNX Runtime | graphs, partitions | first finding |
+|---|---|---|---|---|---|---|---|---|
 {rows}
 
 {head}
@@ -38,12 +39,12 @@ the last column is what `ortlens.explain` says first.
 
 
 def built(workload: Workload, backend: object, *, quick: bool) -> Callable[[], Any]:
-    """The step of a workload under a backend; `eager` leaves it as it is. Weights and inputs are the same each time."""
+    """The step of a workload under a backend; None leaves it as it is. Weights and inputs are the same each time."""
     torch.manual_seed(0)
 
     def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         made: Callable[..., Any] = torch.compile(function, backend=backend)  # type: ignore[call-overload]  # a name or a lens
-        return function if backend == "eager" else made
+        return function if backend is None else made
 
     return workload.build(compiled, quick)
 
@@ -65,10 +66,9 @@ def measured(workload: Workload, options: argparse.Namespace, *, inductor: bool)
     torch.compiler.reset()
     with torch.set_grad_enabled(workload.trains):
         lens = ortlens.Lens()
-        steps = {"eager": built(workload, "eager", quick=options.quick), "ortlens": built(workload, lens, quick=options.quick)}
-        if inductor:
-            steps["inductor"] = built(workload, "inductor", quick=options.quick)
-        expected = built(workload, "eager", quick=options.quick)()  # the first step of each, since steps change state
+        backends = {"eager": None, "ortlens": lens, "dynamo": "eager", **({"inductor": "inductor"} if inductor else {})}
+        steps = {way: built(workload, backend, quick=options.quick) for way, backend in backends.items()}
+        expected = built(workload, None, quick=options.quick)()  # the first step of each, since steps change state
         for step in steps.values():
             torch.testing.assert_close(step(), expected, atol=workload.tolerance, rtol=workload.tolerance)
         turns = take_turns(steps, quick=options.quick, rounds=15)
@@ -88,10 +88,11 @@ def page_row(workload: Workload, turns: Turns, facts: dict[str, float], said: st
     """A line of the page."""
     to_eager = turns.ratio("ortlens", "eager")
     to_inductor = f"{turns.ratio('ortlens', 'inductor'):.2f}" if "inductor" in turns.us else ""
+    alone = f"{turns.ratio('dynamo', 'eager'):.2f}"
     told = said.replace("|", "\\|") if to_eager >= _SLOWER else ""
     goal = "" if row.goal is None else f"{workload.goal:.2f} to {workload.to}"
     return (
-        f"| {workload.name} | {to_eager:.2f} | {to_inductor} | {goal} | {row.verdict} | {facts['in ORT']:.0%} "
+        f"| {workload.name} | {to_eager:.2f} | {alone} | {to_inductor} | {goal} | {row.verdict} | {facts['in ORT']:.0%} "
         f"| {facts['graphs']:.0f}, {facts['partitions']:.0f} | {told} |"
     )
 

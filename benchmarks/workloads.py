@@ -237,5 +237,6 @@ WORKLOADS = (
     Workload(name="SGD with momentum step", build=optimiser(torch.optim.SGD, momentum=0.9), tolerance=1e-5),
     Workload(name="Adam step", build=optimiser(torch.optim.Adam), tolerance=1e-4),
     Workload(name="AdamW step", build=optimiser(torch.optim.AdamW), tolerance=1e-4),
+    Workload(name="AdamW step, foreach", build=optimiser(torch.optim.AdamW, foreach=True), tolerance=1e-4),
     Workload(name="Fourier neural operator", build=fourier, goal=1.3),
 )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ortlens.backend.lowering.exported import CompiledProgram
     from ortlens.backend.runtime.session_info import SessionInfo
     from ortlens.trace.recorder import Recorder
+    from ortlens.trace.records import Phase
 
 _MAX_INSTANCES = 8
 
@@ -67,11 +68,16 @@ class OrtBackend:
         """
         from ortlens.backend.gc_paused import gc_paused
         from ortlens.backend.lowering.entry import DynamoGraph, needs_gradient
+        from ortlens.backend.lowering.single_updates import as_recorded, updates_once
 
         recorder, trains = CURRENT.get(), needs_gradient(example_inputs)
         if trains and not self.options.use_aot_autograd:
-            _report_skipped(graph_module, recorder)
+            _report_skipped(graph_module, recorder, "forward", "use_aot_autograd=False leaves graphs that need gradients to PyTorch")
             return graph_module.forward
+        if not trains and not self.compiler.custom_targets() and updates_once(graph_module):
+            text = "the graph updates each tensor with one operator, which PyTorch does where it lies, without passing it to ONNX Runtime"
+            _report_skipped(graph_module, recorder, "inference", text)
+            return as_recorded(graph_module)
         key = None if dry_run or trains else self.compiler.whole_graph_key(graph_module, example_inputs)
         # A lens shows the nodes that AOTAutograd makes, so under a lens no graph skips AOTAutograd.
         if key is not None and recorder is None and (cached := self.compiler.cached_graph(key, graph_module, example_inputs)):
@@ -159,8 +165,8 @@ class OrtBackend:
             cls._instances.clear()
 
 
-def _report_skipped(module: torch.fx.GraphModule, recorder: Recorder | None) -> None:
-    """Report a training graph that the options leave to PyTorch."""
+def _report_skipped(module: torch.fx.GraphModule, recorder: Recorder | None, phase: Phase, reason: str) -> None:
+    """Report a graph that stays in PyTorch as Dynamo recorded it."""
     if recorder is None:
         return
     from ortlens import _torch
@@ -168,8 +174,8 @@ def _report_skipped(module: torch.fx.GraphModule, recorder: Recorder | None) -> 
     from ortlens.backend.recording.reporter import GraphReporter
 
     compile_id = _torch.current_compile_id()
-    reporter = GraphReporter(recorder, phase="forward", compile_id=compile_id, op_count=count_ops(module), aot_ns=0)
-    reporter.graph_skipped(module, "use_aot_autograd=False leaves graphs that need gradients to PyTorch")
+    reporter = GraphReporter(recorder, phase=phase, compile_id=compile_id, op_count=count_ops(module), aot_ns=0)
+    reporter.graph_skipped(module, reason)
 
 
 def ortlens_backend(

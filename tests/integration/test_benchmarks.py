@@ -46,6 +46,7 @@ STEPS = (
     *(f"nn.{name}, eval" for name in ("TransformerEncoder", "MultiheadAttention")),
     "MLP, bfloat16 autocast",
     *(f"{name} step" for name in ("SGD", "SGD with momentum", "Adam", "AdamW")),
+    "AdamW step, foreach",
     "Fourier neural operator",
 )
 EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {

@@ -48,8 +48,8 @@ def reused(runner: PartitionRunner, call: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize(
     ("kind", "options", "state"),
-    [(torch.optim.SGD, {"momentum": 0.9}, 2), (torch.optim.AdamW, {"weight_decay": 0.1}, 4)],
-    ids=["SGD", "AdamW"],
+    [(torch.optim.SGD, {"momentum": 0.9}, 2), (torch.optim.AdamW, {"weight_decay": 0.1}, 4), (torch.optim.Adam, {"foreach": True}, 4)],
+    ids=["SGD", "AdamW", "Adam of lists"],
 )
 @pytest.mark.slow
 def test_an_optimiser_updates_weights_and_state_in_place(
@@ -92,7 +92,7 @@ class Returned(Counter):
     """Returns the sum itself."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.total.add_(x)
+        self.total.mul_(0.5).add_(x)
         return self.total
 
 

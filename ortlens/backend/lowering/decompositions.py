@@ -10,7 +10,7 @@ import torch.fx
 from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
 
 from ortlens import _torch
-from ortlens.backend.lowering import attention, encoder_layers, pools, quantizing
+from ortlens.backend.lowering import attention, encoder_layers, lists, pools, quantizing
 from ortlens.backend.lowering.kernel_strides import suggested_format
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def own() -> dict[Any, Callable[..., Any]]:
         Op overload -> function, for AOTAutograd's table.
     """
     return {
+        **lists.per_tensor(),
         _aten.squeeze.dim: _squeeze_dim,
         _aten.squeeze.dims: _squeeze_dims,
         _aten.split.Tensor: _split,

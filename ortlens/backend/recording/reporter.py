@@ -198,7 +198,7 @@ class GraphReporter:
         self._all_fall_back(compute, Verdict(supported=False, code="converter_raised", reason=reason, exception=exception))
 
     def graph_skipped(self, module: torch.fx.GraphModule, reason: str) -> None:
-        """Record that an option leaves a graph to PyTorch, before it is lowered.
+        """Record that an option or a rule leaves a graph to PyTorch, before it is lowered.
 
         Args:
             module: Dynamo's graph.

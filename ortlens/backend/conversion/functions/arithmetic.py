@@ -36,6 +36,12 @@ def addcmul(x: Any, first: Any, second: Any, value: Any = 1) -> Any:
 
 
 @basics.in_float32
+def addcdiv(x: Any, first: Any, second: Any, value: Any = 1) -> Any:
+    """`aten.addcdiv`; the registry's function multiplies by the factor also where it is 1, and after the division."""
+    return basics.opset().Add(x, basics.opset().Div(_multiple(x, first, value), second))
+
+
+@basics.in_float32
 def lerp(x: Any, end: Any, weight: Any) -> Any:
     """`aten.lerp.Scalar`; the registry's function computes both forms for every element and selects one of them."""
     op = basics.opset()
@@ -203,6 +209,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     _aten.sub.Tensor: sub,
     _aten.sub.Scalar: sub,
     _aten.addcmul.default: addcmul,
+    _aten.addcdiv.default: addcdiv,
     _aten.lerp.Scalar: lerp,
     _aten.signbit.default: signbit,
     _aten.isnan.default: isnan,

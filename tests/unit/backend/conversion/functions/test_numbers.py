@@ -13,6 +13,7 @@ from tests.opinfo.extremes import differing
 
 FRACTION: dict[str, Any] = {
     "addcmul": lambda x, n: torch.addcmul(x, x, x, value=n),
+    "addcdiv": lambda x, n: torch.addcdiv(x, x, x.abs() + 1, value=n),
     "celu": lambda x, n: functional.celu(x - 1, n),
     "elu": lambda x, n: functional.elu(x - 1, n),
     "fill": torch.fill,
@@ -59,7 +60,7 @@ def test_float64_gets_all_digits() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64], ids=str)
 @pytest.mark.parametrize("name", sorted(WHOLE))
 def test_numbers_that_are_known_at_run_time_only(name: str, dtype: torch.dtype) -> None:
-    if dtype is torch.int64 and name in ("elu", "leaky_relu", "softplus", "power of a number"):
+    if dtype is torch.int64 and name in ("addcdiv", "elu", "leaky_relu", "softplus", "power of a number"):
         pytest.skip("eager has no such operator for integers, or ONNX Runtime computes it in floats")
     x = (torch.arange(12).reshape(3, 4) % 5).to(dtype)
     lens = Lens()

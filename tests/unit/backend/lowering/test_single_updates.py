@@ -1,0 +1,86 @@
+"""Graphs that update each tensor with one operator stay in PyTorch; those with more go to ONNX Runtime."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+from ortlens import Lens
+from ortlens.backend.lowering.single_updates import updates_once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+X, Y = torch.ones(3), torch.ones(3)
+
+
+def _captured(function: Callable[..., Any]) -> torch.fx.GraphModule:
+    found: list[torch.fx.GraphModule] = []
+
+    def backend(module: torch.fx.GraphModule, _inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        found.append(module)
+        return module.forward
+
+    torch.compile(function, backend=backend)(X.clone(), Y.clone())
+    return found[0]
+
+
+def _of_lists(x: torch.Tensor, y: torch.Tensor) -> None:
+    torch._foreach_add_([x, y], 2.0)
+
+
+ONCE: dict[str, Callable[..., Any]] = {
+    "methods": lambda x, y: (x.add_(y, alpha=-0.1), y.zero_()),
+    "an operator": operator.iadd,
+    "lists": _of_lists,
+}
+MORE: dict[str, Callable[..., Any]] = {
+    "twice": lambda x, y: x.mul_(0.9).add_(y),
+    "twice by name": lambda x, y: (x.mul_(0.9), x.add_(y)),
+    "a computation": lambda x, y: x.add_(y * 2),
+    "something made": lambda x, y: (x + y).mul_(2),
+    "a view": lambda x, y: x[1:].add_(y[1:]),
+    "nothing in place": torch.add,
+}
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_one_operator_per_tensor(name: str) -> None:
+    assert updates_once(_captured(ONCE[name]))
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_more_than_updates(name: str) -> None:
+    assert not updates_once(_captured(MORE[name]))
+
+
+def test_they_run_as_recorded_and_the_lens_says_why() -> None:
+    lens = Lens()
+    layer = nn.Linear(3, 2)
+    grads = [torch.ones_like(weight) for weight in layer.parameters()]
+    expected = [weight - grad * 0.5 for weight, grad in zip(layer.parameters(), grads, strict=True)]
+
+    def step() -> None:
+        for weight, grad in zip(layer.parameters(), grads, strict=True):
+            weight.add_(grad, alpha=-0.5)
+
+    with torch.no_grad():
+        torch.compile(step, backend=lens)()
+    torch.testing.assert_close(list(layer.parameters()), expected)
+    assert lens.partitions.empty
+    assert set(lens.fallbacks.reason_code) == {"policy"}
+    assert lens.fallbacks.reason.str.contains("updates each tensor with one operator").all()
+
+
+def test_a_function_of_the_users_takes_them_to_onnx_runtime() -> None:
+    from onnxscript import opset18
+
+    table = {torch.ops.aten.add.Tensor: lambda x, y, alpha=1.0: opset18.Add(x, y)}  # noqa: ARG005 - the operator's schema
+    lens, x = Lens(options={"custom_translation_table": table}), X.clone()
+    torch.compile(lambda x, y: x.add_(y), backend=lens)(x, Y)
+    torch.testing.assert_close(x, X + Y)
+    assert len(lens.partitions) == 1
