@@ -14,6 +14,7 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 | the structured trace | `torch/_logging/_internal.py` | the log that tlparse reads has no public name |
 | decompositions of single operators | `torch/_decomp/__init__.py` | no public table |
 | the mode that sees every operator | `torch/utils/_python_dispatch.py` | the same |
+| the entry of every `torch.compile` | `torch/_dynamo/eval_frame.py` | the public names are bound before anyone can replace them |
 | times of Dynamo's cache look-ups | `torch/autograd/profiler_legacy.py` | public but deprecated; the new profiler writes to stderr |
 """
 
@@ -43,6 +44,7 @@ from ortlens._torch.dynamo import (
     dynamo_entry,
     graph_break_hints,
     graph_break_registry,
+    innermost_backend,
     is_signal,
     isolated_compilations,
     line_being_traced,
@@ -121,6 +123,7 @@ __all__ = [
     "fake_tensor",
     "graph_break_hints",
     "graph_break_registry",
+    "innermost_backend",
     "input_sources",
     "insert_type_promotion",
     "is_fake",

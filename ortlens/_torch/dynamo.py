@@ -50,7 +50,7 @@ def dynamo_backend() -> object | None:
     for owner in _callers_on_stack():
         backend = getattr(owner, "_torchdynamo_orig_backend", None)
         if backend is not None:
-            return _innermost(backend)
+            return innermost_backend(backend)
     return None
 
 
@@ -63,11 +63,19 @@ def _callers_on_stack() -> Iterator[object]:
         frame = frame.f_back
 
 
-def _innermost(backend: object) -> object:
+def innermost_backend(backend: object) -> object:
+    """Return the backend inside those that Dynamo and `torch.compile` put around it.
+
+    Args:
+        backend: Any backend, or a name.
+
+    Returns:
+        The innermost one.
+    """
     for attribute in ("_torchdynamo_orig_backend", "compiler_fn"):
         inner = getattr(backend, attribute, None)
         if inner is not None and inner is not backend:
-            return _innermost(inner)
+            return innermost_backend(inner)
     return backend
 
 
@@ -131,7 +139,7 @@ def modules_compiled_by(backend: object) -> tuple[object, ...]:
     from torch._dynamo.eval_frame import OptimizedModule
 
     wrappers = [value for value in gc.get_objects() if type(value) is OptimizedModule]
-    return tuple(value._orig_mod for value in wrappers if _innermost(getattr(value.dynamo_ctx, "callback", None)) is backend)
+    return tuple(value._orig_mod for value in wrappers if innermost_backend(getattr(value.dynamo_ctx, "callback", None)) is backend)
 
 
 def display_code(name: str, file: str, line: int | None) -> tuple[str, str, int | None]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TextIO
 
     from ortlens.trace.records import Capture
 
@@ -16,16 +17,18 @@ _DEFAULT_WIDTH = 100
 _WIDTHS = (60, 120)
 
 
-def print_summary(capture: Capture) -> None:
-    """Print the summary of a capture, with bold labels where stdout is a terminal that wants them.
+def print_summary(capture: Capture, *, on_stderr: bool = False) -> None:
+    """Print the summary of a capture, with bold labels in a terminal that wants them.
 
     Args:
         capture: The capture.
+        on_stderr: Whether stdout belongs to another program.
     """
     from ortlens.views.text import summary
 
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    print_text(summary(capture, width=width(), colour=colour))
+    stream = sys.stderr if on_stderr else sys.stdout
+    colour = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    _print(summary(capture, width=_width(stream), colour=colour), stream)
 
 
 def print_written(lines: Sequence[str]) -> None:
@@ -53,7 +56,11 @@ def width() -> int:
     Returns:
         Those of the terminal, within bounds; 100 in a pipe.
     """
-    if not sys.stdout.isatty():
+    return _width(sys.stdout)
+
+
+def _width(stream: TextIO) -> int:
+    if not stream.isatty():
         return _DEFAULT_WIDTH
     low, high = _WIDTHS
     return min(max(shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns, low), high)
@@ -65,11 +72,15 @@ def print_text(text: str) -> None:
     Args:
         text: The text, without the last line's end.
     """
-    encoding = sys.stdout.encoding or "utf-8"
+    _print(text, sys.stdout)
+
+
+def _print(text: str, stream: TextIO) -> None:
+    encoding = stream.encoding or "utf-8"
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
         from ortlens.views.wording import ascii_from_text
 
         text = ascii_from_text(text)
-    print(text)
+    print(text, file=stream)

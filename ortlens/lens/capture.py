@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from ortlens.backend.options import OrtBackendOptions
 
 
-class _CaptureLens(Lens):
+class CaptureLens(Lens):
     """The lens of `capture()`: claims every compilation by our backend that happens while it is current."""
 
     def __repr__(self) -> str:
-        return super().__repr__().replace("_CaptureLens", "Lens", 1)
+        """As of any lens."""
+        return super().__repr__().replace("CaptureLens", "Lens", 1)
 
     def _claims(self, backend: object) -> bool:
         ours = backend in (ortlens_backend, torch_compile_backend) or isinstance(backend, OrtBackend)
@@ -56,6 +57,6 @@ def capture(*, name: str | None = None) -> Iterator[Lens]:
     Yields:
         The lens.
     """
-    lens = _CaptureLens(name=name)
+    lens = CaptureLens(name=name)
     with lens.watching():
         yield lens

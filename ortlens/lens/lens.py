@@ -114,13 +114,33 @@ class Lens(CaptureView):
         Returns:
             A callable of the same inputs.
         """
+        if self._ort is None:
+            return self.compile_elsewhere(self._foreign, graph_module, example_inputs, kwargs)
+        token = CURRENT.set(self._recorder)
+        try:
+            with self._compiling(graph_module):
+                return self._backend_for(kwargs.get("options"))(graph_module, example_inputs, dry_run=self._dry_run)
+        finally:
+            CURRENT.reset(token)
+
+    def compile_elsewhere(
+        self, backend: Callable[..., Any], graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Callable[..., Any]:
+        """Compile a Dynamo graph with another backend than ours, and record it.
+
+        Args:
+            backend: The backend.
+            graph_module: Dynamo's graph.
+            example_inputs: Its inputs.
+            kwargs: What else the backend is to be passed.
+
+        Returns:
+            A callable of the same inputs.
+        """
         token = CURRENT.set(self._recorder)
         try:
             with self._compiling(graph_module) as compile_id:
-                if self._ort is not None:
-                    backend = self._backend_for(kwargs.get("options"))
-                    return backend(graph_module, example_inputs, dry_run=self._dry_run)
-                compiled = self._foreign(graph_module, example_inputs, **kwargs)
+                compiled = backend(graph_module, example_inputs, **kwargs)
                 return recorded(self._recorder, graph_module, compiled, compile_id, example_inputs)
         finally:
             CURRENT.reset(token)

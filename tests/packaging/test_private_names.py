@@ -108,9 +108,9 @@ def test_each_place_touches_them() -> None:
         inside = [source for path, source in SOURCES.items() if home in {path, *path.parents} and path.name != "__init__.py"]
         return [bool(private_uses(source, library)) for source in inside]
 
-    # Two files of torch's package go without: what the process is like, and silence for the others.
+    # Three files of torch's package go without: what the process is like, silence for the others, and what waits for torch to be imported.
     assert {library: any(touches) for library, home in HOMES.items() if (touches := touched(library, home))} == dict.fromkeys(HOMES, True)
-    assert sum(not touches for touches in touched("torch", HOMES["torch"])) <= 2
+    assert sum(not touches for touches in touched("torch", HOMES["torch"])) <= 3
 
 
 # With `lib` for the library; each must be caught for every library of the table.

@@ -1,0 +1,129 @@
+"""A lens over a whole process: every `torch.compile` in it, each on its own backend or all on one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ortlens import _torch
+from ortlens.backend.api import OrtBackend, ortlens_backend, torch_compile_backend
+from ortlens.lens.capture import CaptureLens
+from ortlens.lens.lens import Lens
+from ortlens.trace.recorder import CURRENT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import torch.fx
+
+_FORWARDED = ("__name__", "compiler_name", "get_compiler_config", "reset")
+"""What Dynamo asks a backend for besides calling it."""
+
+
+class ProcessLens(CaptureLens):
+    """Records what every `torch.compile` of a process compiles."""
+
+    def __init__(self, backend: str | None = None, *, options: Mapping[str, Any] | None = None, name: str | None = None) -> None:
+        """Begin without a compilation.
+
+        Args:
+            backend: The backend that all of them shall use; None leaves each its own.
+            options: Options of our backend, where that is the one.
+            name: Name of the capture.
+
+        Raises:
+            UsageError: There is no such backend, or an option is unknown or wrong.
+        """
+        super().__init__(backend or "ortlens", options=options if backend else None, name=name)
+        self._forced = None if backend is None else self._ort or self._foreign
+        self._own_names: dict[str, None] = {}
+        if backend is None:
+            self._backend_name = "none"
+        self._recorder.on_graph = self._entered
+
+    def watched(self, backend: object) -> object:
+        """The backend that stands in for another one.
+
+        Args:
+            backend: As passed to `torch.compile`: a name or an object.
+
+        Returns:
+            One that does the same and is recorded; the other one itself where it has a lens already, or is unknown to torch.
+        """
+        inner = _torch.innermost_backend(backend)
+        if isinstance(inner, (Lens, WatchedBackend)):
+            return backend
+        if self._forced is not None:
+            return WatchedBackend(self, self._forced)
+        try:
+            found = _torch.lookup_backend(backend) if isinstance(backend, str) else backend
+        except Exception:  # noqa: BLE001 - torch says what is wrong with it
+            return backend
+        self._own_names[backend if isinstance(backend, str) else _name_of(backend)] = None
+        self._backend_name = ", ".join(self._own_names)
+        return WatchedBackend(self, found)
+
+    def compile_by(
+        self, backend: Callable[..., Any], graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Callable[..., Any]:
+        """Compile a graph with a backend, and record it.
+
+        Args:
+            backend: The backend.
+            graph_module: Dynamo's graph.
+            example_inputs: Its inputs.
+            kwargs: What Dynamo passes besides.
+
+        Returns:
+            A callable of the same inputs.
+        """
+        if not _is_ours(backend):
+            return self.compile_elsewhere(backend, graph_module, example_inputs, kwargs)
+        if CURRENT.get() is not None:  # the program has a lens of its own there
+            return backend(graph_module, example_inputs, **kwargs)  # type: ignore[no-any-return]  # a backend returns a callable
+        with self.watching():
+            return backend(graph_module, example_inputs, **kwargs)  # type: ignore[no-any-return]  # as above
+
+    def _claims(self, backend: object) -> bool:
+        return isinstance(backend, WatchedBackend) and backend.lens is self
+
+
+class WatchedBackend:
+    """A backend that is recorded. Equal to another one of an equal backend, so that `torch.compile` shares compiled code as before."""
+
+    def __init__(self, lens: ProcessLens, backend: Any) -> None:
+        """Put a lens before a backend.
+
+        Args:
+            lens: Records what is compiled.
+            backend: Compiles it.
+        """
+        self.lens, self._backend = lens, backend
+        # No __getattr__: Dynamo's evaluator asks for attributes of a backend where it must not meet Python code, and the process crashes.
+        for name in _FORWARDED:
+            if hasattr(backend, name):
+                setattr(self, name, getattr(backend, name))
+
+    def __call__(self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
+        """Compile a graph; called by Dynamo."""
+        return self.lens.compile_by(self._backend, graph_module, example_inputs, kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the backends are equal."""
+        return isinstance(other, WatchedBackend) and bool(self._backend == other._backend)
+
+    def __hash__(self) -> int:
+        """That of the kind of backend: torch's own wrappers compare, and have no hash."""
+        return hash(type(self._backend))
+
+
+def _is_ours(backend: object) -> bool:
+    inner = _torch.innermost_backend(backend)
+    return inner in (ortlens_backend, torch_compile_backend) or isinstance(inner, OrtBackend)
+
+
+def _name_of(backend: object) -> str:
+    for attribute in ("compiler_name", "__name__"):
+        name = getattr(backend, attribute, None)
+        if isinstance(name, str):
+            return name
+    return type(backend).__name__

@@ -1,0 +1,222 @@
+"""`ortlens run`: scripts behave as under `python`, and leave a capture."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+import ortlens
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_COMPILES = """
+import torch
+fast = torch.compile(lambda x: x * 2 + 1, backend="eager")
+print(fast(torch.ones(2)).tolist())
+"""
+
+_ENDED = "import os, signal, time; os.kill(os.getpid(), signal.{}); time.sleep(9)"
+
+
+class Script(NamedTuple):
+    """A program, and what it leaves.
+
+    Attributes:
+        text: Its text.
+        arguments: Its arguments.
+        status: Its exit status; negative for a signal.
+        captures: How many captures it leaves, those of its children included.
+        flags: Options of `ortlens run`.
+    """
+
+    text: str
+    arguments: tuple[str, ...] = ()
+    status: int = 0
+    captures: int = 1
+    flags: tuple[str, ...] = ()
+
+
+SCRIPTS = {
+    "its arguments, name, path and folder": Script(
+        """
+import argparse, os, sys
+parser = argparse.ArgumentParser()
+parser.add_argument("-o"), parser.add_argument("--html"), parser.add_argument("rest", nargs="*")
+if __name__ == "__main__":
+    print(parser.parse_args(), sys.argv, __file__, sys.path[0], os.getcwd(), __spec__, __package__, __builtins__.__name__)
+    import pickle
+    class Local: pass
+    print(type(pickle.loads(pickle.dumps(Local()))).__module__)
+"""
+        + _COMPILES,
+        ("-o", "own", "--html=own", "--", "-m", "x"),
+    ),
+    "an exit code": Script(_COMPILES + "raise SystemExit(3)", status=3),
+    "an exit text": Script(_COMPILES + "import sys; sys.exit('no luck')", status=1),
+    "an error": Script(_COMPILES + "def deep(): raise ValueError('no luck')\ndeep()", status=1),
+    "a slip of syntax": Script("x = = 1", status=1, captures=0),
+    "an interrupt": Script(_COMPILES + _ENDED.format("SIGINT"), status=-signal.SIGINT),
+    "a request to end": Script(_COMPILES + _ENDED.format("SIGTERM"), status=-signal.SIGTERM),
+    "exit functions and threads": Script(
+        _COMPILES
+        + """
+import atexit, threading, time
+atexit.register(print, "bye")
+def later():
+    time.sleep(0.3)
+    print(fast(torch.ones(3)))
+threading.Thread(target=later).start()
+"""
+    ),
+    "no torch": Script("import sys; print('torch' in sys.modules, 'ortlens.lens' in sys.modules)", captures=0),
+    "torch without compiling": Script("import torch, sys; print(torch.ones(2), 'torch._dynamo' in sys.modules)", captures=0),
+    "a process of its own": Script(
+        """
+import subprocess, sys
+print(subprocess.run([sys.executable, "-c", sys.argv[1]], capture_output=True, text=True, check=True).stdout)
+""",
+        (_COMPILES,),
+    ),
+    "workers by fork": Script(
+        """
+import multiprocessing, torch
+def work(n): return torch.compile(lambda x: x * n, backend="eager")(torch.ones(2)).tolist()
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        print(pool.map(work, [2, 3]))
+        pool.close(), pool.join()
+"""
+    ),
+    "workers by spawn": Script(
+        """
+import multiprocessing, torch
+def work(n): return torch.compile(lambda x: x * n, backend="eager")(torch.ones(2)).tolist()
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(work, [2, 3]))
+        pool.close(), pool.join()
+"""
+    ),
+    "a loader with workers": Script(
+        """
+import torch
+fast = torch.compile(torch.nn.Linear(2, 2), backend="aot_eager")
+data = torch.utils.data.TensorDataset(torch.arange(8.).reshape(4, 2))
+for (x,) in torch.utils.data.DataLoader(data, batch_size=2, num_workers=2):
+    fast(x).sum().backward()
+    print(x)
+"""
+    ),
+    "two ranks": Script(
+        """
+import os, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+fast = DistributedDataParallel(torch.compile(torch.nn.Linear(4, 2), backend="aot_eager"))
+fast(torch.full((3, 4), float(dist.get_rank()))).sum().backward()
+if dist.get_rank() == 0: print(next(fast.parameters()).grad)
+dist.barrier()
+dist.destroy_process_group()
+""",
+        captures=2,
+        flags=("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+    ),
+    "a model that it only calls": Script(
+        """
+import torch
+class Small(torch.nn.Module):
+    def __init__(self): super().__init__(); self.inner = torch.nn.Linear(2, 2)
+    def forward(self, x): return self.inner(x).relu()
+torch.manual_seed(0)
+model = Small().eval()
+with torch.no_grad(): print(model(torch.ones(3, 2)).shape)
+""",
+        flags=("--explain", "Small"),
+    ),
+}
+_QUICK = "its arguments, name, path and folder"
+
+
+@pytest.mark.parametrize("name", [name if name == _QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SCRIPTS])
+def test_a_script_runs_as_without_ortlens_and_leaves_a_capture(name: str, tmp_path: Path) -> None:
+    script = SCRIPTS[name]
+    (tmp_path / "script.py").write_text(script.text, encoding="utf-8")
+    given = ["script.py", *script.arguments]
+    module = script.flags if script.flags[:1] == ("-m",) else ()
+    plain = _run([sys.executable, *module, *given], tmp_path)
+    assert plain.returncode == script.status
+    assert not list(tmp_path.glob("*.ortlens"))
+    command = [sys.executable, "-m", "ortlens", "run", "-o", str(tmp_path / "run.ortlens"), *script.flags, *given]
+    watched = _run(command, tmp_path)
+    assert (watched.returncode, watched.stdout) == (plain.returncode, plain.stdout), watched.stderr
+    if not module:  # the launcher's own log has process numbers
+        assert watched.stderr.startswith(plain.stderr)
+    captures = [ortlens.load(path) for path in tmp_path.glob("*.ortlens")]
+    assert len(captures) == script.captures, watched.stderr
+    assert all(len(capture.graphs) for capture in captures)
+
+
+@pytest.mark.slow
+def test_a_module_a_backend_for_all_and_a_report(tmp_path: Path) -> None:
+    package = tmp_path / "program"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text("import sys; print(sys.argv[1:], __package__, __spec__.name)\n" + _COMPILES, encoding="utf-8")
+    plain = _run([sys.executable, "-m", "program", "--flag"], tmp_path)
+    ours = ["--html", "run.html", "--backend", "ortlens", "--option", "min_partition_nodes=2"]
+    watched = _run([sys.executable, "-m", "ortlens", "run", *ours, "-m", "program", "--flag"], tmp_path)
+    assert (watched.returncode, watched.stdout) == (0, plain.stdout), watched.stderr
+    capture = ortlens.load(tmp_path / "program.ortlens")
+    assert capture.captured().backend == "ortlens"
+    assert capture.graphs.coverage.tolist() == [1.0]
+    assert "everything: all 2 compute nodes" in watched.stderr
+    assert (tmp_path / "run.html").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_an_interrupt_from_outside_keeps_what_was_recorded(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(_COMPILES + "import sys, time\nprint('ready', flush=True)\ntime.sleep(60)", encoding="utf-8")
+    command = [sys.executable, "-m", "ortlens", "run", "script.py"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert "ready" in [running.stdout.readline().strip() for _ in range(2)]
+        running.send_signal(signal.SIGINT)
+        assert running.wait(timeout=60) == -signal.SIGINT
+    assert len(ortlens.load(tmp_path / "script.ortlens").graphs) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "which script?"),
+        (["none.py"], "none.py does not exist"),
+        (["a.b"], "a module is run with -m"),
+        (["-m", "no_such_module"], "no module no_such_module"),
+        (["--option", "x=1", "script.py"], "add --backend ortlens"),
+        (["--backend", "ortlens", "--option", "min_partition_node=1", "script.py"], "min_partition_nodes"),
+        (["--backend", "eager", "--option", "x=1", "script.py"], "leave one of them out"),
+        (["-o", "nowhere/run.ortlens", "script.py"], "there is no folder"),
+    ],
+)
+def test_a_slip_is_reported_before_the_script_runs(
+    arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ortlens.cli.entry import main
+
+    (tmp_path / "script.py").write_text("raise SystemExit('ran')", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    assert main(["run", *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
+def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300, env=environment)
