@@ -11,7 +11,7 @@ from ortlens.cli.commands import command_in
 from ortlens.cli.exit_codes import EXIT_NO, EXIT_OK
 from ortlens.cli.inputs import inputs_from_texts
 from ortlens.cli.printing import print_error, print_summary, print_text, print_written
-from ortlens.cli.targets import raised_as_usage, target_from_text
+from ortlens.cli.targets import add_target, raised_as_usage, target_from_text
 from ortlens.errors import OrtLensError
 from ortlens.job.request import add_compiling, add_measuring, add_outputs, request_from_options
 from ortlens.job.work import explained, new_lens, write_outputs
@@ -34,20 +34,7 @@ def add(commands: Commands) -> None:
         commands: Where commands are added.
     """
     command = command_in(commands, "explain", _TEXT, _explain)
-    command.add_argument(
-        "target",
-        metavar="MODULE:NAME",
-        help="an nn.Module, its class, a function that returns one, or any function; Python modules in this folder are found, too",
-    )
-    command.add_argument(
-        "--input",
-        metavar="SPEC",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="arguments in order: f32[1,3,224,224], i64[1,16]:1000 (below 1000), mask=bool[1,16] (keyword), 3, 2.5, true, none, 'text'",
-    )
-    command.add_argument("--seed", metavar="N", type=int, default=0, help="seed for random weights and inputs (default: %(default)s)")
+    add_target(command)
     add_compiling(command)
     add_measuring(command)
     add_outputs(command, "-o")

@@ -15,8 +15,31 @@ from typing import TYPE_CHECKING, Any
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterator
     from types import ModuleType
+
+
+def add_target(command: argparse.ArgumentParser) -> None:
+    """Add the options that say what is called, and with what.
+
+    Args:
+        command: The parser of a command.
+    """
+    command.add_argument(
+        "target",
+        metavar="MODULE:NAME",
+        help="an nn.Module, its class, a function that returns one, or any function; Python modules in this folder are found, too",
+    )
+    command.add_argument(
+        "--input",
+        metavar="SPEC",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="arguments in order: f32[1,3,224,224], i64[1,16]:1000 (below 1000), mask=bool[1,16] (keyword), 3, 2.5, true, none, 'text'",
+    )
+    command.add_argument("--seed", metavar="N", type=int, default=0, help="seed for random weights and inputs (default: %(default)s)")
 
 
 def target_from_text(text: str, *, on_meta: bool = False) -> Callable[..., Any]:

@@ -1,0 +1,3 @@
+"""Many ways of running one model, measured together."""
+
+from __future__ import annotations

@@ -1,0 +1,97 @@
+"""One model in several ways, in turns. Times are not asserted on: only that they are there, and that results match."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+import ortlens
+from ortlens import cli
+from ortlens.errors import UsageError
+from ortlens.survey import bench as bench_module
+from ortlens.survey.bench import bench
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def two(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.softmax(-1).masked_fill(mask, 0.0), x.sum()
+
+
+@pytest.mark.slow
+def test_a_function_with_a_keyword_argument(tmp_path: Path) -> None:
+    x, mask = torch.randn(4, 8), torch.rand(4, 8) > 0.5
+    with torch.no_grad():
+        rows, capture = bench(two, (x,), {"mask": mask}, ways=("exported", "ortlens"), seconds=0.01, name="two")
+    assert [row.way for row in rows] == ["eager", "ortlens", "exported"]
+    assert all(row.rounds >= 10 and row.call_ns and row.first_ns for row in rows)
+    assert all(row.max_abs is not None and row.max_abs < 1e-5 for row in rows)
+    assert capture.environment["bench_eager"].endswith(" reference")
+    saved = ortlens.load(ortlens.SavedCapture(capture).save(tmp_path / "two.ortlens"))
+    assert saved.captured().environment["bench_exported"] == capture.environment["bench_exported"]
+    assert len(saved.sessions) == 1
+
+
+@pytest.mark.slow
+def test_a_way_that_fails_is_a_row_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object) -> None:
+        raise RuntimeError("no export today\nand a trace")
+
+    monkeypatch.setattr(bench_module, "_exported", refuses)
+    rows, _ = bench(torch.sin, (torch.ones(3),), {}, ways=("exported",), seconds=0.01)
+    assert [(row.way, row.verdict, row.note) for row in rows] == [
+        ("eager", "reference", ""),
+        ("exported", "unmeasured", "RuntimeError: no export today"),
+    ]
+
+
+def test_what_the_target_raises_is_raised() -> None:
+    def broken(_: torch.Tensor) -> torch.Tensor:
+        raise ZeroDivisionError("of the target")
+
+    one = torch.ones(1)
+    with pytest.raises(ZeroDivisionError, match="of the target"):
+        bench(broken, (one,), {}, ways=("ortlens",))
+
+
+def test_an_unknown_way_is_refused() -> None:
+    one = torch.ones(1)
+    with pytest.raises(UsageError, match="there is no way 'onnx'; the ways are: eager, inductor, ortlens, exported"):
+        bench(torch.sin, (one,), {}, ways=("onnx",))
+
+
+@pytest.mark.parametrize("wrong", [torch.ones(2), torch.tensor([1.0, float("nan"), 1.0])])
+def test_results_that_cannot_be_compared_differ_without_bound(wrong: torch.Tensor) -> None:
+    assert bench_module._difference(torch.ones(3), wrong) == float("inf")
+    assert bench_module._difference(wrong, wrong) == 0.0
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "benched.py").write_text("import torch\nnet = torch.nn.Linear(8, 4)\n")
+    monkeypatch.chdir(tmp_path)
+    arguments = ["bench", "benched.py:net", "--input", "f32[2,8]", "--ways", "ortlens", "--seconds", "0.01"]
+    assert cli.main([*arguments, "-o", "b.ortlens", "--json"]) == 0
+    streams = capsys.readouterr()
+    assert [row["way"] for row in json.loads(streams.out)] == ["eager", "ortlens"]
+    assert "Saved to " in streams.err
+    assert len(ortlens.load("b.ortlens").partitions) == 1
+    assert cli.main(arguments) == 0
+    assert capsys.readouterr().out.startswith("way      time per call  of eager")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["torch:sin", "--input", "f32[2]", "--ways", "onnx"], "there is no way 'onnx'"),
+        (["torch:sin", "--input", "f33[2]"], "unknown dtype"),
+        (["torch:sin", "--seconds", "0"], "is not a time in seconds"),
+    ],
+)
+def test_a_wrong_command_exits_with_2(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", *arguments]) == 2
+    assert message in capsys.readouterr().err
