@@ -249,4 +249,29 @@ FINDS: dict[str, Program] = {
         inputs=(("a", "values(96, n).half() * 2e4"),),
         returns=("1e5 - a", "a - 1e5", "a + 1e5", "a * 1e5", "a < 1e5", "a.clamp(max=torch.inf)"),
     ),
+    # Chunks of no elements: the process ended when ONNX Runtime read the model.
+    "a split of nothing": Program(
+        seed=6505, inputs=(("a", "values(5, 0, 4)"),), body=("b = a * 2",), returns=("b.split(0, 0)[-1] + 1", "b.chunk(3)[0].sum()")
+    ),
+    # The first window had become a gather, whose result has a storage of its own.
+    "a window of a window": Program(
+        seed=6247,
+        state=("self.register_buffer('b', values(16, 9)[5:])",),
+        inputs=(("a", "values(5, n)"),),
+        returns=("self.b.as_strided((), ()).as_strided((2, 1), (1, 2)) + a",),
+    ),
+    # The ONNX function's mean of nothing is 0.
+    "squared differences of nothing": Program(seed=6671, inputs=(("a", "values(34, 0, n)"),), returns=("F.mse_loss(a, a + 1)",)),
+    # Its result lies as a copy of the query does, not as the query.
+    "attention of an expanded query": Program(
+        seed=6331,
+        inputs=(("a", "values(24, n)[None].expand(3, -1, -1)[..., None]"),),
+        returns=("F.scaled_dot_product_attention(a, a, a)",),
+    ),
+    # torch's decomposition keeps the strides of dense memory only.
+    "filled rows of a part": Program(
+        seed=6940,
+        inputs=(("a", "values(40, 4, n).t()"),),
+        returns=("a.split([1, a.shape[0] - 1], 0)[1].index_fill(0, torch.tensor([0, -1]), 1)",),
+    ),
 }

@@ -12,6 +12,7 @@ import torch
 from tests.fuzz import aten, caller, material, operations
 from tests.fuzz.picker import Picker
 from tests.fuzz.program import PRELUDE, Program, merged
+from tests.fuzz.refused import is_defined, is_refused, is_unknown
 from tests.fuzz.world import run
 
 if TYPE_CHECKING:
@@ -20,22 +21,12 @@ if TYPE_CHECKING:
     from tests.fuzz.operations import Template
 
 _MOST_ELEMENTS = 300
-_NARROW = (torch.float16, torch.bfloat16)
 _LARGEST = 1e4
 GRAPH_PARTS = 16
-_DISCRETE = ("floor", "round", "trunc", "ceil", "sign(", "heaviside", "nextafter", "//", "%", "eq_", "logical_not_", "searchsorted")
-_DISCRETE_IN_GRAPHS = (
-    "frac", "sgn", "signbit", "remainder", "fmod", "copysign", "threshold", "hardshrink", "div(", "sort", "isclose", "cross_entropy",
-    "bucketize", "mode(", ", 0, ",
-)  # fmt: skip
-_NOT_IN_GRAPHS = re.compile(
-    r"\.(?:t_|unsqueeze_|squeeze_|transpose_|swapaxes_|square_|fill_diagonal_)\(|_foreach|out=|view\(torch|\[(?:\(.*\)|[a-z][\w.]*)\] = "
-)
-"""What `torch.func.functionalize` cannot trace: changes of an argument's shape, operators without a functional form, masks."""
 
 
 @dataclass
-class _Draft:
+class Draft:
     """A program under construction, with the values that its statements have so far in each environment."""
 
     draw: random.Random
@@ -129,7 +120,7 @@ def _part(seed: int, draw: random.Random, settings: _Settings) -> Program:
     program = program.replace(state=material.state(draw), inputs=material.inputs(draw, trains=settings.trains))
     if settings.graphs:
         program = _without_shared_memory(program)
-    draft = _Draft(draw, program, settings.sizes, breaks=settings.breaks, graphs=settings.graphs)
+    draft = Draft(draw, program, settings.sizes, breaks=settings.breaks, graphs=settings.graphs)
     _open(draft)
     marks = _marks(draft) if draw.random() < 0.1 and settings.dynamic is None else ()
     for _ in range(draw.choice((1, 2, 3, 4, 5, 6, 8, 10))):
@@ -145,7 +136,7 @@ def _without_shared_memory(program: Program) -> Program:
     return program.replace(inputs=inputs, state=tuple(state))
 
 
-def _marks(draft: _Draft) -> tuple[tuple[str, int], ...]:
+def _marks(draft: Draft) -> tuple[tuple[str, int], ...]:
     """A dimension that follows from `n`; Dynamo refuses a mark on one that turns out to be fixed."""
     found = []
     for name in draft.tensors().keys() & set(draft.names):
@@ -165,7 +156,7 @@ def _without_refused_steps(program: Program) -> Program:
     return program
 
 
-def _open(draft: _Draft) -> None:
+def _open(draft: Draft) -> None:
     """Make the module and the arguments in every environment; arguments that cannot be made become plain ones."""
     for n in draft.sizes:
         scope: dict[str, Any] = {}
@@ -191,29 +182,6 @@ def _runs(statement: str, scope: dict[str, Any]) -> bool:
     except Exception:  # noqa: BLE001 - whatever PyTorch refuses
         return False
     return True
-
-
-def _is_defined(draft: _Draft, targets: Sequence[str], picker: Picker) -> bool:
-    """Whether what a statement gives follows from its operands.
-
-    An infinity or NaN as a whole number depends on the processor. A result of 16 bits that overflows, of finite operands, depends on which
-    intermediate values have 16 bits.
-    """
-    if not draft.graphs:
-        return True  # there are only finite numbers
-    used = [value for name, value in draft.tensors().items() if name in picker.used]
-    made = [draft.scopes[0][name] for name in targets] or used
-    if not all(map(_is_finite, used)):
-        return all(map(_is_floating_or_bool, made))
-    return all(map(_is_finite, (value for value in made if isinstance(value, torch.Tensor) and value.dtype in _NARROW)))
-
-
-def _is_finite(value: torch.Tensor) -> bool:
-    return bool(value.detach().isfinite().all())
-
-
-def _is_floating_or_bool(value: Any) -> bool:  # noqa: ANN401 - values of statements
-    return not isinstance(value, torch.Tensor) or value.is_floating_point() or value.dtype is torch.bool
 
 
 def _is_small(value: Any, *, finite: bool = True) -> bool:  # noqa: ANN401 - values of statements
@@ -254,7 +222,7 @@ _BREAK = (6, "break", ())
 _TRIES = 12
 
 
-def _add_statement(draft: _Draft) -> None:
+def _add_statement(draft: Draft) -> None:
     """Try statements until one runs in every environment."""
     for _ in range(_TRIES):
         families = [*(_IN_GRAPHS if draft.graphs else _FAMILIES)]
@@ -265,19 +233,13 @@ def _add_statement(draft: _Draft) -> None:
             return
         picker = Picker(draft.draw, draft.tensors(), draft.numbers())
         statement, targets = _statement(draft, kind, templates, picker)
-        if _is_refused(draft, statement, picker, kind):
-            continue
-        with torch.set_grad_enabled(draft.program.trains):
-            torch.manual_seed(0)
-            if not all(_runs(statement, scope) for scope in draft.scopes):
-                continue
-        fine = all(_is_small(scope[name], finite=not draft.graphs) for scope in draft.scopes for name in targets)
-        if not _is_defined(draft, targets, picker):
-            continue
-        if targets and (not fine or not all(isinstance(draft.scopes[0][name], torch.Tensor) for name in targets)):
+        if is_refused(draft, statement, picker, kind):
             continue
         inexact = kind == "inexact" or any(name in draft.inexact for name in picker.used) or "/" in statement or "sin_" in statement
-        if inexact and any(not draft.scopes[0][name].is_floating_point() for name in targets):
+        before = [dict(scope) for scope in draft.scopes]
+        if not _is_kept(draft, statement, targets, picker, inexact=inexact):
+            for scope, names in zip(draft.scopes, before, strict=True):
+                scope.update(names)  # a name may have got another value
             continue
         draft.body.append(statement)
         draft.names += [name for name in targets if name not in draft.names]
@@ -288,26 +250,21 @@ def _add_statement(draft: _Draft) -> None:
         return
 
 
-def _is_refused(draft: _Draft, statement: str, picker: Picker, kind: str) -> bool:
-    """Whether a statement cannot be judged: what it gives is not defined, or jumps where its operands are rounded."""
-    if draft.graphs and _NOT_IN_GRAPHS.search(statement):
-        return True
-    if "unshuffle" in statement and not all(value.numel() for name, value in draft.tensors().items() if name in picker.used):
-        return True  # PyTorch's kernel gives another shape than its shape function
-    if "as_strided" in statement and any(_owns_more_than_it_shows(value) for name, value in draft.tensors().items() if name in picker.used):
-        return True
-    if _is_discrete(draft, statement, picker, kind) or _is_drawn_at_odd_places(draft, statement, picker):
-        return True
-    return kind == "write" and (_writes_to_overlap(draft, picker) or _writes_to_leaf(draft, picker))
+def _is_kept(draft: Draft, statement: str, targets: Sequence[str], picker: Picker, *, inexact: bool) -> bool:
+    """Run a statement in every environment; whether all is well with what it gives."""
+    with torch.set_grad_enabled(draft.program.trains):
+        torch.manual_seed(0)
+        if not all(_runs(statement, scope) for scope in draft.scopes):
+            return False
+    fine = all(_is_small(scope[name], finite=not draft.graphs) for scope in draft.scopes for name in targets)
+    if not is_defined(draft, targets, picker):
+        return False
+    if targets and (not fine or not all(isinstance(draft.scopes[0][name], torch.Tensor) for name in targets)):
+        return False
+    return not inexact or all(draft.scopes[0][name].is_floating_point() for name in targets)
 
 
-def _owns_more_than_it_shows(value: torch.Tensor) -> bool:
-    """Whether memory that a kernel allocated was larger than its result, as that of `F.mse_loss`: what is behind it is left over."""
-    owner = value if value._base is None else value._base
-    return not isinstance(owner, torch.nn.Parameter) and owner.untyped_storage().nbytes() > owner.numel() * owner.element_size()
-
-
-def _statement(draft: _Draft, kind: str, templates: Sequence[tuple[int, Template]], picker: Picker) -> tuple[str, list[str]]:
+def _statement(draft: Draft, kind: str, templates: Sequence[tuple[int, Template]], picker: Picker) -> tuple[str, list[str]]:
     count = sum(name.startswith("t") for name in draft.names)
     if kind == "chosen":
         first, second = picker.any(), picker.any()
@@ -326,57 +283,7 @@ def _statement(draft: _Draft, kind: str, templates: Sequence[tuple[int, Template
     return f"t{count} = {text}", [f"t{count}"]
 
 
-def _is_discrete(draft: _Draft, statement: str, picker: Picker, kind: str) -> bool:
-    """Whether a statement jumps where its operands are rounded: then what is compared would be noise."""
-    if not draft.inexact.intersection(picker.used):
-        return False
-    tensors = draft.tensors()
-    written = kind == "write" and any(not tensors[name].is_floating_point() for name in picker.used if name in tensors)
-    words = (*_DISCRETE, *_DISCRETE_IN_GRAPHS) if draft.graphs else _DISCRETE
-    return written or any(word in statement for word in words) or any(sign in statement for sign in (" > ", "<=", "==", "!=", ">="))
-
-
-def _writes_to_overlap(draft: _Draft, picker: Picker) -> bool:
-    """Whether a statement may write to an argument whose elements share memory: what PyTorch gives then is not defined."""
-    tensors = draft.tensors()
-    given = [value for name, value in tensors.items() if not name.startswith("t")]
-    bases = {value.untyped_storage().data_ptr() for value in given if _overlaps(value)}
-    return any(tensors[name].untyped_storage().data_ptr() in bases or _overlaps(tensors[name]) for name in picker.used if name in tensors)
-
-
-def _writes_to_leaf(draft: _Draft, picker: Picker) -> bool:
-    """Whether a statement may write to the memory of a leaf; through `detach()` PyTorch allows it, AOTAutograd refuses most of it."""
-    if not draft.program.trains or draft.draw.random() < 0.03:
-        return False
-    tensors = draft.tensors()
-    leaves = {value.untyped_storage().data_ptr() for value in tensors.values() if _is_leaf(value)}
-    written = {tensors[name].untyped_storage().data_ptr() for name in picker.used if name in tensors}
-    return bool(leaves & written)
-
-
-def _is_leaf(value: torch.Tensor) -> bool:
-    try:
-        return value.requires_grad and value.is_leaf
-    except RuntimeError:  # a view made under no_grad whose base was written to since
-        return False
-
-
-def _is_drawn_at_odd_places(draft: _Draft, statement: str, picker: Picker) -> bool:
-    """Whether random numbers are drawn in the order of odd memory: under `torch.compile` others go to each element."""
-    tensors = draft.tensors()
-    odd = any(not tensors[name].is_contiguous() for name in picker.used if name in tensors)
-    return odd and any(word in statement for word in ("dropout", "rand", "bernoulli_", "uniform_", "normal_"))
-
-
-def _overlaps(value: torch.Tensor) -> bool:
-    """Whether two elements of a tensor lie at the same place."""
-    places = torch.zeros((), dtype=torch.int64)
-    for size, stride in zip(value.shape, value.stride(), strict=True):
-        places = places.unsqueeze(-1) + torch.arange(size) * stride
-    return len(places.flatten().unique()) < places.numel()
-
-
-def _returns(draft: _Draft) -> tuple[str, ...]:
+def _returns(draft: Draft) -> tuple[str, ...]:
     draw, names = draft.draw, list(draft.tensors())
     late = names[-3:] if draw.random() < 0.7 else []
     chosen = [*late, *(draw.choice(names) for _ in range(draw.choice((0, 1, 1, 2, 3))))]
@@ -390,7 +297,7 @@ def _returns(draft: _Draft) -> tuple[str, ...]:
             picker = Picker(draw, {name: value})
             template = draw.choices([entry[1] for entry in operations.VIEWS], [entry[0] for entry in operations.VIEWS])[0]
             text = template(picker)
-            known = not (draft.graphs and _NOT_IN_GRAPHS.search(text))
+            known = not is_unknown(draft, text, picker)
             made.append(text if known and all(_runs(f"_ = {text}", scope) for scope in draft.scopes) else name)
         else:
             made.append(name)

@@ -173,4 +173,21 @@ FAULTS = (
         expected=lambda: (np.zeros((1, 2, 0), np.float32),),
         crashes=True,
     ),
+    Fault(
+        name="split_of_nothing",
+        culprit="SplitToSequence",
+        kind="kernel",
+        form="into chunks of size 0, of a dimension of size 0: the process ends when the session is created",
+        first="1.23.0",
+        last=None,
+        room="lowering/decompositions.py",
+        avoided="split by a list of sizes",
+        graph="""g (float[0,4] x) => (float[0,4] y) <int64 none = {0}> {
+  chunks = SplitToSequence<axis = 0>(x, none)
+  y = SequenceAt(chunks, none)
+}""",
+        inputs={"x": np.zeros((0, 4), np.float32)},
+        expected=lambda: (np.zeros((0, 4), np.float32),),
+        crashes=True,
+    ),
 )

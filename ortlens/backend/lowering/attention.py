@@ -107,7 +107,7 @@ def backward(  # noqa: PLR0913, PLR0917 - the operator's schema
 
 def _laid_out_like(output: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     """The output in the memory order of the query, as the fused operator returns it: later code may view it without a copy."""
-    strides = [_torch.size_hint(stride) for stride in query.stride()]
+    strides = [_torch.size_hint(stride) for stride in torch.empty_like(query).stride()]  # nothing reads it; the query may be expanded
     order = order_from_strides(query.shape, strides)
     return output.contiguous() if order == list(range(query.dim())) else laid_out(output, order)
 

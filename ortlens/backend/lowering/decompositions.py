@@ -83,9 +83,13 @@ def always_decompose() -> frozenset[Any]:
 
     Returns:
         Op overloads. The function of `nll_loss_forward` does not compute its second output, by which the backward divides. The
-        function of the training form of batch normalisation gives a biased running variance.
+        function of the training form of batch normalisation gives a biased running variance. That of `mse_loss` gives 0 for nothing.
     """
-    return frozenset({_aten.nll_loss_forward.default, _aten._native_batch_norm_legit_functional.default})  # noqa: SLF001 - a name
+    return frozenset({
+        _aten.nll_loss_forward.default,
+        _aten._native_batch_norm_legit_functional.default,  # noqa: SLF001 - a name
+        _aten.mse_loss.default,
+    })  # fmt: skip
 
 
 def _squeeze_dim(tensor: torch.Tensor, dim: int) -> torch.Tensor:
@@ -105,10 +109,14 @@ def _squeeze_dims(tensor: torch.Tensor, dim: Sequence[int]) -> torch.Tensor:
 def _split(tensor: torch.Tensor, split_size: int, dim: int = 0) -> Sequence[torch.Tensor]:
     """A split whose size is known only at run time, as a split with one size per chunk.
 
-    ONNX would make a sequence of unknown length. The number of chunks is known, because the graph has a node for each.
+    ONNX would make a sequence of unknown length. The number of chunks is known, because the graph has a node for each. Where there is
+    nothing to split, PyTorch makes one chunk, ONNX Runtime none; it ends the process where the chunks have no elements, either.
     """
     whole: Any = tensor.shape[dim]
     stays: Sequence[torch.Tensor] = _STAYS
+    if isinstance(whole, int) and not whole:
+        empty: Sequence[torch.Tensor] = _aten.split_with_sizes.default(tensor, [0], dim)
+        return empty
     if isinstance(split_size, int) and isinstance(whole, int):
         return stays
     count = int((whole + split_size - 1) // split_size)  # fixes the count; the size stays symbolic
@@ -174,12 +182,10 @@ def _glu(tensor: torch.Tensor, dim: int = -1) -> torch.Tensor:
 
 
 def _index_fill(target: Any, tensor: torch.Tensor, *arguments: Any) -> torch.Tensor:
-    """The decomposition of torch, which checks indices also where there is nothing to fill."""
-    filled: torch.Tensor
-    if any(isinstance(size, int) and not size for size in tensor.shape):
-        filled = _aten.clone.default(tensor)
-    else:
-        filled = _torch.decomposition_of(target)(tensor, *arguments)
+    """The decomposition of torch on a copy: it keeps strides of dense memory only, and checks indices also where nothing is filled."""
+    filled: torch.Tensor = _aten.clone.default(tensor)
+    if not any(isinstance(size, int) and not size for size in tensor.shape):
+        filled = _torch.decomposition_of(target)(filled, *arguments)
     return filled
 
 

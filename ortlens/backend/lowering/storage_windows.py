@@ -29,18 +29,21 @@ def gather_windows(module: torch.fx.GraphModule) -> None:
         module: A copy of an ATen graph, its nodes with `meta["val"]`. The calls that are left have to stay in PyTorch, with the
             views that they read (see `support.storage_readers`).
     """
-    for node in module.graph.find_nodes(op="call_function", target=_aten.as_strided.default):
-        owner = _owner(node)
-        start = _start(node, owner)
-        if start is not None:
-            _replace(module, node, owner, start)
+    chains = {node: _chain(node) for node in module.graph.find_nodes(op="call_function", target=_aten.as_strided.default)}
+    starts = {node: _start(node, chain[-1]) for node, chain in chains.items()}
+    read = {window for node, chain in chains.items() if starts[node] is None for window in chain}
+    for node, start in starts.items():
+        if start is not None and node not in read:
+            _replace(module, node, chains[node][-1], start)
 
 
-def _owner(node: torch.fx.Node) -> torch.fx.Node:
-    """The node whose storage a node reads."""
+def _chain(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """What a node is a view of, down to the node whose storage it reads."""
+    chain = []
     while (base := base_of(node)) is not None:
         node = base
-    return node
+        chain.append(node)
+    return chain
 
 
 def _start(node: torch.fx.Node, owner: torch.fx.Node) -> int | None:

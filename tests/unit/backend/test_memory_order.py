@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ortlens.backend import memory_order
 
@@ -72,3 +74,9 @@ def test_a_value_laid_like_another() -> None:
     assert memory_order.laid_like(value, torch.empty(3, 2)) is value
     empty = torch.empty(0, 2)
     assert memory_order.laid_like(empty, torch.empty(4, 2)[4:]) is empty
+
+
+def test_symbolic_sizes_of_equal_strides_have_an_order() -> None:
+    mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=False)
+    size = mode.from_tensor(torch.empty(8, 3)).shape[0]
+    assert memory_order.order_from_strides([size // 8, 3], [3, 3]) == [1, 0]

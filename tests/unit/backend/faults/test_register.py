@@ -83,6 +83,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "mean_of_nothing": lambda x: x.mean(0),
     "gemm_over_nothing": lambda a, b, c: torch.addmm(c, a, b, beta=2),
     "instance_norm_of_nothing": lambda x, w, b: functional.group_norm(x + x, 2, w, b),
+    "split_of_nothing": lambda x: x.split(0)[0] + x,
     "long_sum": lambda x: x.sum(0),
     "long_mean": lambda x: x.mean(0),
     "long_running_sum": lambda x: x.cumsum(0),
