@@ -9,7 +9,7 @@ import traceback
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from ortlens.cli import bench, check, compare, demo, doctor, explain, export, report, run, show
+from ortlens.cli import bench, check, compare, demo, doctor, explain, export, report, run, show, watch
 from ortlens.cli.exit_codes import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_USAGE
 from ortlens.cli.printing import print_error
 from ortlens.errors import OrtLensError, UsageError
@@ -17,7 +17,7 @@ from ortlens.errors import OrtLensError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COMMANDS = (demo, run, explain, show, report, export, compare, check, bench, doctor)
+_COMMANDS = (demo, run, watch, explain, show, report, export, compare, check, bench, doctor)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -37,6 +37,7 @@ def add(commands: Commands) -> None:
     command.epilog = _EXAMPLES
     command.usage = "ortlens run [options] script.py [arguments] | ortlens run [options] -m MODULE [arguments]"
     add_outputs(command, "-o")
+    command.add_argument("--journal", metavar="FILE", help="write everything as it comes, so that it survives a kill; see ortlens watch")
     command.add_argument("--redact", action="store_true", help="leave out paths and source lines from the report")
     command.add_argument("--backend", metavar="NAME", help="send every torch.compile to this backend, such as ortlens (default: its own)")
     command.add_argument(
@@ -71,6 +72,7 @@ def _run(options: argparse.Namespace) -> int:
         name=program.name,
         save=os.path.abspath(str(request.save)),  # noqa: PTH100 - the program may change its folder
         report=None if request.report is None else os.path.abspath(str(request.report)),  # noqa: PTH100 - likewise
+        journal=None if options.journal is None else os.path.abspath(options.journal),  # noqa: PTH100 - likewise
         redact=request.redact,
         backend=options.backend,
         options=dict(request.options),

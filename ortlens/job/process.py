@@ -41,6 +41,7 @@ class Plan:
         name: Name of the capture.
         save: Where it is saved.
         report: Where the HTML report goes; None writes none.
+        journal: Where everything is written as it comes; None writes none.
         redact: Leave paths and source lines out of the report.
         backend: The backend that every `torch.compile` uses; None leaves each its own.
         options: Options of our backend.
@@ -50,6 +51,7 @@ class Plan:
     name: str
     save: str
     report: str | None = None
+    journal: str | None = None
     redact: bool = False
     backend: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -64,6 +66,7 @@ class Plan:
             name=f"{self.name} {label}",
             save=_labelled(self.save, label),
             report=None if self.report is None else _labelled(self.report, label),
+            journal=None if self.journal is None else _labelled(self.journal, label),
         )
 
 
@@ -141,7 +144,7 @@ class Recording:
     def _new_lens(self) -> ProcessLens:
         from ortlens.lens.process import ProcessLens
 
-        return ProcessLens(self._plan.backend, options=self._plan.options or None, name=self._plan.name)
+        return ProcessLens(self._plan.backend, options=self._plan.options or None, name=self._plan.name, journal=self._plan.journal)
 
     def _compile_new_modules(self, module: Any) -> None:  # noqa: ANN401 - torch.nn.modules.module
         base, begin = module.Module, module.Module.__init__

@@ -11,6 +11,7 @@ from ortlens.lens.lens import Lens
 from ortlens.trace.recorder import CURRENT
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator
 
     from ortlens.backend.options import OrtBackendOptions
@@ -46,17 +47,18 @@ class CaptureLens(Lens):
 
 
 @contextlib.contextmanager
-def capture(*, name: str | None = None) -> Iterator[Lens]:
+def capture(*, name: str | None = None, journal: str | os.PathLike[str] | None = None) -> Iterator[Lens]:
     """Record every graph that the ONNX Runtime backend compiles inside the `with` block.
 
     Calls of these graphs are recorded for as long as the lens lives, also after the block.
 
     Args:
         name: Name of the capture.
+        journal: As for `Lens`.
 
     Yields:
         The lens.
     """
-    lens = CaptureLens(name=name)
+    lens = CaptureLens(name=name, journal=journal)
     with lens.watching():
         yield lens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from ortlens.lens.measuring.ledger_pass import MAX_CALLS, MEASURE_NS, LedgerPass
 from ortlens.lens.other_backends import recorded, resolve_backend
 from ortlens.lens.targets import CompiledTargets
 from ortlens.trace import records as r
+from ortlens.trace.journal import Journal
 from ortlens.trace.recorder import CURRENT, Recorder
 from ortlens.views.capture_view import CaptureView
 
@@ -61,6 +63,7 @@ class Lens(CaptureView):
         *,
         options: OrtBackendOptions | Mapping[str, Any] | None = None,
         name: str | None = None,
+        journal: str | os.PathLike[str] | None = None,
         dry_run: bool = False,
     ) -> None:
         """Wrap a backend.
@@ -70,10 +73,12 @@ class Lens(CaptureView):
                 the lens records graphs, breaks, recompiles and runs; the frames from `partitions` on stay empty.
             options: Options of our backend.
             name: Name of the capture.
+            journal: A file to which everything is written as it comes, so that it survives the end of the process; `ortlens.load` reads it.
             dry_run: With our backend: plan and convert graphs, run nothing. Calls must be with fake tensors, see `explain`.
 
         Raises:
-            UsageError: An option is unknown or wrong, or options or a dry run are requested of a backend that is not ours.
+            UsageError: An option is unknown or wrong, or options or a dry run are requested of a backend that is not ours; the journal
+                cannot be written.
             UnsupportedVersionError: torch, onnxruntime, onnx or onnxscript is outside the supported range.
         """
         self.name = name or ""
@@ -93,6 +98,16 @@ class Lens(CaptureView):
         self._names = TargetNames()
         self._targets = CompiledTargets(self._recorder, dry_run=dry_run)
         self._watch = DynamoWatch(self._recorder, self._claims)
+        if journal is not None:
+            self._begin_journal(journal)
+
+    def _begin_journal(self, path: str | os.PathLike[str]) -> None:
+        head = weakref.WeakMethod(self._head)
+        self._recorder.journal = Journal(path, lambda: found() if (found := head()) else {}, self._recorder)
+        weakref.finalize(self, self._recorder.journal.close)  # also when the interpreter exits
+
+    def _head(self) -> dict[str, Any]:
+        return {"name": self.name, "backend": self._backend_name, "environment": {**environment(), **self._facts}}
 
     @property
     def __name__(self) -> str:
@@ -448,7 +463,7 @@ class Lens(CaptureView):
             The capture; recording goes on.
         """
         self._note_bypassed()
-        capture = self._recorder.capture(name=self.name, backend=self._backend_name, environment={**environment(), **self._facts})
+        capture = self._recorder.capture(**self._head())
         return with_roles(capture if capture.ledger else replace(capture, ledger=ledger_from_logs(capture)))
 
     def _note_bypassed(self) -> None:

@@ -11,6 +11,7 @@ from ortlens.lens.lens import Lens
 from ortlens.trace.recorder import CURRENT
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Mapping, Sequence
 
     import torch.fx
@@ -22,18 +23,26 @@ _FORWARDED = ("__name__", "compiler_name", "get_compiler_config", "reset")
 class ProcessLens(CaptureLens):
     """Records what every `torch.compile` of a process compiles."""
 
-    def __init__(self, backend: str | None = None, *, options: Mapping[str, Any] | None = None, name: str | None = None) -> None:
+    def __init__(
+        self,
+        backend: str | None = None,
+        *,
+        options: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        journal: str | os.PathLike[str] | None = None,
+    ) -> None:
         """Begin without a compilation.
 
         Args:
             backend: The backend that all of them shall use; None leaves each its own.
             options: Options of our backend, where that is the one.
             name: Name of the capture.
+            journal: As for `Lens`.
 
         Raises:
             UsageError: There is no such backend, or an option is unknown or wrong.
         """
-        super().__init__(backend or "ortlens", options=options if backend else None, name=name)
+        super().__init__(backend or "ortlens", options=options if backend else None, name=name, journal=journal)
         self._forced = None if backend is None else self._ort or self._foreign
         self._own_names: dict[str, None] = {}
         if backend is None:

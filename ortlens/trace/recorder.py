@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractContextManager
 
+    from ortlens.trace.journal import Journal
+
 CURRENT: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar("ortlens_recorder", default=None)
 """The recorder that a graph compiled right now writes into; None when nothing is recorded."""
 
 _R = TypeVar("_R", bound=r.Record)
-_MAX_ROWS = 200_000  # rows of `runs` in one capture; sums in `sessions` stay exact
+MAX_RUNS = 200_000
+"""Rows of `runs` in one capture; sums in `sessions` stay exact."""
 
 
 class Recorder:
@@ -42,6 +45,8 @@ class Recorder:
         self._run_logs: list[RunLog] = []
         self._eager_logs: dict[str, EagerLog] = {}
         self._attachments: dict[str, bytes] = {}
+        self.journal: Journal | None = None
+        """Where everything is written as it comes, if anywhere."""
         self.live: list[object] = []
         """The compiled graphs behind the records, for what only a live lens can do."""
         self.on_graph: Callable[[object, Any], AbstractContextManager[object]] | None = None
@@ -71,6 +76,8 @@ class Recorder:
             for record in records:
                 table = self._tables[type(record)]
                 table[self._key(record)] = record
+                if self.journal is not None:
+                    self.journal.added(record)
 
     def _key(self, record: r.Record) -> object:
         """The id of a record that can be amended, else a number that is never given again."""
@@ -92,6 +99,8 @@ class Recorder:
             table = self._tables[kind]
             if key in table:
                 table[key] = replace(table[key], **changes)  # type: ignore[arg-type]  # fields differ per kind
+                if self.journal is not None:
+                    self.journal.added(table[key])
 
     def drop(self, kind: type[r.Record], key: object) -> None:
         """Remove a record of something that did not happen after all.
@@ -102,6 +111,8 @@ class Recorder:
         """
         with self._lock:
             self._tables[kind].pop(key, None)
+            if self.journal is not None:
+                self.journal.dropped(kind, key)
 
     def forget_graph(self, graph_id: str) -> None:
         """Drop what was derived from one graph, because it is partitioned again; the graph itself stays.
@@ -123,6 +134,8 @@ class Recorder:
             self._eager_logs.pop(graph_id, None)
             for model in models:
                 self._detach(model)
+            if self.journal is not None:
+                self.journal.forgot(graph_id)
 
     def _drop(self, field: str, values: set[str], *kinds: type[r.Record]) -> None:
         for kind in kinds:
@@ -143,6 +156,8 @@ class Recorder:
         """
         with self._lock:
             self._attachments[name] = data
+            if self.journal is not None:
+                self.journal.attached(name, data)
 
     def run_log(self, session_id: str | None, graph_id: str | None) -> RunLog:
         """A log for the calls of one session.
@@ -196,6 +211,8 @@ class Recorder:
         """
         with self._lock:
             self._tables[kind] = {self._key(record): record for record in records}
+            if self.journal is not None:
+                self.journal.replaced(kind, self._tables[kind].values())
 
     def _of(self, kind: type[_R]) -> list[_R]:
         return [record for record in self._tables[kind].values() if isinstance(record, kind)]
@@ -257,20 +274,31 @@ def _with_times(fallback: r.Fallback, slots: Mapping[str, tuple[int, int]]) -> r
 
 
 def _runs(logs: tuple[RunLog, ...]) -> tuple[r.Run, ...]:
-    rows = [
-        r.Run(
-            session_id=log.session_id,
-            graph_id=log.graph_id,
-            call=call,
-            start_ns=start,
-            bind_ns=bound - start,
-            run_ns=ran - bound,
-            output_ns=done - ran,
-            total_ns=done - start,
-            thread=thread,
-        )
-        for log in logs
-        for call, start, bound, ran, done, thread in log.rows()
-    ]
+    rows = [run_from_row(log.session_id, log.graph_id, row) for log in logs for row in log.rows()]
     rows.sort(key=lambda run: run.start_ns)
-    return tuple(rows[-_MAX_ROWS:])
+    return tuple(rows[-MAX_RUNS:])
+
+
+def run_from_row(session_id: str | None, graph_id: str | None, row: tuple[int, int, int, int, int, int]) -> r.Run:
+    """A call as a record.
+
+    Args:
+        session_id: Its session; None for a backend other than ours.
+        graph_id: Its graph.
+        row: As `RunLog.rows` gives it.
+
+    Returns:
+        The record.
+    """
+    call, start, bound, ran, done, thread = row
+    return r.Run(
+        session_id=session_id,
+        graph_id=graph_id,
+        call=call,
+        start_ns=start,
+        bind_ns=bound - start,
+        run_ns=ran - bound,
+        output_ns=done - ran,
+        total_ns=done - start,
+        thread=thread,
+    )

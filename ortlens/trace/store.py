@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ortlens.errors import CaptureError
-from ortlens.trace import archive
+from ortlens.trace import archive, journal
 from ortlens.trace.codec import columns_from_records, records_from_columns
 from ortlens.trace.records import SCHEMA_VERSION, Capture
 from ortlens.trace.schema import TABLES, Table
@@ -75,16 +75,18 @@ def load(path: str | os.PathLike[str]) -> Capture:
     """Read a capture. Nothing in it is executed, unpickled or written to disk.
 
     Args:
-        path: A `.ortlens` file, or a folder that was saved.
+        path: A `.ortlens` file, a folder that was saved, or a journal, which may still grow.
 
     Returns:
-        The capture, equal to the one saved.
+        The capture, equal to the one saved; of a journal, what was recorded until its last entry.
 
     Raises:
         CaptureError: The file is missing, damaged, hostile, or from a newer schema; the message names the file, the
             member and the problem.
     """
     try:
+        if journal.is_journal(Path(path).expanduser()):
+            return journal.read(Path(path).expanduser()).capture()
         with archive.open_members(Path(path).expanduser()) as members:
             return _capture_from_members(members)
     except (CaptureError, *archive.DAMAGE) as err:

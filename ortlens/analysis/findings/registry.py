@@ -75,6 +75,7 @@ RECORDED: Mapping[str, str] = {
     "cache_failed": "A converted model could not be written to `cache_dir`.",
     "dump_failed": "A model could not be written to `dump_path`.",
     "dry_run_ended": "A dry run ended where the model needs the values of a tensor.",
+    "journal_not_closed": "The capture was read from a journal whose process was killed, or still runs: what came after is missing.",
     "lens_failed": "The lens itself failed; parts of the capture are missing.",
     "rule_failed": "A rule failed; the other findings hold.",
 }

@@ -57,7 +57,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_unknown_command_names_the_near_one_and_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["shwo", "x"]) == 2
     message = "ortlens: there is no command 'shwo'. Did you mean show? The commands are: "
-    assert capsys.readouterr().err == message + "demo, run, explain, show, report, export, compare, check, bench, doctor.\n"
+    assert capsys.readouterr().err == message + "demo, run, watch, explain, show, report, export, compare, check, bench, doctor.\n"
 
 
 def test_an_unknown_command_near_to_none(capsys: pytest.CaptureFixture[str]) -> None:

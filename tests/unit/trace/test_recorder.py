@@ -159,7 +159,7 @@ def test_runs_come_in_order_of_start_with_their_parts() -> None:
 
 
 def test_runs_are_bounded_and_the_latest_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder_module, "_MAX_ROWS", 3)
+    monkeypatch.setattr(recorder_module, "MAX_RUNS", 3)
     recorder = _filled("g0")
     for start in range(10, 20):
         recorder.run_log("s0", "g0").record(start, start, start, start + 1, 5)

@@ -1,0 +1,222 @@
+"""The journal of a lens holds what the lens holds, whenever its process ends."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import random
+import resource
+import signal
+import struct
+import time
+import zlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+import ortlens
+from ortlens.errors import CaptureError, UsageError
+from ortlens.trace import journal, store
+from ortlens.trace.codec import row_from_record
+from ortlens.trace.schema import TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ortlens.trace.records import Capture
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+def program() -> Callable[[torch.Tensor], torch.Tensor]:
+    """With a break, an operator in PyTorch, and whatever else fills tables."""
+    layer = nn.Linear(4, 4)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = layer(x).relu()
+        torch._dynamo.graph_break()
+        result: torch.Tensor = torch.fft.fft(y).abs() + y.sum()
+        return result
+
+    return function
+
+
+@torch.no_grad()
+def recorded(path: Path, calls: int = 40) -> Capture:
+    """Compile and call with a journal, close it, and return what the lens held."""
+    lens = ortlens.Lens(journal=path, name="journalled")
+    fast = torch.compile(program(), backend=lens)
+    for count in range(calls):
+        fast(X if count % 2 else X[:2])
+    capture = lens.captured()
+    del lens, fast
+    torch.compiler.reset()
+    gc.collect()
+    return capture
+
+
+def rows(capture: Capture, name: str) -> list[dict[str, Any]]:
+    return [row_from_record(TABLES[name], record) for record in getattr(capture, name)]
+
+
+def test_a_closed_journal_holds_all_that_the_lens_held(tmp_path: Path) -> None:
+    held = recorded(tmp_path / "run.journal")
+    loaded = store.load(tmp_path / "run.journal")
+    assert loaded.findings == held.findings
+    for name in set(TABLES) - {"runs", "ledger"}:  # the ledger is drawn up by the lens
+        assert rows(loaded, name) == rows(held, name), name
+    assert held.runs
+    assert held.fallbacks
+    assert len(loaded.runs) == len(held.runs)
+    assert loaded.attachments == held.attachments
+    assert (loaded.name, loaded.backend, loaded.environment) == (held.name, held.backend, held.environment)
+
+
+def test_whatever_is_cut_off_leaves_the_entries_before_it(tmp_path: Path) -> None:
+    path, cut = tmp_path / "run.journal", tmp_path / "cut.journal"
+    whole = recorded(path, calls=4)
+    data, draw = path.read_bytes(), random.Random(0)  # noqa: S311 - where it is cut
+    before = -1
+    for size in sorted({len(journal.HEADER), len(data) - 1, *(draw.randrange(len(journal.HEADER), len(data)) for _ in range(60))}):
+        cut.write_bytes(data[:size])
+        loaded = store.load(cut)
+        assert [finding.rule for finding in loaded.findings][-1:] == ["journal_not_closed"]
+        assert "is missing" in ortlens.load(cut).summary()
+        assert len(loaded.nodes) >= before
+        before = len(loaded.nodes)
+    assert before == len(whole.nodes)
+
+
+def test_an_entry_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.journal"
+    recorded(path, calls=1)
+    data = path.read_bytes()
+    for bad in (
+        b'{"add":"nodes","row":{}}',
+        b'{"add":"none","row":{}}',
+        b"[]",
+        b'{"log":"s0","graph":1,"stats":[],"rows":[[1]]}',
+        b'{"head":1}',
+        b"{",
+    ):
+        path.write_bytes(data + b"%08x %08x %b\n" % (len(bad), zlib.crc32(bad), bad))
+        with pytest.raises(CaptureError, match="cannot load the capture"):
+            store.load(path)
+
+
+def test_a_journal_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        ortlens.Lens(journal=tmp_path / "none" / "run.journal")
+
+
+def test_capture_takes_a_journal(tmp_path: Path) -> None:
+    with ortlens.capture(journal=tmp_path / "run.journal") as lens:
+        torch.compile(torch.cos, backend="ortlens")(X)
+    assert len(store.load(tmp_path / "run.journal").graphs) == len(lens.graphs) == 1
+
+
+def _in_a_fork(act: Callable[[], None]) -> int:
+    """Run in a forked process, which ends without exit functions; returns its id."""
+    child = os.fork()
+    if child == 0:
+        try:
+            act()
+        finally:
+            os._exit(0)
+    return child
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+def test_a_kill_at_any_point_loses_nothing_that_was_written(tmp_path: Path) -> None:
+    """Forks, because 200 imports of torch would take minutes. What a child has written it counts in shared memory."""
+    recorded(tmp_path / "warm.journal", calls=1)
+    draw, counted = random.Random(0), mmap.mmap(-1, 8)  # noqa: S311 - when it is killed
+    path, loads = tmp_path / "run.journal", []
+
+    def act() -> None:
+        write = journal.Journal._write
+
+        def counting(self: journal.Journal, entry: dict[str, object], data: bytes = b"") -> None:
+            write(self, entry, data)
+            counted[:8] = struct.pack("q", struct.unpack("q", counted[:8])[0] + 1)
+
+        vars_of: Any = journal.Journal
+        vars_of._write = counting
+        vars(journal)["INTERVAL"] = 0.005
+        recorded(path, calls=10**9)
+
+    for _ in range(200):
+        counted[:8] = bytes(8)
+        child = _in_a_fork(act)
+        time.sleep(draw.uniform(0, 1.2))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        if not path.exists() or path.stat().st_size < len(journal.HEADER):
+            continue
+        with path.open("rb") as file:
+            file.read(len(journal.HEADER))
+            entries = sum(1 for _ in journal._payloads(file, journal.Entries(ortlens.trace.recorder.Recorder())))
+        assert entries >= struct.unpack("q", counted[:8])[0]
+        loads.append(len(store.load(path).graphs))
+        path.unlink()
+    assert len(loads) > 150
+    assert len(set(loads)) > 1, "killed before, between and after compiling"
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_the_journal_and_nothing_else(tmp_path: Path) -> None:
+    path, result = tmp_path / "run.journal", tmp_path / "result"
+
+    def act() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+        lens = ortlens.Lens(journal=path)
+        function = program()
+        with torch.no_grad():
+            same = torch.allclose(torch.compile(function, backend=lens)(X), function(X))
+        result.write_text(f"{same} {len(lens.graphs)}", encoding="ascii")
+
+    os.waitpid(_in_a_fork(act), 0)
+    assert result.read_text(encoding="ascii") == "True 2"
+    assert path.stat().st_size <= 3000
+    assert "journal_not_closed" in {finding.rule for finding in store.load(path).findings}
+
+
+def test_a_forked_process_leaves_the_journal_alone(tmp_path: Path) -> None:
+    path = tmp_path / "run.journal"
+    lens = ortlens.Lens(journal=path)
+    torch.compile(torch.cos, backend=lens)(X)
+    before = path.stat().st_size
+    writer = lens._recorder.journal
+    assert writer is not None
+
+    def act() -> None:
+        writer.attached("models/x.onnx", b"x")
+        writer.close()
+
+    os.waitpid(_in_a_fork(act), 0)
+    assert path.stat().st_size == before
+    assert replace(store.load(path), findings=()).attachments == lens.captured().attachments
+
+
+def test_watch_says_what_happened_and_ends_with_the_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from ortlens.cli.entry import main
+
+    path = tmp_path / "run.journal"
+    recorded(path)
+    assert main(["watch", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "graph break b0  integration/test_journal.py:" in said
+    assert "in PyTorch  aten" in said
+    assert "median of the latest" in said
+    assert said.endswith("this is all\n")
+    path.write_bytes(path.read_bytes()[:-20])
+    assert main(["watch", "--once", str(path)]) == 0
+    assert "the journal was not closed" in capsys.readouterr().out
+    assert main(["watch", "--once", str(tmp_path / "none")]) == 2
+    assert "there is no journal" in capsys.readouterr().err
