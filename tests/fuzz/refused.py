@@ -41,6 +41,8 @@ def is_unknown(draft: Draft, text: str, picker: Picker) -> bool:
     used = [value for name, value in draft.tensors().items() if name in picker.used]
     if "unshuffle" in text and not all(value.numel() for value in used):
         return True  # PyTorch's kernel gives another shape than its shape function
+    if "var_mean" in text and not all(map(_is_finite, used)):
+        return True  # the mean is that of Welford, where an infinity becomes NaN unless it is the last element
     return "as_strided" in text and any(map(_owns_more_than_it_shows, used))
 
 

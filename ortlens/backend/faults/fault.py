@@ -49,7 +49,7 @@ class Fault:
         rtol: Relative error that is allowed per element; 0 compares exactly, NaN with NaN.
         opset: Of the model.
         relatives: Optimizers that do the same as the culprit, in other versions or when it is disabled.
-        crashes: Whether the wrong outcome is that the process ends.
+        crashes: Whether the wrong outcome is that the process ends; a version that raises instead does not have the fault.
     """
 
     name: str

@@ -179,7 +179,7 @@ FAULTS = (
         kind="kernel",
         form="into chunks of size 0, of a dimension of size 0: the process ends when the session is created",
         first="1.23.0",
-        last=None,
+        last="1.31.1",
         room="lowering/decompositions.py",
         avoided="split by a list of sizes",
         graph="""g (float[0,4] x) => (float[0,4] y) <int64 none = {0}> {

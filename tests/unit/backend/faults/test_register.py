@@ -147,6 +147,8 @@ def test_a_mended_fault_and_a_new_one_are_both_said() -> None:
     other = next(fault for fault in FAULTS if not fault.covers("1.32.0"))
     (line,) = complaints("1.32.0", {fault.name: "wrong" if fault.covers("1.32.0") or fault is other else "right" for fault in FAULTS})
     assert line.startswith(f"{other.name}: wrong in onnxruntime 1.32.0, the register says right")
+    (raises,) = (fault.name for fault in FAULTS if fault.crashes and not fault.covers("1.32.0"))
+    assert not [line for line in complaints("1.32.0", {**current, raises: "refused"}) if line.startswith(raises)]
 
 
 def test_the_page_agrees_with_the_register() -> None:
