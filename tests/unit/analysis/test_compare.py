@@ -123,6 +123,16 @@ def test_less_than_a_tenth_is_no_difference_however_sure() -> None:
     assert verdict_of(before, after, Machine(before_ns=1_000, after_ns=1_000)) == "same"
 
 
+def test_long_calls_are_compared_on_a_calm_machine_only() -> None:
+    machine = Machine(before_ns=100_000, after_ns=100_000)
+    calm, slow = ([base + call % 7 * base // 100 for call in range(20)] for base in (25_000_000, 50_000_000))
+    busy = [time + call % 5 * 10_000_000 for call, time in enumerate(slow)]
+    assert verdict_of(band_of(calm), band_of(slow), machine) == "slower"
+    assert verdict_of(band_of(calm), band_of(busy), machine) == verdict_of(band_of(busy), band_of(calm), machine) == "same"
+    short = [[time // 100 for time in times] for times in (calm, busy)]
+    assert verdict_of(band_of(short[0]), band_of(short[1]), machine) == "slower"
+
+
 def test_too_few_calls_are_not_compared() -> None:
     assert band_of([5] * (MIN_CALLS - 1)) is None
     assert band_of([5] * MIN_CALLS) is not None
