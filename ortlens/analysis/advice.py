@@ -238,6 +238,19 @@ def _loop(_item: Break) -> str:
     return "Remove the graph break inside the loop: because of it, PyTorch does not trace the enclosing function"
 
 
+def _data_parallel(_item: Break) -> str:
+    return "Compile the model before it is wrapped, `DistributedDataParallel(torch.compile(model, ...))`: PyTorch traces no wrapper"
+
+
+def _hooked(item: Break) -> str | None:
+    if "disable" in (item.source or ""):
+        return _skipped(item)
+    return (  # the line calls a module whose hook is disabled
+        "With FSDP2, compile each module that `fully_shard` shards (`module.compile(...)`), and not the whole model; otherwise remove "
+        "the hook that is marked with `torch._dynamo.disable`"
+    )
+
+
 def _limit(_item: Break) -> str:
     return "Keep the values that the recompiles of this function list the same on every call; PyTorch stopped recompiling it"
 
@@ -256,6 +269,9 @@ _BREAK_RULES: Sequence[tuple[tuple[str, ...], Callable[[Break], str | None]]] = 
     (("Tensor.tolist()",), _list_call),
     (("Dynamic shape operator",), _dynamic_shape),
     (("Data dependent operator",), _data_dependent),
+    (("DistributedDataParallel._",), _data_parallel),
+    (("`set_runtime_stats_and_log`",), _data_parallel),
+    (("function `disable` in file",), _hooked),
     (("Logger",), _logging),
     (("Call to a time function",), _clock),
     (("repr() on tensor",), lambda _item: _TEXT),

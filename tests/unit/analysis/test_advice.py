@@ -133,6 +133,19 @@ def test_every_sentence_is_one_line_and_names_no_address(version: str) -> None:
         assert len(advice) < 240
 
 
+def test_breaks_of_data_parallel_wrappers_name_what_to_compile_instead() -> None:
+    skipped = "Attempted to call function marked as skipped"
+    marked = "Dynamo developers have intentionally marked that the function `{}` in file `x.py` should not be traced."
+    traced = "Dynamo does not know how to trace method `set_runtime_stats_and_log` of class `Logger`"
+    around = Break(break_id="b0", reason=skipped, explanation=marked.format("DistributedDataParallel._inside_ddp_forward"))
+    logged = Break(break_id="b0", reason="Unsupported method call", explanation=traced)
+    assert all("DistributedDataParallel(torch.compile(model" in (advice_for_break(item) or "") for item in (around, logged))
+    hook = Break(break_id="b0", reason=skipped, explanation=marked.format("disable"), source="x = block(x)")
+    assert (advice_for_break(hook) or "").startswith("With FSDP2, compile each module that `fully_shard` shards")
+    own = Break(break_id="b0", reason=skipped, explanation=marked.format("disable"), function="f", source="torch._dynamo.disable(g)(x)")
+    assert advice_for_break(own) == f"Call `torch._dynamo.disable` {OUTSIDE}"
+
+
 @pytest.mark.parametrize("reason", ["", "Something entirely new", "Observed exception", "Unsupported function call (delayed)"])
 def test_no_advice_where_nothing_is_known(reason: str) -> None:
     assert advice_for_break(Break(break_id="b0", reason=reason, explanation="Dynamo does not say.")) is None
