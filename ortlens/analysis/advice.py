@@ -243,12 +243,13 @@ def _data_parallel(_item: Break) -> str:
 
 
 def _hooked(item: Break) -> str | None:
-    if "disable" in (item.source or ""):
+    if item.source != _FSDP2_HOOK:
         return _skipped(item)
-    return (  # the line calls a module whose hook is disabled
-        "With FSDP2, compile each module that `fully_shard` shards (`module.compile(...)`), and not the whole model; otherwise remove "
-        "the hook that is marked with `torch._dynamo.disable`"
-    )
+    return "Compile each module that `fully_shard` shards (`module.compile(...)`), not the whole model: PyTorch traces no hooks of FSDP2"
+
+
+_FSDP2_HOOK = "return torch._dynamo.disable("
+"""The line of the wrapper in torch/distributed/fsdp/_fully_shard/_fsdp_common.py that runs each hook."""
 
 
 def _limit(_item: Break) -> str:

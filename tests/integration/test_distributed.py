@@ -28,6 +28,6 @@ def test_two_ranks_train_like_one_process(wrapping: two_ranks.Wrapping, compiled
     if compiled == "inside":
         assert result["advice"] == [], "what the advice says leaves no graph break"
     else:
-        said = "DistributedDataParallel(torch.compile(" if wrapping == "ddp" else "compile each module that `fully_shard` shards"
+        said = "DistributedDataParallel(torch.compile(" if wrapping == "ddp" else "Compile each module that `fully_shard` shards"
         assert result["advice"]
         assert all(said in advice for advice in result["advice"])

@@ -140,8 +140,8 @@ def test_breaks_of_data_parallel_wrappers_name_what_to_compile_instead() -> None
     around = Break(break_id="b0", reason=skipped, explanation=marked.format("DistributedDataParallel._inside_ddp_forward"))
     logged = Break(break_id="b0", reason="Unsupported method call", explanation=traced)
     assert all("DistributedDataParallel(torch.compile(model" in (advice_for_break(item) or "") for item in (around, logged))
-    hook = Break(break_id="b0", reason=skipped, explanation=marked.format("disable"), source="x = block(x)")
-    assert (advice_for_break(hook) or "").startswith("With FSDP2, compile each module that `fully_shard` shards")
+    hook = Break(break_id="b0", reason=skipped, explanation=marked.format("disable"), source="return torch._dynamo.disable(")
+    assert (advice_for_break(hook) or "").startswith("Compile each module that `fully_shard` shards")
     own = Break(break_id="b0", reason=skipped, explanation=marked.format("disable"), function="f", source="torch._dynamo.disable(g)(x)")
     assert advice_for_break(own) == f"Call `torch._dynamo.disable` {OUTSIDE}"
 
