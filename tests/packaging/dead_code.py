@@ -69,7 +69,7 @@ def _attributes_set_on_others(tree: ast.Module) -> list[str]:
 
 
 def _entry_point_names() -> list[str]:
-    return [point.attr for point in importlib.metadata.distribution("ortlens").entry_points]
+    return [point.attr for point in importlib.metadata.distribution("ortlens").entry_points if point.attr]  # a plugin is a module
 
 
 def main() -> int:

@@ -64,6 +64,7 @@ class PartitionRunner:
         ran_before: Whether the runner has had a session.
         table_bytes: Size of the weights that stay inputs because the model only looks them up.
         counter: Counts the runs of its sessions.
+        updates: See `in_place.updates_of`.
     """
 
     def __init__(  # noqa: PLR0913 - what is known about a partition, each by name
@@ -97,7 +98,7 @@ class PartitionRunner:
         self.run: Callable[..., tuple[Any, ...]] = self._run_torch
         self._in_session: Callable[..., tuple[Any, ...]] = self._run_for_sizes  # what `run` is as long as nothing failed
         self._context = context
-        self._updates = updates or {}
+        self.updates = updates or {}
         self._freezable = weight_inputs if freezes else frozenset()
         self._frozen: dict[int, weights.FrozenWeight] = {}
         self._watch = WeightWatch({})
@@ -136,7 +137,7 @@ class PartitionRunner:
             self._frozen, self._watch = frozen, _watch_over(frozen.values())
         log = self._context.session_made(self, info)
         self.ran_before = True
-        made = _Prepared(info=info, session_id=None if log is None else log.session_id, call=self._call_of(info, log, self._updates))
+        made = _Prepared(info=info, session_id=None if log is None else log.session_id, call=self._call_of(info, log, self.updates))
         if not self._fixed_sizes:
             self._prepared.clear()  # an earlier session holds weights that have changed since
         elif len(self._prepared) >= MAX_SIZE_SESSIONS:
