@@ -252,7 +252,7 @@ def _times(result: Compared, allowed: float | None) -> VerdictRow:
     most, subject = (1.0, "times") if allowed is None else (allowed, "")
     asked = allowed is not None
     if all(row.verdict == "unmeasured" for row in rows):
-        why = "too few calls were recorded, here or in the baseline"
+        why = "too few calls were recorded, here or in the baseline, or the machine was too busy for calls this long"
         return VerdictRow(limit=name, subject=subject, verdict="unmeasured", allowed=most, detail=why, asked=asked)
     slower = sorted((row for row in rows if row.verdict == "slower"), key=lambda row: -(row.ratio or 1.0))
     worst = slower[0].ratio or 1.0 if slower else 1.0

@@ -37,6 +37,9 @@ _TITLES = {
 }
 
 
+_UNDECIDED = {"same": "no difference outside the noise", "unmeasured": "the machine was too busy to compare calls this long"}
+
+
 def comparison_text(compared: Compared, *, width: int = 100) -> str:
     """Say what differs between two captures.
 
@@ -101,9 +104,9 @@ def timing_sentence(row: Timing) -> str:
     Returns:
         Both times with their bands, the ratio and the verdict.
     """
-    if row.verdict == "unmeasured" or row.before_ns is None or row.after_ns is None:
+    if row.before_ns is None or row.after_ns is None:
         return f"{row_name(row)}: too few calls to compare ({row.before_calls} and {row.after_calls}; {MIN_CALLS} are needed)"
-    said = f"{_ratio(row)} as long" if row.verdict != "same" else "no difference outside the noise"
+    said = _UNDECIDED.get(row.verdict) or f"{_ratio(row)} as long"
     before = _band(row.before_ns, row.before_low_ns, row.before_high_ns)
     return f"{row_name(row)}: {before} -> {_band(row.after_ns, row.after_low_ns, row.after_high_ns)}: {said}"
 

@@ -32,7 +32,7 @@ _MEASURE: Mapping[LimitName, str] = {
     "max_recompiles": "record calls of the compiled function",
     "min_coverage": "record with the backend ortlens",
     "max_abs_err": "call lens.verify(*args) before saving, or `ortlens explain --verify`",
-    "max_slowdown": "record at least 9 calls on both sides, as `ortlens explain --calls 20` does",
+    "max_slowdown": "record at least 9 calls on both sides, as `ortlens explain --calls 20` does, on a machine with nothing else to do",
     "baseline": "record at least 9 calls on both sides, and verify both for results",
 }
 

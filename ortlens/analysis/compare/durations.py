@@ -33,7 +33,8 @@ class Timing:
     subject: str = column("The compiled function, or the id of the graph or partition in the first capture.")
     module: str | None = column("Module path that the operators of the partition share.", default=None)
     verdict: Verdict = column(  # noqa: RUF009 - likewise
-        "`slower` or `faster` only outside the noise and beyond what the machine explains, else `same`; `unmeasured` below 9 calls."
+        "`slower` or `faster` only outside the noise and beyond what the machine explains, else `same`; `unmeasured` below 9 calls, and "
+        "for calls above 4 ms of a busy machine."
     )
     ratio: float | None = column("Second over first: 1.2 is a fifth slower.", default=None)
     before_ns: int | None = column("The tenth of the calls that was disturbed least, in the first capture.", unit="ns", default=None)

@@ -140,12 +140,13 @@ def verdict_of(before: Band | None, after: Band | None, machine: Machine | None)
         machine: What the code around the sessions took.
 
     Returns:
-        `slower` or `faster` only outside the noise and beyond what the machine explains, else `same`; `unmeasured` without calls.
+        `slower` or `faster` only outside the noise and beyond what the machine explains, else `same`; `unmeasured` without
+            calls, or where long ones were disturbed.
     """
     if before is None or after is None or before.ns <= 0:
         return "unmeasured"
     if min(before.ns, after.ns) > _LONG_NS and not (_is_calm(before) and _is_calm(after)):
-        return "same"
+        return "unmeasured"
     least, most = allowance(before.ns, machine)
     effect = MIN_EFFECT if machine is not None else MIN_EFFECT_ALONE
     ratio = after.ns / before.ns
