@@ -118,7 +118,6 @@ class Support:
             self._slow,
             self._registered,
             self._wrong_function,
-            self._nothing,
             self._elements,
             self._bits,
             self._bfloat16,
@@ -147,15 +146,6 @@ class Support:
     def _slow(self, node: torch.fx.Node) -> Verdict | None:
         slow = slow_in_ort(node, deployed=self._deployed)
         return None if slow is None or self._is_users(node.target) else Verdict(supported=False, code=slow[0], reason=slow[1])
-
-    def _nothing(self, node: torch.fx.Node) -> Verdict | None:
-        """Kernels of ONNX Runtime refuse, fail or crash where their result has no elements; a few do not."""
-        made = list(provenance.tensors_in(node.meta.get("val")))
-        if self._deployed or self._is_users(node.target) or not made or base_of(node) is not None or _can_make_nothing(node):
-            return None
-        if not all(any(isinstance(size, int) and not size for size in tensor.shape) for tensor in made):
-            return None
-        return Verdict(supported=False, code="policy", reason=f"{provenance.target_name(node)} has nothing to compute: no elements")
 
     def _registered(self, node: torch.fx.Node) -> Verdict | None:
         import torch
@@ -300,17 +290,6 @@ def storage_readers(graph: torch.fx.Graph) -> dict[str, Verdict]:
             source = chain.all_input_nodes[0] if chain.all_input_nodes else None
             chain = source if source is not None and base_of(source) is not None else None
     return verdicts
-
-
-_OF_NOTHING = frozenset({"cat", "clone", "constant_pad_nd", "copy", "lift_fresh_copy", "mm", "slice", "view"})
-"""Operators besides element-wise ones that ONNX Runtime computes without elements, and of which models have such."""
-
-
-def _can_make_nothing(node: torch.fx.Node) -> bool:
-    import torch
-
-    name = str(getattr(node.target, "overloadpacket", "")).rpartition(".")[2]
-    return torch.Tag.pointwise in getattr(node.target, "tags", ()) or name in _OF_NOTHING
 
 
 _WINDOWS = ("aten.as_strided.default", "aten.as_strided_copy.default", "aten.as_strided_scatter.default")
