@@ -96,6 +96,8 @@ def _nonzero(given: dict[str, Any]) -> str | None:
 
 def _sums_at_indices(given: dict[str, Any]) -> str | None:
     halves = (torch.float16, torch.bfloat16)
+    if any(isinstance(size, int) and not size for size in given["values"].shape):
+        return "fails where there is nothing to write"
     return "adds no floats of 16 bits" if given["accumulate"] and given["self"].dtype in halves else None
 
 
