@@ -14,7 +14,7 @@ from ortlens.cli.exit_codes import EXIT_OK
 from ortlens.cli.inputs import inputs_from_texts
 from ortlens.cli.printing import print_error, print_text, width
 from ortlens.cli.targets import add_target, raised_as_usage, target_from_text
-from ortlens.job.request import options_from_pairs
+from ortlens.job.request import add_backend_options, options_from_pairs
 
 if TYPE_CHECKING:
     from ortlens.analysis.compare.ways import Way
@@ -39,9 +39,7 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--seconds", metavar="N", type=_seconds, default=_SECONDS, help="time for the rounds; at least ten are made (default: %(default)s)"
     )
-    command.add_argument(
-        "--option", metavar="KEY=VALUE", action="append", default=[], help="an option of the backend ortlens; may be repeated"
-    )
+    add_backend_options(command)
     command.add_argument("-o", "--save", metavar="FILE", type=Path, help="save the capture of the calls through ortlens, with the table")
     command.add_argument("--json", action="store_true", help="print the table as JSON")
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from ortlens.cli.commands import command_in
 from ortlens.cli.printing import print_error, print_summary
 from ortlens.errors import UsageError
-from ortlens.job.request import add_outputs, request_from_options
+from ortlens.job.request import add_backend_options, add_outputs, request_from_options
+from ortlens.job.work import OWN_NAMES
 
 if TYPE_CHECKING:
     from ortlens.cli.commands import Commands
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from ortlens.job.request import Request
 
 _TEXT = "Run a script or module as Python does, and record every torch.compile in it. What it prints and returns stays the same."
-_OURS = ("ortlens", "onnxrt")
 _EXAMPLES = """examples:
   ortlens run train.py --epochs 1                    what its torch.compile calls do, on their own backends
   ortlens run --backend ortlens -o ort.ortlens train.py     the same through ONNX Runtime
@@ -40,13 +40,7 @@ def add(commands: Commands) -> None:
     command.add_argument("--journal", metavar="FILE", help="write everything as it comes, so that it survives a kill; see ortlens watch")
     command.add_argument("--redact", action="store_true", help="leave out paths and source lines from the report")
     command.add_argument("--backend", metavar="NAME", help="send every torch.compile to this backend, such as ortlens (default: its own)")
-    command.add_argument(
-        "--option",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="an option of the ortlens backend, such as min_partition_nodes=2; may be repeated",
-    )
+    add_backend_options(command)
     command.add_argument(
         "--explain",
         metavar="CLASS",
@@ -89,7 +83,7 @@ def _checked(options: argparse.Namespace, name: str) -> Request:
     given = vars(options) | {"backend": options.backend or "ortlens", "save": options.save or Path(f"{name}.ortlens")}
     request = request_from_options(argparse.Namespace(**given))
     if request.options:
-        if options.backend is not None and options.backend not in _OURS:
+        if options.backend is not None and options.backend not in OWN_NAMES:
             raise UsageError(f"--option is for the ortlens backend, and --backend is {options.backend}; leave one of them out")
         if options.backend is None:
             raise UsageError("--option is for the ortlens backend; add --backend ortlens")

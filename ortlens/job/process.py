@@ -115,20 +115,21 @@ class Recording:
             return
         self._is_done = True
         lens = self._lens
-        recorded = lens is not None and bool(lens.captured().graphs or lens.captured().breaks)
+        capture = None if lens is None else lens.captured()
+        view = lens if capture is not None and (capture.graphs or capture.breaks) else None
         lines: list[str] = []
-        if recorded and lens is not None:
+        if view is not None:
             report = None if self._plan.report is None else Path(self._plan.report)
             try:
                 lines = write_outputs(
-                    Request(save=Path(self._plan.save), report=report, redact=self._plan.redact and report is not None), lens
+                    Request(save=Path(self._plan.save), report=report, redact=self._plan.redact and report is not None), view
                 )
             except OrtLensError as error:
                 lines = [f"ortlens: {error}"]
         if self._tell is not None:
             children = [f"Written by a child process: {path}" for path in self._files_of_children() if path not in self._before]
             unseen = tuple(name for name in self._plan.explain if name not in self._seen)
-            self._tell(Outcome(view=lens if recorded else None, lines=(*lines, *children), unseen=unseen))
+            self._tell(Outcome(view=view, lines=(*lines, *children), unseen=unseen))
 
     def _watched(self, backend: object) -> object:
         try:

@@ -103,12 +103,21 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
         help="number of calls; 1 for a target with side effects (default: as many as fit in about a second)",
     )
     parser.add_argument("--backend", metavar="NAME", default="ortlens", help="record another backend, such as inductor or eager")
+    add_backend_options(parser)
+
+
+def add_backend_options(parser: argparse.ArgumentParser) -> None:
+    """Add the option that passes options on to the backend.
+
+    Args:
+        parser: The parser of a command or magic.
+    """
     parser.add_argument(
         "--option",
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="an option of the backend, such as min_partition_nodes=2; may be repeated",
+        help="an option of the ortlens backend, such as min_partition_nodes=2; may be repeated",
     )
 
 

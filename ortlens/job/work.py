@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from ortlens.lens.lens import Lens
     from ortlens.views.capture_view import CaptureView
 
-_OWN_NAMES = ("ortlens", "onnxrt")
+OWN_NAMES = ("ortlens", "onnxrt")
+"""The names of our backend."""
 
 
 def new_lens(request: Request, name: str) -> Lens:
@@ -32,7 +33,7 @@ def new_lens(request: Request, name: str) -> Lens:
     """
     from ortlens.lens.lens import Lens
 
-    if request.backend not in _OWN_NAMES and (request.profile or request.verify):
+    if request.backend not in OWN_NAMES and (request.profile or request.verify):
         asked = "--profile" if request.profile else "--verify"
         raise UsageError(f"{asked} needs ONNX Runtime, which --backend {request.backend} does not use; leave one of them out")
     return Lens(request.backend, options=request.options or None, name=name, dry_run=request.dry_run)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from ortlens.backend.api import OrtBackend, ortlens_backend, torch_compile_backend
 from ortlens.lens.environment import chosen_options
 from ortlens.lens.lens import Lens
+from ortlens.lens.other_backends import is_ours
 from ortlens.trace.recorder import CURRENT
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ class CaptureLens(Lens):
         return super().__repr__().replace("CaptureLens", "Lens", 1)
 
     def _claims(self, backend: object) -> bool:
-        ours = backend in (ortlens_backend, torch_compile_backend) or isinstance(backend, OrtBackend)
-        return ours and CURRENT.get() is self._recorder
+        return is_ours(backend) and CURRENT.get() is self._recorder
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:

@@ -21,6 +21,19 @@ if TYPE_CHECKING:
     from ortlens.trace.recorder import Recorder
 
 _OWN_NAMES = ("ortlens", "onnxrt")
+_OWN_FUNCTIONS = (ortlens_backend, torch_compile_backend)
+
+
+def is_ours(backend: object) -> bool:
+    """Whether a backend is ours.
+
+    Args:
+        backend: The object, as Dynamo holds it.
+
+    Returns:
+        True for our functions and for any `OrtBackend`.
+    """
+    return backend in _OWN_FUNCTIONS or isinstance(backend, OrtBackend)
 
 
 def resolve_backend(backend: str | Callable[..., Any], options: Any) -> tuple[str, OrtBackend | None, Callable[..., Any]]:
@@ -36,7 +49,7 @@ def resolve_backend(backend: str | Callable[..., Any], options: Any) -> tuple[st
     Raises:
         UsageError: There is no backend of that name, or options are given for one that is not ours.
     """
-    if (isinstance(backend, str) and backend in _OWN_NAMES) or backend in (ortlens_backend, torch_compile_backend):
+    if (isinstance(backend, str) and backend in _OWN_NAMES) or backend in _OWN_FUNCTIONS:
         ours = OrtBackend.get_cached_instance_for_options(options)
         return "ortlens", ours, ours
     if options is not None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from ortlens import _torch
-from ortlens.backend.api import OrtBackend, ortlens_backend, torch_compile_backend
 from ortlens.lens.capture import CaptureLens
 from ortlens.lens.lens import Lens
+from ortlens.lens.other_backends import is_ours
 from ortlens.trace.recorder import CURRENT
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ class ProcessLens(CaptureLens):
         self._own_names: dict[str, None] = {}
         if backend is None:
             self._backend_name = "none"
-        self._recorder.on_graph = self._entered
 
     def watched(self, backend: object) -> object:
         """The backend that stands in for another one.
@@ -71,27 +71,6 @@ class ProcessLens(CaptureLens):
         self._backend_name = ", ".join(self._own_names)
         return WatchedBackend(self, found)
 
-    def compile_by(
-        self, backend: Callable[..., Any], graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Callable[..., Any]:
-        """Compile a graph with a backend, and record it.
-
-        Args:
-            backend: The backend.
-            graph_module: Dynamo's graph.
-            example_inputs: Its inputs.
-            kwargs: What Dynamo passes besides.
-
-        Returns:
-            A callable of the same inputs.
-        """
-        if not _is_ours(backend):
-            return self.compile_elsewhere(backend, graph_module, example_inputs, kwargs)
-        if CURRENT.get() is not None:  # the program has a lens of its own there
-            return backend(graph_module, example_inputs, **kwargs)  # type: ignore[no-any-return]  # a backend returns a callable
-        with self.watching():
-            return backend(graph_module, example_inputs, **kwargs)  # type: ignore[no-any-return]  # as above
-
     def _claims(self, backend: object) -> bool:
         return isinstance(backend, WatchedBackend) and backend.lens is self
 
@@ -114,7 +93,12 @@ class WatchedBackend:
 
     def __call__(self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
         """Compile a graph; called by Dynamo."""
-        return self.lens.compile_by(self._backend, graph_module, example_inputs, kwargs)
+        if not is_ours(_torch.innermost_backend(self._backend)):
+            return self.lens.compile_elsewhere(self._backend, graph_module, example_inputs, kwargs)
+        # Where the program has a lens of its own, that one records.
+        with self.lens.watching() if CURRENT.get() is None else contextlib.nullcontext():
+            compiled: Callable[..., Any] = self._backend(graph_module, example_inputs, **kwargs)
+        return compiled
 
     def __eq__(self, other: object) -> bool:
         """Whether the backends are equal."""
@@ -123,11 +107,6 @@ class WatchedBackend:
     def __hash__(self) -> int:
         """That of the kind of backend: torch's own wrappers compare, and have no hash."""
         return hash(type(self._backend))
-
-
-def _is_ours(backend: object) -> bool:
-    inner = _torch.innermost_backend(backend)
-    return inner in (ortlens_backend, torch_compile_backend) or isinstance(inner, OrtBackend)
 
 
 def _name_of(backend: object) -> str:

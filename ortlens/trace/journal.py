@@ -136,7 +136,7 @@ class Journal:
         if stats.calls <= last + 1:
             return
         self._seen[id(log)] = log, stats.calls - 1
-        rows = [] if self._size > _MANY_BYTES else [row for row in log.rows() if row[0] > last][-_ROWS:]
+        rows = [] if self._size > _MANY_BYTES else [row for row in log.rows(latest=_ROWS) if row[0] > last][-_ROWS:]
         self._write({"log": log.session_id, "graph": log.graph_id, "stats": list(stats), "rows": rows, "at": time.time()})
 
     def _write_eager(self, graph_id: str, log: EagerLog) -> None:
@@ -169,7 +169,8 @@ class Entries:
     Attributes:
         recorder: Holds the records.
         head: Name, backend and environment.
-        calls: By session id, or graph id for another backend: its graph, the figures over all its calls, and the calls that were kept.
+        stats: By session id and graph id: figures over all calls.
+        runs: The calls that were kept.
         eager: By graph id: calls and time of its nodes in PyTorch.
         pid: The process that writes or wrote it.
         is_ended: Whether the journal was closed.
@@ -179,7 +180,8 @@ class Entries:
 
     recorder: Recorder
     head: dict[str, Any] = field(default_factory=dict)
-    calls: dict[tuple[str | None, str | None], tuple[RunStats, list[tuple[int, ...]]]] = field(default_factory=dict)
+    stats: dict[tuple[str | None, str | None], RunStats] = field(default_factory=dict)
+    runs: list[r.Run] = field(default_factory=list)
     eager: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
     pid: int = 0
     is_ended: bool = False
@@ -191,15 +193,14 @@ class Entries:
         for graph_id, slots in self.eager.items():
             for node, (calls, total_ns) in slots.items():
                 self.recorder.amend(r.Fallback, (graph_id, node), calls=calls, total_ns=total_ns)
-        for (session_id, _), (stats, _) in self.calls.items():
+        for (session_id, _), stats in self.stats.items():
             if session_id is not None:
                 self.recorder.amend(r.Session, session_id, **stats._asdict())
-        if not self.is_ended:
-            self.recorder.add(self._unfinished())
         given = {str(name): str(value) for name, value in dict(self.head.get("environment", {})).items()}
         made = self.recorder.capture(name=str(self.head.get("name", "")), backend=str(self.head.get("backend", "")), environment=given)
-        runs = sorted(self._runs(), key=lambda run: run.start_ns)[-MAX_RUNS:]
-        return replace(made, runs=tuple(runs), created=_time_text(self.at))
+        runs = tuple(sorted(self.runs, key=lambda run: run.start_ns)[-MAX_RUNS:])
+        findings = made.findings if self.is_ended else (*made.findings, self._unfinished())
+        return replace(made, runs=runs, findings=findings, created=_time_text(self.at))
 
     def _unfinished(self) -> r.Finding:
         behind = f"behind the last whole entry are {self.left_bytes:,} bytes of another" if self.left_bytes else "the last entry is whole"
@@ -211,11 +212,6 @@ class Entries:
             hazard="Counts and times are those until then.",
             mitigation="Read it again if the process still runs; else it was killed, or ended without running exit functions.",
         )
-
-    def _runs(self) -> Iterator[r.Run]:
-        for (session_id, graph_id), (_, rows) in self.calls.items():
-            for call, start, bound, ran, done, thread in rows:
-                yield run_from_row(session_id, graph_id, (call, start, bound, ran, done, thread))
 
 
 def is_journal(path: Path) -> bool:
@@ -283,9 +279,10 @@ def _apply(entries: Entries, entry: dict[str, Any], data: bytes) -> None:
     elif "log" in entry:
         key = entry["log"], entry["graph"]
         figures = RunStats(*(None if figure is None else int(figure) for figure in entry["stats"]))  # type: ignore[arg-type]  # None only where it may be
-        _, kept = entries.calls.get(key, (figures, []))
-        kept += [tuple(map(int, row)) for row in entry["rows"]]
-        entries.calls[key] = figures, kept
+        entries.stats[key] = figures
+        for row in entry["rows"]:
+            call, start, bound, ran, done, thread = map(int, row)
+            entries.runs.append(run_from_row(*key, (call, start, bound, ran, done, thread)))
     elif "eager" in entry:
         pairs = zip(entry["calls"], entry["ns"], strict=True)
         entries.eager[entry["eager"]] = dict(zip(entry["nodes"], pairs, strict=True))
@@ -299,7 +296,7 @@ def _replay(recorder: Recorder, entry: dict[str, Any], data: bytes) -> None:
     if "add" in entry:
         table = TABLES[entry["add"]]
         recorder.add(record_from_row(table, entry["row"]))
-        if len(recorder.records(table.record)) > MAX_ROWS:
+        if recorder.count(table.record) > MAX_ROWS:
             raise CaptureError(f"more than {MAX_ROWS:,} rows in table {table.name}")
     elif "drop" in entry:
         key = entry["key"]

@@ -229,6 +229,18 @@ class Recorder:
         with self._lock:
             return tuple(self._of(kind))
 
+    def count(self, kind: type[r.Record]) -> int:
+        """How many records of one kind there are.
+
+        Args:
+            kind: The record class.
+
+        Returns:
+            Their number, without looking at them.
+        """
+        with self._lock:
+            return len(self._tables[kind])
+
     def capture(self, *, name: str = "", backend: str = "ortlens", environment: Mapping[str, str] | None = None) -> r.Capture:
         """Freeze what was recorded so far; recording goes on.
 

@@ -76,14 +76,14 @@ class _Shard:
 
         return np.frombuffer(self.ring, dtype=np.int64).reshape(CAPACITY, _FIELDS)
 
-    def rows(self) -> Iterator[tuple[int, int, int, int, int, int]]:
-        """The calls still in the ring, each as number, start, bound, ran, done, thread."""
+    def rows(self, latest: int) -> Iterator[tuple[int, int, int, int, int, int]]:
+        """The latest calls still in the ring, each as number, start, bound, ran, done, thread."""
         import numpy as np
 
         before = self.written
         table = self._table().copy()
         # The writer may have gone on meanwhile: what it overwrote, and the row that it is in the middle of, is left out.
-        oldest = max(self.written + 1 - CAPACITY, 0)
+        oldest = max(self.written + 1 - CAPACITY, before - latest, 0)
         for start, bound, ran, done, call in table[np.arange(oldest, before) % CAPACITY].tolist():
             yield call, start, bound, ran, done, self.thread
 
@@ -157,13 +157,16 @@ class RunLog:
         p50, p90, p99 = (min(_percentile(histogram, percent), slowest) for percent in (50, 90, 99))
         return RunStats(calls, total, round(total / calls), p50, p90, p99, slowest)
 
-    def rows(self) -> Iterator[tuple[int, int, int, int, int, int]]:
+    def rows(self, latest: int = CAPACITY) -> Iterator[tuple[int, int, int, int, int, int]]:
         """The latest calls, in the order of their numbers.
+
+        Args:
+            latest: How many of each thread.
 
         Yields:
             Number of the call, then start, bound, ran and done (clock readings in ns), then the thread.
         """
-        yield from sorted(row for shard in list(self._shards.values()) for row in shard.rows())
+        yield from sorted(row for shard in list(self._shards.values()) for row in shard.rows(latest))
 
 
 def _buckets(values: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -23,6 +23,15 @@ print(fast(torch.ones(2)).tolist())
 
 _ENDED = "import os, signal, time; os.kill(os.getpid(), signal.{}); time.sleep(9)"
 
+_POOL = """
+import multiprocessing, torch
+def work(n): return torch.compile(lambda x: x * n, backend="eager")(torch.ones(2)).tolist()
+if __name__ == "__main__":
+    with multiprocessing.get_context("{}").Pool(1) as pool:
+        print(pool.map(work, [2, 3]))
+        pool.close(), pool.join()
+"""
+
 
 class Script(NamedTuple):
     """A program, and what it leaves.
@@ -83,26 +92,8 @@ print(subprocess.run([sys.executable, "-c", sys.argv[1]], capture_output=True, t
 """,
         (_COMPILES,),
     ),
-    "workers by fork": Script(
-        """
-import multiprocessing, torch
-def work(n): return torch.compile(lambda x: x * n, backend="eager")(torch.ones(2)).tolist()
-if __name__ == "__main__":
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        print(pool.map(work, [2, 3]))
-        pool.close(), pool.join()
-"""
-    ),
-    "workers by spawn": Script(
-        """
-import multiprocessing, torch
-def work(n): return torch.compile(lambda x: x * n, backend="eager")(torch.ones(2)).tolist()
-if __name__ == "__main__":
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        print(pool.map(work, [2, 3]))
-        pool.close(), pool.join()
-"""
-    ),
+    "workers by fork": Script(_POOL.format("fork")),
+    "workers by spawn": Script(_POOL.format("spawn")),
     "a loader with workers": Script(
         """
 import torch

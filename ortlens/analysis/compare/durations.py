@@ -86,7 +86,6 @@ class _Runs:
 
     def __init__(self, capture: Capture) -> None:
         self.by_key: dict[str, list[Run]] = defaultdict(list)
-        self.graph_of: dict[str, str] = {}
         graphs = {partition.partition_id: partition.graph_id for partition in capture.partitions}
         self.graph_of = {session.session_id: graphs.get(session.partition_id, "") for session in capture.sessions}
         for run in sorted(capture.runs, key=lambda run: run.start_ns):
