@@ -10,6 +10,7 @@ PYTHON ?= python3
 PIP_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_ARGS ?=
+SEAMS_ARGS ?=
 VENV ?= .venv
 BIN := $(VENV)/bin
 BUILD := build
@@ -17,7 +18,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_ARGS)
 SAY := @printf '\n==> %s\n'
 
-.PHONY: help venv demo frontend notebooks browser test test-slow lint format-check ruff types contracts dead-code deps docs tests slow-tests coverage bench workloads zoo conformance opinfo faults integrations fuzz-programs soak clean
+.PHONY: help venv demo frontend notebooks browser test test-slow lint format-check ruff types contracts dead-code deps docs tests slow-tests coverage bench workloads zoo conformance opinfo faults seams integrations fuzz fuzz-programs sbom versions soak clean
 
 help: ## Show this list
 	@printf 'ortlens: PyTorch through ONNX Runtime, recorded and shown\n\n'
@@ -91,25 +92,45 @@ conformance: $(VENV)/.dev ## Run every promise down every road and write docs/co
 	$(SAY) 'Running the conformance suite'
 	@$(BIN)/python -m tests.conformance.report
 
-opinfo: $(VENV)/.dev ## Send PyTorch's operator database through the backend and write docs/operators.md: hours, resumable
+opinfo: $(VENV)/.dev ## Send PyTorch's databases of operators, modules and optimisers through the backend and write docs/operators.md: hours, resumable
 	$(SAY) 'Running the operator database; the outcomes are kept in $(BUILD)/opinfo'
 	@$(BIN)/python -m tests.opinfo
+	$(SAY) 'Running the databases of modules and optimisers'
+	@$(BIN)/python -W ignore -m tests.opinfo.modules
 
 faults: $(VENV)/.dev ## Look for the known faults of ONNX Runtime in every supported version of it: a minute, and a download of 300 MB
-	$(SAY) 'Looking for faults; the versions are installed in $(BUILD)/faults'
+	$(SAY) 'Looking for faults; the versions are installed in $(BUILD)/versions'
 	@$(BIN)/python -m tests.faults --versions
 
-integrations: $(VENV)/.dev ## Run the programs of docs/integrations.md with the libraries that they need: five minutes, and a download
+seams: $(VENV)/.dev ## Have every function of ortlens fail once under each way of observing a program: an hour. SEAMS_ARGS chooses
+	$(SAY) 'Failing on purpose'
+	@$(BIN)/python -W ignore -m tests.seams $(SEAMS_ARGS)
+
+integrations: $(VENV)/.dev ## Run the programs of docs/integrations.md and measure models of the libraries: half an hour, and a download. INTEGRATIONS_ARGS chooses
 	$(SAY) 'Running the integrations; the libraries are installed in $(BUILD)/integrations'
-	@$(BIN)/python -m tests.integrations
+	@$(BIN)/python -m tests.integrations $(INTEGRATIONS_ARGS)
+
+fuzz: $(VENV)/.dev ## Load 100,000 damaged captures and journals, explain 2,000 damaged ONNX models: five minutes. FUZZ_ARGS='--files N --models N' for fewer
+	$(SAY) 'Loading damaged files'
+	@$(BIN)/python -m tests.hostile $(FUZZ_ARGS)
 
 fuzz-programs: $(VENV)/.dev ## Judge random programs against PyTorch: views, writes, odd memory, training. Resumable; FUZZ_ARGS says how many, --graphs skips Dynamo
 	$(SAY) 'Judging random programs; the verdicts are kept in $(BUILD)/fuzz'
 	@$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
-soak: $(VENV)/.dev ## Live long random lives of models and look for leaks: ten minutes
+versions: $(VENV)/.dev ## Run a short part of the suite with other versions of onnxruntime, numpy and pandas: ten minutes, and a download
+	$(SAY) 'Trying other versions; they are installed in $(BUILD)/versions'
+	@$(BIN)/python -m tests.versions
+
+sbom: $(VENV)/.dev ## Write build/sbom.json: all that the tested environment consists of, as CycloneDX; a download
+	@$(PYTHON) -m venv $(BUILD)/sbom
+	@$(BUILD)/sbom/bin/python -m pip install --disable-pip-version-check --quiet cyclonedx-bom $(PIP_ARGS)
+	@$(BUILD)/sbom/bin/cyclonedx-py environment --output-reproducible --output-file $(BUILD)/sbom.json $(BIN)/python
+	@echo 'wrote $(BUILD)/sbom.json'
+
+soak: $(VENV)/.dev ## Live long random lives of models, survey thirty, look for leaks: a quarter of an hour
 	$(SAY) 'Soaking'
-	@$(BIN)/python -m pytest tests/soak $(SOAK) -p no:logging --durations=15
+	@$(BIN)/python -m pytest $(SOAK) -p no:logging --durations=15
 
 # ----------------------------------------------------------------------------------------------------------- the gates
 

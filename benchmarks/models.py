@@ -33,22 +33,22 @@ class FirstOutput(torch.nn.Module):
         return first
 
 
-def bert(layers: int, hidden: int) -> torch.nn.Module:
+def bert(layers: int, hidden: int, heads: int = 4) -> torch.nn.Module:
     """An encoder; its last hidden state."""
     config = transformers.BertConfig(
-        vocab_size=VOCABULARY, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=4, intermediate_size=4 * hidden
+        vocab_size=VOCABULARY, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=4 * hidden
     )
     model: torch.nn.Module = transformers.BertModel(config)
     return model
 
 
-def gpt2(layers: int, hidden: int) -> torch.nn.Module:
+def gpt2(layers: int, hidden: int, heads: int = 4) -> torch.nn.Module:
     """A decoder with its head, no dropout; its logits."""
     config = transformers.GPT2Config(
         vocab_size=VOCABULARY,
         n_embd=hidden,
         n_layer=layers,
-        n_head=4,
+        n_head=heads,
         use_cache=False,
         bos_token_id=1,
         eos_token_id=2,
@@ -60,14 +60,14 @@ def gpt2(layers: int, hidden: int) -> torch.nn.Module:
     return model
 
 
-def llama(layers: int, hidden: int) -> torch.nn.Module:
+def llama(layers: int, hidden: int, heads: int = 4) -> torch.nn.Module:
     """A decoder with rotary positions and its head; its logits."""
     config = transformers.LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=hidden,
         num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2,
         intermediate_size=4 * hidden,
         use_cache=False,
     )
@@ -76,10 +76,14 @@ def llama(layers: int, hidden: int) -> torch.nn.Module:
 
 
 def resnet(layers: int, hidden: int) -> torch.nn.Module:
-    """A convolutional net with batch normalisation whose statistics are not the trivial ones."""
+    """A convolutional net with batch normalisation."""
     stages = [hidden // 4 * 2**stage for stage in range(layers)]
     config = transformers.ResNetConfig(embedding_size=hidden // 4, hidden_sizes=stages, depths=[2] * layers, layer_type="basic")
-    model: torch.nn.Module = transformers.ResNetModel(config)
+    return with_statistics(transformers.ResNetModel(config))
+
+
+def with_statistics(model: torch.nn.Module) -> torch.nn.Module:
+    """The same, with statistics of batch normalisation that are not the trivial ones."""
     for norm in (module for module in model.modules() if isinstance(module, torch.nn.BatchNorm2d)):
         norm.running_mean = torch.randn_like(norm.weight) * 0.1
         norm.running_var = torch.rand_like(norm.weight) + 0.5
@@ -88,19 +92,32 @@ def resnet(layers: int, hidden: int) -> torch.nn.Module:
 
 _BUILDERS: dict[str, Callable[[int, int], torch.nn.Module]] = {"BERT": bert, "GPT-2": gpt2, "LLaMA": llama, "ResNet": resnet}
 MODELS = tuple(_BUILDERS)
+_REAL: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
+    "BERT-base": (lambda: bert(12, 768, 12), (1, 128)),
+    "GPT-2 small": (lambda: gpt2(12, 768, 12), (1, 128)),
+    "LLaMA, 8 layers of 768": (lambda: llama(8, 768, 12), (1, 128)),
+    "ResNet-50": (lambda: with_statistics(transformers.ResNetModel(transformers.ResNetConfig())), (1, 3, 224, 224)),
+    "ViT-base": (lambda: transformers.ViTModel(transformers.ViTConfig()), (1, 3, 224, 224)),
+    "Whisper-tiny, encoder": (lambda: transformers.WhisperModel(transformers.WhisperConfig()).encoder, (1, 80, 3000)),
+}
+"""Models in the sizes that people deploy, and the shapes of their inputs: tokens, images, a log-mel spectrogram of 30 s."""
+REAL = tuple(_REAL)
 
 
 def build(name: str, *, quick: bool) -> tuple[torch.nn.Module, torch.Tensor]:
     """A model for inference and its input, batch 1.
 
     Args:
-        name: One of `MODELS`.
-        quick: One layer of 32 instead of four of 256; for the convolutional net, stages and a quarter of the channels.
+        name: One of `MODELS` or `REAL`.
+        quick: Of `MODELS`: one layer of 32 instead of four of 256; for the convolutional net, stages and a quarter of the channels.
 
     Returns:
-        The model, with random weights, and 64 tokens or an image of 128 x 128 (16 and 32 x 32).
+        The model, with random weights, and 64 tokens or an image of 128 x 128 (16 and 32 x 32); of `REAL`, what stands there.
     """
     torch.manual_seed(0)
+    if name in _REAL:
+        make, shape = _REAL[name]
+        return FirstOutput(make()).eval(), torch.randint(0, VOCABULARY, shape) if len(shape) == 2 else torch.randn(shape)
     layers, hidden = (1, 32) if quick else (4, 256)
     model = FirstOutput(_BUILDERS[name](layers, hidden)).eval()
     side = 32 if quick else 128

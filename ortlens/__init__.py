@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ortlens.backend.api import OrtBackend, is_onnxrt_backend_supported, torch_compile_backend
     from ortlens.backend.custom import register_op
+    from ortlens.backend.freeze.loader import load_frozen
     from ortlens.backend.options import ExportOptions, OrtBackendOptions
     from ortlens.errors import (
         CaptureError,
@@ -30,9 +31,16 @@ if TYPE_CHECKING:
     )
     from ortlens.lens.capture import capture
     from ortlens.lens.explain import explain
+    from ortlens.lens.freeze import freeze
     from ortlens.lens.lens import Lens
+    from ortlens.lens.onnx_model.onnx_lens import OnnxLens
+    from ortlens.lens.onnx_model.watching import watch
+    from ortlens.studies.cases import Case
+    from ortlens.studies.survey import survey
+    from ortlens.studies.tune import tune
     from ortlens.trace.records import Capture
     from ortlens.views.capture_view import SavedCapture, load
+    from ortlens.views.merging import merge
 
 __version__ = "0.1.0"
 
@@ -41,8 +49,19 @@ __all__ = [  # noqa: RUF022 - grouped by what a user wants, in the order of the 
     "explain",
     "capture",
     "Lens",
+    "watch",
+    "OnnxLens",
+    # many models
+    "survey",
+    "Case",
+    # which options
+    "tune",
+    # run without torch.compile
+    "freeze",
+    "load_frozen",
     # read back
     "load",
+    "merge",
     "SavedCapture",
     "Capture",
     # the backend, under the names that torch's removed one had
@@ -69,7 +88,15 @@ _HOMES = {
     "explain": "ortlens.lens.explain",
     "capture": "ortlens.lens.capture",
     "Lens": "ortlens.lens.lens",
+    "watch": "ortlens.lens.onnx_model.watching",
+    "OnnxLens": "ortlens.lens.onnx_model.onnx_lens",
+    "survey": "ortlens.studies.survey",
+    "Case": "ortlens.studies.cases",
+    "tune": "ortlens.studies.tune",
+    "freeze": "ortlens.lens.freeze",
+    "load_frozen": "ortlens.backend.freeze.loader",
     "load": "ortlens.views.capture_view",
+    "merge": "ortlens.views.merging",
     "SavedCapture": "ortlens.views.capture_view",
     "Capture": "ortlens.trace.records",
     "OrtBackend": "ortlens.backend.api",

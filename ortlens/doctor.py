@@ -57,7 +57,18 @@ def examine() -> tuple[Check, ...]:
         The checks, in reading order: Python and machine, packages, backends, ONNX Runtime's providers and
         faults, features.
     """
-    return (_python(), _machine(), *_packages(), _distributions(), _backends(), _providers(), *_faults(), _threads(), *_features())
+    return (
+        _python(),
+        _machine(),
+        *_packages(),
+        _distributions(),
+        _backends(),
+        _providers(),
+        _backend_loads(),
+        *_faults(),
+        _threads(),
+        *_features(),
+    )
 
 
 def is_ready(checks: tuple[Check, ...]) -> bool:
@@ -129,6 +140,16 @@ def _providers() -> Check:
         advice = "pip install --force-reinstall onnxruntime"
         return Check(name="ORT providers", status="error", found=f"onnxruntime does not import: {err}", advice=advice)
     return Check(name="ORT providers", status="ok", found=", ".join(names))
+
+
+def _backend_loads() -> Check:
+    """Versions may fit, and the build still lack what the backend needs."""
+    try:
+        import ortlens.backend.compiler  # noqa: F401 - importing it asks onnxruntime for all that it needs
+    except Exception as err:  # noqa: BLE001 - as above
+        advice = "pip install --force-reinstall onnxruntime onnx onnxscript, or another build of onnxruntime"
+        return Check(name="backend loads", status="error", found=f"{type(err).__name__}: {err}", advice=advice)
+    return Check(name="backend loads", status="ok", found="all parts")
 
 
 def _faults() -> Iterator[Check]:

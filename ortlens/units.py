@@ -6,18 +6,19 @@ _TIME_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _SIZE_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
-def counted(number: int, noun: str, plural: str | None = None) -> str:
+def counted(number: float, noun: str, plural: str | None = None) -> str:
     """A number with its noun.
 
     Args:
-        number: How many.
+        number: How many; rounded. A damaged file may have NaN here.
         noun: The noun for one.
         plural: The noun for others; by default with an s.
 
     Returns:
         `1 graph`, `2 graphs`, `10,000 nodes`.
     """
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+    text = f"{number:,.0f}"
+    return f"{text} {noun if text == '1' else plural or noun + 's'}"
 
 
 def time_from_ns(nanoseconds: float) -> str:

@@ -1,6 +1,7 @@
 """Runs the blocks of docs/integrations.md that need other libraries, each in a fresh process: `python -m tests.integrations [NAME...]`.
 
-The libraries are installed in build/integrations, on top of the environment that runs this.
+The libraries are installed in build/integrations, on top of the environment that runs this. `models` among the names, or no name, also
+measures models of these libraries and writes the last section of the page, see `tests.libraries`.
 """
 
 from __future__ import annotations
@@ -14,20 +15,17 @@ import tempfile
 import venv
 from pathlib import Path
 
+from tests.libraries.models import PACKAGES
 from tests.packaging.test_doc_examples import Block, python_blocks
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "integrations.md"
 FOLDER = ROOT / "build" / "integrations"
 _NEEDS = re.compile(r"needs (\S+); make integrations runs it")
+_MODELS = "models"
 _WITH_TORCHVISION = ("timm", "torchvision")
 """The wheels of torchvision are made for builds of torch with CUDA, which they would bring along. timm imports it for its images only."""
-_TORCHVISION = """
-import torch
-held = torch.library.Library("torchvision", "DEF")
-for name in ("nms", "qnms"):
-    held.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-"""
+_TORCHVISION = "from tests.libraries.models import declare_torchvision; declare_torchvision(); "
 
 
 def blocks() -> dict[str, list[Block]]:
@@ -69,9 +67,14 @@ def _run(python: Path, name: str, block: Block) -> bool:
 
 def main() -> int:
     """Run those that are named, or all; 1 if one fails."""
-    found = {name: made for name, made in blocks().items() if not sys.argv[1:] or name in sys.argv[1:]}
-    python = _install(list(found))
+    named = sys.argv[1:]
+    found = {name: made for name, made in blocks().items() if not named or name in named}
+    measures = not named or _MODELS in named
+    python = _install([*dict.fromkeys((*found, *(PACKAGES if measures else ())))])
     results = [_run(python, name, block) for name, made in found.items() for block in made]
+    if measures:
+        environment = {**os.environ, "PYTHONPATH": str(FOLDER / "images")}
+        results.append(subprocess.run([str(python), "-m", "tests.libraries"], cwd=ROOT, env=environment, check=False).returncode == 0)
     return 0 if results and all(results) else 1
 
 

@@ -1,16 +1,21 @@
 // The explorer: panels in tabs, linked by one selection, with the details of what is selected beside them.
+import { actionCount, mountActions } from "./actions.js";
 import { mountBreaks } from "./breaks.js";
+import { createCommands } from "./commands.js";
 import { mountDetails } from "./details.js";
 import { button, el, keepEvents, together } from "./dom.js";
 import { mountFindings } from "./findings.js";
 import { visible } from "./format.js";
+import { mountFlame } from "./flamepanel.js";
 import { mountGraph } from "./graph/index.js";
 import { prepareWhenIdle } from "./graph/prepared.js";
 import { keyHelp, listenToKeys } from "./keys.js";
 import { mountNumerics } from "./numerics.js";
 import { mountOverview } from "./overview.js";
+import { mountRoofline } from "./roofline.js";
 import { mountSource } from "./source.js";
 import { mountTables } from "./tables.js";
+import { tileStrip } from "./tiles.js";
 import { mountTimeline } from "./timeline.js";
 
 /** @typedef {(root: HTMLElement, store: import("./store.js").Store) => () => void} Mount */
@@ -18,9 +23,12 @@ import { mountTimeline } from "./timeline.js";
 /** @type {{id: string, label: string, mount: Mount|null, count?: (data: import("./data.js").Data) => number|string}[]} */
 const PANELS = [
   { id: "overview", label: "Overview", mount: mountOverview },
+  { id: "actions", label: "Actions", mount: mountActions, count: actionCount },
+  { id: "flame", label: "Flame", mount: mountFlame },
   { id: "graph", label: "Graph", mount: mountGraph },
   { id: "tables", label: "Tables", mount: mountTables },
   { id: "timeline", label: "Timeline", mount: mountTimeline },
+  { id: "roofline", label: "Roofline", mount: mountRoofline },
   { id: "source", label: "Source", mount: mountSource },
   { id: "breaks", label: "Breaks", mount: mountBreaks, count: breakCounts },
   { id: "findings", label: "Findings", mount: mountFindings, count: (data) => data.table("findings").rows },
@@ -41,8 +49,8 @@ let views = 0; // several views stand in one page, and labels refer to elements 
 /**
  * @param {HTMLElement} root Element to fill.
  * @param {import("./store.js").Store} store
- * @param {{onnx?: Mount, tools?: HTMLElement[]}} [options] The panel of ONNX models, where there is one: its tab is hidden otherwise;
- *   what else the header holds.
+ * @param {{onnx?: Mount, tools?: HTMLElement[], page?: EventTarget}} [options] The panel of ONNX models, where there is one: its tab is hidden otherwise;
+ *   what else the header holds; where Ctrl K is listened for besides the view, as the page where the view is all of it.
  * @returns {() => void} Takes everything down again.
  */
 export function mountApp(root, store, options = {}) {
@@ -50,12 +58,13 @@ export function mountApp(root, store, options = {}) {
   const prefix = `ortlens-${++views}`;
   const main = el("div.ol-main");
   const aside = el("aside.ol-details", { "aria-label": "Details of the selection" });
-  const shell = el("div.ol-shell", {}, header(store, options.tools ?? []), tabList(panels, store, prefix), el("div.ol-body", {}, main, aside));
+  const commands = createCommands(root, store, panels, options.page);
+  const shell = el("div.ol-shell", {}, header(store, [goTo(commands), ...(options.tools ?? [])]), tileStrip(store), tabList(panels, store, prefix), el("div.ol-body", {}, main, aside));
   root.classList.add("ortlens");
   root.replaceChildren(shell);
   const unlisten = listenToKeys(root, store);
   keepEvents(root);
-  const cleanups = [mountDetails(aside, store, new Set(panels.map((panel) => panel.id))), showPanels(main, panels, store, prefix, shell), followTheme(root, store), unlisten, prepareWhenIdle(store)];
+  const cleanups = [mountDetails(aside, store, new Set(panels.map((panel) => panel.id))), showPanels(main, panels, store, prefix, shell), followTheme(root, store), unlisten, commands.cleanup, prepareWhenIdle(store), keepInView(main, store)];
   return () => {
     together(cleanups)();
     root.replaceChildren();
@@ -88,6 +97,8 @@ function header(store, tools) {
     ...tools,
   );
 }
+
+const goTo = (commands) => button("Go to…", commands.open, { class: "ol-goto", title: "Go to an operator, line, finding, table or action (Ctrl K)" });
 
 function tabList(panels, store, prefix) {
   const list = el("div.ol-tabs", { role: "tablist", "aria-label": "Panels" });
@@ -143,6 +154,16 @@ function makePanel(main, { id, mount }, store, prefix) {
     console.error(error);
     return { root, cleanup: () => {} };
   }
+}
+
+/** The details take room on a narrow screen: what was clicked stays in view. */
+function keepInView(main, store) {
+  return store.subscribe(["chain"], () =>
+    requestAnimationFrame(() => {
+      const clicked = main.getRootNode().activeElement;
+      if (clicked && main.contains(clicked) && clicked.matches("button, a, [tabindex]") && !clicked.matches("canvas, .olg-stage, .ol-grid")) clicked.scrollIntoView({ block: "nearest" });
+    }),
+  );
 }
 
 function followTheme(root, store) {

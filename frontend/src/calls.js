@@ -1,4 +1,5 @@
 // The calls as the timeline needs them: in order, by lane, with long pauses shortened.
+import { nestedLanes } from "./nested.js";
 
 const MAX_LANES = 60;
 
@@ -8,6 +9,8 @@ const MAX_LANES = 60;
  * @property {string|null} id What its label selects.
  * @property {boolean} whole True for all calls of a thread: its gaps are PyTorch and Python.
  * @property {number[]} rows Rows of `runs`, in order of their start.
+ * @property {import("./nested.js").Nested["kind"]} [kind] Of a lane of slices around the calls of a thread.
+ * @property {import("./nested.js").Nested["slices"]} [slices]
  *
  * @typedef {object} Calls
  * @property {number} rows
@@ -33,7 +36,8 @@ export function callsOf(data, shorten) {
     const row = Math.max(0, firstAfter(start, at) - 1);
     return runs.rows ? begun[row] - origin + Math.max(0, at - start[row]) : 0;
   };
-  return { rows: runs.rows, start, total, bind, run, output, end, pauses, clock, ...lanesOf(runs, total, laneName(data), madeAt(data)) };
+  const nested = nestedLanes(data, { start, total, bind, run });
+  return { rows: runs.rows, start, total, bind, run, output, end, pauses, clock, ...lanesOf(runs, total, laneName(data), madeAt(data), nested) };
 }
 
 /** Where each call is drawn: a notebook's calls lie minutes apart, and would be specks in an empty line. */
@@ -88,7 +92,7 @@ function madeAt(data) {
   return ({ id }) => row(id.startsWith("session:") ? "sessions" : "graphs", id);
 }
 
-function lanesOf(runs, total, nameOf, made) {
+function lanesOf(runs, total, nameOf, made, nested) {
   const [sessions, graphs, threads] = ["session_id", "graph_id", "thread"].map((name) => runs.column(name));
   const byThread = new Map();
   const bySession = new Map();
@@ -96,7 +100,11 @@ function lanesOf(runs, total, nameOf, made) {
     push(byThread, threads[row], row);
     push(bySession, sessions[row] === null ? `graph:${graphs[row]}` : `session:${sessions[row]}`, row);
   }
-  const whole = [...byThread.values()].map((rows, at) => ({ label: byThread.size > 1 ? `thread ${at + 1}` : "all calls", id: null, whole: true, rows }));
+  const plain = (lane) => ({ ...lane, id: null, whole: false });
+  const whole = [...byThread.values()].flatMap((rows, at) => {
+    const label = byThread.size > 1 ? `thread ${at + 1}` : "all calls";
+    return [...nested.above(rows).map(plain), { label, id: null, whole: true, rows }, ...nested.below(rows).map(plain)];
+  });
   const cost = (rows) => rows.reduce((sum, row) => sum + total[row], 0);
   const ranked = [...bySession].map(([id, rows]) => ({ label: nameOf(id), id, whole: false, rows, cost: cost(rows) })).sort((a, b) => b.cost - a.cost);
   const room = Math.max(0, MAX_LANES - whole.length);
@@ -122,6 +130,12 @@ export function firstAfter(values, limit, at = (index) => values[index]) {
     else high = middle;
   }
   return low;
+}
+
+/** @returns {import("./nested.js").Slice|null} What of a lane of slices is drawn at a place. */
+export function sliceAt(calls, lane, at, slack = 0) {
+  const next = firstAfter(lane.rows, at + slack, (index) => calls.start[lane.rows[index]]);
+  return next ? (lane.slices(lane.rows[next - 1]).find(({ from, to }) => from - slack <= at && at <= to + slack) ?? null) : null;
 }
 
 /** @returns {number} Row of the call of a lane that is drawn at a place; -1 for a gap. `slack` widens short calls. */

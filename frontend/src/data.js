@@ -25,6 +25,7 @@
  * @property {Record<string, any>} meta Name, backend, environment, what was left out.
  * @property {Record<string, any>} overview Facts and sentences; see `overview_facts` in Python.
  * @property {{path: string, type: string|null}[]} modules Paths in order of first use.
+ * @property {object} [flame] Frames of one call; see flame.js.
  * @property {(name: string) => Table} table Every table exists, also when the capture has none of it.
  * @property {string[]} tableNames In the order in which they are shown.
  * @property {(name: string, column: string) => Map<any, number[]>} index Rows by value, built once and kept.
@@ -150,8 +151,8 @@ export function createData(payload) {
     if (!indexes.has(key)) indexes.set(key, rowsByValue(table(name).column(column)));
     return indexes.get(key);
   };
-  const { version, meta, overview, modules } = payload;
-  return { version, meta, overview, modules, table, tableNames: [...tables.keys()], index };
+  const { version, meta, overview, modules, flame } = payload;
+  return { version, meta, overview, modules, flame, table, tableNames: [...tables.keys()], index };
 }
 
 /** @returns {Map<any, number[]>} Rows by value; a row with a list stands under each of its items. */

@@ -53,10 +53,12 @@ const MAX_REASONS = 4;
 
 /** Panels that can show what is selected, with the steps of the chain that they need. */
 const PLACES = [
+  ["flame", "Flame", ["nodes", "kernels", "breaks", "graphs"]],
   ["graph", "Graph", ["nodes", "partitions", "graphs"]],
   ["source", "Source", ["lines"]],
   ["timeline", "Timeline", ["sessions", "breaks"]],
   ["numerics", "Numerics", ["nodes"]],
+  ["actions", "Actions", ["breaks", "recompiles", "findings"]],
   ["breaks", "Breaks", ["breaks", "recompiles"]],
   ["findings", "Findings", ["findings"]],
   ["onnx", "ONNX", ["models"]],

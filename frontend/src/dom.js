@@ -77,7 +77,7 @@ export function perFrame(draw) {
  * @returns {() => void} To be called when the things are other ones.
  */
 export function roving(container, selector) {
-  const items = () => [...container.querySelectorAll(selector)].filter((item) => !item.disabled && !item.closest("[hidden]"));
+  const items = () => [...container.querySelectorAll(selector)].filter((item) => !item.disabled && !item.closest("[hidden], details:not([open])"));
   const stopAt = (chosen) => items().forEach((item) => (item.tabIndex = item === chosen ? 0 : -1));
   container.addEventListener("focusin", (event) => {
     const item = event.target.closest(selector);

@@ -3,7 +3,7 @@
 const TIMES = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"]];
 const SIZES = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
 const COUNTS = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
-const SHARES = new Set(["coverage", "share"]);
+const SHARES = new Set(["coverage", "share", "reached"]);
 const UNGROUPED = new Set(["line", "opset", "thread", "call"]);
 
 const grouped = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });

@@ -70,7 +70,7 @@ const shortName = (target) => (target ?? "an operator").replace(/^\w+\./, "");
  */
 export function typicalCalls(calls) {
   const { rows } = calls.lanes.find((lane) => lane.whole) ?? { rows: [] };
-  const lane = calls.lanes.find((candidate) => !candidate.whole && candidate.rows.at(-1) === rows.at(-1));
+  const lane = calls.lanes.find((candidate) => candidate.id && candidate.rows.at(-1) === rows.at(-1));
   if (!lane) return null;
   const end = (row) => calls.start[row] + calls.total[row];
   const place = new Map(rows.map((row, at) => [row, at]));

@@ -31,12 +31,12 @@ const MAX_WIDTH = 340;
  * @returns {Grid}
  */
 export function createGrid(handlers) {
-  const state = { columns: [], widths: [], rows: 0, order: new Uint32Array(0), sort: null, filters: new Map(), active: 0, chosen: -1 };
+  const state = { columns: [], widths: [], rows: 0, order: new Uint32Array(0), sort: null, filters: new Map(), active: 0, chosen: -1, pressed: false };
   const head = el("div.ol-grid-head", { role: "rowgroup" });
   const rows = el("div.ol-grid-rows", { role: "rowgroup" });
   const sizer = el("div.ol-grid-sizer", { role: "presentation" }, rows);
   const element = el("div.ol-grid", { role: "grid", tabindex: "0", "aria-label": "Rows" }, head, sizer);
-  const draw = perFrame(() => drawRows(element, rows, state, handlers.marked));
+  const draw = perFrame(() => state.pressed || drawRows(element, rows, state, handlers.marked));
 
   function refresh() {
     state.order = sorted(state, filtered(state, handlers.keep));
@@ -76,6 +76,13 @@ export function createGrid(handlers) {
 
   element.addEventListener("scroll", draw, { passive: true });
   element.addEventListener("keydown", (event) => onKey(event, element, state, moveTo, handlers.onChoose));
+  // A row that is drawn anew between press and release gets no click.
+  rows.addEventListener("pointerdown", () => (state.pressed = true));
+  const release = () => {
+    if (state.pressed) draw();
+    state.pressed = false;
+  };
+  for (const event of ["pointerup", "pointercancel"]) addEventListener(event, release, true);
   rows.addEventListener("click", (event) => {
     const at = Number(event.target.closest("[data-at]")?.dataset.at ?? NaN);
     if (Number.isNaN(at)) return;
@@ -87,6 +94,7 @@ export function createGrid(handlers) {
   observer.observe(element);
   const destroy = () => {
     observer.disconnect();
+    for (const event of ["pointerup", "pointercancel"]) removeEventListener(event, release, true);
     draw.cancel();
   };
   return { element, show, refresh, choose, order: () => state.order, destroy };

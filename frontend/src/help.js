@@ -8,6 +8,15 @@ export const HELP = {
     missing: "Nothing was compiled while the lens was recording. Call the compiled function; a function without tensor operations compiles to nothing.",
     call: "lens = ortlens.explain(model)(x)",
   },
+  actions: {
+    help: "Everything to do, the most useful first: what it costs or saves, how that is known, and the line to write or to paste. ● measured, ◐ estimated, ○ unknown.",
+    missing: "Nothing to do: no graph break, no operator in PyTorch, no recompile, no finding.",
+  },
+  flame: {
+    help: "One call of the model: the wider, the longer. Rows go from graphs over modules and operators to kernels; red slabs are graph breaks. Click selects, double click or + zooms, / searches and adds up.",
+    missing: "Nothing was compiled, so there is nothing to show.",
+    call: "lens = ortlens.explain(model)(x)",
+  },
   graph: {
     help: "Boxes are modules or partitions, arrows are tensors, hatched boxes stay in PyTorch. + or Enter expands a box, / searches, n goes to the next hatched box.",
     missing: "No nodes were recorded: the backend is not ortlens, so its graphs cannot be inspected.",
@@ -18,12 +27,17 @@ export const HELP = {
     missing: "There are no rows in this table.",
   },
   timeline: {
-    help: "Each bar is one call of ONNX Runtime: binding inputs, running, returning outputs. Hatched gaps are PyTorch and Python: hover over one to see what runs there, click to select it. The % is a session's share of all call time. Wheel zooms, drag pans.",
+    help: "Each bar is one call of ONNX Runtime: binding inputs, running, returning outputs; above it its graph, below it kernels and memory as profiled. Red gaps are graph breaks, orange ones operators in PyTorch: hover to see which, click to select. The % is a session's share of all call time. Drag pans; Ctrl and the wheel zoom.",
     missing: "No call was recorded. A dry run makes no calls; otherwise call the compiled function again.",
     call: "lens = ortlens.explain(model)(x)",
   },
+  roofline: {
+    help: "Each dot is a kernel, the larger, the longer it takes: how many operations it makes per byte, and how many per second. The line is what this machine reached; dots far below it could be faster. Click selects.",
+    missing: "No kernel was held against the machine. Kernels are measured by a profile, the machine's peaks where a kernel of the CPU takes 50 µs, or all of a session 1 ms.",
+    call: "lens.profile(x)",
+  },
   source: {
-    help: "Your source lines with their time per call and nodes. The margin marks operators that stay in PyTorch, graph breaks and recompiles.",
+    help: "Your source lines with their time per call and nodes; the stronger the colour behind a line's number, the longer it takes. The margin marks operators that stay in PyTorch, graph breaks and recompiles.",
     missing: "No source line is known for any node.",
     call: "lens = ortlens.explain(model)(x)",
   },

@@ -40,6 +40,7 @@ const ABOUT = {
   findings: (_get, row) => `finding:${row}`,
   runs: (_get, row) => `run:${row}`,
   ledger: (get) => `graph:${get("graph_id")}`,
+  roofline: (get) => `kernel:${get("session_id")}/${get("kernel")}`,
 };
 
 /** @returns {"exact"|"fused"|"inferred"|"none"} A chain is as sure as its least sure link. */
@@ -77,7 +78,8 @@ export function createIdentity(data) {
 
   function numericId(get) {
     const partition = places().row(`partition:${get("partition_id")}`);
-    return partition ? `node:${data.table("partitions").get(partition.row, "graph_id")}/${get("node")}` : null;
+    if (partition) return `node:${data.table("partitions").get(partition.row, "graph_id")}/${get("node")}`;
+    return get("file") === null ? null : `line:${get("file")}:${get("line")}`; // of a whole call: its function
   }
 
   const rowOf = (id) => places().row(id) ?? null;

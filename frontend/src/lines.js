@@ -5,7 +5,8 @@
  * @property {number} line @property {string|null} source
  * @property {number} inOrt Compute nodes that ONNX Runtime runs. @property {number} inEager Those that PyTorch runs.
  * @property {number} ortNs Time of its kernels per call. @property {number} eagerNs Time of its PyTorch operators per call.
- * @property {{kind: "fallback"|"break"|"recompile"|"finding"|"graph", id: string, words: string}[]} marks
+ * @property {{kind: "fallback"|"break"|"recompile"|"finding"|"graph", id: string, words: string, callers?: Caller[]}[]} marks
+ * @typedef {{file: string, line: number, function: string}} Caller
  *
  * @typedef {object} SourceFile
  * @property {string} file @property {Line[]} lines In order. @property {number} nodes @property {number} ns @property {boolean} own
@@ -96,7 +97,15 @@ function addEvents({ data, identity }, lineOf) {
     eachPlaced(table, (row, file, number) => {
       const line = lineOf(file, number);
       line.source ??= table.get(row, "source");
-      line.marks.push({ kind, id: identity.idOf(name, row), words: words((column) => table.get(row, column)) });
+      const callers = name === "breaks" ? callersOf(table.get(row, "user_stack") ?? []) : [];
+      line.marks.push({ kind, id: identity.idOf(name, row), words: words((column) => table.get(row, column)), callers });
     });
   }
+}
+
+/** The user's own frames of a stack `file:line function`, outermost first, that lead to its last; the nearest first. */
+export function callersOf(stack) {
+  const frames = stack.slice(0, -1).map((text) => /^(.*):(\d+) (.*)$/.exec(text));
+  const own = frames.filter((found) => found && !found[1].startsWith("<") && !INSTALLED.test(found[1]));
+  return own.map(([, file, line, name]) => ({ file, line: Number(line), function: name })).reverse();
 }

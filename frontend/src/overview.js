@@ -1,7 +1,8 @@
 // The first screen: coverage, partitions and the reasons for them, time, correctness, and what to do first.
+import { allActions } from "./actions.js";
 import { shareBar, stackedBar } from "./bars.js";
 import { sectionsOf } from "./cells.js";
-import { button, el } from "./dom.js";
+import { button, el, together } from "./dom.js";
 import { clipped, count, counted, percent, place, real, time } from "./format.js";
 import { emptyState, HELP, helpLine } from "./help.js";
 import { STEPS } from "./identity.js";
@@ -33,7 +34,7 @@ export function mountOverview(root, store) {
   if (overview.coverage.verdict === "empty") root.append(overview.looks.length ? el("div.ol-cards", {}, el("div", {}, inOrt(store)), el("div", {}, first(store))) : emptyState("overview"));
   else root.append(el("div.ol-cards", {}, el("div", {}, inOrt(store), generation(store), partitioning(store)), el("div", {}, ...answers(store))));
   root.append(recorded(store.data.meta));
-  return followSelection(root, store);
+  return together([followSelection(root, store), followCard(root, store)]);
 }
 
 /** Wrong results come before everything else. */
@@ -54,6 +55,22 @@ function followSelection(root, store) {
   };
   follow();
   return store.subscribe(["chain"], follow);
+}
+
+/** A tile of the verdict leads to a card. */
+function followCard(root, store) {
+  const follow = () => {
+    const name = store.get("card");
+    for (const found of root.querySelectorAll(".ol-card")) found.removeAttribute("data-asked");
+    const asked = name && root.querySelector(`.ol-card-${name}`);
+    if (!asked) return;
+    asked.dataset.asked = "true";
+    asked.tabIndex = -1;
+    asked.focus({ preventScroll: true });
+    asked.scrollIntoView({ block: "nearest" });
+  };
+  follow();
+  return store.subscribe(["card"], follow);
 }
 
 /** Where the figures come from. */
@@ -124,7 +141,7 @@ function times(store) {
   const compile = compileTime(overview);
   if (parts.length) {
     const total = parts.reduce((sum, part) => sum + part.value, 0);
-    return card("time", "Where does the time go?", el("p", {}, el("b.ol-big", {}, time(total)), " per call"), against(overview), stackedBar(parts, time), busyNote(overview), partsNote(parts, store), compile);
+    return card("time", "Where does the time go?", el("p", {}, el("b.ol-big", {}, time(total)), " per call"), stackedBar(parts, time), busyNote(overview), partsNote(parts, store), compile);
   }
   return card("time", "Where does the time go?", ...callTime(store), compile);
 }
@@ -143,7 +160,6 @@ function ledgerParts(ledger, generating) {
   return LEDGER.filter(([part]) => (sums.get(part) ?? 0) > 0).map(([part, name, kind, title]) => ({ name, kind, title, value: sums.get(part) }));
 }
 
-const against = (overview) => (overview.against_sentence ? el("p", {}, capitalised(overview.against_sentence)) : null);
 
 /** Times that were measured beside other work are too long, and say so. */
 const busyNote = (overview) => (overview.busy_sentence ? el("p.ol-caution", {}, `⚠ ${overview.busy_sentence}`) : null);
@@ -172,7 +188,7 @@ function callTime(store) {
 
 function compileTime(overview) {
   if (!overview.compile_ns) return null;
-  const shown = overview.phases.filter((phase) => phase.ns).sort((a, b) => b.ns - a.ns).slice(0, 3);
+  const shown = overview.phases.filter((phase) => phase.ns).sort((a, b) => b.ns - a.ns).slice(0, 2);
   return el("p.ol-soft", {}, `Compiling took ${time(overview.compile_ns)}: ${shown.map((phase) => `${phase.name} ${time(phase.ns)}`).join(", ")}`);
 }
 
@@ -188,7 +204,8 @@ function right(store) {
   const words = `${counted(found.checked, "value")} compared with PyTorch${left ? `, ${count(left)} not compared` : ""}`;
   if (!found.wrong) {
     const worst = found.worst === null ? "" : `; the largest difference is ${real(found.worst)}`;
-    const yes = left ? "Yes, as far as checked" : "Yes, within tolerance";
+    const whole = store.data.overview.tiles?.find((tile) => tile.name === "correct")?.state === "good";
+    const yes = left || !whole ? "Yes, as far as checked" : "Yes, within tolerance";
     return card("right", title, el("p.ol-big", {}, yes), el("p", {}, `${words}${worst}. `, go(store, "See each", { tab: "numerics" })));
   }
   const at = found.first === null ? null : store.identity.idOf("numerics", found.first);
@@ -220,8 +237,7 @@ function judged(numerics) {
 function first(store) {
   const looks = store.data.overview.looks;
   const items = looks.map((look) => el("li", {}, look.id && store.identity.has(look.id) ? go(store, look.sentence, { selected: look.id }) : look.sentence));
-  const findings = store.data.table("findings").rows;
-  const more = findings ? el("p", {}, go(store, findings === 1 ? "The finding" : `All ${counted(findings, "finding")}`, { tab: "findings" })) : null;
+  const more = store.data.overview.actions?.length ? el("p", {}, go(store, allActions(store.data), { tab: "actions" })) : null;
   return card("first", "What should I do first?", looks.length ? el("ol", {}, ...items) : el("p", {}, "Nothing stands out."), unmeasured(store.data), more);
 }
 

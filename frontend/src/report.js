@@ -1,16 +1,19 @@
 // The mount for the HTML report: every element with `data-ortlens-payload` shows the data in the element of that id.
+import { followAddress } from "./address.js";
 import { mountApp, mountFailure } from "./app.js";
 import { bytesFromBase64, createData, payloadFromBase64 } from "./data.js";
 import { onnxPanel } from "./onnx.js";
 import { createStore } from "./store.js";
 
-async function start(root) {
+async function start(root, isFirst) {
   const source = document.getElementById(root.dataset.ortlensPayload);
   root.textContent = "Opening the explorer…"; // unpacking takes a moment, in which the page is painted
   try {
     const store = createStore(createData(await payloadFromBase64(source.textContent)));
     const models = modelsOnPage();
-    mountApp(root, store, models.ids.length || models.notes.length ? { onnx: onnxPanel(models) } : {});
+    if (isFirst) followAddress(store);
+    const page = isFirst ? document : undefined;
+    mountApp(root, store, models.ids.length || models.notes.length ? { onnx: onnxPanel(models), page } : { page });
     followTheme(store);
     root.dataset.ortlensReady = "yes";
   } catch (error) {
@@ -51,7 +54,7 @@ function modelsOnPage() {
 
 function startAll() {
   unfoldForPrint();
-  for (const root of document.querySelectorAll("[data-ortlens-payload]")) start(root);
+  [...document.querySelectorAll("[data-ortlens-payload]")].forEach((root, at) => start(root, at === 0));
 }
 
 if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", startAll);

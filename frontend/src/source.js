@@ -1,12 +1,14 @@
-// The user's source lines with time and nodes. Only lines with operations are recorded, so gaps are marked.
+// The user's source lines with time, nodes and callers. Only lines with operations are recorded, so gaps are marked.
 import { heatBar } from "./bars.js";
 import { button, el, link, roving, together } from "./dom.js";
 import { clipped, count, counted, place, time, visible } from "./format.js";
 import { emptyState, helpLine } from "./help.js";
+import { highlighted } from "./highlight.js";
 import { sourceFiles } from "./lines.js";
 
 const SIGNS = { fallback: ["⊘", "stays in PyTorch"], break: ["✂", "graph break"], recompile: ["↻", "recompile"], finding: ["⚑", "finding"] };
 const MAX_MARKS = 6;
+const MAX_CALLERS = 4;
 
 /**
  * @param {HTMLElement} root
@@ -29,13 +31,18 @@ export function mountSource(root, store) {
 
   const open = (file) => {
     shown = file;
-    for (const tab of names.children) tab.setAttribute("aria-pressed", String(tab.dataset.file === file.file));
+    for (const tab of names.querySelectorAll("button")) tab.setAttribute("aria-pressed", String(tab.dataset.file === file.file));
+    if (!file.own && library) library.open = true;
     listing.replaceChildren(...listingOf(store, file));
     listing.scrollTop = 0;
     firstLine();
     mark();
   };
-  names.append(...files.map((file) => fileButton(file, () => open(file))));
+  const buttons = (own) => files.filter((file) => file.own === own).map((file) => fileButton(file, () => open(file)));
+  const installed = buttons(false);
+  // Libraries lie folded beneath the user's own files; where there are none of these, they are all there is.
+  const library = installed.length && installed.length < files.length ? el("details.ol-library", {}, el("summary", {}, counted(installed.length, "library file")), ...installed) : null;
+  names.append(...buttons(true), ...(library ? [library] : installed));
   roving(names, "button");
   find.addEventListener("keydown", (event) => {
     if (event.key !== "Enter") return;
@@ -113,10 +120,12 @@ function lineRow(store, file, line, most) {
   const ns = line.ortNs + line.eagerNs;
   const signs = [...new Set(line.marks.map((mark) => mark.kind))].filter((kind) => SIGNS[kind]);
   const margin = el("span.ol-margin", {}, ...signs.map((kind) => el(`span.ol-mark-${kind}`, { title: SIGNS[kind][1], role: "img", "aria-label": SIGNS[kind][1] }, SIGNS[kind][0])));
-  const source = link(store, id, line.source === null ? `(source ${store.data.meta.redacted ? "left out" : "not recorded"})` : clipped(line.source, 500));
+  const source = link(store, id, line.source === null ? `(source ${store.data.meta.redacted ? "left out" : "not recorded"})` : el("span", {}, ...highlighted(clipped(line.source, 500))));
   source.classList.add("ol-source-text");
   if (!store.identity.has(id)) source.disabled = true;
-  return el("div.ol-line", { "data-line": id }, el("span.ol-number.ol-soft", {}, String(line.line)), margin, timeCell(line, ns, most), nodesCell(line), source);
+  const number = el(`span.ol-number${ns ? `.ol-hot-${line.eagerNs > line.ortNs ? "eager" : "ort"}` : ".ol-soft"}`, {}, String(line.line));
+  if (ns) number.style.setProperty("--heat", `${Math.ceil((45 * ns) / most)}%`);
+  return el("div.ol-line", { "data-line": id }, number, margin, timeCell(line, ns, most), nodesCell(line), source);
 }
 
 function timeCell(line, ns, most) {
@@ -132,5 +141,12 @@ function nodesCell(line) {
 
 function markRow(store, mark) {
   const [sign, meaning] = SIGNS[mark.kind];
-  return el("div.ol-line-mark", {}, el(`span.ol-mark-${mark.kind}`, { title: meaning, "aria-hidden": "true" }, sign), link(store, mark.id, clipped(mark.words, 220)));
+  return el("div.ol-line-mark", {}, el(`span.ol-mark-${mark.kind}`, { title: meaning, "aria-hidden": "true" }, sign), el("div", {}, link(store, mark.id, clipped(mark.words, 220)), callers(mark.callers)));
+}
+
+/** How the program came there, the nearest caller first. */
+function callers(frames) {
+  if (!frames?.length) return null;
+  const shown = frames.slice(0, MAX_CALLERS).map(({ file, line, function: name }) => `${name} (${place(file, line)})`);
+  return el("div.ol-soft.ol-callers", {}, `called from ${visible(shown.join(" ← "))}${frames.length > MAX_CALLERS ? " ← …" : ""}`);
 }

@@ -12,6 +12,8 @@ import { createIdentity } from "./identity.js";
  * @property {string} search What is looked for.
  * @property {"auto"|"light"|"dark"} theme
  * @property {string} table Table that the panel of tables shows.
+ * @property {"time"|"flops"|"bytes"|"compile"} metric What the widths of the flame graph are.
+ * @property {string|null} card Card of the overview that was asked for.
  *
  * @typedef {object} Store
  * @property {import("./data.js").Data} data
@@ -38,6 +40,8 @@ export function createStore(data, initial = {}) {
     search: "",
     theme: "auto",
     table: "graphs",
+    metric: "time",
+    card: null,
   };
   const listeners = new Set();
   const waiting = new Set();

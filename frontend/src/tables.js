@@ -20,10 +20,11 @@ const FIRST = {
   numerics: ["node", "scope", "max_abs", "max_rel", "ok", "first_divergence", "closer_to_fp64", "nonfinite", "note", "partition_id", "file", "line"],
   findings: ["severity", "title", "gain_ns", "measured", "mitigation", "evidence", "hazard", "subject", "file", "line"],
   ledger: ["graph_id", "part", "ns", "share"],
+  roofline: ["op_type", "node", "mean_ns", "bound", "reached", "limit_ns", "flops", "bytes", "intensity", "kernel", "session_id", "file", "line"],
 };
 
 /** Tables that nobody wants in the order of recording. */
-const SORT = { kernels: "mean_ns", fallbacks: "total_ns", sessions: "total_ns" };
+const SORT = { kernels: "mean_ns", fallbacks: "total_ns", sessions: "total_ns", roofline: "mean_ns" };
 
 /** Why a table is empty, and what fills it. */
 const EMPTY = {
@@ -204,10 +205,11 @@ function linkedRows(store) {
   return rows;
 }
 
-/** Calls belong to their sessions, everything else to nodes or graphs. */
+/** Calls belong to their sessions, everything else to nodes, graphs or kernels. */
 function addByReference(store, chain, name, rows) {
   if (name === "runs") return addRuns(store, chain, rows);
-  const wanted = new Set([...chain.nodes, ...(name === "ledger" ? chain.graphs : [])].map((found) => found.id));
+  const others = { ledger: chain.graphs, roofline: [chain, ...chain.kernels] };
+  const wanted = new Set([...chain.nodes, ...(others[name] ?? [])].map((found) => found.id));
   const table = store.data.table(name);
   for (let row = 0; row < table.rows; row++) if (wanted.has(store.identity.idOf(name, row))) rows.add(row);
 }
@@ -222,7 +224,7 @@ function addRuns({ data, identity }, chain, rows) {
 }
 
 function firstLinked(store, name, id) {
-  if (name === "fallbacks" || name === "numerics") {
+  if (["fallbacks", "numerics", "roofline"].includes(name)) {
     const { rows } = store.data.table(name);
     for (let row = 0; row < rows; row++) if (store.identity.idOf(name, row) === id) return row;
   }

@@ -1,5 +1,6 @@
 // The timeline of calls: where a call spends its time, and what lies between the calls.
-import { callAt, callsOf, firstAfter } from "./calls.js";
+import { callAt, callsOf, firstAfter, sliceAt } from "./calls.js";
+import { callTimesFigure } from "./calltimes.js";
 import { onThemeChange, palette } from "./canvas.js";
 import { button, el, onResize, perFrame, together } from "./dom.js";
 import { count, counted, time } from "./format.js";
@@ -30,12 +31,14 @@ class Timeline {
     this.store = store;
     this.gap = createGaps(store);
     this.calls = callsOf(store.data, true);
-    this.view = { from: 0, to: this.calls.end, lane: 0, row: -1, between: null, dim: null, focused: false };
+    this.view = { from: 0, to: this.calls.end, lane: 0, row: -1, slice: null, between: null, linked: new Set(), dim: null, focused: false };
+    this.view.lane = this.laneOfCalls();
     this.draw = perFrame(() => this.paint());
-    this.canvas = el("canvas.ol-canvas", { tabindex: "0", role: "application", "aria-label": "Timeline of calls. Left and right move between calls, up and down between lanes, g to the next gap, plus and minus zoom, 0 shows everything, t shows a typical call, Enter selects." });
+    this.canvas = el("canvas.ol-canvas", { tabindex: "0", role: "application", "aria-label": "Timeline of calls. Left and right move between calls, up and down between lanes of graphs, calls, kernels and sessions, g to the next gap, plus and minus zoom, 0 shows everything, t shows a typical call, Enter selects." });
     this.holder = el("div.ol-scroll", {}, this.canvas);
     this.said = el("p.ol-status", { role: "status" });
-    root.append(this.tools(), this.holder, this.said);
+    this.times = el("div");
+    root.append(this.tools(), this.holder, this.said, this.times);
     this.size();
     this.open();
     this.listen();
@@ -57,12 +60,16 @@ class Timeline {
     const key = ["bind", "run", "output"].map((part) => el("span", {}, el(`span.ol-swatch.ol-fill-${part}`), part));
     const gap = el("span", {}, el("span.ol-swatch.ol-hatch"), "PyTorch and Python");
     const zoom = (label, words, act) => button(label, act, { title: words, "aria-label": words });
+    const kinds = new Set(this.calls.lanes.map((lane) => lane.kind));
+    const profiled = kinds.has("kernel") || kinds.has("memory");
+    const marked = profiled ? el("span", { title: "Means and peaks of lens.profile(x), not of the calls that are drawn" }, el("span.ol-swatch.ol-flame-kernel"), "≈ from a profile of other calls") : null;
     this.figures = el("span.ol-soft");
     return el(
       "div.ol-tools",
       {},
       ...key,
       gap,
+      marked,
       zoom("+", "Zoom in (+)", () => this.zoom(0.5)),
       zoom("−", "Zoom out (-)", () => this.zoom(2)),
       zoom("All", "Show all calls (0)", () => this.fit()),
@@ -73,6 +80,7 @@ class Timeline {
   }
 
   size() {
+    this.canvas.dataset.lanes = JSON.stringify(this.calls.lanes.map((lane) => lane.kind ?? lane.id ?? "calls")); // a drawing tells a test nothing
     this.canvas.style.height = `${TOP + this.calls.lanes.length * LANE + 4}px`;
   }
 
@@ -121,11 +129,33 @@ class Timeline {
     const rows = chain ? this.rowsOf(chain) : [];
     this.view.dim = rows.length ? new Set(rows) : null;
     this.view.row = chain?.kind === "run" ? Number(chain.id.slice(4)) : -1;
+    if (this.view.row >= 0 && !this.calls.lanes[this.view.lane].rows.includes(this.view.row)) this.view.lane = this.laneOfCalls();
+    this.view.slice = null;
+    this.view.linked = new Set(chain ? [chain.id, ...chain.kernels.map((found) => found.id)] : []);
+    this.showTimes(chain);
     this.view.between = chain && !rows.length ? this.followGap(chain, move) : null;
     const { start } = this.calls;
     const shown = rows.some((row) => start[row] >= this.view.from && start[row] <= this.view.to);
     if (move && rows.length && !shown) this.centre(rows[0]);
     this.draw();
+  }
+
+  /** The lane of all calls that has the marked one; the first of all calls, where the keyboard begins. */
+  laneOfCalls() {
+    const { lanes } = this.calls;
+    const found = lanes.findIndex((lane) => lane.whole && lane.rows.includes(this.view.row));
+    return Math.max(0, found >= 0 ? found : lanes.findIndex((lane) => lane.whole));
+  }
+
+  /** Of the selected session, else of the one that takes the most time. */
+  showTimes(chain) {
+    const lanes = this.calls.lanes.filter((lane) => lane.id);
+    const own = new Set(chain ? [chain.id, ...chain.sessions.map((found) => found.id)] : []);
+    const costliest = (some) => some.reduce((best, lane) => (best && best.cost >= lane.cost ? best : lane), null);
+    const lane = costliest(lanes.filter(({ id }) => own.has(id))) ?? costliest(lanes);
+    if (!lane || lane === this.timed) return;
+    this.timed = lane;
+    this.times.replaceChildren(callTimesFigure(this.store.data, this.calls, lane));
   }
 
   /** Rows around the gap that what is selected explains: in view, or else the first of all. */
@@ -156,7 +186,7 @@ class Timeline {
   }
 
   rowsOfSession(row) {
-    const lane = this.calls.lanes.find((candidate) => !candidate.whole && candidate.rows.includes(row));
+    const lane = this.calls.lanes.find((candidate) => candidate.id && candidate.rows.includes(row));
     return lane ? lane.rows : [row];
   }
 
@@ -190,12 +220,14 @@ class Timeline {
   found(event) {
     const { place, lane, label, scale } = this.at(event);
     const hit = this.calls.lanes[lane];
-    return { lane, hit, label, place, row: hit && !label ? callAt(this.calls, hit, place, 2 / scale) : -1 };
+    if (hit?.slices) return { lane, hit, label, place, row: -1, slice: label ? null : sliceAt(this.calls, hit, place, 1 / scale) };
+    return { lane, hit, label, place, row: hit && !label ? callAt(this.calls, hit, place, 2 / scale) : -1, slice: null };
   }
 
   listen() {
     let drag = null;
     this.canvas.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey && !event.metaKey && this.canvas.getRootNode().activeElement !== this.canvas) return; // it scrolls the page
       event.preventDefault();
       if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan(((event.deltaX || event.deltaY) / this.canvas.clientWidth) * (this.view.to - this.view.from));
       else this.zoom(1.0015 ** event.deltaY, this.at(event).place);
@@ -220,9 +252,10 @@ class Timeline {
     for (const name of ["focus", "blur"]) this.canvas.addEventListener(name, () => this.draw());
   }
 
-  choose({ lane, hit, label, row }) {
+  choose({ lane, hit, label, row, place, slice }) {
     if (!hit) return;
     this.view.lane = lane;
+    if (hit.slices) return this.chooseSlice(slice);
     const gap = hit.whole && !label && row < 0 ? this.gapAt(hit, place) : null;
     const id = row >= 0 ? `run:${row}` : label ? hit.id : (gap?.id ?? null);
     if (id) this.store.set({ selected: id });
@@ -230,12 +263,21 @@ class Timeline {
     this.draw();
   }
 
-  say({ hit, row, label, place }) {
+  chooseSlice(slice) {
+    if (!slice) return;
+    this.store.set({ selected: slice.id });
+    Object.assign(this.view, { row: slice.rows[0], slice, between: null });
+    this.said.textContent = slice.words;
+    this.draw();
+  }
+
+  say({ hit, row, label, place, slice }) {
     const gap = hit?.whole && !label && row < 0 ? this.gapAt(hit, place) : null;
-    if (row >= 0) this.said.textContent = this.words(row);
+    if (slice) this.said.textContent = slice.words;
+    else if (row >= 0) this.said.textContent = this.words(row);
     else if (gap) this.said.textContent = gap.words;
     else if (hit && !label) this.said.textContent = `${time(this.calls.clock(place))} after the first call`;
-    this.canvas.style.cursor = row >= 0 || gap?.id || (label && hit?.id) ? "pointer" : "grab";
+    this.canvas.style.cursor = slice || row >= 0 || gap?.id || (label && hit?.id) ? "pointer" : "grab";
   }
 
   /** What lies between the calls around a place. */
@@ -269,6 +311,7 @@ class Timeline {
     if (!gap) return;
     this.store.set({ selected: gap.id });
     this.view.row = gap.rows[1];
+    this.view.slice = null;
     this.view.between = gap.rows;
     this.reveal(this.view.row);
     this.said.textContent = gap.words;
@@ -293,7 +336,7 @@ class Timeline {
       ArrowRight: () => (event.shiftKey ? this.pan((this.view.to - this.view.from) / 8) : this.step(1)),
       ArrowLeft: () => (event.shiftKey ? this.pan((this.view.from - this.view.to) / 8) : this.step(-1)),
       ArrowDown: () => this.toLane(1), ArrowUp: () => this.toLane(-1),
-      Enter: () => this.choose({ lane: this.view.lane, hit: this.calls.lanes[this.view.lane], label: this.view.row < 0, row: this.view.row }),
+      Enter: () => this.choose({ lane: this.view.lane, hit: this.calls.lanes[this.view.lane], label: this.view.row < 0, row: this.view.row, slice: this.view.slice }),
     };
     if (!acts[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
@@ -309,7 +352,10 @@ class Timeline {
 
   /** To the next call of the lane, or to the one nearest to where the view is. */
   step(by) {
-    const { rows } = this.calls.lanes[this.view.lane];
+    const lane = this.calls.lanes[this.view.lane];
+    if (lane.slices) return this.stepSlice(lane, by);
+    const { rows } = lane;
+    this.view.slice = null;
     const here = rows.indexOf(this.view.row);
     const near = Math.max(0, firstAfter(rows, this.view.from, (index) => this.calls.start[rows[index]]) - 1);
     const to = Math.max(0, Math.min(rows.length - 1, here < 0 ? near : here + by));
@@ -317,6 +363,24 @@ class Timeline {
     this.view.between = null;
     this.reveal(rows[to]);
     this.said.textContent = this.words(rows[to]);
+    this.draw();
+  }
+
+  /** Likewise among slices; the last of one call is followed by the first of the next. */
+  stepSlice({ rows, slices }, by) {
+    const { start } = this.calls;
+    const where = this.view.row < 0 ? this.view.from : start[this.view.row];
+    let at = Math.max(0, firstAfter(rows, where, (index) => start[rows[index]]) - 1);
+    if (!Number.isFinite(by)) at = by < 0 ? 0 : rows.length - 1;
+    let own = slices(rows[at]);
+    const here = own.findIndex(({ from }) => from === this.view.slice?.from);
+    let place = here < 0 ? Math.max(0, by === Infinity ? by : 0) : here + by;
+    if (place >= own.length && at + 1 < rows.length) [own, place] = [slices(rows[at + 1]), 0];
+    else if (place < 0 && at > 0) [own, place] = [slices(rows[at - 1]), Infinity];
+    const slice = own[Math.max(0, Math.min(own.length - 1, place))];
+    Object.assign(this.view, { row: slice.rows[0], slice, between: null });
+    this.reveal(slice.rows[0]);
+    this.said.textContent = slice.words;
     this.draw();
   }
 

@@ -8,16 +8,17 @@ export const TOP = 20; // pixels above them
 export const LANE = 24;
 
 /** Colours of the style sheet that the drawing needs. */
-export const COLOURS = ["back", "ink", "soft", "line", "raised", "link", "eager", "bind", "run", "output"];
+export const COLOURS = ["back", "ink", "soft", "line", "raised", "link", "eager", "bind", "run", "output", "flame-break", "flame-graph", "flame-kernel", "flame-residual", "flame-ink"];
 
 const PARTS = ["bind", "run", "output"];
+const FILLS = { graph: "flame-graph", kernel: "flame-kernel", memory: "flame-residual" };
 const DIM = 0.25; // opacity of what does not belong to the selection
 
 /**
  * @param {HTMLCanvasElement} canvas
  * @param {import("./calls.js").Calls} calls
- * @param {{from: number, to: number, top: number, bottom: number, lane: number, row: number, between: [number, number]|null, dim: Set<number>|null, focused: boolean, gap: (before: number, after: number) => import("./gaps.js").Gap}} view
- *   What is in view on the drawn axis and of the lanes, the marked call or the rows around the marked gap, the rows that are not dimmed, and what lies between two rows.
+ * @param {{from: number, to: number, top: number, bottom: number, lane: number, row: number, between: [number, number]|null, slice: import("./nested.js").Slice|null, linked: Set<string>, dim: Set<number>|null, focused: boolean, gap: (before: number, after: number) => import("./gaps.js").Gap}} view
+ *   What is in view on the drawn axis and of the lanes, the marked call, slice or the rows around the marked gap, ids that are outlined, the rows that are not dimmed, and what lies between two rows.
  * @param {Record<string, string>} colours
  */
 export function drawTimeline(canvas, calls, view, colours) {
@@ -73,7 +74,8 @@ function drawLane(frame, lane, top) {
   context.beginPath();
   context.rect(LABEL, top, width - LABEL, LANE);
   context.clip();
-  drawCalls(frame, lane, top + 3, high);
+  if (lane.slices) drawSlices(frame, lane, top + 3, high);
+  else drawCalls(frame, lane, top + 3, high);
   if (lane.whole) gapWords(frame, lane, top);
   context.restore();
 }
@@ -104,6 +106,45 @@ function drawCalls(frame, lane, top, high) {
   }
   if (dimmed !== lit) drawBusy(frame, dimmed, top, high, DIM);
   drawBusy(frame, lit, top, high, 1);
+}
+
+/** Slices of at least two pixels one by one; of thinner ones, one per pixel. */
+function drawSlices(frame, lane, top, high) {
+  const { context, view, calls, scale, x, colours } = frame;
+  let drawn = -1; // pixel that the lane is drawn up to
+  for (let at = Math.max(0, firstAfter(lane.rows, view.from, (index) => calls.start[lane.rows[index]]) - 1); at < lane.rows.length; at++) {
+    const row = lane.rows[at];
+    if (calls.start[row] > view.to) break;
+    const thin = lane.kind !== "graph" && calls.total[row] * scale < 2;
+    if (thin && x(calls.start[row]) - drawn < 0.5) continue;
+    for (const slice of thin && lane.kind === "kernel" ? [runOf(calls, row)] : lane.slices(row)) {
+      const [left, right] = [x(slice.from), x(slice.to)];
+      if (right - drawn < 0.5) continue;
+      context.globalAlpha = view.dim === null || slice.rows.some((own) => view.dim.has(own)) ? 1 : DIM;
+      context.fillStyle = colours[FILLS[lane.kind]];
+      const tall = Math.max(2, high * slice.height);
+      context.fillRect(left, top + high - tall, Math.max(0.5, right - left), tall);
+      if (right - left > 3) sliceWords(frame, slice, left, right, top, high, tall);
+      drawn = right;
+    }
+  }
+  context.globalAlpha = 1;
+}
+
+/** All kernels of a call that is too short to tell them apart: hundreds per pixel would be made for nothing. */
+function runOf({ start, bind, run }, row) {
+  const from = start[row] + bind[row];
+  return { from, to: from + run[row], height: 1, rows: [row] };
+}
+
+function sliceWords({ context, view, colours }, slice, left, right, top, high, tall) {
+  context.strokeStyle = view.linked.has(slice.id) ? colours.ink : colours.back;
+  context.strokeRect(left + 0.5, top + high - tall + 0.5, right - left - 1, tall - 1);
+  const from = Math.max(left, LABEL);
+  if (right - from < context.measureText(slice.label).width + 8) return;
+  context.textAlign = "left";
+  context.fillStyle = tall < high ? colours.ink : colours["flame-ink"];
+  context.fillText(slice.label, from + 4, top + high / 2);
 }
 
 const busyPixels = (width) => ({ bind: new Float32Array(width + 1), run: new Float32Array(width + 1), output: new Float32Array(width + 1) });
@@ -144,7 +185,7 @@ function drawBusy({ context, colours }, busy, top, high, alpha) {
   context.globalAlpha = 1;
 }
 
-/** Gaps that are wide enough say how long they are, and what runs there. */
+/** Gaps of a known cause have its colour; those that are wide enough say how long they are, and what runs there. */
 function gapWords({ context, view, calls, scale, colours, x }, lane, top) {
   const { start, total } = calls;
   const first = Math.max(0, firstAfter(lane.rows, view.from, (index) => start[lane.rows[index]]) - 1);
@@ -152,12 +193,24 @@ function gapWords({ context, view, calls, scale, colours, x }, lane, top) {
   for (let at = first; at + 1 < lane.rows.length && start[lane.rows[at]] <= view.to; at++) {
     const end = start[lane.rows[at]] + total[lane.rows[at]];
     const gap = start[lane.rows[at + 1]] - end;
-    if (gap * scale < 56 || calls.pauses.some((pause) => Math.abs(pause.at - end) < 1)) continue;
-    const { short } = view.gap(lane.rows[at], lane.rows[at + 1]);
+    if (gap * scale < 3 || calls.pauses.some((pause) => Math.abs(pause.at - end) < 1)) continue;
+    const { short, id } = view.gap(lane.rows[at], lane.rows[at + 1]);
+    if (id) named(context, id.startsWith("break:") ? colours["flame-break"] : colours.eager, x(end), gap * scale, top + 3);
+    if (gap * scale < 56) continue;
     const words = short ? `${short} ${time(gap)}` : time(gap);
     const fits = context.measureText(words).width + 12 < gap * scale;
     chip(context, colours, fits ? words : time(gap), x(end + gap / 2), top + LANE / 2);
   }
+}
+
+/** A graph break or operators in PyTorch: a slice of its own. */
+function named(context, colour, left, wide, top) {
+  context.globalAlpha = 0.35;
+  context.fillStyle = colour;
+  context.fillRect(left, top, wide, LANE - 6);
+  context.globalAlpha = 1;
+  context.strokeStyle = colour;
+  context.strokeRect(left + 0.5, top + 0.5, wide - 1, LANE - 7);
 }
 
 function chip(context, colours, text, x, y) {
@@ -187,6 +240,13 @@ function mark({ context, width, calls, view, colours, scale, x }) {
   if (view.focused) {
     context.strokeStyle = colours.link;
     context.strokeRect(0.5, top + 0.5, width - 1, LANE - 1);
+  }
+  if (view.slice) {
+    context.strokeStyle = colours.ink;
+    context.lineWidth = 2;
+    context.strokeRect(x(view.slice.from) - 1, top + 2, Math.max(3, (view.slice.to - view.slice.from) * scale) + 2, LANE - 4);
+    context.lineWidth = 1;
+    return;
   }
   if (view.row < 0 && !view.between) return;
   const [before, after] = view.between ?? [];

@@ -1,12 +1,16 @@
 // What the panels compute before they draw.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { callAt, callsOf, firstAfter } from "../src/calls.js";
+import { callAt, callsOf, firstAfter, sliceAt } from "../src/calls.js";
+import { callTimes } from "../src/calltimes.js";
 import { errorScale, sectionsOf } from "../src/cells.js";
 import { createData } from "../src/data.js";
+import { flameOf, METRICS } from "../src/flame.js";
 import { createGaps, typicalCalls } from "../src/gaps.js";
+import { bytes } from "../src/format.js";
 import { testFrom } from "../src/grid.js";
-import { sourceFiles } from "../src/lines.js";
+import { tokensOf } from "../src/highlight.js";
+import { callersOf, sourceFiles } from "../src/lines.js";
 import { stretches } from "../src/partitions.js";
 import { nextLine } from "../src/source.js";
 import { createStore } from "../src/store.js";
@@ -29,7 +33,7 @@ test("lines carry the nodes of the newest graphs, their time and what happened t
   const store = createStore(await pieces());
   const [file] = sourceFiles(store);
   assert.ok(file.own && file.file.endsWith("record.py"));
-  const line = file.lines.find((candidate) => candidate.source?.includes(".median("));
+  const line = file.lines.find((candidate) => candidate.source?.includes(".mode("));
   assert.equal(line.inEager, 3);
   assert.ok(line.inOrt > 0 && line.ortNs > 0 && line.eagerNs > 0);
   assert.deepEqual(line.marks.map((mark) => mark.kind).slice(0, 1), ["fallback"]);
@@ -49,7 +53,7 @@ test("calls keep their order and lengths when pauses are shortened", async () =>
   const middle = runs.rows >> 1;
   assert.equal(short.clock(short.start[middle]), runs.get(middle, "start_ns") - runs.get(0, "start_ns"));
   assert.equal(long.clock(long.start[middle]), long.start[middle]);
-  const lanes = short.lanes.filter((lane) => !lane.whole);
+  const lanes = short.lanes.filter((lane) => lane.id);
   assert.equal(lanes.reduce((sum, lane) => sum + lane.rows.length, 0), runs.rows);
   const lane = lanes[0];
   assert.equal(callAt(short, lane, short.start[lane.rows[3]] + 1), lane.rows[3]);
@@ -142,7 +146,7 @@ test("a gap between two calls is what PyTorch runs there, or the graph break tha
   const { data } = store;
   const calls = callsOf(data, true);
   const between = createGaps(store);
-  const [{ rows }] = calls.lanes;
+  const { rows } = calls.lanes.find((lane) => lane.whole);
   const gaps = rows.slice(1).map((row, at) => ({ ...between(rows[at], row), before: rows[at], after: row }));
   const kinds = new Set(gaps.map(({ id }) => id?.split(":")[0] ?? null));
   assert.ok(kinds.has("node") && kinds.has("break"));
@@ -162,14 +166,73 @@ test("a gap between two calls is what PyTorch runs there, or the graph break tha
   }
 });
 
+test("a line of Python keeps its text and is coloured by what its parts are", () => {
+  const line = "if x.is_in and not y[1e-3]: return f'if {\\'a\\'}' + \"# no\"  # if 2";
+  const tokens = tokensOf(line);
+  assert.equal(tokens.map(([text]) => text).join(""), line);
+  assert.deepEqual(tokens.filter(([, kind]) => kind === "keyword").map(([text]) => text), ["if", "and", "not", "return"]);
+  assert.deepEqual(tokens.filter(([, kind]) => kind === "string").map(([text]) => text), ["f'if {\\'a\\'}'", '"# no"']);
+  assert.deepEqual(tokens.filter(([, kind]) => kind === "comment").map(([text]) => text), ["# if 2"]);
+  assert.deepEqual(tokens.filter(([, kind]) => kind === "number").map(([text]) => text), ["1e-3"]);
+  for (const plain of ["x1 = torch.is", "self.none, TRUE", "'open", ""]) assert.ok(tokensOf(plain).every(([, kind]) => kind !== "keyword" && kind !== "string"));
+});
+
+test("callers are the frames of the user's own files, the nearest first", () => {
+  const stack = ["<frozen runpy>:198 _run", "/a/main.py:9 <module>", "/v/lib/python3.11/site-packages/t/m.py:3 call", "C:\\me\\net.py:5 step", "/a/net.py:7 forward"];
+  assert.deepEqual(callersOf(stack), [{ file: "C:\\me\\net.py", line: 5, function: "step" }, { file: "/a/main.py", line: 9, function: "<module>" }]);
+  assert.deepEqual(callersOf([]), []);
+});
+
 test("a typical call begins after the last session of the call before, and takes as long as most", async () => {
   const calls = callsOf(await pieces(), true);
   const { from, to } = typicalCalls(calls);
-  const inside = calls.lanes[0].rows.filter((row) => calls.start[row] >= from && calls.start[row] + calls.total[row] <= to);
-  const last = calls.lanes.slice(1).find((lane) => lane.rows.at(-1) === calls.lanes[0].rows.at(-1));
+  const { rows } = calls.lanes.find((lane) => lane.whole);
+  const sessions = calls.lanes.filter((lane) => lane.id);
+  const inside = rows.filter((row) => calls.start[row] >= from && calls.start[row] + calls.total[row] <= to);
+  const last = sessions.find((lane) => lane.rows.at(-1) === rows.at(-1));
   assert.ok(last.rows.includes(inside.at(-1)));
   assert.equal(inside.filter((row) => last.rows.includes(row)).length, 1);
-  assert.equal(inside.length, new Set(inside.map((row) => calls.lanes.slice(1).findIndex((lane) => lane.rows.includes(row)))).size);
+  assert.equal(inside.length, new Set(inside.map((row) => sessions.findIndex((lane) => lane.rows.includes(row)))).size);
+});
+
+test("a call has its graph above it and kernels inside its run, no wider than the run", async () => {
+  const data = await pieces();
+  const calls = callsOf(data, true);
+  const lanes = Object.fromEntries(calls.lanes.filter((lane) => lane.kind).map((lane) => [lane.kind, lane]));
+  const { rows } = calls.lanes.find((lane) => lane.whole);
+  const entries = lanes.graph.rows.flatMap((row) => lanes.graph.slices(row));
+  assert.deepEqual(entries.flatMap((entry) => entry.rows), rows);
+  for (const { id, from, to, rows: own } of entries) {
+    assert.ok(own.every((row) => id === `graph:${data.table("runs").get(row, "graph_id")}`));
+    assert.equal(new Set(own.map((row) => data.table("runs").get(row, "session_id"))).size, own.length);
+    assert.ok(own.every((row) => calls.start[row] >= from && calls.start[row] + calls.total[row] <= to));
+  }
+  const { identity } = createStore(data);
+  for (const row of lanes.kernel.rows) {
+    const kernels = lanes.kernel.slices(row);
+    const session = data.table("runs").get(row, "session_id");
+    assert.deepEqual(kernels.map(({ id }) => identity.rowOf(id).row), data.index("kernels", "session_id").get(session));
+    assert.ok(kernels[0].from === calls.start[row] + calls.bind[row]);
+    assert.ok(kernels.at(-1).to <= calls.start[row] + calls.bind[row] + calls.run[row] + 1e-3);
+    assert.equal(sliceAt(calls, lanes.kernel, (kernels.at(-1).from + kernels.at(-1).to) / 2).id, kernels.at(-1).id);
+  }
+  assert.ok(lanes.kernel.rows.length > 0);
+  const peaks = lanes.memory.rows.flatMap((row) => lanes.memory.slices(row));
+  assert.equal(Math.max(...peaks.map(({ height }) => height)), 1);
+  assert.ok(peaks.every(({ id, label }) => label === bytes(data.table("sessions").get(identity.rowOf(id).row, "arena_bytes"))));
+});
+
+test("the histogram of a session counts its calls and marks the percentiles of its row", async () => {
+  const data = await pieces();
+  const calls = callsOf(data, true);
+  for (const lane of calls.lanes.filter(({ id }) => id?.startsWith("session:"))) {
+    const { bins, at, marks, kept, shortest, longest } = callTimes(data, calls, lane);
+    assert.equal(bins.reduce((sum, number) => sum + number, 0), lane.rows.length);
+    assert.equal(kept, lane.rows.length);
+    assert.deepEqual([at(shortest), at(longest)], [0, shortest === longest ? 0 : 1]);
+    const [row] = data.index("sessions", "session_id").get(lane.id.slice(8));
+    assert.deepEqual(marks, [50, 90, 99].map((percent) => [percent, data.table("sessions").get(row, `p${percent}_ns`)]));
+  }
 });
 
 test("no call is typical of a model that was called once", () => {
@@ -200,4 +263,38 @@ test("words are found in any column of a row, all of them", () => {
   const rows = (text) => [0, 1].filter(anywhere(text, columns));
   assert.deepEqual([rows("conv"), rows("layers.1"), rows("gemm layers.12"), rows("conv layers.12")], [[0], [0, 1], [1], []]);
   assert.equal(anywhere("   ", columns), null);
+});
+
+test("frames of the flame graph lie inside what holds them, for each thing that is measured", async () => {
+  const flame = flameOf(await pieces());
+  for (const [metric] of METRICS) {
+    const { from, to, value, total } = flame.laid(metric);
+    assert.ok(total > 0, metric);
+    for (let frame = 1; frame < flame.count; frame++) {
+      const outer = flame.parent[frame];
+      assert.ok(from[frame] >= from[outer] - 1e-9 && to[frame] <= to[outer] + 1e-9, `${metric} ${flame.name(frame)}`);
+      assert.ok(value[frame] >= 0);
+    }
+  }
+});
+
+test("the flame graph's sums are those of the tables", async () => {
+  const data = await pieces();
+  const flame = flameOf(data);
+  const [ledger, nodes] = [data.table("ledger"), data.table("nodes")];
+  const sum = (table, column, keep = () => true) => Array.from({ length: table.rows }, (_, row) => row).filter(keep).reduce((all, row) => all + (table.get(row, column) ?? 0), 0);
+  assert.equal(flame.laid("time").total, sum(ledger, "ns"));
+  assert.equal(flame.laid("compile").total, data.overview.compile_ns);
+  const current = new Set(data.overview.graphs.filter((graph) => graph.is_current).map((graph) => graph.graph_id));
+  const shown = (row) => (current.has(nodes.get(row, "graph_id")) || data.index("ledger", "graph_id").has(nodes.get(row, "graph_id"))) && nodes.get(row, "kind") !== "size";
+  assert.equal(flame.laid("flops").total, sum(nodes, "flops", shown));
+});
+
+test("what a frame is about can be selected", async () => {
+  const store = createStore(await pieces());
+  const flame = flameOf(store.data);
+  for (let frame = 0; frame < flame.count; frame++) {
+    const id = flame.id(frame);
+    if (id !== null) assert.ok(store.identity.has(id), id);
+  }
 });

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import json
+import logging
 import pathlib
 import sys
 import time
@@ -36,6 +37,28 @@ def current_compile_id() -> str | None:
 
     compile_id = CompileContext.current_compile_id()
     return None if compile_id is None else str(compile_id)
+
+
+def is_traced() -> bool:
+    """Whether torch writes its structured trace now, as with `TORCH_TRACE`; a lens that listens to it does not count."""
+    return any(not getattr(handler, "writes_no_trace", False) for handler in logging.getLogger(TRACE_LOGGER).handlers)
+
+
+def trace_artifact(name: str, value: object) -> None:
+    """Write an artifact into torch's structured trace, which tlparse lists under the running compilation.
+
+    Args:
+        name: Its name.
+        value: Plain data, written as JSON.
+    """
+    from torch._logging._internal import trace_structured
+
+    trace_structured(
+        "artifact",
+        metadata_fn=lambda: {"name": name, "encoding": "json"},
+        payload_fn=lambda: json.dumps(value, indent=1),
+        expect_trace_id=False,
+    )
 
 
 def dynamo_backend() -> object | None:
@@ -76,7 +99,9 @@ def innermost_backend(backend: object) -> object:
         inner = getattr(backend, attribute, None)
         if inner is not None and inner is not backend:
             return innermost_backend(inner)
-    return backend
+    # `DDPOptimizer.compile_fn` of torch/_dynamo/backends/distributed.py, which Dynamo puts before the backend inside DDP.
+    inner = getattr(getattr(backend, "__self__", None), "backend_compile_fn", None)
+    return backend if inner is None else innermost_backend(inner)
 
 
 def dynamo_entry() -> object | None:
@@ -170,11 +195,12 @@ def is_signal(error: BaseException) -> bool:
         error: Raised while a backend compiled a graph.
 
     Returns:
-        True for Dynamo's own exceptions, such as `TensorifyScalarRestartAnalysis`, by which a Python float becomes a constant.
+        True for Dynamo's own exceptions, such as `TensorifyScalarRestartAnalysis`, by which a Python float becomes a constant, and for
+        those after which it breaks the graph, such as where an operator needs the values of a tensor.
     """
-    from torch._dynamo.exc import TorchDynamoException
+    from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
 
-    return isinstance(error, TorchDynamoException)
+    return isinstance(error, (TorchDynamoException, *exceptions_allowed_to_be_fallback))
 
 
 def code_being_compiled() -> CodeType | None:

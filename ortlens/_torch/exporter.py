@@ -188,6 +188,16 @@ def _promotion_table() -> Any:
     return type_promotion.TypePromotionTable()
 
 
+class _ByText(dict[Any, Any]):
+    """Constants that the exporter has made, for `_building._get_or_create_constant`: 0.0 and -0.0 are equal, and two constants."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get(repr(key), default)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(repr(key), value)
+
+
 class NodeRecorder:
     """Runs ONNX Script functions and collects the ONNX nodes that they make."""
 
@@ -200,7 +210,7 @@ class NodeRecorder:
         import onnxscript
 
         self._opset = onnxscript.values.Opset("", registry.opset_version)
-        self._constants: dict[Any, Any] = {}
+        self._constants: dict[Any, Any] = _ByText()
 
     def symbolic(self, name: str) -> ir.Value:
         """Make a graph input that ONNX Script functions can compute with.

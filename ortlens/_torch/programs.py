@@ -96,6 +96,18 @@ def with_renamed_guards(program: Any) -> Any:
     return named
 
 
+def guard_texts(program: Any) -> tuple[str, ...]:
+    """Return what tracing found about the sizes of a program's inputs.
+
+    Args:
+        program: A `torch.export.ExportedProgram`.
+
+    Returns:
+        Python expressions over `L['name'].size()[0]`; none in versions of torch that do not keep them.
+    """
+    return tuple(getattr(program, "_guards_code", ()))
+
+
 def exported_guards(program: Any) -> Callable[..., Any] | None:
     """Return the function that checks the inputs of a program before it runs.
 

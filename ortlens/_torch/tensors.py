@@ -76,6 +76,9 @@ def expression_over(value: object, sources: Mapping[Any, str]) -> str | None:
     expr = getattr(getattr(value, "node", None), "expr", None)
     if expr is None:
         return repr(value)
+    if (scaled := scaled_term(value)) is not None and scaled[0] in sources:  # a product is no part of its multiple for `xreplace`
+        term, offset, factor = scaled
+        return sources[term] if (offset, factor) == (0, 1) else f"({offset} + {factor} * {sources[term]})"
     from torch.utils._sympy.printers import PythonPrinter
     from torch.utils._sympy.symbol import SymT, make_symbol
 
@@ -281,6 +284,71 @@ def tensors_of(tree: Any) -> list[torch.Tensor]:
     from torch.utils import _pytree
 
     return [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def flatten(tree: Any) -> tuple[list[Any], Any]:
+    """Take a structure apart.
+
+    Args:
+        tree: As for `map_tensors`.
+
+    Returns:
+        The leaves, and the tree spec, which has their order.
+    """
+    from torch.utils import _pytree
+
+    return _pytree.tree_flatten(tree)
+
+
+def flatten_as(spec: Any, tree: Any) -> list[Any]:
+    """Take a structure apart that is expected to be like another one.
+
+    Args:
+        spec: The tree spec of the other one.
+        tree: The structure; where it has a subtree in place of a leaf, that counts as one.
+
+    Returns:
+        The leaves, in the order of the spec, also where dicts have another order.
+
+    Raises:
+        ValueError: Another structure.
+    """
+    leaves: list[Any] = spec.flatten_up_to(tree)
+    return leaves
+
+
+def named_leaves(tree: Any) -> list[tuple[tuple[Any, ...], Any]]:
+    """Return the leaves of a structure with the way that leads to them.
+
+    Args:
+        tree: As for `map_tensors`.
+
+    Returns:
+        Pairs of keys, such as an index or a key of a dict, and the leaf.
+    """
+    from torch.utils import _pytree
+
+    pairs, _ = _pytree.tree_flatten_with_path(tree)
+    return [(tuple(_key_of(entry) for entry in path), leaf) for path, leaf in pairs]
+
+
+def _key_of(entry: Any) -> Any:
+    return next((getattr(entry, name) for name in ("idx", "key", "name") if hasattr(entry, name)), str(entry))
+
+
+def shallow_spec(spec: Any) -> Any:
+    """Return the spec of a structure whose children are leaves.
+
+    Args:
+        spec: A tree spec of `torch.utils._pytree`, not that of a leaf.
+
+    Returns:
+        The spec of the same type with as many leaves.
+    """
+    from torch.utils import _pytree
+
+    leaf = _pytree.tree_flatten([0])[1].child(0)
+    return _pytree.TreeSpec(spec.type, spec.context, [leaf] * spec.num_children)
 
 
 def unflatten(values: list[Any], spec: Any) -> Any:

@@ -251,10 +251,12 @@ def _times(result: Compared, allowed: float | None) -> VerdictRow:
     name: LimitName = "baseline" if allowed is None else "max_slowdown"
     most, subject = (1.0, "times") if allowed is None else (allowed, "")
     asked = allowed is not None
-    if all(row.verdict == "unmeasured" for row in rows):
-        why = "too few calls were recorded, here or in the baseline, or the machine was too busy for calls this long"
-        return VerdictRow(limit=name, subject=subject, verdict="unmeasured", allowed=most, detail=why, asked=asked)
     slower = sorted((row for row in rows if row.verdict == "slower"), key=lambda row: -(row.ratio or 1.0))
+    if all(row.verdict == "unmeasured" for row in rows) or (result.ends_moved and not slower):
+        why = "too few calls were recorded, here or in the baseline, or the machine was too busy for calls this long"
+        if result.ends_moved:
+            why = "operators moved into or out of what is timed of a call, from its first session to its last"
+        return VerdictRow(limit=name, subject=subject, verdict="unmeasured", allowed=most, detail=why, asked=asked)
     worst = slower[0].ratio or 1.0 if slower else 1.0
     named = ", ".join(_named(row) for row in slower if (row.ratio or 1.0) > most)
     return VerdictRow(

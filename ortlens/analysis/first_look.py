@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.findings.registry import RULE_NAMES
-from ortlens.analysis.findings.slower import slower_call, slower_than_torch
+from ortlens.analysis.findings.slower import loss_of_call, slower_call, slower_than_torch
 from ortlens.analysis.guards import guard_place, is_expected
 from ortlens.analysis.timing import own_code_ns, price_of
 
@@ -45,6 +45,7 @@ class Look:
         line: Number of the user line.
         module: nn.Module that it is in, for an operator; None for the rest.
         reason_code: Why it stays in PyTorch, for an operator; None for the rest.
+        reason: The same in words.
         count: Nodes, graph boundaries or recompiles behind it.
         ns_per_call: Its time per call; None where it was not measured.
         is_measured: Whether that was measured; else it is an estimate.
@@ -60,6 +61,7 @@ class Look:
     line: int | None
     module: str | None = None
     reason_code: ReasonCode | None = None
+    reason: str = ""
     count: int
     ns_per_call: int | None
     is_measured: bool = True
@@ -73,15 +75,26 @@ def looks_of(overview: Overview) -> tuple[Look, ...]:
     """What to look at first.
 
     What the lens itself reports comes first, since the rest may be incomplete; then what PyTorch runs faster, and the reason why nothing
-    runs. Where a call was
-    measured, what has a price comes next, the most expensive first; then breaks, fallbacks, recompiles and what the rules found,
-    the most expensive of each kind before the second of any. What one change mends is one look.
+    runs. Where a call was measured, what has a price comes next, the most expensive first; then breaks, fallbacks, recompiles and what
+    the rules found, the most expensive of each kind before the second of any. What one change mends is one look.
 
     Args:
         overview: The overview of a capture.
 
     Returns:
         At most three, the most important first; empty when nothing stands out.
+    """
+    return ranked_looks(overview)[:_MAX_LOOKS]
+
+
+def ranked_looks(overview: Overview) -> tuple[Look, ...]:
+    """The same without an end.
+
+    Args:
+        overview: The overview of a capture.
+
+    Returns:
+        Everything that can be done, the most important first.
     """
     split = (*_merged(_breaks(overview)), *_fallbacks(overview), *_merged(_recompiles(overview)))
     fallen = {(group.file, group.line) for group in overview.fallbacks} if overview.coverage.verdict != "none" else set()
@@ -99,18 +112,19 @@ def looks_of(overview: Overview) -> tuple[Look, ...]:
         urgent = look.subject in ("finding", "slower", "nothing_runs")
         ranked.append(((0, _SUBJECTS.index(look.subject)) if urgent else place, look))
         seen[look.subject] += 1
-    return tuple(replace(look, is_busy=overview.is_busy) for _, look in sorted(ranked, key=lambda item: item[0])[:_MAX_LOOKS])
+    return tuple(replace(look, is_busy=overview.is_busy) for _, look in sorted(ranked, key=lambda item: item[0]))
 
 
 def _merged(looks: Iterator[Look]) -> list[Look]:
-    """One look for what one change mends: breaks of one line, and recompiles of one line that differ in a number, such as a layer's.
+    """One look for what one change mends: breaks of one line, and recompiles with one advice, but for a number such as a layer's.
 
     The costliest stands for all, with their sum.
     """
     groups: dict[tuple[str | None, int | None, str], list[Look]] = {}
     for look in looks:
         cause = look.what if look.line is None else "" if look.subject == "break" else _NUMBER.sub("#", look.advice or look.what)
-        groups.setdefault((look.file, look.line, cause), []).append(look)
+        line = None if look.subject == "recompile" and look.advice else look.line  # parts of one function recompile one after another
+        groups.setdefault((look.file, line, cause), []).append(look)
     merged = []
     for group in groups.values():
         first = max(group, key=lambda look: (look.ns_per_call or 0) + look.own_code_ns)
@@ -144,7 +158,7 @@ def _first_sentence(text: str) -> str | None:
 
 
 def _subject(finding: Finding) -> Subject:
-    if finding.rule in (slower_than_torch.name, slower_call.name):
+    if finding.rule == slower_than_torch.name:  # `slower_call` has the price of one part, which others may exceed
         return "slower"
     return "rule" if finding.rule in RULE_NAMES or finding.measured else "finding"
 
@@ -159,8 +173,9 @@ def _nothing_runs(overview: Overview) -> Iterator[Look]:
             line=most.line,
             module=most.module,
             reason_code=most.reason_code,
+            reason=most.reason,
             count=most.node_count,
-            ns_per_call=None,
+            ns_per_call=loss_of_call(overview.ledger, overview.uncompiled_ns),
             advice=most.advice,
         )
 
@@ -187,7 +202,8 @@ def _fallbacks(overview: Overview) -> Iterator[Look]:
         return
     causes: dict[str, list[FallbackGroup]] = {}
     for group in overview.fallbacks:
-        causes.setdefault(group.advice or f"{group.target} {group.reason_code}", []).append(group)
+        cause = group.reason if group.reason_code == "policy" else f"{group.target} {group.reason_code}"
+        causes.setdefault(group.advice or cause, []).append(group)
     for groups in causes.values():
         most, priced = groups[0], [group.ns_per_call for group in groups if group.ns_per_call is not None]
         yield Look(
@@ -197,6 +213,7 @@ def _fallbacks(overview: Overview) -> Iterator[Look]:
             line=most.line,
             module=most.module,
             reason_code=most.reason_code,
+            reason=most.reason,
             count=sum(group.node_count for group in groups),
             ns_per_call=sum(priced) if priced else None,
             splitting_ns=sum(group.splitting_ns for group in groups),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from ortlens.analysis.identity import kernels_by_session
 from ortlens.trace.records import Confidence, column
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ortlens.trace.records import Capture, Kernel, Session
 
@@ -37,6 +40,81 @@ class Fusion:
     confidence: Confidence = column("Confidence of the origin.", default="none")  # noqa: RUF009 - likewise
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimised:
+    """Nodes of the ONNX model beside the kernel that computes them.
+
+    Attributes:
+        session_id: The profiled session.
+        change: As of a `Fusion`; None where the node ran as it was; `shared` where several kernels may compute it.
+        onnx_nodes: Nodes of the model, with their operators where known.
+        kernel: The kernel; None for nodes that none computes, or one of several.
+    """
+
+    session_id: str
+    change: Change | Literal["shared"] | None
+    onnx_nodes: tuple[tuple[str, str], ...]
+    kernel: Kernel | None
+
+
+def optimised(capture: Capture) -> tuple[Optimised, ...]:
+    """Lay each profiled model beside what ran of it.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        Session by session, in the order of the model; a kernel that ONNX Runtime inserted follows the one before it. Empty where nothing
+        was profiled.
+    """
+    partitions = {session.session_id: session.partition_id for session in capture.sessions}
+    models: dict[str, dict[str, str]] = defaultdict(dict)
+    for node in capture.nodes:
+        if node.partition_id is not None:
+            models[node.partition_id] |= zip_longest(node.onnx_nodes, node.onnx_ops[: len(node.onnx_nodes)], fillvalue="")
+    return tuple(
+        row
+        for session_id, kernels in kernels_by_session(capture.kernels).items()
+        if session_id in partitions
+        for row in _optimised(session_id, kernels, models[partitions[session_id]])
+    )
+
+
+def _optimised(session_id: str, kernels: list[Kernel], model: dict[str, str]) -> Iterator[Optimised]:
+    """The rows of a session; `model` has the operator of each node, in order."""
+    ops = model | {name: op for kernel in kernels for name, op in zip(kernel.onnx_nodes, kernel.onnx_ops, strict=False)}
+    places = {name: number for number, name in enumerate(model)}
+    own = own_nodes(kernels)
+    placed: list[tuple[int, Optimised]] = []
+    for kernel, names in zip(kernels, own, strict=True):
+        nodes = tuple((name, ops.get(name, "")) for name in names)
+        at = min((places[name] for name in names if name in places), default=placed[-1][0] if placed else -1)
+        change = _change(replace(kernel, onnx_nodes=names, onnx_ops=tuple(op for _, op in nodes)))
+        placed.append((at, Optimised(session_id=session_id, change=change, onnx_nodes=nodes, kernel=kernel)))
+    computed = {name for kernel in kernels for name in kernel.onnx_nodes}
+    for name in {**model, **dict.fromkeys(computed)}.keys() - {name for names in own for name in names}:
+        row = Optimised(
+            session_id=session_id, change="shared" if name in computed else "gone", onnx_nodes=((name, ops.get(name, "")),), kernel=None
+        )
+        placed.append((places.get(name, len(places)), row))
+    yield from (row for _, row in sorted(placed, key=lambda item: item[0]))
+
+
+def own_nodes(kernels: Sequence[Kernel]) -> list[tuple[str, ...]]:
+    """The ONNX nodes that no other kernel may compute.
+
+    Where ONNX Runtime renames a value, the nodes before it are among the origins of every kernel that reads it.
+
+    Args:
+        kernels: All kernels of one session.
+
+    Returns:
+        For each kernel its nodes, in their order.
+    """
+    claims = Counter(name for kernel in kernels for name in set(kernel.onnx_nodes))
+    return [tuple(name for name in kernel.onnx_nodes if claims[name] == 1) for kernel in kernels]
+
+
 def fusions(capture: Capture) -> tuple[Fusion, ...]:
     """List what ONNX Runtime's rewrites changed in the profiled models.
 
@@ -46,10 +124,8 @@ def fusions(capture: Capture) -> tuple[Fusion, ...]:
     Returns:
         What differs, session by session, kernels first; nodes that ran as they were have no row. Empty where nothing was profiled.
     """
-    by_session: dict[str, list[Kernel]] = {}
-    for kernel in capture.kernels:
-        by_session.setdefault(kernel.session_id, []).append(kernel)
     sessions = {session.session_id: session for session in capture.sessions}
+    by_session = kernels_by_session(capture.kernels)
     return tuple(row for name, kernels in by_session.items() if name in sessions for row in _of_session(capture, sessions[name], kernels))
 
 

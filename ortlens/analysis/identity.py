@@ -11,11 +11,66 @@ from ortlens.errors import UsageError
 from ortlens.trace.records import Confidence, Phase, column
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ortlens.trace.records import Capture, Graph, Kernel, Node
 
+RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)")
+"""What Dynamo calls the rest of a function after a graph break."""
+
 _LINE = re.compile(r"^(?P<file>.+):(?P<line>\d+)$")
+
+
+def plain_function(name: str) -> str:
+    """The user's function behind a resume function of Dynamo.
+
+    Args:
+        name: Name of a code object.
+
+    Returns:
+        `f` for `torch_dynamo_resume_in_f_at_16`; any other name unchanged.
+    """
+    match = RESUMED.fullmatch(name)
+    return match["name"] if match else name
+
+
+def graph_by_partition(capture: Capture) -> dict[str, str]:
+    """The graph of each partition.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        Graph id by partition id.
+    """
+    return {partition.partition_id: partition.graph_id for partition in capture.partitions}
+
+
+def kernels_by_session(kernels: Iterable[Kernel]) -> dict[str, list[Kernel]]:
+    """The kernels of each profiled session.
+
+    Args:
+        kernels: Those of a capture.
+
+    Returns:
+        Kernels by session id, in the order of the capture.
+    """
+    found: dict[str, list[Kernel]] = {}
+    for kernel in kernels:
+        found.setdefault(kernel.session_id, []).append(kernel)
+    return found
+
+
+def nodes_of(kernel: Kernel) -> tuple[str, ...]:
+    """The FX nodes that a kernel computes.
+
+    Args:
+        kernel: The kernel.
+
+    Returns:
+        All of them, or the one that its time is charged to where no others are known; empty where nothing is.
+    """
+    return kernel.nodes or ((kernel.node,) if kernel.node else ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

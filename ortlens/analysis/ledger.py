@@ -384,12 +384,13 @@ def totals_of(parts: Iterable[LedgerPart]) -> LedgerTotals | None:
         parts: Rows of one capture.
 
     Returns:
-        Sums over the graphs; None without rows, or when they hold no time.
+        Sums over the graphs, and the mean over the ranks of a merged capture; None without rows, or when they hold no time.
     """
     sums: defaultdict[LedgerPartName, int] = defaultdict(int)
     rows = tuple(parts)
+    ranks = len({row.rank for row in rows})
     for row in rows:
-        sums[row.part] += row.ns
+        sums[row.part] += row.ns // ranks
     total = sum(sums.values())
     if not total:
         return None

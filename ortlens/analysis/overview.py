@@ -11,6 +11,7 @@ from ortlens.analysis.findings.facts import splitting_costs
 from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.generation import Generation, generation_of
 from ortlens.analysis.ledger import LedgerTotals, totals_of, uncompiled_ns
+from ortlens.analysis.onnx_model import OnnxFacts, onnx_facts
 from ortlens.analysis.timing import (
     CallTime,
     GraphTime,
@@ -115,6 +116,7 @@ class Overview:
         phases: The same by phase.
         findings: What was recorded and what the rules find, errors first, then the most expensive.
         generation: Prefill and decode, where tokens were generated; None elsewhere.
+        onnx: Of an ONNX model or a session; None where something was compiled.
     """
 
     name: str
@@ -138,6 +140,7 @@ class Overview:
     phases: tuple[PhaseTime, ...]
     findings: tuple[Finding, ...]
     generation: Generation | None = None
+    onnx: OnnxFacts | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -184,6 +187,7 @@ def overview_of(capture: Capture) -> Overview:
         phases=compile_phases(capture),
         findings=findings_of(capture),
         generation=generation_of(capture),
+        onnx=onnx_facts(capture),
     )
 
 

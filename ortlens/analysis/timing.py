@@ -8,6 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import code_key
+from ortlens.analysis.identity import graph_by_partition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,7 +104,7 @@ def graph_times(capture: Capture) -> dict[str, GraphTime]:
     Returns:
         One entry per graph id of the capture, called or not.
     """
-    graph_of = {partition.partition_id: partition.graph_id for partition in capture.partitions}
+    graph_of = graph_by_partition(capture)
     calls: dict[tuple[str, str], int] = defaultdict(int)  # one partition may own several sessions: their calls add up
     ort_ns: dict[str, int] = defaultdict(int)
     for session in capture.sessions:
@@ -263,7 +264,7 @@ def slowest_sessions(capture: Capture) -> tuple[SessionCost, ...]:
     Returns:
         Every session, by total time; empty without sessions.
     """
-    graph_of = {partition.partition_id: partition.graph_id for partition in capture.partitions}
+    graph_of = graph_by_partition(capture)
     total = sum(session.total_ns for session in capture.sessions)
     ranked = sorted(capture.sessions, key=lambda session: -session.total_ns)
     return tuple(

@@ -6,12 +6,16 @@ import contextlib
 import functools
 import importlib.util
 import threading
+import warnings
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ortlens._versions import check_supported
+from ortlens.backend.error_text import LEFT_TO_TORCH
 from ortlens.backend.options import OrtBackendOptions
 from ortlens.errors import OrtLensError
+from ortlens.trace.guard import beside, surviving
 from ortlens.trace.recorder import CURRENT
+from ortlens.trace.records import Graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Phase
 
 _MAX_INSTANCES = 8
+_MAX_TEXT = 300
 
 
 class OrtBackend:
@@ -66,11 +71,27 @@ class OrtBackend:
         Returns:
             A callable of the same inputs.
         """
+        recorder = CURRENT.get()
+        before: set[str] = set()
+        try:
+            before = _graph_ids(recorder)
+            return self._compiled(graph_module, example_inputs, recorder, dry_run=dry_run)
+        except Exception as error:
+            from ortlens.backend.lowering.entry import is_for_the_user
+
+            if self.options.on_error == "raise" or is_for_the_user(error):
+                raise
+            self._left_to_torch(graph_module, recorder, before, error)
+            return graph_module.forward
+
+    def _compiled(
+        self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], recorder: Recorder | None, *, dry_run: bool
+    ) -> Callable[..., Any]:
         from ortlens.backend.gc_paused import gc_paused
         from ortlens.backend.lowering.entry import DynamoGraph, needs_gradient
         from ortlens.backend.lowering.single_updates import as_recorded, updates_once
 
-        recorder, trains = CURRENT.get(), needs_gradient(example_inputs)
+        trains = needs_gradient(example_inputs)
         if trains and not self.options.use_aot_autograd:
             _report_skipped(graph_module, recorder, "forward", "use_aot_autograd=False leaves graphs that need gradients to PyTorch")
             return graph_module.forward
@@ -84,18 +105,39 @@ class OrtBackend:
             return cached
         decompositions = self.compiler.tables()[1]  # built here, so that it does not count as AOTAutograd's time
         compile_graph = functools.partial(self.compiler.compile, recorder=recorder, dry_run=dry_run, whole_graph_key=key)
-        graph = DynamoGraph(graph_module, compile_graph, self.compiler.lowering_failed(recorder))
+        graph = DynamoGraph(graph_module, compile_graph, self.compiler.failure_reporter(recorder))
         with self._seen_by(recorder, graph_module), gc_paused():
             return graph.compile(example_inputs, decompositions)
 
+    @staticmethod
+    def _left_to_torch(module: torch.fx.GraphModule, recorder: Recorder | None, before: set[str], error: Exception) -> None:
+        """Report a graph that PyTorch runs as Dynamo recorded it, because preparing it failed."""
+        said = f"{type(error).__name__}: {error}"
+        if recorder is not None:
+            with surviving(recorder, "recording a failure"):
+                from ortlens.backend.recording.survived import failure_finding
+
+                for graph_id in _graph_ids(recorder) - before:  # the compilation came to nothing
+                    recorder.forget_graph(graph_id)
+                    recorder.drop(Graph, graph_id)
+                recorder.add(failure_finding("backend_failed", LEFT_TO_TORCH, error))
+            _report_skipped(module, recorder, "inference", f"preparing the graph raised {said}")
+        warnings.warn(f"ortlens: {LEFT_TO_TORCH}: {said[:_MAX_TEXT]}", RuntimeWarning, stacklevel=3)
+
     def _seen_by(self, recorder: Recorder | None, module: torch.fx.GraphModule) -> contextlib.AbstractContextManager[object]:
         """The context in which a lens wants a graph to be compiled that Dynamo did not pass to the lens itself."""
-        on_graph = None if recorder is None else recorder.on_graph
-        return contextlib.nullcontext() if on_graph is None else on_graph(module, self.options)
+        if recorder is None or recorder.on_graph is None:
+            return contextlib.nullcontext()
+        on_graph = recorder.on_graph
+        return beside(recorder, "noting a compilation", lambda: on_graph(module, self.options))
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> OrtBackend:
         """A copied model is compiled by the same backend: `copy.deepcopy` of what `torch.compile` returns copies its backend, too."""
         return self
+
+    def __reduce__(self) -> tuple[Callable[..., OrtBackend], tuple[OrtBackendOptions]]:
+        """A pickled backend is its options: of what it compiled nothing can be kept."""
+        return OrtBackend.get_cached_instance_for_options, (self.options,)
 
     def compile_program(self, program: ExportedProgram, recorder: Recorder | None = None, *, dry_run: bool = False) -> CompiledProgram:
         """Compile an exported program.
@@ -118,7 +160,7 @@ class OrtBackend:
             functools.partial(self.compiler.compile, recorder=recorder, dry_run=dry_run),
             decompositions=self.compiler.tables()[1],
             custom_targets=self.compiler.custom_targets(),
-            on_failure=self.compiler.lowering_failed(recorder),
+            on_failure=self.compiler.failure_reporter(recorder),
         )
 
     @property
@@ -173,9 +215,17 @@ def _report_skipped(module: torch.fx.GraphModule, recorder: Recorder | None, pha
     from ortlens.backend.lowering.entry import count_ops
     from ortlens.backend.recording.reporter import GraphReporter
 
-    compile_id = _torch.current_compile_id()
-    reporter = GraphReporter(recorder, phase=phase, compile_id=compile_id, op_count=count_ops(module), aot_ns=0)
-    reporter.graph_skipped(module, reason)
+    with surviving(recorder, "recording a graph"):
+        compile_id = _torch.current_compile_id()
+        reporter = GraphReporter(recorder, phase=phase, compile_id=compile_id, op_count=count_ops(module), aot_ns=0)
+        reporter.graph_skipped(module, reason)
+
+
+def _graph_ids(recorder: Recorder | None) -> set[str]:
+    if recorder is not None:
+        with surviving(recorder, "recording a graph"):
+            return {graph.graph_id for graph in recorder.records(Graph)}
+    return set()
 
 
 def ortlens_backend(
@@ -191,7 +241,15 @@ def ortlens_backend(
     Returns:
         A callable of the same inputs.
     """
-    return OrtBackend.get_cached_instance_for_options(options)(graph_module, example_inputs)
+    try:
+        backend = OrtBackend.get_cached_instance_for_options(options)
+    except (OrtLensError, ImportError):  # a wrong option, a missing or broken package
+        raise
+    except Exception as error:  # noqa: BLE001 - a defect of ours must not cost the user's answer
+        said = f"ortlens: the backend could not be made and PyTorch runs the graph: {type(error).__name__}: {error}"
+        warnings.warn(said, RuntimeWarning, stacklevel=2)
+        return graph_module.forward
+    return backend(graph_module, example_inputs)
 
 
 def torch_compile_backend(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Any = None) -> Callable[..., Any]:

@@ -20,8 +20,10 @@ from ortlens.backend.lowering.kernel_strides import with_kernel_strides
 from ortlens.backend.lowering.long_reductions import long_reductions
 from ortlens.backend.recording import survived
 from ortlens.backend.recording.reporter import GraphReporter
+from ortlens.backend.recording.structured_trace import trace_partitions
 from ortlens.backend.runtime.run_counts import RunCounts
 from ortlens.backend.runtime.speed_trial import SpeedTrials
+from ortlens.trace.guard import lens_failed, surviving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -89,38 +91,58 @@ class GraphCompiler:
         Returns:
             A boxed function: it takes a list, empties it, and returns a list.
         """
+        compiled = self.graph_of(lowered, recorder=recorder, dry_run=dry_run, whole_graph_key=whole_graph_key)
+        return _torch.boxed(lambda args: compiled.run(args))  # noqa: PLW0108 - the first call replaces `run`
+
+    def graph_of(
+        self, lowered: LoweredGraph, *, recorder: Recorder | None, dry_run: bool = False, whole_graph_key: str | None = None
+    ) -> CompiledGraph:
+        """Compile one ATen graph, as `compile` does.
+
+        Args:
+            lowered: As for `compile`.
+            recorder: Likewise.
+            dry_run: Likewise.
+            whole_graph_key: Likewise.
+
+        Returns:
+            The graph.
+        """
         context = CompileContext(
             options=self.options,
             registry=self.tables()[0],
             cache=None if dry_run else self._cache(),
             whole_graph_key=whole_graph_key if lowered.is_plain else None,
-            reporter=None if recorder is None else _reporter(recorder, lowered),
+            reporter=_reporter(recorder, lowered),
             dry_run=dry_run,
             counts=self._counts,
             trials=self._trials,
         )
         compiled = CompiledGraph(lowered, context)
+        failure = trace_partitions(lowered, lambda: compiled.plan)
         self.graphs.add(compiled)
         if recorder is not None:
+            if failure is not None:
+                lens_failed(recorder, "writing torch's structured trace", failure)
             recorder.live.append(compiled)
-        return _torch.boxed(lambda args: compiled.run(args))  # noqa: PLW0108 - the first call replaces `run`
+        return compiled
 
-    def lowering_failed(self, recorder: Recorder | None) -> Callable[[Exception], None] | None:
-        """What to call when a graph cannot be lowered with the backend's decompositions.
+    def failure_reporter(self, recorder: Recorder | None) -> Callable[[str, str, Exception], None] | None:
+        """What to call when a failure is survived that no graph reports by itself.
 
         Args:
             recorder: Receives the finding; None without a lens.
 
         Returns:
-            A function that reports the exception; None when the exception is to be raised.
+            A function of the finding's rule and title, and the exception; None when the exception is to be raised.
         """
         if self.options.on_error == "raise":
             return None
 
-        def report(error: Exception) -> None:
-            title = "a graph could not be lowered with the backend's decompositions and was lowered without them"
+        def report(rule: str, title: str, error: Exception) -> None:
             if recorder is not None:
-                recorder.add(survived.failure_finding("lowering_failed", title, error))
+                with surviving(recorder, "recording a failure"):
+                    recorder.add(survived.failure_finding(rule, title, error))
             warnings.warn(f"ortlens: {title}: {short_text(error)}", RuntimeWarning, stacklevel=2)
 
         return report
@@ -164,5 +186,9 @@ class GraphCompiler:
         return None if folder is None or self.custom_targets() else ModelCache(folder)
 
 
-def _reporter(recorder: Recorder, lowered: LoweredGraph) -> GraphReporter:
-    return GraphReporter(recorder, phase=lowered.phase, compile_id=lowered.compile_id, op_count=lowered.op_count, aot_ns=lowered.aot_ns)
+def _reporter(recorder: Recorder | None, lowered: LoweredGraph) -> GraphReporter | None:
+    if recorder is None:
+        return None
+    with surviving(recorder, "recording a graph"):
+        return GraphReporter(recorder, phase=lowered.phase, compile_id=lowered.compile_id, op_count=lowered.op_count, aot_ns=lowered.aot_ns)
+    return None

@@ -8,6 +8,8 @@ import pathlib
 import threading
 from typing import TYPE_CHECKING
 
+from ortlens._files import write_file
+
 if TYPE_CHECKING:
     import onnx
     import torch.fx
@@ -54,6 +56,10 @@ def dump_model(model: onnx.ModelProto, module: torch.fx.GraphModule, options: Or
         _numbers[prefix] += 1
     path = pathlib.Path(f"{prefix}{number}.onnx")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(model.SerializeToString())
-    path.with_suffix(".txt").write_text(f"{module.graph}\n", encoding="utf-8")
+    write_file(path, model.SerializeToString())
+    try:
+        write_file(path.with_suffix(".txt"), f"{module.graph}\n".encode())
+    except OSError:
+        path.unlink(missing_ok=True)  # one without the other is half a dump
+        raise
     return str(path)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from ortlens.errors import OrtLensError
 
+LEFT_TO_TORCH = "a graph could not be prepared for ONNX Runtime and stays in PyTorch"
+LOWERED_WITHOUT = "a graph could not be lowered with the backend's decompositions and was lowered without them"
+
 
 def short_text(error: BaseException, limit: int = 300) -> str:
     """The innermost cause of an exception, in one line.

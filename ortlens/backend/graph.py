@@ -16,15 +16,16 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.cache import whole_graph
-from ortlens.backend.error_text import full_text, short_text
+from ortlens.backend.error_text import LEFT_TO_TORCH, full_text, short_text
 from ortlens.backend.gc_paused import gc_paused
+from ortlens.backend.lowering.entry import is_for_the_user
 from ortlens.backend.models import model_key
 from ortlens.backend.partitioning.exclusions import lacks_kernel
 from ortlens.backend.planner import MAX_PLANS, Planner
 from ortlens.backend.recording.reporter import Phases
 from ortlens.backend.runtime import program
 from ortlens.backend.runtime.session_config import ModelRefused
-from ortlens.errors import ConversionError, OrtLensError, SessionError, UsageError
+from ortlens.errors import SessionError, UsageError
 from ortlens.progress import progress
 
 if TYPE_CHECKING:
@@ -149,6 +150,15 @@ class CompiledGraph:
             self.context.reporter.planned(self.plan, self.runners, self.phases, weights=self._planner.static_inputs(), min_nodes=least)
 
     def _first_run(self, args: list[Any]) -> list[Any]:
+        self.prepare(args)
+        return self.run(args)
+
+    def prepare(self, args: list[Any]) -> None:
+        """Create the sessions, if there are none yet; when that fails, PyTorch runs the whole graph.
+
+        Args:
+            args: The inputs of the graph; where one session serves all sizes, only the weights are read.
+        """
         with self._lock:
             if self.run == self._first_run:
                 try:
@@ -156,7 +166,6 @@ class CompiledGraph:
                         self._prepare(args)
                 except Exception as error:  # noqa: BLE001 - whatever fails, PyTorch can run the graph
                     self._fall_back(error)
-        return self.run(args)
 
     def _prepare(self, args: list[Any]) -> None:
         """Create all sessions, planning again without what ONNX Runtime refuses, then generate the program."""
@@ -221,13 +230,13 @@ class CompiledGraph:
 
     def _fall_back(self, error: Exception) -> None:
         """Let PyTorch run the whole graph, unless the user asked for errors or for something impossible."""
-        if self.context.options.on_error == "raise" or (isinstance(error, OrtLensError) and not isinstance(error, ConversionError)):
+        if self.context.options.on_error == "raise" or is_for_the_user(error):
             raise error from error.__cause__
-        if self.context.reporter is not None:
-            self.context.reporter.graph_lost(self.lowered.module, f"preparing the graph raised {short_text(error)}", full_text(error))
-        self.context.report_failure("backend_failed", "a graph could not be prepared for ONNX Runtime and stays in PyTorch", error)
         self.runners = []
         self.run = eager_graph(self.lowered.module)
+        if self.context.reporter is not None:
+            self.context.reporter.graph_lost(self.lowered.module, f"preparing the graph raised {short_text(error)}", full_text(error))
+        self.context.report_failure("backend_failed", LEFT_TO_TORCH, error)
 
 
 def eager_graph(module: torch.fx.GraphModule) -> Callable[[list[Any]], list[Any]]:

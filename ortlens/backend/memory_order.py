@@ -133,20 +133,27 @@ def restride(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     return made if core is tensor else made.as_strided_(tensor.shape, strides)
 
 
-def laid_like(tensor: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+def laid_like(tensor: torch.Tensor, given: torch.Tensor, *, whole: bool = False) -> torch.Tensor:
     """Give a tensor the strides and the storage offset of another one of its shape.
 
     Args:
         tensor: Its values.
         given: Has no two elements in one place.
+        whole: Whether its storage has to be as long as the other's, too.
 
     Returns:
         The tensor itself if it lies like that already, or has another shape; otherwise a copy in a storage of its own.
     """
     same = tensor.stride() == given.stride() and tensor.storage_offset() == given.storage_offset()
+    room_given = given.untyped_storage().nbytes() // given.element_size()
+    same &= not whole or tensor.untyped_storage().nbytes() // tensor.element_size() >= room_given
     if same or tensor.shape != given.shape or not tensor.numel():
         return tensor
-    end = 1 + given.storage_offset() + sum((size - 1) * stride for size, stride in zip(given.shape, given.stride(), strict=True))
+    end = (
+        room_given
+        if whole
+        else 1 + given.storage_offset() + sum((size - 1) * stride for size, stride in zip(given.shape, given.stride(), strict=True))
+    )
     room = torch.empty(end, dtype=tensor.dtype, device=tensor.device)
     return room.as_strided(given.shape, given.stride(), given.storage_offset()).copy_(tensor)
 

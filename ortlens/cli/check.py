@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortlens.cli.commands import command_in
+from ortlens._files import write_file
+from ortlens.cli.commands import add_quiet, command_in
 from ortlens.cli.exit_codes import EXIT_NO, EXIT_OK
-from ortlens.cli.printing import print_error, print_text, width
+from ortlens.cli.printing import json_text, print_json, print_note, print_text, width
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture
 
 _TEXT = "Check a saved capture against limits and a baseline. Exits 1 when a limit is broken, or was asked for and not measured."
+_EXAMPLES = """
+    ortlens check run.ortlens --max-breaks 0 --min-coverage 90%
+    ortlens check run.ortlens --baseline main.ortlens --max-slowdown 20% --junit check.xml
+"""
 _STDOUT = "-"
 
 
@@ -29,7 +33,7 @@ def add(commands: Commands) -> None:
     Args:
         commands: Where commands are added.
     """
-    command = command_in(commands, "check", _TEXT, _check)
+    command = command_in(commands, "check", _TEXT, _check, examples=_EXAMPLES)
     command.add_argument("capture", metavar="CAPTURE", nargs="?", help="a file or folder that lens.save() or another command wrote")
     command.add_argument("--max-breaks", metavar="N", type=int, help="distinct graph breaks at most")
     command.add_argument("--max-recompiles", metavar="N", type=int, help="recompiles at most")
@@ -50,6 +54,7 @@ def add(commands: Commands) -> None:
     )
     command.add_argument("--junit", metavar="FILE", type=Path, help="write them as JUnit XML")
     command.add_argument("--markdown", metavar="FILE", type=Path, help="write them as Markdown, for a pull request or a job summary")
+    add_quiet(command)
 
 
 def _share(text: str) -> float:
@@ -90,11 +95,14 @@ def _take_back_the_capture(options: argparse.Namespace) -> None:
 def _write(options: argparse.Namespace, capture: Capture, baseline: Capture | None, rows: tuple[VerdictRow, ...]) -> None:
     from ortlens.views.verdict_text import verdicts_junit, verdicts_markdown, verdicts_text
 
-    as_json = json.dumps(_plain(capture, rows), indent=2)
-    print_text(as_json if options.json == _STDOUT else verdicts_text(rows))
+    plain = _plain(capture, rows)
+    if options.json == _STDOUT:
+        print_json(plain)
+    else:
+        print_text(verdicts_text(rows))
     texts = {}
     if options.json not in (None, _STDOUT):
-        texts[Path(options.json)] = as_json + "\n"
+        texts[Path(options.json)] = json_text(plain) + "\n"
     if options.junit is not None:
         texts[options.junit] = verdicts_junit(rows, capture.name)
     if options.markdown is not None:
@@ -111,25 +119,17 @@ def _comparison(baseline: Capture | None, capture: Capture) -> str:
 
 
 def _plain(capture: Capture, rows: tuple[VerdictRow, ...]) -> dict[str, object]:
-    """JSON has no infinity: a value that cannot be compared is null there, and its message says so."""
+    """A value that cannot be compared is infinite, which is null in JSON; its message says so."""
     from ortlens.views.verdict_text import remedy, verdict_sentence
 
-    verdicts = [
-        {
-            **asdict(row),
-            "value": None if row.value in (None, float("inf")) else row.value,
-            "message": verdict_sentence(row),
-            "to_do": remedy(row),
-        }
-        for row in rows
-    ]
+    verdicts = [{**asdict(row), "message": verdict_sentence(row), "to_do": remedy(row)} for row in rows]
     return {"ok": all(row.holds for row in rows), "capture": capture.name, "verdicts": verdicts}
 
 
 def _write_file(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+        write_file(path, text.encode("utf-8", "backslashreplace"))
     except OSError as err:
         raise UsageError(f"cannot write {path}: {err.strerror or err}; choose another file") from err
-    print_error(f"Written to {path}")
+    print_note(f"Written to {path}")

@@ -1,18 +1,62 @@
-"""How a command is added to the parser."""
+"""How a command is added to the parser, and how the parser refuses what it does not know."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
+import math
+import shutil
+import textwrap
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, NoReturn
+
+from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import TypeAlias
 
     Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - what add_subparsers returns, by no public name
 
+_MOST_COLUMNS = 100
 
-def command_in(commands: Commands, name: str, text: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+
+class Parser(argparse.ArgumentParser):
+    """Raises one line with the next step where argparse prints the usage and ends the process."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the arguments.
+
+        Args:
+            message: What argparse found.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(f"{message}{'' if message.endswith(('.', '?')) else '.'} See: {self.prog} --help")
+
+
+def seconds(text: str) -> float:
+    """Read a time, as the `type` of an option.
+
+    Args:
+        text: As typed.
+
+    Returns:
+        Seconds, above 0.
+
+    Raises:
+        ArgumentTypeError: It is no such number.
+    """
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a time in seconds")
+    return number
+
+
+def command_in(
+    commands: Commands, name: str, text: str, run: Callable[[argparse.Namespace], int], *, examples: str
+) -> argparse.ArgumentParser:
     """Add a command.
 
     Args:
@@ -20,10 +64,68 @@ def command_in(commands: Commands, name: str, text: str, run: Callable[[argparse
         name: Its name.
         text: What it does, one sentence or two.
         run: Runs it on the parsed options, and returns the exit code.
+        examples: A line or two as they are typed, each with what it does behind two blanks.
 
     Returns:
         Its parser.
     """
-    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    lines = "\n".join(f"  {line}" for line in textwrap.dedent(examples).strip().splitlines())
+    command: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=text,
+        description=textwrap.fill(text, min(shutil.get_terminal_size().columns, _MOST_COLUMNS) - 2),
+        epilog=f"examples:\n{lines}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     command.set_defaults(run=run)
     return command
+
+
+def add_quiet(command: argparse.ArgumentParser) -> None:
+    """Add `--quiet`, which the printing functions obey.
+
+    Args:
+        command: The parser of a command.
+    """
+    command.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors, and what --json asks for")
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """A type of argument: one of some names, where a slip names the near one.
+
+    Attributes:
+        names: The names.
+    """
+
+    names: tuple[str, ...]
+
+    def __call__(self, text: str) -> str:
+        """Check a name.
+
+        Args:
+            text: As typed.
+
+        Returns:
+            The same.
+
+        Raises:
+            argparse.ArgumentTypeError: It is none of them.
+        """
+        if text not in self.names:
+            raise argparse.ArgumentTypeError(f"there is no {text!r}.{near_hint(text, self.names)} There are: {', '.join(self.names)}")
+        return text
+
+
+def near_hint(word: str, known: Iterable[str]) -> str:
+    """Ask whether another word was meant.
+
+    Args:
+        word: What was typed.
+        known: What there is.
+
+    Returns:
+        ` Did you mean show?`; nothing if no word is near.
+    """
+    near = get_close_matches(word, known, n=1)
+    return f" Did you mean {near[0]}?" if near else ""

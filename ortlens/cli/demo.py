@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ortlens.cli.commands import command_in
+from ortlens.cli.commands import add_quiet, command_in
 from ortlens.cli.exit_codes import EXIT_NO, EXIT_OK
 from ortlens.cli.printing import print_summary, print_text, print_written
 from ortlens.job.request import add_outputs, request_from_options
@@ -23,8 +23,10 @@ def add(commands: Commands) -> None:
     Args:
         commands: Where commands are added.
     """
-    command = command_in(commands, "demo", "Run a small bundled model through ONNX Runtime and explain what happened.", _demo)
-    add_outputs(command)
+    text = "Run a small bundled model through ONNX Runtime and explain what happened."
+    command = command_in(commands, "demo", text, _demo, examples=_EXAMPLES)
+    add_outputs(command, "-o")
+    add_quiet(command)
 
 
 def _demo(options: argparse.Namespace) -> int:
@@ -46,6 +48,11 @@ def _demo(options: argparse.Namespace) -> int:
     print_text(_DEMO_AFTER.format(saved=saved, first="" if options.save else f"ortlens demo --save {saved} && ", look=look))
     return EXIT_OK if result.is_match else EXIT_NO
 
+
+_EXAMPLES = """
+    ortlens demo
+    ortlens demo --html demo.html -o demo.ortlens
+"""
 
 _DEMO_BEFORE = """\
 Running a small attention model twice: in plain PyTorch, and through ONNX Runtime with torch.compile

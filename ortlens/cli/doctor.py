@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ortlens.cli.commands import command_in
+from ortlens.cli.commands import add_quiet, command_in
 from ortlens.cli.exit_codes import EXIT_NO, EXIT_OK
-from ortlens.cli.printing import print_text
+from ortlens.cli.printing import print_json, print_text
 
 if TYPE_CHECKING:
     import argparse
@@ -17,6 +16,10 @@ if TYPE_CHECKING:
     from ortlens.cli.commands import Commands
     from ortlens.doctor import Check
 
+_EXAMPLES = """
+    ortlens doctor
+    ortlens doctor --quiet && ortlens demo  # only where it can run
+"""
 _MARKS = {"ok": "ok", "info": "--", "warning": "!", "error": "X"}
 
 
@@ -27,8 +30,9 @@ def add(commands: Commands) -> None:
         commands: Where commands are added.
     """
     text = "List versions and providers, what is missing and how to install it. Exits 1 when models cannot run in ONNX Runtime."
-    command = command_in(commands, "doctor", text, _doctor)
+    command = command_in(commands, "doctor", text, _doctor, examples=_EXAMPLES)
     command.add_argument("--json", action="store_true", help="print JSON")
+    add_quiet(command)
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -37,7 +41,7 @@ def _doctor(options: argparse.Namespace) -> int:
     checks = examine()
     ready = is_ready(checks)
     if options.json:
-        print_text(json.dumps({"ready": ready, "checks": [asdict(check) for check in checks]}, indent=2))
+        print_json({"ready": ready, "checks": [asdict(check) for check in checks]})
     else:
         print_text("\n".join(_check_lines(checks)))
         print_text("\nReady. Try it: `ortlens demo`." if ready else "\nNot ready: fix the lines marked X.")

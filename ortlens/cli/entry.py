@@ -6,18 +6,18 @@ import argparse
 import os
 import sys
 import traceback
-from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from ortlens.cli import bench, check, compare, demo, doctor, explain, export, report, run, show, watch
+from ortlens.cli import bench, check, compare, completion, demo, doctor, explain, export, merge, report, run, show, survey, tune, watch
+from ortlens.cli.commands import Parser, near_hint
 from ortlens.cli.exit_codes import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_USAGE
-from ortlens.cli.printing import print_error
+from ortlens.cli.printing import print_error, quietly
 from ortlens.errors import OrtLensError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COMMANDS = (demo, run, watch, explain, show, report, export, compare, check, bench, doctor)
+_COMMANDS = (demo, run, watch, explain, show, report, export, merge, compare, check, bench, tune, survey, doctor, completion)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -28,10 +28,10 @@ def parser() -> argparse.ArgumentParser:
     """
     from ortlens import __version__
 
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="ortlens",
         description="Run PyTorch models through ONNX Runtime with torch.compile, and see what happened.",
-        epilog="In Python: lens = ortlens.explain(model)(*args); print(lens.summary())",
+        epilog="ortlens COMMAND --help has examples. In Python: lens = ortlens.explain(model)(*args); print(lens.summary())",
     )
     top.add_argument("--version", action="version", version=f"ortlens {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -73,12 +73,21 @@ def _run(arguments: list[str]) -> int:
     commands = commands_of(top)
     asked = next((argument for argument in arguments if not argument.startswith("-")), None)
     if asked is not None and asked not in commands:
-        near = get_close_matches(asked, commands, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise UsageError(f"there is no command {asked!r}.{hint} The commands are: {', '.join(commands)}.")
-    options = top.parse_args(arguments)
-    code: int = options.run(options)
+        raise UsageError(f"there is no command {asked!r}.{near_hint(asked, commands)} The commands are: {', '.join(commands)}.")
+    options, unknown = top.parse_known_args(arguments)
+    if unknown:
+        _refuse(unknown[0], options.command, commands[options.command])
+    with quietly(is_quiet=getattr(options, "quiet", False)):
+        code: int = options.run(options)
     return code
+
+
+def _refuse(word: str, name: str, command: argparse.ArgumentParser) -> NoReturn:
+    if not word.startswith("-"):
+        command.error(f"{word!r} is one argument too many")
+    option = word.partition("=")[0]
+    known = [text for action in command._actions for text in action.option_strings if text.startswith("--")]  # noqa: SLF001 - as below
+    command.error(f"{name} has no option {option}.{near_hint(option, known)}")
 
 
 def commands_of(top: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ortlens.cli.commands import command_in
+from ortlens.cli.commands import add_quiet, command_in
 from ortlens.cli.exit_codes import EXIT_NO, EXIT_OK
-from ortlens.cli.inputs import inputs_from_texts
-from ortlens.cli.printing import print_error, print_summary, print_text, print_written
-from ortlens.cli.targets import add_target, raised_as_usage, target_from_text
+from ortlens.cli.model_files import example_inputs, is_program_file, onnx_model, program_from_file
+from ortlens.cli.printing import print_error, print_json, print_note, print_summary, print_written
 from ortlens.errors import OrtLensError
+from ortlens.job.inputs import inputs_from_texts
 from ortlens.job.request import add_compiling, add_measuring, add_outputs, request_from_options
-from ortlens.job.work import explained, new_lens, write_outputs
+from ortlens.job.targets import add_target, raised_as_usage, target_from_text
+from ortlens.job.work import explained, is_onnx_file, new_lens, write_outputs
 
 if TYPE_CHECKING:
     import argparse
 
     from ortlens.cli.commands import Commands
-    from ortlens.cli.inputs import Inputs
+    from ortlens.job.inputs import Inputs
     from ortlens.job.request import Request
     from ortlens.lens.lens import Lens
+    from ortlens.views.capture_view import CaptureView
 
-_TEXT = "Compile your model or function through ONNX Runtime, call it on random inputs, and explain what happened."
+_TEXT = (
+    "Compile your model or function through ONNX Runtime, call it on random inputs, and explain what happened. Or run an ONNX model "
+    "(model.onnx) as it is, or an exported program (program.pt2)."
+)
+_EXAMPLES = """
+    ortlens explain mymodels:net --input f32[1,3,224,224] --html run.html
+    ortlens explain mymodels:Classifier --input 'i64[1,16]:30522' mask=bool[1,16] --profile --verify
+    ortlens explain zoo.py:llama_7b --input 'i64[1,2048]:32000' --dry-run  # needs no memory for weights
+    ortlens explain model.onnx --profile
+"""
 
 
 def add(commands: Commands) -> None:
@@ -33,12 +43,16 @@ def add(commands: Commands) -> None:
     Args:
         commands: Where commands are added.
     """
-    command = command_in(commands, "explain", _TEXT, _explain)
-    add_target(command)
+    command = command_in(commands, "explain", _TEXT, _explain, examples=_EXAMPLES)
+    add_target(command, "an ONNX model: model.onnx", "a torch.export program: program.pt2")
     add_compiling(command)
     add_measuring(command)
     add_outputs(command, "-o")
+    command.add_argument(
+        "--reference", metavar="MODULE:NAME", help="for --verify of an ONNX model: the PyTorch module that it was made from"
+    )
     command.add_argument("--json", action="store_true", help="print the overview as JSON")
+    add_quiet(command)
 
 
 def _explain(options: argparse.Namespace) -> int:
@@ -48,7 +62,7 @@ def _explain(options: argparse.Namespace) -> int:
     from ortlens._versions import check_supported
 
     check_supported()
-    lens = _watched(request, options, inputs)
+    lens = onnx_model(request, options, inputs) if is_onnx_file(options.target) else _watched(request, options, inputs)
     written = write_outputs(request, lens)
     _tell(lens, written, as_json=options.json)
     return EXIT_NO if any(row.ok is False for row in lens.captured().numerics) else EXIT_OK
@@ -58,9 +72,15 @@ def _watched(request: Request, options: argparse.Namespace, inputs: Inputs) -> L
     import torch
 
     torch.manual_seed(options.seed)
-    target = target_from_text(options.target, on_meta=request.dry_run)
+    target: Any
+    if is_program_file(options.target):
+        target = program_from_file(options.target)
+    else:
+        target = target_from_text(options.target, on_meta=request.dry_run)
     with raised_as_usage("creating the inputs"):
         args, kwargs = inputs.made(options.seed)
+    if is_program_file(options.target) and not options.input:
+        args, kwargs = example_inputs(target, options.target)
     lens = new_lens(request, options.target)
     try:
         with raised_as_usage(f"calling {options.target} with {' '.join(options.input) or 'no --input'}"):
@@ -79,13 +99,13 @@ def _keep(request: Request, lens: Lens) -> None:
                 print_error(line)
 
 
-def _tell(lens: Lens, written: list[str], *, as_json: bool) -> None:
+def _tell(lens: CaptureView, written: list[str], *, as_json: bool) -> None:
     if not as_json:
         print_summary(lens.captured())
         print_written(written)
         return
     from ortlens.analysis.overview import overview_of
 
-    print_text(json.dumps(asdict(overview_of(lens.captured())), indent=2))
+    print_json(asdict(overview_of(lens.captured())))
     for line in written:
-        print_error(line)
+        print_note(line)

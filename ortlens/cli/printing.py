@@ -1,20 +1,42 @@
-"""Printing to stdout: width, colours and encoding of the terminal."""
+"""Printing to stdout: width, colours and encoding of the terminal; `--quiet`; JSON."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import math
 import os
 import shutil
 import sys
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import TextIO
 
     from ortlens.trace.records import Capture
 
 _DEFAULT_WIDTH = 100
 _WIDTHS = (60, 120)
+_QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
+
+
+@contextlib.contextmanager
+def quietly(*, is_quiet: bool) -> Iterator[None]:
+    """Print nothing but errors and JSON meanwhile.
+
+    Args:
+        is_quiet: Whether that was asked for.
+
+    Yields:
+        Nothing.
+    """
+    token = _QUIET.set(is_quiet)
+    try:
+        yield
+    finally:
+        _QUIET.reset(token)
 
 
 def print_summary(capture: Capture, *, on_stderr: bool = False) -> None:
@@ -27,8 +49,15 @@ def print_summary(capture: Capture, *, on_stderr: bool = False) -> None:
     from ortlens.views.text import summary
 
     stream = sys.stderr if on_stderr else sys.stdout
-    colour = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    _print(summary(capture, width=_width(stream), colour=colour), stream)
+    if not _QUIET.get():
+        _print(summary(capture, width=_width(stream), colour=_wants_colour(stream)), stream)
+
+
+def _wants_colour(stream: TextIO) -> bool:
+    """Only a terminal does, unless the environment says otherwise: no-color.org, force-color.org."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
 
 
 def print_written(lines: Sequence[str]) -> None:
@@ -48,6 +77,16 @@ def print_error(text: str) -> None:
         text: The text, without the last line's end.
     """
     print(text, file=sys.stderr)
+
+
+def print_note(text: str) -> None:
+    """Print to stderr what is no error, as which file was written.
+
+    Args:
+        text: The text, without the last line's end.
+    """
+    if not _QUIET.get():
+        print(text, file=sys.stderr)
 
 
 def width() -> int:
@@ -72,7 +111,38 @@ def print_text(text: str) -> None:
     Args:
         text: The text, without the last line's end.
     """
-    _print(text, sys.stdout)
+    if not _QUIET.get():
+        _print(text, sys.stdout)
+
+
+def print_json(value: object) -> None:
+    """Print JSON to stdout, also with `--quiet`.
+
+    Args:
+        value: Plain data.
+    """
+    _print(json_text(value), sys.stdout)
+
+
+def json_text(value: object, *, indent: int = 2) -> str:
+    """Write plain data as JSON that every parser reads.
+
+    Args:
+        value: Mappings, lists, tuples, texts, numbers, truth values and None.
+        indent: Blanks per level.
+
+    Returns:
+        The text. JSON has no infinity and no NaN: null replaces them.
+    """
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _print(text: str, stream: TextIO) -> None:

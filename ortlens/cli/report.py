@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortlens.cli.commands import command_in
+from ortlens.cli.commands import add_quiet, command_in
 from ortlens.cli.exit_codes import EXIT_OK
 from ortlens.cli.printing import print_text
 from ortlens.errors import UsageError
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from ortlens.cli.commands import Commands
 
 _TEXT = "Write the report of a saved capture: one HTML file that opens anywhere, offline."
+_EXAMPLES = """
+    ortlens report run.ortlens  # writes run.html
+    ortlens report run.ortlens -o nightly.html --title Nightly --redact
+"""
 
 
 def add(commands: Commands) -> None:
@@ -26,13 +30,14 @@ def add(commands: Commands) -> None:
     Args:
         commands: Where commands are added.
     """
-    command = command_in(commands, "report", _TEXT, _report)
+    command = command_in(commands, "report", _TEXT, _report, examples=_EXAMPLES)
     command.add_argument("capture", metavar="CAPTURE", help="a file or folder that lens.save() or another command wrote")
     command.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="output file; replaces an existing report (default: CAPTURE.html)"
     )
     command.add_argument("--title", metavar="TEXT", help="its title (default: the capture's name)")
     command.add_argument("--redact", action="store_true", help="shorten paths to file names, and leave out source lines")
+    add_quiet(command)
 
 
 def _report(options: argparse.Namespace) -> int:

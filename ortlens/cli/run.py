@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortlens.cli.commands import command_in
-from ortlens.cli.printing import print_error, print_summary
+from ortlens.cli.commands import add_quiet, command_in
+from ortlens.cli.printing import print_note, print_summary
 from ortlens.errors import UsageError
 from ortlens.job.request import add_backend_options, add_outputs, request_from_options
 from ortlens.job.work import OWN_NAMES
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from ortlens.job.request import Request
 
 _TEXT = "Run a script or module as Python does, and record every torch.compile in it. What it prints and returns stays the same."
-_EXAMPLES = """examples:
-  ortlens run train.py --epochs 1                    what its torch.compile calls do, on their own backends
-  ortlens run --backend ortlens -o ort.ortlens train.py     the same through ONNX Runtime
-  ortlens run --explain Encoder predict.py           compile the modules of class Encoder, which the script only calls
-  ortlens run -m torch.distributed.run --nproc-per-node 2 train.py     each rank writes a capture of its own"""
+_EXAMPLES = """
+    ortlens run train.py --epochs 1  # what its torch.compile calls do, on their own backends
+    ortlens run --backend ortlens -o ort.ortlens train.py  # the same through ONNX Runtime
+    ortlens run --explain Encoder predict.py  # compile the modules of class Encoder, which the script only calls
+    ortlens run -m torch.distributed.run --nproc-per-node 2 train.py  # each rank writes a capture of its own
+"""
 
 
 def add(commands: Commands) -> None:
@@ -32,13 +33,11 @@ def add(commands: Commands) -> None:
     Args:
         commands: Where commands are added.
     """
-    command = command_in(commands, "run", _TEXT, _run)
-    command.formatter_class = argparse.RawDescriptionHelpFormatter
-    command.epilog = _EXAMPLES
+    command = command_in(commands, "run", _TEXT, _run, examples=_EXAMPLES)
     command.usage = "ortlens run [options] script.py [arguments] | ortlens run [options] -m MODULE [arguments]"
     add_outputs(command, "-o")
     command.add_argument("--journal", metavar="FILE", help="write everything as it comes, so that it survives a kill; see ortlens watch")
-    command.add_argument("--redact", action="store_true", help="leave out paths and source lines from the report")
+    command.add_argument("--redact", action="store_true", help="leave paths, source lines and values out of the report")
     command.add_argument("--backend", metavar="NAME", help="send every torch.compile to this backend, such as ortlens (default: its own)")
     add_backend_options(command)
     command.add_argument(
@@ -49,7 +48,7 @@ def add(commands: Commands) -> None:
         help="compile the modules of this class, which the program only calls, with --backend or through ONNX Runtime; may be repeated",
     )
     command.add_argument("--no-children", action="store_true", help="do not record in the Python processes that the program starts")
-    command.add_argument("--quiet", action="store_true", help="no summary at the end")
+    add_quiet(command)
     command.add_argument("-m", dest="is_module", action="store_true", help="run a module, as python -m does")
     command.add_argument("program", nargs=argparse.REMAINDER, metavar="script.py", help="the script, or what -m runs; then its arguments")
 
@@ -74,7 +73,7 @@ def _run(options: argparse.Namespace) -> int:
     )
     if not options.no_children:
         hand_down(plan)
-    recording = Recording(plan, tell=lambda outcome: _tell(outcome, is_quiet=options.quiet))
+    recording = Recording(plan, tell=_tell)
     return program.run(recording.finish)
 
 
@@ -93,18 +92,14 @@ def _checked(options: argparse.Namespace, name: str) -> Request:
     return request
 
 
-def _tell(outcome: Outcome, *, is_quiet: bool) -> None:
+def _tell(outcome: Outcome) -> None:
     """Say on stderr what was recorded: stdout is the program's."""
-    if is_quiet:
-        return
-    print_error("")
+    print_note("")
     if outcome.view is not None:
         print_summary(outcome.view.captured(), on_stderr=True)
     elif not any(line.endswith(".ortlens") for line in outcome.lines):
-        print_error(
-            "ortlens: nothing was compiled: no call of what torch.compile returned. --explain CLASS compiles modules of that class."
-        )
+        print_note("ortlens: nothing was compiled: no call of what torch.compile returned. --explain CLASS compiles modules of that class.")
     for name in outcome.unseen:
-        print_error(f"ortlens: --explain {name}: the program made no module of a class of this name")
+        print_note(f"ortlens: --explain {name}: the program made no module of a class of this name")
     for line in outcome.lines:
-        print_error(line)
+        print_note(line)

@@ -42,7 +42,7 @@ class Plan:
         save: Where it is saved.
         report: Where the HTML report goes; None writes none.
         journal: Where everything is written as it comes; None writes none.
-        redact: Leave paths and source lines out of the report.
+        redact: Leave paths, source lines and values out of the report.
         backend: The backend that every `torch.compile` uses; None leaves each its own.
         options: Options of our backend.
         explain: Classes of modules that are compiled though the program only calls them.

@@ -31,7 +31,7 @@ class Request:
         verify: Also compare every value with PyTorch's.
         report: Where the HTML report goes; None writes none.
         save: Where the capture goes; None keeps it in memory.
-        redact: Leave paths and source lines out of the report.
+        redact: Leave paths, source lines and values out of the report.
     """
 
     backend: str = "ortlens"
@@ -83,7 +83,7 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     Args:
         parser: The parser of a command or magic.
     """
-    parser.add_argument("--redact", action="store_true", help="leave out paths and source lines from the report")
+    parser.add_argument("--redact", action="store_true", help="leave paths, source lines and values out of the report")
     parser.add_argument("--profile", action="store_true", help="also measure where the time inside ONNX Runtime goes, kernel by kernel")
     parser.add_argument("--verify", action="store_true", help="also compare every value with PyTorch's, with float64 as the reference")
 

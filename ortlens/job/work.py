@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens.errors import OrtLensError, UsageError
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
     from ortlens.job.request import Request
     from ortlens.lens.lens import Lens
+    from ortlens.lens.onnx_model.onnx_lens import OnnxLens
     from ortlens.views.capture_view import CaptureView
 
 OWN_NAMES = ("ortlens", "onnxrt")
@@ -53,7 +55,7 @@ def explained(request: Request, lens: Lens, target: Callable[..., Any], args: tu
         UsageError: There is nothing in ONNX Runtime to look at.
         Exception: What the target raises.
     """
-    from ortlens.lens.explain import explain_under
+    from ortlens.lens.explain_torch import explain_under
 
     with _gradients(request):
         explain_under(lens, target, args, kwargs, dry_run=request.dry_run, dynamic=request.dynamic, calls=request.calls)
@@ -70,6 +72,53 @@ def _gradients(request: Request) -> Iterator[None]:
 
     with torch.no_grad() if request.no_grad else contextlib.nullcontext():
         yield
+
+
+def is_onnx_file(text: str) -> bool:
+    """Whether a target is an ONNX model.
+
+    Args:
+        text: As the user wrote it.
+
+    Returns:
+        The answer, by the end of the name.
+    """
+    return Path(text).suffix.lower() in {".onnx", ".ort"}
+
+
+def onnx_explained(
+    request: Request,
+    file: str,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    reference: Callable[..., Any] | None = None,
+) -> OnnxLens:
+    """Run an ONNX model, and profile and verify it if requested.
+
+    Args:
+        request: What was asked for.
+        file: The model.
+        args: Its inputs; without any, they are made from the model's signature.
+        kwargs: Likewise, by name.
+        reference: The PyTorch module that it was made from; needed to verify.
+
+    Returns:
+        The lens.
+
+    Raises:
+        UsageError: There is no such file, or an option does not apply to ONNX models.
+        SessionError: ONNX Runtime refuses the model or cannot run it.
+    """
+    from ortlens.lens.explain import explain
+
+    if request.backend != OWN_NAMES[0] or request.dynamic is not None:
+        raise UsageError("an ONNX model is run as it is; --backend and --dynamic are for what torch.compile compiles")
+    lens: OnnxLens = explain(file, options=request.options or None, dry_run=request.dry_run, calls=request.calls)(*args, **(kwargs or {}))
+    if request.profile:
+        lens.profile()
+    if request.verify and reference is not None:
+        lens.verify(reference)
+    return lens
 
 
 def write_outputs(request: Request, view: CaptureView, *, title: str | None = None) -> list[str]:

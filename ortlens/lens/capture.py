@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from ortlens.lens.environment import chosen_options
 from ortlens.lens.lens import Lens
 from ortlens.lens.other_backends import is_ours
 from ortlens.trace.recorder import CURRENT
@@ -31,16 +30,12 @@ class CaptureLens(Lens):
     def watching(self) -> Iterator[None]:
         """Have our backend record into this lens."""
         self._recorder.on_graph = self._entered
-        token = CURRENT.set(self._recorder)
-        try:
+        with CURRENT.during(self._recorder):
             yield
-        finally:
-            with contextlib.suppress(ValueError):  # left in another context than entered, as a cell with `await` is: never set here
-                CURRENT.reset(token)
 
     @contextlib.contextmanager
     def _entered(self, module: Any, options: OrtBackendOptions) -> Iterator[None]:
-        self._facts.update(chosen_options(options))
+        self._note_options(options)
         with self._compiling(module):
             yield
 

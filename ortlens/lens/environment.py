@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from ortlens import _versions
-from ortlens._torch import computes_bfloat16
-from ortlens.backend.runtime.threads import usable_cores
+from ortlens.backend.runtime.cores import usable_cores
 from ortlens.lens.profiling import machine_peaks
 
 if TYPE_CHECKING:
     from ortlens.backend.options import OrtBackendOptions
 
 _MAX_TEXT = 300
+_MAX_VALUE = 12
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def environment() -> dict[str, str]:
     """Versions and facts of the machine, for the head of a capture.
+
+    Returns:
+        Name -> text.
+    """
+    import torch
+
+    from ortlens._torch import computes_bfloat16
+
+    own = {"torch_threads": str(torch.get_num_threads())}
+    if (narrow := computes_bfloat16()) is not None:
+        own["cpu_bfloat16"] = "yes" if narrow else "no"
+    return {**machine_facts(), **own}
+
+
+def machine_facts() -> dict[str, str]:
+    """Likewise, without what only torch can tell: torch is not loaded.
 
     Returns:
         Name -> text.
@@ -34,11 +52,31 @@ def environment() -> dict[str, str]:
         "machine": platform.machine(),
         "cpu_count": str(os.cpu_count() or 0),
         "cpu_usable": str(usable_cores()),
-        "torch_threads": str(torch.get_num_threads()),
-        **({} if (narrow := computes_bfloat16()) is None else {"cpu_bfloat16": "yes" if narrow else "no"}),
         **{f"version_{package}": version for package, version in _loaded_versions().items()},
         **machine_peaks.measured(),
     }
+
+
+def rank_facts() -> dict[str, str]:
+    """The place of this process in a distributed job, for the head of a capture.
+
+    Returns:
+        `rank`, `world_size`, and `boot`, which is the same on ranks that share a clock; empty in a process that is no rank.
+    """
+    found = {name.lower(): text for name in ("RANK", "WORLD_SIZE") if (text := os.environ.get(name, "")).isdecimal()}
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized():
+        found = {"rank": str(distributed.get_rank()), "world_size": str(distributed.get_world_size())}
+    return {**found, **_boot()} if "rank" in found else {}
+
+
+@functools.cache
+def _boot() -> dict[str, str]:
+    """A digest of what Linux tells two starts of machines apart by."""
+    with contextlib.suppress(OSError):
+        return {"boot": hashlib.sha256(_BOOT_ID.read_bytes()).hexdigest()[:12]}
+    return {}
 
 
 @functools.cache
@@ -66,9 +104,14 @@ def _text_of(value: object) -> str:
     if isinstance(value, os.PathLike):
         return str(value)[:_MAX_TEXT]
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_text_of(item)}" for key, item in value.items())[:_MAX_TEXT]
+        return ", ".join(f"{key}: {_short(_text_of(item))}" for key, item in value.items())[:_MAX_TEXT]
     if isinstance(value, Sequence):
         return ", ".join(text for item in value if (text := _text_of(item)))[:_MAX_TEXT]
     if hasattr(value, "__dataclass_fields__"):
         return str(value)[:_MAX_TEXT]
     return str(getattr(value, "__qualname__", None) or f"an object of type {type(value).__name__}")[:_MAX_TEXT]
+
+
+def _short(text: str) -> str:
+    """An option of a provider, which may be a key or a path: long ones are cut."""
+    return text if len(text) <= _MAX_VALUE and not set("/\\").intersection(text) else f"{text[:4]}…"

@@ -1,32 +1,34 @@
-"""`explain()`: compile a target, call it, and return the lens over it."""
+"""`explain()`: run a target, and return the lens over it."""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING, Any, TypeGuard, overload
 
-import torch
-
-from ortlens import _torch
 from ortlens.errors import UsageError
-from ortlens.lens.generating import Generating, is_generate
-from ortlens.lens.lens import Lens
-from ortlens.lens.measuring.ledger_pass import MAX_CALLS
-from ortlens.progress import progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from contextlib import AbstractContextManager
 
+    import onnx
     from torch.export import ExportedProgram
 
     from ortlens.backend.options import OrtBackendOptions
+    from ortlens.lens.lens import Lens
+    from ortlens.lens.onnx_model.onnx_lens import OnnxLens
 
-_STABLE_NS = 1_000_000_000  # explain() calls for about a second
-_MANY_MODULES = 100  # a BERT of four layers has 80, and takes about two seconds to compile
 
-
-def explain(  # noqa: PLR0913 - the contract's own signature
+@overload
+def explain(
+    target: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    *,
+    options: OrtBackendOptions | Mapping[str, Any] | None = None,
+    dry_run: bool = False,
+    calls: int | None = None,
+    name: str | None = None,
+) -> Callable[..., OnnxLens]: ...
+@overload
+def explain(
     target: Callable[..., Any] | ExportedProgram,
     *,
     backend: str | Callable[..., Any] = "ortlens",
@@ -35,30 +37,49 @@ def explain(  # noqa: PLR0913 - the contract's own signature
     dynamic: bool | None = None,
     calls: int | None = None,
     name: str | None = None,
-) -> Callable[..., Lens]:
+) -> Callable[..., Lens]: ...
+
+
+def explain(  # noqa: PLR0913 - the contract's own signature
+    target: Callable[..., Any] | ExportedProgram | str | os.PathLike[str] | bytes | onnx.ModelProto,
+    *,
+    backend: str | Callable[..., Any] = "ortlens",
+    options: OrtBackendOptions | Mapping[str, Any] | None = None,
+    dry_run: bool = False,
+    dynamic: bool | None = None,
+    calls: int | None = None,
+    name: str | None = None,
+) -> Callable[..., Lens] | Callable[..., OnnxLens]:
     """Compile a function or module, call it, and return the lens over it. Curried like `torch._dynamo.explain`.
+
+    An ONNX model is run as it is, whatever made it, without PyTorch: `explain("model.onnx")(**inputs)`, see `OnnxLens`.
 
     Other compilations of the same function are not affected. The caller's gradient mode applies: under `torch.no_grad()` the
     inference graph is compiled, otherwise the forward graph of a training step.
 
     Args:
         target: A function, an `nn.Module`, or a `torch.export.ExportedProgram`, which is compiled without Dynamo. Of `model.generate`,
-            the model is compiled, in place while the call lasts; prefill and decode are timed apart.
+            the model is compiled, in place while the call lasts; prefill and decode are timed apart. Or an ONNX model: its path, an
+            `onnx.ModelProto`, or its bytes. A model with external data is given by its path.
         backend: As for `Lens`.
-        options: As for `Lens`.
+        options: As for `Lens`. For an ONNX model, its execution providers and `ort_session_options`; without any, a session as ONNX
+            Runtime makes it by default, on the GPU if it has CUDA, else on the CPU.
         dry_run: Analyse under fake tensors: graphs, partitions, reasons, FLOPs and bytes, without memory for weights and
             without running anything. The model may be real, on the meta device, or built under a fake tensor mode. If the
-            model's own Python asks a tensor for its values, the analysis ends with a finding.
+            model's own Python asks a tensor for its values, the analysis ends with a finding. Of an ONNX model: its nodes, types and
+            shapes, without a session.
         dynamic: As for `torch.compile`.
         calls: Number of calls, including the first; by default until the figures are stable, at most about a second, in turns
             with calls of the target as it is, to compare with. Set 1 for targets with side effects.
         name: Name of the capture; by default the target's.
 
     Returns:
-        A callable of the target's arguments that returns the `Lens`.
+        A callable of the target's arguments that returns the `Lens`. That of an ONNX model takes its inputs by place or by name, as numpy
+        arrays or torch tensors, and returns an `OnnxLens`; without inputs, it makes them from the model's signature.
 
     Raises:
-        UsageError: `calls` is not a positive number, or the target cannot be called.
+        UsageError: `calls` is not a positive number, the target cannot be called, or there is no such file.
+        SessionError: ONNX Runtime refuses the ONNX model or cannot run it; raised when the callable is called.
 
     Example:
         >>> import torch, ortlens
@@ -66,87 +87,37 @@ def explain(  # noqa: PLR0913 - the contract's own signature
         >>> float(lens.graphs.coverage.iloc[0])
         1.0
     """
-    if not callable(target):  # an ExportedProgram is callable too: it raises when called
-        raise UsageError(f"explain() takes a function, a module or an exported program, not {type(target).__name__}")
     if calls is not None and (not isinstance(calls, int) or calls < 1):
         raise UsageError(f"calls must be a whole number from 1, not {calls!r}")
+    if is_onnx_model(target):
+        from ortlens.lens.onnx_model.explain import explain_model
+
+        if backend != "ortlens" or dynamic is not None:
+            raise UsageError("an ONNX model is run as it is: backend= and dynamic= are for what torch.compile compiles")
+        return explain_model(target, options=options, dry_run=dry_run, calls=calls, name=name)
+    if not callable(target):  # an ExportedProgram is callable too: it raises when called
+        raise UsageError(f"explain() takes a function, a module, an exported program or an ONNX model, not {type(target).__name__}")
 
     def run(*args: Any, **kwargs: Any) -> Lens:
-        lens = Lens(backend, options=options, name=name or _name_of(target), dry_run=dry_run)
+        from ortlens.lens.explain_torch import explain_under, name_of
+        from ortlens.lens.lens import Lens
+
+        lens = Lens(backend, options=options, name=name or name_of(target), dry_run=dry_run)
         explain_under(lens, target, args, kwargs, dry_run=dry_run, dynamic=dynamic, calls=calls)
         return lens
 
     return run
 
 
-def explain_under(  # noqa: PLR0913 - those of `explain`
-    lens: Lens,
-    target: Callable[..., Any] | ExportedProgram,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    *,
-    dry_run: bool = False,
-    dynamic: bool | None = None,
-    calls: int | None = None,
-) -> None:
-    """Like `explain`, with an existing lens, which keeps what it recorded if the target raises.
+def is_onnx_model(target: object) -> TypeGuard[str | os.PathLike[str] | bytes | onnx.ModelProto]:
+    """Whether a target is an ONNX model: a path, bytes or an `onnx.ModelProto`.
 
     Args:
-        lens: A lens that has recorded nothing yet.
-        target: As for `explain`.
-        args: Arguments of the target.
-        kwargs: Likewise.
-        dry_run: As for `explain`, and as the lens was made.
-        dynamic: As for `explain`.
-        calls: Likewise.
+        target: Anything.
+
+    Returns:
+        The answer; onnx is not loaded for it, nor is the file looked at.
     """
-    lens.know_module(target)
-    with _torch.isolated_compilations() as apart:
-        generating = Generating(target, partial(torch.compile, backend=lens, dynamic=dynamic, **apart)) if is_generate(target) else None
-        if generating is not None:
-            lens.know_generating(target, generating)
-        plain, fast = (
-            (target, _compiled(target, lens, dynamic=dynamic, apart=apart))
-            if generating is None
-            else (generating.uncompiled, generating.compiled)
-        )
-        if dry_run:
-            with _compiling(target):
-                lens.try_with_fakes(target, fast, args, dict(kwargs))
-        else:
-            lens.result = _called(lens, target, lambda: fast(*args, **kwargs), _uncompiled(plain, args, kwargs), calls)
-
-
-def _compiled(
-    target: Callable[..., Any] | ExportedProgram, lens: Lens, *, dynamic: bool | None, apart: dict[str, Any]
-) -> Callable[..., Any]:
-    if isinstance(target, torch.export.ExportedProgram):
-        return lens.compile_exported(target)
-    return torch.compile(target, backend=lens, dynamic=dynamic, **apart)
-
-
-def _uncompiled(target: Callable[..., Any] | ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], Any] | None:
-    """Calls the target as it is; an exported program cannot be called."""
-    return None if isinstance(target, torch.export.ExportedProgram) else lambda: target(*args, **kwargs)
-
-
-def _called(lens: Lens, target: Any, call: Callable[[], Any], uncompiled: Callable[[], Any] | None, calls: int | None) -> Any:
-    """Call once to compile, then for stable figures with a clock around every graph; returns the result of the last call."""
-    with _compiling(target):
-        result = call()
-    if calls == 1:
-        return result
-    if calls:  # whoever counts the calls may have reasons to
-        return lens.measured(call, max_calls=calls - 1, budget_ns=None)
-    return lens.measured(call, max_calls=MAX_CALLS - 1, budget_ns=_STABLE_NS, uncompiled=uncompiled)
-
-
-def _compiling(target: Any) -> AbstractContextManager[object]:
-    """Progress of a first call. PyTorch does not report the progress of tracing, which takes seconds for many modules."""
-    model = getattr(target, "__self__", target)
-    modules = sum(1 for _ in model.modules()) if isinstance(model, torch.nn.Module) else 0
-    return progress(f"tracing {_name_of(target)}", 0, "", at_once=modules > _MANY_MODULES)
-
-
-def _name_of(target: Any) -> str:
-    return getattr(target, "__name__", None) or type(target).__name__
+    if isinstance(target, (str, os.PathLike, bytes, bytearray, memoryview)):
+        return True
+    return type(target).__name__ == "ModelProto" and hasattr(target, "opset_import")

@@ -1,49 +1,33 @@
-"""The Lens: a `torch.compile` backend that wraps another backend and records what happens."""
+"""The Lens: a `torch.compile` backend that wraps another backend and records what happens, and the questions that it answers."""
 
 from __future__ import annotations
 
-import contextlib
 import weakref
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ortlens import _torch
-from ortlens.analysis.generation import with_roles
-from ortlens.analysis.ledger import ledger_from_logs
-from ortlens.backend.api import OrtBackend
+import torch
+
 from ortlens.backend.lowering.entry import count_ops
 from ortlens.errors import UsageError
-from ortlens.lens import dry_run as fakes
-from ortlens.lens.dynamo.listener import DynamoWatch
-from ortlens.lens.environment import chosen_options, environment
 from ortlens.lens.explain_output import ExplainOutput, reason_from_break
-from ortlens.lens.export_names import TargetNames, graph_to_export, names_of
-from ortlens.lens.generating import bypassed
-from ortlens.lens.measuring.against_torch import AgainstTorch
-from ortlens.lens.measuring.ledger_pass import MAX_CALLS, MEASURE_NS, LedgerPass
-from ortlens.lens.other_backends import recorded, resolve_backend
-from ortlens.lens.targets import CompiledTargets
+from ortlens.lens.export_names import graph_to_export
+from ortlens.lens.live import Live
+from ortlens.lens.measuring.measurement import Measurement
+from ortlens.lens.recording_lens import RecordingLens
 from ortlens.trace import records as r
-from ortlens.trace.journal import Journal
-from ortlens.trace.recorder import CURRENT, Recorder
-from ortlens.views.capture_view import CaptureView
 
 if TYPE_CHECKING:
     import os
     import pathlib
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     import pandas as pd
-    import torch.fx
-    from torch.export import ExportedProgram
 
-    from ortlens.analysis.ledger import StepReading
-    from ortlens.backend.graph import CompiledGraph
-    from ortlens.backend.options import OrtBackendOptions
-    from ortlens.lens.generating import Generating
+    from ortlens.backend.freeze.frozen import Frozen
+    from ortlens.trace.recorder import Recorder
 
 
-class Lens(CaptureView):
+class Lens(RecordingLens):
     """A `torch.compile` backend that wraps another one and records what happens.
 
     Pass it as `backend=`: `torch.compile(model, backend=Lens())`. It may serve several `torch.compile` calls.
@@ -57,136 +41,9 @@ class Lens(CaptureView):
         1
     """
 
-    def __init__(
-        self,
-        backend: str | Callable[..., Any] = "ortlens",
-        *,
-        options: OrtBackendOptions | Mapping[str, Any] | None = None,
-        name: str | None = None,
-        journal: str | os.PathLike[str] | None = None,
-        dry_run: bool = False,
-    ) -> None:
-        """Wrap a backend.
-
-        Args:
-            backend: `"ortlens"` (also `"onnxrt"`), the name of any registered backend, or a backend. For another backend than ours
-                the lens records graphs, breaks, recompiles and runs; the frames from `partitions` on stay empty.
-            options: Options of our backend.
-            name: Name of the capture.
-            journal: A file to which everything is written as it comes, so that it survives the end of the process; `ortlens.load` reads it.
-            dry_run: With our backend: plan and convert graphs, run nothing. Calls must be with fake tensors, see `explain`.
-
-        Raises:
-            UsageError: An option is unknown or wrong, or options or a dry run are requested of a backend that is not ours; the journal
-                cannot be written.
-            UnsupportedVersionError: torch, onnxruntime, onnx or onnxscript is outside the supported range.
-        """
-        self.name = name or ""
-        self._recorder = Recorder()
-        self._modules: list[torch.fx.GraphModule] = []
-        self._originals: dict[str | None, torch.fx.GraphModule] = {}  # the same by compile id
-        self._backend_name, self._ort, self._foreign = resolve_backend(backend, options)
-        if dry_run and self._ort is None:
-            raise UsageError(f"a dry run needs the ortlens backend, not {backend!r}")
-        self._facts: dict[str, str] = {}  # for the environment of the capture: chosen options, and how many calls were averaged
-        self._dry_run = dry_run
-        if dry_run:
-            self._facts["dry_run"] = "1"
-        self.result: Any = None
-        """What the target of `explain` returned on its last call."""
-        self._steps: list[StepReading] | None = None  # calls of the model inside the `generate` that is explained
-        self._names = TargetNames()
-        self._targets = CompiledTargets(self._recorder, dry_run=dry_run)
-        self._watch = DynamoWatch(self._recorder, self._claims)
-        if journal is not None:
-            self._begin_journal(journal)
-
-    def _begin_journal(self, path: str | os.PathLike[str]) -> None:
-        head = weakref.WeakMethod(self._head)
-        self._recorder.journal = Journal(path, lambda: found() if (found := head()) else {}, self._recorder)
-        weakref.finalize(self, self._recorder.journal.close)  # also when the interpreter exits
-
-    def _head(self) -> dict[str, Any]:
-        return {"name": self.name, "backend": self._backend_name, "environment": {**environment(), **self._facts}}
-
-    @property
-    def __name__(self) -> str:
-        """Name of the backend, for `torch.compile`, which else takes the object's text: a whole capture."""
-        return self._backend_name
-
-    def __deepcopy__(self, _memo: dict[int, Any]) -> Lens:
-        """A copied model is recorded by the same lens: `copy.deepcopy` of what `torch.compile` returns copies its backend, too."""
-        return self
-
-    def __call__(self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
-        """Compile a Dynamo graph with the wrapped backend; called by `torch.compile`.
-
-        Args:
-            graph_module: Dynamo's graph.
-            example_inputs: Its inputs.
-            **kwargs: Anything else that `torch.compile` passes, such as `options`.
-
-        Returns:
-            A callable of the same inputs.
-        """
-        if self._ort is None:
-            return self.compile_elsewhere(self._foreign, graph_module, example_inputs, kwargs)
-        token = CURRENT.set(self._recorder)
-        try:
-            with self._compiling(graph_module):
-                return self._backend_for(kwargs.get("options"))(graph_module, example_inputs, dry_run=self._dry_run)
-        finally:
-            CURRENT.reset(token)
-
-    def compile_elsewhere(
-        self, backend: Callable[..., Any], graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Callable[..., Any]:
-        """Compile a Dynamo graph with another backend than ours, and record it.
-
-        Args:
-            backend: The backend.
-            graph_module: Dynamo's graph.
-            example_inputs: Its inputs.
-            kwargs: What else the backend is to be passed.
-
-        Returns:
-            A callable of the same inputs.
-        """
-        token = CURRENT.set(self._recorder)
-        try:
-            with self._compiling(graph_module) as compile_id:
-                compiled = backend(graph_module, example_inputs, **kwargs)
-                return recorded(self._recorder, graph_module, compiled, compile_id, example_inputs)
-        finally:
-            CURRENT.reset(token)
-
-    @contextlib.contextmanager
-    def _compiling(self, graph_module: torch.fx.GraphModule) -> Iterator[str | None]:
-        """Note what is being compiled, while it is; gives Dynamo's id of the compilation."""
-        self._modules.append(graph_module)
-        target = self._targets.note_compilation()
-        with self._watch.backend_at_work() as compile_id:
-            self._originals[compile_id] = graph_module
-            known = {graph.graph_id for graph in self._recorder.records(r.Graph)}
-            yield compile_id
-        for graph in self._recorder.records(r.Graph):
-            if graph.graph_id not in known:
-                self._recorder.amend(r.Graph, graph.graph_id, target=target)
-
-    def call_target(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Call the first callable that was compiled through this lens.
-
-        Args:
-            args: Positional arguments.
-            kwargs: Keyword arguments.
-
-        Returns:
-            Its result.
-
-        Raises:
-            UsageError: Nothing was compiled through this lens yet, or only a dry run was made.
-        """
-        return self._targets.call(args, kwargs)
+    def __reduce__(self) -> tuple[Callable[..., Lens], tuple[object, ...]]:
+        """A pickled lens, as in a module that was compiled with it, is a new lens over the same backend; the capture is kept by `save`."""
+        return _lens_like, (self._ort or self._given, self.name, self._dry_run)
 
     def measure(self, *args: Any, **kwargs: Any) -> pd.DataFrame:
         """Call what was compiled a few dozen times, for half a second at most, and record where the wall time of a call goes.
@@ -231,43 +88,47 @@ class Lens(CaptureView):
         Returns:
             What the last call returned.
         """
-        ledger = LedgerPass(self._recorder, self._watch, self.live_graphs, self._steps)
-        most = limits.pop("max_calls", MAX_CALLS)
-        if self._ort is not None and most > 1:  # the call that is observed counts as one of them
-            AgainstTorch(self._recorder, self.live_graphs(), self._originals).run(call)
-            most -= 1
-        result = ledger.measure(call, max_calls=most, **limits)
-        if ledger.averaged:
-            self._facts["ledger_calls"] = str(ledger.averaged)
-            if ledger.spread:
-                self._facts["ledger_spread"] = f"{ledger.spread:.2f}"
-            if ledger.uncompiled_ns:
-                self._facts["uncompiled_ns"] = str(ledger.uncompiled_ns)
-        if limits.get("budget_ns", MEASURE_NS) is not None:  # else the caller counts the calls
-            self._try_without_guards(call)
-            self._try_fewer_threads(call)
-        return result
+        measurement = Measurement(
+            recorder=self._recorder,
+            watch=self._watch,
+            graphs=self.live_graphs,
+            originals=self._originals if self._ort is not None else None,
+            steps=self._steps,
+            captured=self.captured,
+            facts=self._facts,
+        )
+        return measurement.run(call, **limits)
 
-    def _try_fewer_threads(self, call: Callable[[], Any]) -> None:
-        """Where sessions have more threads than there are cores, measure what that costs."""
-        from ortlens.backend.runtime.threads import usable_cores
-        from ortlens.lens.measuring.probes import Probe
+    def live(self, *, every: float | None = None) -> Live:
+        """Show what is recorded while a loop runs: time from call to call, recompiles, sessions, operators in PyTorch, memory.
 
-        if any((session.threads or 0) > usable_cores() for session in self._recorder.records(r.Session)):
-            Probe(self._recorder, self.live_graphs(), call, self.captured).threads_alone(MEASURE_NS)
+        In a notebook one output is drawn over, and keeps its last picture when the block ends; elsewhere a line is printed to standard
+        error when the figures changed. A thread looks, and takes at most half a per cent of the time: less often where a look takes
+        long. For a process of its own, `journal=` and `ortlens watch` show the same.
 
-    def _try_without_guards(self, call: Callable[[], Any]) -> None:
-        """Where entering graphs takes much of a call, measure how much of that is guards."""
-        from ortlens.lens.measuring.call_trials import GUARDS_NS, GUARDS_SHARE, ONE_GRAPH_SHARE
-        from ortlens.lens.measuring.probes import guards_trial
+        Args:
+            every: Seconds from look to look at least; by default 0.5 in a notebook, and 5 elsewhere.
 
-        by_dynamo = {graph.graph_id for graph in self._recorder.records(r.Graph) if graph.compile_id}  # an exported program has no guards
-        parts = self._recorder.records(r.LedgerPart)
-        entering = [part.ns for part in parts if part.part == "guards" and part.graph_id in by_dynamo]
-        several = len(entering) > 1
-        share = GUARDS_SHARE if several else ONE_GRAPH_SHARE
-        if sum(entering) >= max(GUARDS_NS, share * sum(part.ns for part in parts)):
-            guards_trial(self._recorder, call, MEASURE_NS, several=several)
+        Returns:
+            A context manager, already running; `close()` ends it as well.
+
+        Example:
+            >>> import torch, ortlens
+            >>> lens = ortlens.Lens()
+            >>> step = torch.compile(torch.sin, backend=lens)
+            >>> with lens.live() as live:
+            ...     for _ in range(3):
+            ...         _ = step(torch.ones(2))
+            >>> repr(live).startswith("<Live: 3 runs; ")
+            True
+        """
+        lens = weakref.ref(self)
+
+        def recorder() -> Recorder | None:
+            held = lens()
+            return None if held is None else held._recorder  # noqa: SLF001 - a lens's own
+
+        return Live(recorder, self.name, every)
 
     def probe(self, *args: Any, **kwargs: Any) -> pd.DataFrame:
         """Measure what changes would bring. Each is made beside the compiled code, which stays as it is.
@@ -325,10 +186,6 @@ class Lens(CaptureView):
         self._targets.refuse_ambiguous(given)
         Verification(self._recorder, self._targets, Tolerances(atol, rtol), per_op=per_op).run(args, kwargs)
         return self.numerics
-
-    def live_graphs(self) -> tuple[CompiledGraph, ...]:
-        """The graphs of our backend that were compiled through this lens, oldest first, including those that a recompile replaced."""
-        return self._targets.graphs()
 
     def profile(self, *args: Any, repeat: int = 20, **kwargs: Any) -> pd.DataFrame:
         """Measure where the time inside ONNX Runtime goes, kernel by kernel.
@@ -399,82 +256,48 @@ class Lens(CaptureView):
         called = args if args is not None or kwargs is None else ()
         return write_repro(self._targets, id, folder, called, kwargs or {}, real_inputs=real_inputs, weights=weights, source=source)
 
-    def _claims(self, backend: object) -> bool:
-        return backend is self
-
-    def _backend_for(self, options: Any) -> OrtBackend:
-        """Our backend, with the options that `torch.compile(options=)` passed on, if any."""
-        if self._ort is None:
-            raise UsageError(f"this needs the ortlens backend, and the lens wraps {self._backend_name!r}")
-        backend = self._ort if options is None else OrtBackend.get_cached_instance_for_options(options)
-        self._facts.update(chosen_options(backend.options))
-        return backend
-
-    def compile_exported(self, program: ExportedProgram) -> Callable[..., Any]:
-        """Compile a `torch.export` program, without Dynamo.
+    def freeze(
+        self,
+        *args: Any,
+        dynamic: bool | None = None,
+        dynamic_shapes: Any = None,
+        fallback: Callable[..., Any] | None = None,
+        **kwargs: Any,
+    ) -> Frozen:
+        """Freeze what this lens explained: see `ortlens.freeze`.
 
         Args:
-            program: As returned by `torch.export.export` or `torch.export.load`.
+            *args: Arguments of the target; those that `explain` called it with if none are given, here and by name.
+            dynamic: As for `ortlens.freeze`.
+            dynamic_shapes: Likewise.
+            fallback: Likewise.
+            **kwargs: Keyword arguments of the target.
 
         Returns:
-            A callable like `program.module()`, without gradients.
+            The frozen callable, with the options of this lens.
 
         Raises:
-            UsageError: The lens wraps another backend, or the program takes script objects.
+            UsageError: Nothing was compiled through this lens yet, no arguments are known, or the target is no single graph.
         """
-        self._modules.append(program.graph_module)
-        compiled = self._backend_for(None).compile_program(program, self._recorder, dry_run=self._dry_run)
-        self._targets.add(program, compiled)
-        return compiled
+        from ortlens.lens.freezing import freeze_with, refuse_reserved
 
-    def know_module(self, target: object) -> None:
-        """Note the names of weights and arguments, for `export_onnx`.
-
-        Args:
-            target: What is compiled.
-        """
-        self._names = names_of(target)
-
-    def know_generating(self, target: Callable[..., Any], generating: Generating) -> None:
-        """Note that a call is one of `generate`, which compiles the model.
-
-        Args:
-            target: The method.
-            generating: Calls it.
-        """
-        self._steps = generating.readings
-        self._targets.add(target, generating.compiled, parts=generating.parts)
-
-    def try_with_fakes(self, target: Any, fast: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Call a compiled target on fake tensors, up to where it needs the values of one.
-
-        Args:
-            target: What was compiled.
-            fast: The compiled target.
-            args: Positional arguments.
-            kwargs: Keyword arguments.
-        """
-        self.result = fakes.try_with_fakes(self._recorder, target, fast, args, kwargs)
-
-    def captured(self) -> r.Capture:
-        """Take a snapshot of everything recorded so far.
-
-        Returns:
-            The capture; recording goes on.
-        """
-        self._note_bypassed()
-        capture = self._recorder.capture(**self._head())
-        return with_roles(capture if capture.ledger else replace(capture, ledger=ledger_from_logs(capture)))
-
-    def _note_bypassed(self) -> None:
-        """Report a compiled module that was not called, though its methods may have been: they call the module itself."""
-        if self._modules or self._recorder.records(r.Break):
-            return
-        if self._recorder.records(r.Finding):
-            return
-        for module in _torch.modules_compiled_by(self):
-            if callable(getattr(module, "generate", None)):
-                self._recorder.add(bypassed(module))
+        target = self._targets.first()
+        given = {"dynamic": dynamic, "dynamic_shapes": dynamic_shapes, "fallback": fallback}
+        refuse_reserved(target, [name for name, value in given.items() if value is not None])
+        if not args and not kwargs and not isinstance(target, torch.export.ExportedProgram):
+            if self._example is None:
+                raise UsageError("the arguments of the target are not known; pass them to freeze(), as calls will pass them")
+            args, kwargs = self._example
+        return freeze_with(
+            target,
+            args,
+            kwargs,
+            backend=self._backend_for(None),
+            breaks=lambda: self._recorder.records(r.Break),
+            dynamic=dynamic,
+            dynamic_shapes=dynamic_shapes,
+            fallback=fallback,
+        )
 
     def export_onnx(self, path: str | os.PathLike[str], weights: object = None) -> pathlib.Path:
         """Write the ONNX model for deployment, if ONNX Runtime runs the whole model as one partition.
@@ -514,3 +337,7 @@ class Lens(CaptureView):
             break_reasons=tuple(reason_from_break(record) for record in breaks),
             op_count=sum(count_ops(module) for module in self._modules),
         )
+
+
+def _lens_like(backend: str | Callable[..., Any], name: str, dry_run: bool) -> Lens:  # noqa: FBT001 - pickle passes by position
+    return Lens(backend, name=name, dry_run=dry_run)

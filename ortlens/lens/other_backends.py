@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ortlens.trace.recorder import Recorder
+    from ortlens.trace.runlog import RunLog
 
 _OWN_NAMES = ("ortlens", "onnxrt")
 _OWN_FUNCTIONS = (ortlens_backend, torch_compile_backend)
@@ -89,17 +90,20 @@ def recorded(
             dynamic_shapes=any(_torch.is_symbolic(value) for value in (*inputs, *sizes)),
         )
     )
-    return _timed(compiled, recorder.run_log(None, graph_id).record)
+    return _timed(compiled, recorder.run_log(None, graph_id))
 
 
-def _timed(compiled: Callable[..., Any], record: Callable[[int, int, int, int, int], None]) -> Callable[..., Any]:
-    clock, thread = time.perf_counter_ns, threading.get_ident
+def _timed(compiled: Callable[..., Any], log: RunLog) -> Callable[..., Any]:
+    clock, thread, record, unlogged = time.perf_counter_ns, threading.get_ident, log.record, log.on_failure
 
     def call(*args: Any) -> Any:
         started = clock()
         result = compiled(*args)
         done = clock()
-        record(started, started, done, done, thread())
+        try:
+            record(started, started, done, done, thread())
+        except Exception as error:  # noqa: BLE001 - a failure to record a call is none of the call
+            unlogged(error)
         return result
 
     return call

@@ -100,6 +100,10 @@ class WatchedBackend:
             compiled: Callable[..., Any] = self._backend(graph_module, example_inputs, **kwargs)
         return compiled
 
+    def __reduce__(self) -> tuple[Any, tuple[Any]]:
+        """A pickled module is compiled by the backend itself: the lens belongs to this process."""
+        return _same, (self._backend,)
+
     def __eq__(self, other: object) -> bool:
         """Whether the backends are equal."""
         return isinstance(other, WatchedBackend) and bool(self._backend == other._backend)
@@ -107,6 +111,10 @@ class WatchedBackend:
     def __hash__(self) -> int:
         """That of the kind of backend: torch's own wrappers compare, and have no hash."""
         return hash(type(self._backend))
+
+
+def _same(backend: Any) -> Any:
+    return backend
 
 
 def _name_of(backend: object) -> str:

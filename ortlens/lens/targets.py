@@ -135,6 +135,18 @@ class CompiledTargets:
         self._require_any()
         return self.callables[0][1](*args, **kwargs)
 
+    def first(self) -> Any:
+        """The first target, as the user wrote it.
+
+        Returns:
+            The target.
+
+        Raises:
+            UsageError: As for `call`.
+        """
+        self._require_any()
+        return self.callables[0][0]
+
     def _require_any(self) -> None:
         if self._dry_run:
             raise UsageError("this lens holds a dry run, which ran nothing; call explain() without dry_run=True first")

@@ -14,7 +14,7 @@ from IPython.display import display
 
 from ortlens.errors import OptionalDependencyError, OrtLensError, UnsupportedVersionError, UsageError
 from ortlens.job.request import request_from_options
-from ortlens.job.work import explained, new_lens, write_outputs
+from ortlens.job.work import explained, is_onnx_file, new_lens, onnx_explained, write_outputs
 from ortlens.magic.cells import OpenCell
 from ortlens.magic.expression import call_from_expression
 from ortlens.magic.options import cell_options, line_parser, split_line
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from ortlens.job.request import Request
     from ortlens.lens.lens import Lens
+    from ortlens.lens.onnx_model.onnx_lens import OnnxLens
 
 _display: Callable[..., Any] = display  # which IPython leaves without types
 
@@ -75,6 +76,7 @@ class OrtlensMagics(Magics):
         Any expression works. In a call `f(args)`, the arguments are evaluated once and f is compiled. An argument that computes
         with tensors or modules, as in `head(body(x))`, is compiled as well. The value is in `lens.result` (with `-o lens`).
         The target is called for about a second, for stable times; use `--calls 1` if it has side effects.
+        An ONNX model is run as it is, without PyTorch, on inputs made from its signature: `%ortlens --profile "model.onnx"`.
         The notebook's gradient mode applies: with gradients, the forward graph of a training step is compiled; `--no-grad`
         compiles for inference.
 
@@ -93,7 +95,7 @@ class OrtlensMagics(Magics):
           -o NAME         keep the lens under this name
           --report FILE   write the report: one HTML file that opens anywhere (also --html)
           --save FILE     save the capture, for ortlens.load (.ortlens)
-          --redact        leave out paths and source lines from the report
+          --redact        leave paths, source lines and values out of the report
           --quiet         show nothing
 
         Options of `%ortlens` alone:
@@ -156,6 +158,9 @@ class OrtlensMagics(Magics):
         if not expression:
             raise UsageError("%ortlens needs an expression after its options, for example %ortlens model(x)")
         request = request_from_options(options)
+        if (file := _onnx_file(expression)) is not None:
+            self._finish(_onnx_lens(file, request), request, options, "")
+            return
         own = self._shell.user_ns
         call = call_from_expression(expression, own if names is own else {**own, **names}, *self._place(expression))
         lens = new_lens(request, expression)
@@ -201,7 +206,7 @@ class OrtlensMagics(Magics):
         except (OrtLensError, OSError) as err:
             print(f"ortlens: {err}", file=sys.stderr)
 
-    def _finish(self, lens: Lens, request: Request, options: argparse.Namespace, nothing: str) -> None:
+    def _finish(self, lens: Lens | OnnxLens, request: Request, options: argparse.Namespace, nothing: str) -> None:
         if options.store:
             self._shell.push({options.store: lens})
         if lens.captured().graphs and not options.quiet:
@@ -211,7 +216,7 @@ class OrtlensMagics(Magics):
         for line in write_outputs(request, lens):
             print(line)
 
-    def _show(self, lens: Lens) -> None:
+    def _show(self, lens: Lens | OnnxLens) -> None:
         """The explorer in a notebook, the summary in a terminal; a display that fails must not look like a failing model."""
         try:
             explorer = lens.show() if hasattr(self._shell, "kernel") else None
@@ -231,6 +236,21 @@ def _errors_for_the_shell() -> Iterator[None]:
         yield
     except (UsageError, OptionalDependencyError, UnsupportedVersionError) as err:
         raise ShellUsageError(str(err)) from None
+
+
+def _onnx_file(expression: str) -> str | None:
+    """The file, if the expression is a text that names an ONNX model."""
+    try:
+        value = ast.literal_eval(expression)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+    return value if isinstance(value, str) and is_onnx_file(value) else None
+
+
+def _onnx_lens(file: str, request: Request) -> OnnxLens:
+    if request.verify:
+        raise UsageError(f"an ONNX model is verified against its PyTorch module: %ortlens -o lens {file!r}, then lens.verify(module)")
+    return onnx_explained(request, file)
 
 
 def _users_part(trace: TracebackType | None) -> TracebackType | None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
-import shutil
 import stat
 import struct
 import zipfile
@@ -17,6 +15,7 @@ import zlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from ortlens._files import whole_file, whole_folder
 from ortlens.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ MAX_RATIO = 200
 RATIO_FREE_BYTES = 2**20
 """Members below this are exempt from `MAX_RATIO`: short tables of equal values pack extremely well and do no harm."""
 
-DAMAGE = (OSError, ValueError, RuntimeError, EOFError, struct.error, zlib.error, zipfile.BadZipFile)
+DAMAGE = (OSError, ValueError, RuntimeError, EOFError, LookupError, ArithmeticError, struct.error, zlib.error, zipfile.BadZipFile)
 """What Python's zip, JSON and file functions raise on damaged input; not a bug of ours, so it becomes a `CaptureError`."""
 
 _MAX_NAME = 240  # characters; leaves room for the folder's own path within the 260 of Windows
@@ -160,7 +159,7 @@ class _Zip:
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
-        infos = [info for info in archive.infolist() if not info.is_dir()]
+        infos = [info for info in archive.infolist() if not info.filename.endswith("/")]  # not is_dir(): an empty name raises there
         # Of a name with a NUL byte, zipfile keeps the part before it; the check is for what is really there.
         check_names(info.orig_filename for info in infos)
         for info in infos:
@@ -236,15 +235,8 @@ def write_zip(path: Path, members: Mapping[str, bytes]) -> None:
     Raises:
         OSError: The file cannot be written; what was there before is untouched.
     """
-    temporary = _beside(path)
-    try:
-        with temporary.open("xb") as stream:
-            _write_archive(stream, members)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(path) as stream:
+        _write_archive(stream, members)
 
 
 def _write_archive(stream: BinaryIO, members: Mapping[str, bytes]) -> None:
@@ -263,40 +255,17 @@ def _compression(data: bytes) -> int:
 
 
 def write_folder(path: Path, members: Mapping[str, bytes]) -> None:
-    """Write members as a folder: made beside, then swapped in.
+    """Write members as a folder, whole or not at all.
 
     Args:
         path: The folder; replaced when it is there, so the caller has made sure that nothing else is in it.
-        members: Bytes by name.
+        members: Bytes by name. The first is written last: a folder that has it, as a kill leaves one beside, has all.
 
     Raises:
         OSError: The folder cannot be written; what was there before is untouched.
     """
-    temporary, old = _beside(path), _beside(path)
-    try:
-        temporary.mkdir()
-        for name, data in members.items():
-            target = temporary / name
+    with whole_folder(path, replace=True) as made:
+        for name, data in reversed(list(members.items())):
+            target = made / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
-        _swap(temporary, path, old)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _swap(new: Path, path: Path, old: Path) -> None:
-    # A folder that is not empty cannot be replaced in one step; for an instant there is none, but never half of one.
-    if not path.exists():
-        new.rename(path)
-        return
-    path.rename(old)
-    try:
-        new.rename(path)
-    except OSError:
-        old.rename(path)
-        raise
-
-
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")

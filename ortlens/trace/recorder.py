@@ -7,7 +7,9 @@ middle of a run.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
+import functools
 import itertools
 import threading
 from collections import defaultdict
@@ -16,17 +18,63 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ortlens.trace import records as r
+from ortlens.trace.guard import lens_failed, surviving
 from ortlens.trace.runlog import EagerLog, RunLog
 from ortlens.trace.schema import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from ortlens.trace.journal import Journal
 
-CURRENT: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar("ortlens_recorder", default=None)
-"""The recorder that a graph compiled right now writes into; None when nothing is recorded."""
+
+class _Stay:
+    """One block during which a recorder is the current one; without it once the block has ended, wherever it is still held."""
+
+    __slots__ = ("recorder",)
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder: Recorder | None = recorder
+
+
+class Current:
+    """The recorder that a graph compiled right now writes into.
+
+    Blocks may overlap, and end in another context than they began in, as those of a generator or of a cell with `await` do: the
+    innermost block of this context that has not ended counts. Tokens of a `ContextVar` were rejected: reset out of order, they bring
+    back a recorder whose block has ended.
+    """
+
+    def __init__(self) -> None:
+        """Begin without a block."""
+        self._stays: contextvars.ContextVar[tuple[_Stay, ...]] = contextvars.ContextVar("ortlens_recorders", default=())
+
+    def get(self) -> Recorder | None:
+        """The recorder of the innermost block; None when nothing is recorded."""
+        return next((stay.recorder for stay in reversed(self._stays.get()) if stay.recorder is not None), None)
+
+    @contextlib.contextmanager
+    def during(self, recorder: Recorder) -> Iterator[None]:
+        """Make a recorder the current one for as long as the block lasts.
+
+        Args:
+            recorder: The recorder.
+
+        Yields:
+            Nothing.
+        """
+        stay = _Stay(recorder)
+        self._stays.set((*self._stays.get(), stay))
+        try:
+            yield
+        finally:
+            stay.recorder = None
+            self._stays.set(tuple([held for held in self._stays.get() if held.recorder is not None]))
+
+
+CURRENT = Current()
+"""The one of this process."""
 
 _R = TypeVar("_R", bound=r.Record)
 MAX_RUNS = 200_000
@@ -42,11 +90,15 @@ class Recorder:
         self._tables: dict[type, dict[object, r.Record]] = defaultdict(dict)
         self._counters: dict[str, int] = defaultdict(int)
         self._positions = itertools.count()
-        self._run_logs: list[RunLog] = []
+        self._run_logs: dict[object, RunLog] = {}  # by session, or by anything for graphs of other backends
         self._eager_logs: dict[str, EagerLog] = {}
         self._attachments: dict[str, bytes] = {}
         self.journal: Journal | None = None
         """Where everything is written as it comes, if anywhere."""
+        self.failures: set[tuple[str, str]] = set()
+        """What failed inside the lens so far, as activity and text; see `guard.lens_failed`."""
+        self.unrecorded: list[r.Finding] = []
+        """Findings about these that could not be added."""
         self.live: list[object] = []
         """The compiled graphs behind the records, for what only a live lens can do."""
         self.on_graph: Callable[[object, Any], AbstractContextManager[object]] | None = None
@@ -74,10 +126,17 @@ class Recorder:
         """
         with self._lock:
             for record in records:
-                table = self._tables[type(record)]
-                table[self._key(record)] = record
-                if self.journal is not None:
-                    self.journal.added(record)
+                self._put(type(record), self._key(record), record)
+
+    def _put(self, kind: type, key: object, record: r.Record) -> None:
+        self._tables[kind][key] = record
+        self._journalled(lambda journal: journal.added(record))
+
+    def _journalled(self, write: Callable[[Journal], None]) -> None:
+        """Write to the journal, if there is one; recording goes on without an entry that cannot be written."""
+        if self.journal is not None:
+            with surviving(self, "writing the journal"):
+                write(self.journal)
 
     def _key(self, record: r.Record) -> object:
         """The id of a record that can be amended, else a number that is never given again."""
@@ -96,11 +155,9 @@ class Recorder:
             **changes: Fields and their new values.
         """
         with self._lock:
-            table = self._tables[kind]
-            if key in table:
-                table[key] = replace(table[key], **changes)  # type: ignore[arg-type]  # fields differ per kind
-                if self.journal is not None:
-                    self.journal.added(table[key])
+            known = self._tables[kind].get(key)
+            if known is not None:
+                self._put(kind, key, replace(known, **changes))  # type: ignore[arg-type]  # fields differ per kind
 
     def drop(self, kind: type[r.Record], key: object) -> None:
         """Remove a record of something that did not happen after all.
@@ -111,8 +168,7 @@ class Recorder:
         """
         with self._lock:
             self._tables[kind].pop(key, None)
-            if self.journal is not None:
-                self.journal.dropped(kind, key)
+            self._journalled(lambda journal: journal.dropped(kind, key))
 
     def forget_graph(self, graph_id: str) -> None:
         """Drop what was derived from one graph, because it is partitioned again; the graph itself stays.
@@ -130,12 +186,13 @@ class Recorder:
             self._drop("graph_id", {graph_id}, r.Node, r.Partition, r.Fallback, r.LedgerPart)
             self._drop("partition_id", partitions, r.Model, r.Session, r.Numeric)
             self._drop("session_id", sessions, r.Kernel)
-            self._run_logs = [log for log in self._run_logs if log.graph_id != graph_id and log.session_id not in sessions]
+            self._run_logs = {
+                key: log for key, log in self._run_logs.items() if log.graph_id != graph_id and log.session_id not in sessions
+            }
             self._eager_logs.pop(graph_id, None)
             for model in models:
                 self._detach(model)
-            if self.journal is not None:
-                self.journal.forgot(graph_id)
+            self._journalled(lambda journal: journal.forgot(graph_id))
 
     def _drop(self, field: str, values: set[str], *kinds: type[r.Record]) -> None:
         for kind in kinds:
@@ -156,8 +213,7 @@ class Recorder:
         """
         with self._lock:
             self._attachments[name] = data
-            if self.journal is not None:
-                self.journal.attached(name, data)
+            self._journalled(lambda journal: journal.attached(name, data))
 
     def run_log(self, session_id: str | None, graph_id: str | None) -> RunLog:
         """A log for the calls of one session.
@@ -170,12 +226,10 @@ class Recorder:
             The log; the caller writes into it without any lock. A session has one, however often it is asked for.
         """
         with self._lock:
-            if session_id is not None:
-                for log in self._run_logs:
-                    if log.session_id == session_id:
-                        return log
-            log = RunLog(session_id, graph_id)
-            self._run_logs.append(log)
+            if session_id in self._run_logs:
+                return self._run_logs[session_id]
+            log = RunLog(session_id, graph_id, functools.partial(lens_failed, self, "recording a call"))
+            self._run_logs[object() if session_id is None else session_id] = log
         return log
 
     def eager_log(self, graph_id: str, nodes: tuple[str, ...]) -> EagerLog:
@@ -200,7 +254,7 @@ class Recorder:
             Those of the sessions, or of whole graphs under another backend, and those of the nodes that PyTorch runs, by graph id.
         """
         with self._lock:
-            return tuple(self._run_logs), dict(self._eager_logs)
+            return tuple(self._run_logs.values()), dict(self._eager_logs)
 
     def replace_all(self, kind: type[_R], records: Iterable[_R]) -> None:
         """Replace all records of a kind.
@@ -211,8 +265,7 @@ class Recorder:
         """
         with self._lock:
             self._tables[kind] = {self._key(record): record for record in records}
-            if self.journal is not None:
-                self.journal.replaced(kind, self._tables[kind].values())
+            self._journalled(lambda journal: journal.replaced(kind, self._tables[kind].values()))
 
     def _of(self, kind: type[_R]) -> list[_R]:
         return [record for record in self._tables[kind].values() if isinstance(record, kind)]
@@ -253,7 +306,7 @@ class Recorder:
             The capture.
         """
         with self._lock:
-            logs = tuple(self._run_logs)
+            logs = tuple(self._run_logs.values())
             slots = {graph_id: _slots(log) for graph_id, log in self._eager_logs.items()}
             attachments = dict(self._attachments)
             tables: dict[str, Any] = {name: self.records(table.record) for name, table in TABLES.items()}
@@ -261,6 +314,7 @@ class Recorder:
         tables["sessions"] = tuple(_with_stats(s, by_session.get(s.session_id)) for s in tables["sessions"])
         tables["fallbacks"] = tuple(_with_times(f, slots.get(f.graph_id, {})) for f in tables["fallbacks"])
         tables["runs"] = _runs(logs)
+        tables["findings"] = (*tables["findings"], *self.unrecorded)
         return r.Capture(
             name=name,
             backend=backend,

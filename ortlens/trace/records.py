@@ -35,6 +35,9 @@ SessionCause: TypeAlias = Literal["first", "sizes", "weights"]
 NumericScope: TypeAlias = Literal["output", "value", "op", "call"]
 
 
+_RANK = "Rank that recorded it, in a capture merged of several ranks; empty elsewhere."
+
+
 def column(meaning: str, *, unit: str = "", default: object = MISSING) -> Any:  # noqa: ANN401 - a field() in disguise
     """Declare a record field together with what its column means.
 
@@ -100,6 +103,7 @@ class Graph:
         "`encode` one of the encoder. Empty elsewhere.",
         default=None,
     )
+    rank: int | None = column(_RANK, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +140,7 @@ class Break:
         default=None,
     )
     advice: str | None = column("What to change, in one sentence.", default=None)
+    rank: int | None = column(_RANK, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +156,7 @@ class Recompile:
     reason: str = column("Dynamo's full reason, with expected and actual values.")
     values: tuple[str, ...] = column("The values seen, the one compiled for first, as far as the reason tells them.", default=())
     advice: str | None = column("What to change, in one sentence.", default=None)
+    rank: int | None = column(_RANK, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +200,12 @@ class Node:
     item_outputs: tuple[str, ...] = column("Those of these items that the graph returns.", default=())
     item_inputs: tuple[str, ...] = column("Items of tuples among what it reads; `inputs` names their makers.", default=())
     roaming: bool = column("Whether it is a number made of input sizes alone, which is computed wherever it is needed.", default=False)
+    provider: str | None = column(
+        "Of a node of an ONNX model: the execution provider that runs it, where ONNX Runtime tells; `reason` says why it is not the "
+        "preferred one. Empty elsewhere.",
+        default=None,
+    )
+    rank: int | None = column(_RANK, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +231,7 @@ class Partition:
     is_slower: bool | None = column(
         "Whether ONNX Runtime is slower: in three of four pairs, and by 3 % at least; empty where not timed.", default=None
     )
+    rank: int | None = column(_RANK, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +252,7 @@ class Fallback:
     call_ns: int | None = column(
         "Time in it per call of the model, median over the calls that the ledger measured; empty where none was.", unit="ns", default=None
     )
+    rank: int | None = column(_RANK, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +270,7 @@ class Model:
     sha256: str | None = column("Digest of the serialised model without frozen weights.", default=None)
     cached: bool = column("Whether it was converted by an earlier process and came from `cache_dir`.", default=False)
     optimized_node_count: int | None = column("Nodes left after ONNX Runtime's own fusions; empty where not asked for.", default=None)
+    rank: int | None = column(_RANK, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,6 +327,7 @@ class Session:
         "measure. Empty where not profiled.",
         default=None,
     )
+    rank: int | None = column(_RANK, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,6 +343,7 @@ class Run:
     total_ns: int = column("The three together.", unit="ns")
     thread: int = column("Identifier of the thread, as of `threading.get_ident`.", default=0)
     graph_id: str | None = column("Graph that ran.", default=None)
+    rank: int | None = column(_RANK, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,10 +367,15 @@ class Kernel:
     file: str | None = column("File of the user line.", default=None)
     line: int | None = column("Number of the user line.", default=None)
     confidence: Confidence = column("How sure the way back is: `exact`, `fused`, `inferred`, `none`.", default="none")
-    bytes: int | None = column("Bytes of what it reads and writes, as ONNX Runtime's profile tells them.", unit="bytes", default=None)
+    bytes: int | None = column(
+        "Bytes of what it reads and writes per run, weights included: by ONNX Runtime's profile, and the model for weights that it packed.",
+        unit="bytes",
+        default=None,
+    )
     nodes: tuple[str, ...] = column("Every FX node that it computes.", default=())
     onnx_nodes: tuple[str, ...] = column("Nodes of the ONNX model, as it was before ONNX Runtime's rewrites, that it computes.", default=())
     onnx_ops: tuple[str, ...] = column("Operators of these nodes, in the same order.", default=())
+    rank: int | None = column(_RANK, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,6 +406,7 @@ class Numeric:
     file: str | None = column("File of the user line.", default=None)
     line: int | None = column("Number of the user line.", default=None)
     note: str = column("Why it was not checked, or what was found out about a divergence, as which rewrite made it.", default="")
+    rank: int | None = column(_RANK, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,6 +424,7 @@ class Finding:
     gain_ns: int | None = column("What the mitigation saves per call; empty where unknown.", unit="ns", default=None)
     measured: bool = column("True when the gain was measured, False when estimated or unknown.", default=False)
     subject: str | None = column("Id or name of what it is about: a graph, node, partition, session, break or operator.", default=None)
+    rank: int | None = column(_RANK, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,6 +442,7 @@ class LedgerPart:
         "Share of the wall time of the call, 0 to 1; over all graphs and parts they add to 1. Where no call was measured, of the sum of "
         "the rows."
     )
+    rank: int | None = column(_RANK, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -435,6 +460,7 @@ class Step:
         "The same without torch.compile, in calls made in turns; empty where not measured.", unit="ns", default=None
     )
     graph_ids: tuple[str, ...] = column("Graphs that these calls entered.", default=())
+    rank: int | None = column(_RANK, default=None)
 
 
 Record: TypeAlias = (

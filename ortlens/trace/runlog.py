@@ -1,10 +1,11 @@
-"""The log of a session's calls: a few integers into a preallocated ring, whatever the number of calls.
+"""The log of a session's calls: a few integers into a ring, whatever the number of calls.
 
 The path that records a call takes no lock and allocates nothing that outlives it: each thread writes into a ring of
 its own, so that no two writers ever meet. Counts, sums and maxima are exact; percentiles come from a logarithmic
-histogram; the latest `CAPACITY` calls of a thread are kept one by one. Calls are moved into the histogram half a ring at
-a time, so that memory is the same after a million calls as after one. One ring for all threads was tried and rejected: a
-writer that is suspended between taking its slot and filling it is overtaken by a whole ring within a few milliseconds.
+histogram; the latest `CAPACITY` calls of a thread are kept one by one. A ring begins small, since there may be thousands of
+sessions with a call or two, and doubles when it is full. From its full size on, calls are moved into the histogram half a ring
+at a time, so that memory is the same after a million calls as after two thousand. One ring for all threads was tried and
+rejected: a writer that is suspended between taking its slot and filling it is overtaken by a whole ring within a few milliseconds.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy as np
     from numpy.typing import NDArray
 
 CAPACITY = 2048
 _HALF = CAPACITY // 2
+_FIRST = 32  # rows of a ring at the beginning
 _FIELDS = 5  # start, bound, ran, done (clock readings), number of the call
 _SUB_BITS = 5  # 32 buckets per octave: a bucket is at most 1/32 = 3.2 % wide
 _SUB = 1 << _SUB_BITS
@@ -43,38 +45,54 @@ class RunStats(NamedTuple):
 
 
 class _Shard:
-    """The calls of one thread: a ring with a single writer. `written` grows only after its row is whole."""
+    """The calls of one thread: a ring with a single writer. `written` grows only after its row is whole.
 
-    __slots__ = ("drained", "histogram", "max_ns", "ring", "thread", "total_ns", "written")
+    Attributes:
+        capacity: Rows of the ring.
+        stop: Number of rows after which the writer stops to make room.
+        drained: Rows that are in the sums.
+    """
+
+    __slots__ = ("capacity", "drained", "histogram", "max_ns", "ring", "stop", "thread", "total_ns", "written")
 
     def __init__(self, thread: int) -> None:
         self.thread = thread
-        self.ring = array("q", bytes(8 * _FIELDS * CAPACITY))
+        self.capacity = self.stop = _FIRST
+        self.ring = array("q", bytes(8 * _FIELDS * _FIRST))
         self.written = 0
         self.drained = 0
         self.total_ns = 0
         self.max_ns = 0
         self.histogram: NDArray[np.int64] | None = None
 
-    def drain(self) -> None:
-        """Move the rows written since the last time into the sums; they stay readable until overwritten."""
+    def make_room(self) -> None:
+        """Double the ring, which was never full before; at its full size, move what half of it holds into the sums."""
+        if self.capacity < CAPACITY:
+            self.ring = self.ring + array("q", bytes(8 * len(self.ring)))
+            self.capacity *= 2
+            self.stop = self.capacity
+        else:
+            self.total_ns, self.max_ns, self.histogram = self.sums()
+            self.drained = self.written
+            self.stop += _HALF
+
+    def sums(self) -> tuple[int, int, NDArray[np.int64] | None]:
+        """Sum, maximum and histogram of the times of all rows so far; they stay readable until overwritten."""
         import numpy as np
 
-        upto = self.written
+        upto, table = self.written, self._table()
         if upto == self.drained:
-            return
-        table = self._table()[np.arange(self.drained, upto) % CAPACITY]
-        totals = np.maximum(table[:, 3] - table[:, 0], 0)
+            return self.total_ns, self.max_ns, self.histogram
+        rows = table[np.arange(self.drained, upto) % len(table)]
+        totals = np.maximum(rows[:, 3] - rows[:, 0], 0)
         counts = np.bincount(_buckets(totals), minlength=_BUCKETS).astype(np.int64)
-        self.total_ns += int(totals.sum())
-        self.max_ns = max(self.max_ns, int(totals.max()))
-        self.histogram = counts if self.histogram is None else self.histogram + counts
-        self.drained = upto
+        both = counts if self.histogram is None else self.histogram + counts
+        return self.total_ns + int(totals.sum()), max(self.max_ns, int(totals.max())), both
 
     def _table(self) -> NDArray[np.int64]:
         import numpy as np
 
-        return np.frombuffer(self.ring, dtype=np.int64).reshape(CAPACITY, _FIELDS)
+        return np.frombuffer(self.ring, dtype=np.int64).reshape(-1, _FIELDS)
 
     def rows(self, latest: int) -> Iterator[tuple[int, int, int, int, int, int]]:
         """The latest calls still in the ring, each as number, start, bound, ran, done, thread."""
@@ -83,23 +101,25 @@ class _Shard:
         before = self.written
         table = self._table().copy()
         # The writer may have gone on meanwhile: what it overwrote, and the row that it is in the middle of, is left out.
-        oldest = max(self.written + 1 - CAPACITY, before - latest, 0)
-        for start, bound, ran, done, call in table[np.arange(oldest, before) % CAPACITY].tolist():
+        oldest = max(self.written + 1 - len(table), before - latest, 0)
+        for start, bound, ran, done, call in table[np.arange(oldest, before) % len(table)].tolist():
             yield call, start, bound, ran, done, self.thread
 
 
 class RunLog:
     """Records the calls of one session (or of one graph, for a backend other than ours)."""
 
-    __slots__ = ("_calls", "_lock", "_shards", "graph_id", "session_id")
+    __slots__ = ("_calls", "_lock", "_shards", "graph_id", "on_failure", "session_id")
 
-    def __init__(self, session_id: str | None, graph_id: str | None) -> None:
+    def __init__(self, session_id: str | None, graph_id: str | None, on_failure: Callable[[Exception], None] | None = None) -> None:
         """Start without calls; a thread's ring is made when the thread first calls.
 
         Args:
             session_id: Session whose calls are logged; None for a backend other than ours.
             graph_id: Graph that the session belongs to.
+            on_failure: What a caller calls where `record` raises, so that its own work goes on; None: nothing.
         """
+        self.on_failure = on_failure or _ignored
         self.session_id = session_id
         self.graph_id = graph_id
         self._calls = itertools.count()  # next() is one step under the GIL: each call gets a number of its own
@@ -120,7 +140,7 @@ class RunLog:
         if shard is None:
             shard = self._shards.setdefault(thread, _Shard(thread))
         slot = shard.written
-        base = (slot % CAPACITY) * _FIELDS
+        base = (slot % shard.capacity) * _FIELDS
         ring = shard.ring
         ring[base] = start
         ring[base + 1] = bound
@@ -128,9 +148,9 @@ class RunLog:
         ring[base + 3] = done
         ring[base + 4] = next(self._calls)
         shard.written = slot + 1  # last: says that the row is whole
-        if shard.written % _HALF == 0:
-            with self._lock:  # against a reader that drains too; once in half a ring
-                shard.drain()
+        if slot + 1 == shard.stop:
+            with self._lock:  # against a reader that adds up; once in half a ring
+                shard.make_room()
 
     def forget(self) -> None:
         """Drop every call so far. No thread may be recording a call at the same time."""
@@ -145,15 +165,13 @@ class RunLog:
             Exact counts, sums and maximum; percentiles to within a bucket (3.2 %). Zeros and None before the first call.
         """
         with self._lock:
-            shards = list(self._shards.values())
-            for shard in shards:
-                shard.drain()
-            calls = sum(shard.drained for shard in shards)
-            if not calls:
-                return RunStats(0, 0, None, None, None, None, None)
-            total = sum(shard.total_ns for shard in shards)
-            slowest = max(shard.max_ns for shard in shards)
-            histogram = functools.reduce(operator.add, (shard.histogram for shard in shards if shard.histogram is not None))
+            found = [shard.sums() for shard in list(self._shards.values())]
+        histograms = [counts for _, _, counts in found if counts is not None]
+        if not histograms:
+            return RunStats(0, 0, None, None, None, None, None)
+        total, slowest = sum(total for total, _, _ in found), max(slowest for _, slowest, _ in found)
+        histogram = functools.reduce(operator.add, histograms)
+        calls = int(histogram.sum())
         p50, p90, p99 = (min(_percentile(histogram, percent), slowest) for percent in (50, 90, 99))
         return RunStats(calls, total, round(total / calls), p50, p90, p99, slowest)
 
@@ -167,6 +185,10 @@ class RunLog:
             Number of the call, then start, bound, ran and done (clock readings in ns), then the thread.
         """
         yield from sorted(row for shard in list(self._shards.values()) for row in shard.rows(latest))
+
+
+def _ignored(_error: Exception) -> None:
+    """A log that nobody reads has nobody to report to."""
 
 
 def _buckets(values: NDArray[np.int64]) -> NDArray[np.int64]:

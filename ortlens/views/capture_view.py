@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.check import VerdictRow, limits_from, verdicts_of
 from ortlens.analysis.coverage import coverage_of, is_dry_run
 from ortlens.analysis.fusions import Fusion, fusions
 from ortlens.analysis.identity import Link, links
+from ortlens.analysis.key_figures import key_figures
 from ortlens.analysis.memory import MemoryRow, memory
+from ortlens.analysis.onnx_model import is_onnx_model
 from ortlens.analysis.overview import compilation_count
+from ortlens.analysis.roofline import Roof, roofs
 from ortlens.analysis.whatif import Candidate, PlannedPartition, partitions_if, ranking
 from ortlens.errors import CheckFailed, UsageError
 from ortlens.trace import store
@@ -20,6 +24,8 @@ from ortlens.trace.schema import table_from_record
 from ortlens.units import counted, percent
 from ortlens.views.capture_frames import CaptureFrames
 from ortlens.views.comparison import Comparison
+from ortlens.views.exporting import exported
+from ortlens.views.flame_svg import FlameGraph
 from ortlens.views.mimebundle import mimebundle
 from ortlens.views.netron.display import netron_view
 from ortlens.views.report.page import report_page
@@ -31,7 +37,7 @@ from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:
     import os
-    from pathlib import Path
+    from collections.abc import Sequence
 
     import pandas as pd
 
@@ -96,6 +102,15 @@ class CaptureView(CaptureFrames):
             `profile`, what ONNX Runtime's allocator really held. Empty without partitions.
         """
         return frame_from_records(table_from_record("memory", MemoryRow), memory(self.captured()))
+
+    def roofline(self) -> pd.DataFrame:
+        """Hold each profiled kernel of the CPU against the most that this machine reached: operations and bytes per second.
+
+        Returns:
+            A row per kernel: its operations, bytes, both per second, and which share of its limit it reached. Empty before `profile`, and
+            where no kernel takes 50 µs and no session's kernels 1 ms: the peaks are not measured for less.
+        """
+        return frame_from_records(table_from_record("roofline", Roof), roofs(self.captured()))
 
     def what_if(self, *ops: object) -> pd.DataFrame:
         """Predict what supporting operators would change; nothing is run.
@@ -192,7 +207,8 @@ class CaptureView(CaptureFrames):
 
         Args:
             selected: Id of the initial selection: `partition:p0`, `node:g0/addmm`, `break:b0`, `line:model.py:12`.
-            tab: The initial panel: `overview`, `graph`, `tables`, `timeline`, `source`, `breaks`, `findings`, `numerics` or `onnx`.
+            tab: The initial panel: `overview`, `actions`, `flame`, `graph`, `tables`, `timeline`, `source`, `breaks`, `findings`,
+                `numerics` or `onnx`.
             graph: The initial graph; by default all of them.
 
         Returns:
@@ -222,6 +238,17 @@ class CaptureView(CaptureFrames):
         """
         return netron_view(self.captured(), partition_id, optimized=optimized)
 
+    def flame(self) -> FlameGraph:
+        """Draw the time of one call as a flame graph: graphs, modules, operators and kernels, each as wide as its time.
+
+        Returns:
+            A picture, which a notebook shows; `save("flame.svg")` writes it for a page or an issue. The explorer has the same to zoom into.
+
+        Raises:
+            UsageError: No call was recorded, as in a dry run.
+        """
+        return FlameGraph(self.captured())
+
     def report(self, path: str | os.PathLike[str], title: str | None = None, *, redact: bool = False, models: bool = True) -> Path:
         """Write one self-contained HTML file: the explorer, and the same as text, tables and figures, which needs no JavaScript.
 
@@ -230,7 +257,8 @@ class CaptureView(CaptureFrames):
         Args:
             path: The file; an existing report is replaced.
             title: Its title; by default the name of the capture.
-            redact: Shorten paths to file names, and leave source text and ONNX models out, to show it to strangers.
+            redact: Shorten paths to file names, and leave source text, values in guards and messages, and ONNX models out, to show
+                it to strangers.
             models: Put the ONNX models, without their weights, into it as far as they fit.
 
         Returns:
@@ -247,6 +275,51 @@ class CaptureView(CaptureFrames):
         """
         checked_target(path)  # before the work
         return write_report(path, report_page(self.captured(), title=title, redact=redact, models=models))
+
+    def export(
+        self,
+        folder: str | os.PathLike[str],
+        format: str = "csv",  # noqa: A002 - the name that pandas and torch use
+        *,
+        tables: Sequence[str] = (),
+        replace: bool = False,
+    ) -> list[Path]:
+        """Write files that other tools read.
+
+        Args:
+            folder: Where they go; made if it is missing.
+            format: `csv`, `json` or `parquet`: a file per table, and the ONNX models; `trace`: `trace.json` for ui.perfetto.dev;
+                `model-explorer`: times and differences per ONNX node, after `profile` or `verify`, beside the models.
+            tables: Only these tables, as `("runs", "sessions")`.
+            replace: Whether files that are there may be replaced.
+
+        Returns:
+            The files.
+
+        Raises:
+            UsageError: A name is unknown, there is nothing to write, a file is there already, or cannot be written.
+            OptionalDependencyError: Parquet needs pyarrow, and it is not installed.
+
+        Example:
+            >>> import tempfile, ortlens
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     [path.name for path in ortlens.Lens().export(folder, tables=["graphs"])]
+            ['graphs.csv']
+        """
+        return exported(self.captured(), Path(folder).expanduser(), format, tables=tables, replace=replace)
+
+    def figures(self) -> dict[str, float]:
+        """Take the key figures, for a logger: counts, coverage, and times in nanoseconds.
+
+        Returns:
+            Numbers by name, such as `breaks`, `coverage`, `call_ns`, `speedup`, `max_abs`; what was not measured has no entry.
+
+        Example:
+            >>> import ortlens
+            >>> ortlens.Lens().figures()["breaks"]
+            0
+        """
+        return key_figures(self.captured())
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the capture to a file that `ortlens.load` reads back, without torch or ONNX Runtime.
@@ -346,6 +419,14 @@ def capture_from(source: CaptureView | Capture | str | os.PathLike[str]) -> Capt
 
 
 def _essentials(capture: Capture) -> str:
+    if is_onnx_model(capture):
+        what = "session" if capture.environment["onnx_model"] == "session" else "ONNX model"
+        calls = counted(sum(session.calls for session in capture.sessions), "call")
+        facts = [
+            f"{clipped(capture.name, 40)!r}: {what} of {counted(len(capture.nodes), 'node')}",
+            *(["dry run"] if is_dry_run(capture) else [calls]),
+        ]
+        return ", ".join(facts)
     coverage = coverage_of(capture)  # not the whole overview: one line should not ask every rule for its findings
     share, of = coverage.share, " of the compiled code" if coverage.is_partial_view else ""
     facts = [

@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Any
 from ortlens.analysis.compare.changes import Change
 from ortlens.analysis.compare.comparison import AlignedOperator, compared
 from ortlens.analysis.compare.durations import Timing
+from ortlens.analysis.compare.kernels import KernelTime, kernel_times
 from ortlens.trace.frames import frame_from_records
 from ortlens.trace.schema import table_from_record
+from ortlens.views.comparison_html import comparison_html, comparison_page
 from ortlens.views.comparison_text import comparison_text, verdict_sentence
-from ortlens.views.static_table import safe
+from ortlens.views.report.write import write_report
 
 if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
     import pandas as pd
 
     from ortlens.trace.records import Capture
@@ -54,6 +59,26 @@ class Comparison:
         """Every operator of both captures with its partner, and how it was recognised."""
         return frame_from_records(table_from_record("operators", AlignedOperator), self._compared.operators)
 
+    @property
+    def kernels(self) -> pd.DataFrame:
+        """What operators take in both, those that a kernel computes together in one row; the largest growth first."""
+        return frame_from_records(table_from_record("kernels", KernelTime), kernel_times(self._compared))
+
+    def report(self, path: str | os.PathLike[str], *, title: str | None = None) -> Path:
+        """Write both captures side by side as one HTML file that opens anywhere, offline.
+
+        Args:
+            path: The file; an existing one is replaced if it is a report.
+            title: Its title; by default the names of both captures.
+
+        Returns:
+            The absolute path of the file.
+
+        Raises:
+            UsageError: It cannot be written there, or the file exists and is not a report; it is left untouched.
+        """
+        return write_report(path, comparison_page(self._compared, title=title))
+
     def summary(self, *, width: int = 100) -> str:
         """Say what differs.
 
@@ -69,7 +94,7 @@ class Comparison:
         """Give the comparison as plain data, for JSON.
 
         Returns:
-            `is_worse`, `verdict`, `before`, `after`, and a list of rows for each of `times` and `changes`.
+            `is_worse`, `verdict`, `before`, `after`, and a list of rows for each of `times`, `kernels` and `changes`.
         """
         found = self._compared
         return {
@@ -80,6 +105,10 @@ class Comparison:
                 for side, capture in (("before", found.before), ("after", found.after))
             },
             "times": [asdict(row) for row in found.timings],
+            "kernels": [
+                {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(row).items()}
+                for row in kernel_times(found)
+            ],
             "changes": [asdict(row) for row in found.changes],
         }
 
@@ -92,4 +121,4 @@ class Comparison:
         return self.summary()
 
     def _repr_html_(self) -> str:
-        return f"<pre>{safe(self.summary(), 20_000)}</pre>"
+        return comparison_html(self._compared)

@@ -6,16 +6,18 @@ import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.compare.kernels import kernel_times
 from ortlens.analysis.compare.noise import MIN_CALLS
 from ortlens.units import counted, time_from_ns
 from ortlens.views.wording import clipped, place, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from ortlens.analysis.compare.changes import Change
+    from ortlens.analysis.compare.changes import Change, Effect, Happened, Kind
     from ortlens.analysis.compare.comparison import Compared
     from ortlens.analysis.compare.durations import Timing
+    from ortlens.analysis.compare.kernels import KernelTime
     from ortlens.trace.records import Capture
 
 _LABEL = 14
@@ -38,6 +40,24 @@ _TITLES = {
 
 
 _UNDECIDED = {"same": "no difference outside the noise", "unmeasured": "the machine was too busy to compare calls this long"}
+
+
+ENDS_MOVED = (
+    "Calls are not compared: they are timed from their first session to their last, and operators moved into or out of what lies between."
+)
+"""Why a comparison has no times of calls."""
+
+_NOUNS: Mapping[Kind, str] = {"break": "graph break", "result": "verified result", "finding": "error"}
+_HAPPENED: Mapping[tuple[Kind, Happened, Effect], str] = {
+    ("break", "added", "worse"): "new",
+    ("break", "removed", "better"): "fixed",
+    ("recompile", "added", "worse"): "new",
+    ("recompile", "removed", "better"): "gone",
+    ("operator", "moved", "worse"): "moved to PyTorch",
+    ("operator", "moved", "better"): "moved to ONNX Runtime",
+    ("finding", "added", "worse"): "new",
+    ("finding", "removed", "better"): "gone",
+}
 
 
 def comparison_text(compared: Compared, *, width: int = 100) -> str:
@@ -68,11 +88,10 @@ def verdict_sentence(compared: Compared) -> str:
         What got slower, worse, faster or better; that nothing did; or that times were not measured.
     """
     parts = [f"{row_name(row)} takes {_ratio(row)} as long" for row in compared.slower[:_MAX_ROWS]]
-    parts += [f"{counted(number, noun)} worse" for noun, number in _kinds(compared.worse)]
+    parts += _kinds(compared.worse)
     faster = [row for row in compared.timings if row.verdict == "faster"]
     parts += [f"{row_name(row)} takes {_ratio(row)} as long" for row in faster[:_MAX_ROWS]]
-    better = tuple(row for row in compared.changes if row.effect == "better")
-    parts += [f"{counted(number, noun)} better" for noun, number in _kinds(better)]
+    parts += _kinds([row for row in compared.changes if row.effect == "better"])
     if parts:
         return "; ".join(parts)
     measured = any(row.verdict == "same" for row in compared.timings)
@@ -105,10 +124,37 @@ def timing_sentence(row: Timing) -> str:
         Both times with their bands, the ratio and the verdict.
     """
     if row.before_ns is None or row.after_ns is None:
-        return f"{row_name(row)}: too few calls to compare ({row.before_calls} and {row.after_calls}; {MIN_CALLS} are needed)"
-    said = _UNDECIDED.get(row.verdict) or f"{_ratio(row)} as long"
+        return f"{row_name(row)}: {timing_words(row)}"
+    return f"{row_name(row)}: {times_words(row)}: {timing_words(row)}"
+
+
+def times_words(row: Timing) -> str:
+    """Both times with their bands.
+
+    Args:
+        row: A row of times.
+
+    Returns:
+        `717 µs (696 µs to 769 µs) -> 846 µs (803 µs to 898 µs)`; empty where a capture has too few calls.
+    """
+    if row.before_ns is None or row.after_ns is None:
+        return ""
     before = _band(row.before_ns, row.before_low_ns, row.before_high_ns)
-    return f"{row_name(row)}: {before} -> {_band(row.after_ns, row.after_low_ns, row.after_high_ns)}: {said}"
+    return f"{before} -> {_band(row.after_ns, row.after_low_ns, row.after_high_ns)}"
+
+
+def timing_words(row: Timing) -> str:
+    """Whether a time differs.
+
+    Args:
+        row: A row of times.
+
+    Returns:
+        `1.18x as long`, or why that cannot be said.
+    """
+    if row.before_ns is None or row.after_ns is None:
+        return f"too few calls to compare ({row.before_calls} and {row.after_calls}; {MIN_CALLS} are needed)"
+    return _UNDECIDED.get(row.verdict) or f"{_ratio(row)} as long"
 
 
 def change_sentence(row: Change) -> str:
@@ -126,16 +172,69 @@ def change_sentence(row: Change) -> str:
     if row.change == "added":
         return f"new: {subject}" + (f": {after}" if after else "")
     if row.change == "removed":
-        return f"gone: {subject}" + (f": {before}" if before else "")
+        return f"{'fixed' if row.kind == 'break' else 'gone'}: {subject}" + (f": {before}" if before else "")
     return f"{subject}: {before or 'none'} -> {after or 'none'}"
+
+
+def signed(nanoseconds: int) -> str:
+    """A difference of times.
+
+    Args:
+        nanoseconds: The difference in ns.
+
+    Returns:
+        `+12.3 µs`, `-4.10 µs`.
+    """
+    return f"{'+' if nanoseconds >= 0 else ''}{time_from_ns(nanoseconds)}"
+
+
+def short(target: str) -> str:
+    """An operator without namespace and overload.
+
+    Args:
+        target: As `aten.add.Tensor`.
+
+    Returns:
+        `add`; names of another form as they are.
+    """
+    parts = target.split(".")
+    return parts[1] if len(parts) == 3 and parts[0] == "aten" else target  # noqa: PLR2004 - namespace, name, overload
+
+
+def kernel_words(row: KernelTime) -> str:
+    """What computes a group of operators, and how long, in both captures.
+
+    Args:
+        row: A row of times of operators.
+
+    Returns:
+        `Gemm + Relu -> FusedGemm: 88.5 µs -> 359 µs`; the kernels once where they are the same.
+    """
+    before, after = clipped(" + ".join(row.before_kernels), 80) or "none", clipped(" + ".join(row.after_kernels), 80) or "none"
+    kernels = before if before == after else f"{before} -> {after}"
+    return f"{kernels}: {time_from_ns(row.before_ns or 0)} -> {time_from_ns(row.after_ns or 0)}"
+
+
+def operators_words(row: KernelTime) -> str:
+    """Which operators a row of times is about.
+
+    Args:
+        row: The row.
+
+    Returns:
+        `t, addmm, relu`.
+    """
+    return clipped(", ".join(map(short, row.operators)), 80) or "kernels of no operator"
 
 
 def _called(capture: Capture) -> str:
     return f"{clipped(capture.name, 60) or 'unnamed capture'} ({clipped(capture.backend, 30)}, {clipped(capture.created, 30) or 'no date'})"
 
 
-def _kinds(rows: Sequence[Change]) -> list[tuple[str, int]]:
-    return list(Counter("verified result" if row.kind == "result" else row.kind for row in rows).items())
+def _kinds(rows: Sequence[Change]) -> list[str]:
+    counts = Counter((row.kind, _HAPPENED.get((row.kind, row.change, row.effect), row.effect)) for row in rows if row.kind != "coverage")
+    said = [f"{counted(number, _NOUNS.get(kind, kind))} {happened}" for (kind, happened), number in counts.items()]
+    return said + [f"coverage {row.before} -> {row.after}" for row in rows if row.kind == "coverage"]
 
 
 def _sections(compared: Compared) -> Iterator[tuple[str, list[str]]]:
@@ -143,23 +242,43 @@ def _sections(compared: Compared) -> Iterator[tuple[str, list[str]]]:
     yield "Verdict", [sentence[:1].upper() + sentence[1:]]
     if compared.machine_differs:
         yield "", ["Recorded on different machines or with different numbers of threads, which may be all that the times show."]
+    if compared.ends_moved:
+        yield "", [ENDS_MOVED]
     if compared.timings:
         shown = sorted(
             compared.timings, key=lambda row: (row.verdict in ("same", "unmeasured"), row.scope != "call", -(row.before_ns or 0))
         )
         rows = [timing_sentence(row) for row in shown[: 2 * _MAX_ROWS]]
         yield "Times", [*rows, *_more(len(shown) - len(rows), "times")]
+    kernels = [row for row in kernel_times(compared) if row.verdict in ("slower", "faster")]
+    if kernels:
+        kernels.sort(key=lambda row: -abs(row.difference_ns or 0))
+        rows = [f"{_operators(row)}: {kernel_words(row)}: {signed(row.difference_ns or 0)}" for row in kernels[:_MAX_ROWS]]
+        yield "Kernels", [*rows, *_more(len(kernels) - len(rows), "kernels")]
     for kind, title in _TITLES.items():
         found = [row for row in compared.changes if row.kind == kind]
         if found:
             found.sort(key=lambda row: (row.effect != "worse", row.effect != "better", row.change))
-            sentences = [_counted(text, number) for text, number in Counter(change_sentence(row) for row in found).items()]
+            sentences = [repeated(text, number) for text, number in Counter(change_sentence(row) for row in found).items()]
             yield title, [*sentences[:_MAX_ROWS], *_more(len(sentences) - _MAX_ROWS, "changes")]
     if not compared.changes:
         yield "Else", ["the same operators, breaks, recompiles, findings, versions and options"]
 
 
-def _counted(text: str, number: int) -> str:
+def _operators(row: KernelTime) -> str:
+    return operators_words(row) + (f" ({clipped(row.module, 60)})" if row.module else "")
+
+
+def repeated(text: str, number: int) -> str:
+    """A sentence that is said once of several rows.
+
+    Args:
+        text: The sentence.
+        number: How many rows it is about.
+
+    Returns:
+        The sentence, with the number where it is more than one.
+    """
     return text if number == 1 else f"{text} ({number}x)"
 
 

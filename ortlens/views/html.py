@@ -14,6 +14,7 @@ from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
 from ortlens.units import percent, time_from_ns
 from ortlens.views.answers import answer_tables
+from ortlens.views.onnx_sentences import onnx_answers
 from ortlens.views.sentences import (
     coverage_sentence,
     dry_run_sentence,
@@ -25,6 +26,7 @@ from ortlens.views.sentences import (
 )
 from ortlens.views.static_table import safe, table_html
 from ortlens.views.style import CSS
+from ortlens.views.tiles import tiles_of
 from ortlens.views.time_sentences import generation_sentences, per_call_sentences
 from ortlens.views.wording import PHASE_WORDS
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from ortlens.analysis.numbers import Numbers
     from ortlens.analysis.overview import Overview
     from ortlens.trace.records import Capture
+    from ortlens.views.tiles import Tile
 
 _LOOK = 1000
 """Characters of what to look at first: a finding with its gain and its remedy."""
@@ -47,13 +50,35 @@ def summary_html(capture: Capture, *, overview: Overview | None = None) -> str:
         overview: Of this capture, when it is at hand.
 
     Returns:
-        A self-contained fragment of less than 60 kB: a coverage bar, what to look at first, and tables of graphs, breaks,
+        A self-contained fragment of less than 60 kB: the verdict, a coverage bar, what to look at first, and tables of graphs, breaks,
         recompiles, fallbacks, sessions and what the lens reported; tables without rows are left out.
     """
     overview = overview or overview_of(capture)
-    heading = f'<p class="ol-title">{safe(title(overview))}</p>'
+    heading = f'<p class="ol-title">{safe(title(overview))}</p>{tiles_html(tiles_of(capture, overview))}'
     tables = "".join(table_html(table) for table in answer_tables(overview))
     return f'<div class="ortlens-summary"><style>{CSS}</style>{heading}{answers_html(overview, numbers_of(capture))}{tables}</div>'
+
+
+def tiles_html(tiles: Iterable[Tile]) -> str:
+    """The verdict as four tiles; a viewer without style sheets shows a list.
+
+    Args:
+        tiles: The tiles.
+
+    Returns:
+        One list, for an element of class `ortlens-summary`.
+    """
+    return f'<ul class="ol-tiles">{"".join(map(_tile, tiles))}</ul>'
+
+
+def _tile(tile: Tile) -> str:
+    sign = f'<span aria-hidden="true">{tile.sign}</span> ' if tile.sign else ""
+    bar = "" if tile.share is None else f'<span class="ol-bar"><span style="width:{int(tile.share * 1000) / 10:.1f}%"></span></span>'
+    call = f" <code>{safe(tile.call)}</code>" if tile.call else ""
+    return (
+        f'<li class="ol-tile ol-tile-{tile.state}"><span>{safe(tile.title)}:</span> <strong>{sign}{safe(tile.word)}</strong>{bar} '
+        f"<small>{safe(tile.detail, 400)}{call}</small></li>"
+    )
 
 
 def answers_html(overview: Overview, numbers: Numbers | None) -> str:
@@ -66,6 +91,13 @@ def answers_html(overview: Overview, numbers: Numbers | None) -> str:
     Returns:
         Paragraphs for an element of class `ortlens-summary`.
     """
+    if overview.onnx is not None:
+        said = [*onnx_answers(overview, overview.onnx), ("Numerics", numbers_sentence(numbers) if numbers else "")]
+        return (
+            _wrong(numbers)
+            + "".join(f"<p><strong>{name}:</strong> {safe(text, 600)}</p>" for name, text in said if text)
+            + _looks(overview)
+        )
     return _wrong(numbers) + _dry(overview) + _coverage(overview) + _facts(overview, numbers) + _looks(overview)
 
 

@@ -1,6 +1,7 @@
 """What the explorer is given: a capture as one compact JSON object, with the answers of the overview.
 
-`{version, meta, overview, modules, texts, tables: {name: {meaning, rows, total, columns: {name: {kind, unit, meaning, enc, ...}}}}}`.
+`{version, meta, overview, modules, flame, texts, tables: {name: {meaning, rows, total, columns: {name: {kind, unit, meaning, enc,
+...}}}}}`.
 Generic over the column table, so a new column travels without a change here; `ortlens.views.packing` knows the encodings.
 The views in Python and the explorer say the same because the sentences come from here.
 """
@@ -13,11 +14,15 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.first_look import looks_of
-from ortlens.analysis.guards import guard_place
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
-from ortlens.trace.schema import TABLES
+from ortlens.analysis.roofline import Roof, roofs
+from ortlens.analysis.verdict import is_wholly_compared, ort_share
+from ortlens.trace.schema import TABLES, table_from_record
 from ortlens.units import counted, percent, time_from_ns
+from ortlens.views.actions import action_facts, look_id
+from ortlens.views.flame import flame_of, packed_flame
+from ortlens.views.onnx_sentences import onnx_answers
 from ortlens.views.packing import Texts, bounded, packed_table
 from ortlens.views.redaction import redacted_capture
 from ortlens.views.sentences import (
@@ -31,6 +36,7 @@ from ortlens.views.sentences import (
     title,
     wrong_sentence,
 )
+from ortlens.views.tiles import tiles_of
 from ortlens.views.time_sentences import (
     against_sentence,
     average_words,
@@ -39,7 +45,6 @@ from ortlens.views.time_sentences import (
     gain_words,
     generate_ns,
     generation_sentences,
-    time_share,
 )
 from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, visible
 
@@ -48,6 +53,7 @@ if TYPE_CHECKING:
 
     from ortlens.analysis.first_look import Look
     from ortlens.analysis.numbers import Numbers
+    from ortlens.analysis.onnx_model import OnnxFacts
     from ortlens.analysis.overview import Overview
     from ortlens.trace.records import Capture
 
@@ -93,11 +99,14 @@ def payload_from_shown(shown: Capture, overview: Overview, *, redacted: bool) ->
     texts = Texts()
     kept = {name: _kept(name, getattr(shown, name)) for name in TABLES}
     tables = {name: packed_table(table, kept[name], len(getattr(shown, name)), texts) for name, table in TABLES.items()}
+    if found := roofs(shown):
+        tables["roofline"] = packed_table(table_from_record("roofline", Roof), found[:MAX_ROWS], len(found), texts)
     return {
         "version": VERSION,
         "meta": bounded(_meta(shown, kept, redact=redacted)),
         "overview": bounded(overview_facts(overview, shown)),
         "modules": bounded(_modules(kept["nodes"])),
+        "flame": bounded(packed_flame(flame_of(shown, max_rows=MAX_ROWS))),
         "tables": tables,
         "texts": texts.strings(),
     }
@@ -175,6 +184,7 @@ def overview_facts(overview: Overview, capture: Capture) -> dict[str, Any]:
     """
     return {
         "title": title(overview),
+        "tiles": [asdict(tile) | {"sign": tile.sign} for tile in tiles_of(capture, overview)],
         "verdict": verdict_sentence(overview, capture),
         "coverage_sentence": coverage_sentence(overview),
         "wrong_sentence": wrong_sentence(numbers_of(capture)),
@@ -183,8 +193,8 @@ def overview_facts(overview: Overview, capture: Capture) -> dict[str, Any]:
         "graph_count": overview.graph_count,
         "break_occurrences": overview.break_occurrences,
         "looks": [_look(look, overview, capture) for look in looks_of(overview)],
+        "actions": action_facts(capture, overview),
         "call": _call(overview),
-        "against_sentence": against_sentence(overview),
         "busy_sentence": busy_sentence(overview),
         "generation_sentences": generation_sentences(overview),
         "generate_ns": generate_ns(overview),
@@ -222,6 +232,8 @@ def verdict_sentence(overview: Overview, capture: Capture) -> str:
         One sentence without a full stop.
     """
     coverage = overview.coverage
+    if overview.onnx is not None:
+        return _onnx_verdict(overview, overview.onnx, numbers_of(capture))
     if coverage.verdict in ("empty", "foreign", "no_compute", "none"):
         return coverage_sentence(overview)
     partitions, numbers = counted(coverage.partition_count, "partition"), numbers_of(capture)
@@ -230,31 +242,36 @@ def verdict_sentence(overview: Overview, capture: Capture) -> str:
     facts = [f"{percent(coverage.share or 0.0)} of {counted_code} {runs} in ONNX Runtime", f"in {partitions}"]
     facts += [counted(len(overview.breaks), "graph break")] if overview.breaks else ["no graph break"]
     facts += ["cut short by the dry run"] if coverage.is_cut_short else []
-    share = time_share(overview)
+    share = ort_share(overview)
     facts += [against_sentence(overview).partition(":")[0]] if against_sentence(overview) else []
     facts += [decode_words(overview)] if decode_words(overview) else []
     facts += [f"{percent(share)} of a call's time in ONNX Runtime"] if coverage.is_partial_view and share is not None else []
     facts += [recompiles_sentence(overview)] if recompiles_sentence(overview) else []
     slower = [finding for finding in overview.findings if finding.rule == "slower_than_torch" and finding.severity == "warning"]
-    facts += [f"PyTorch would save {time_from_ns(sum(finding.gain_ns or 0 for finding in slower))} per call"] if slower else []
+    facts += [f"{time_from_ns(sum(finding.gain_ns or 0 for finding in slower))} of a call lost where PyTorch is faster"] if slower else []
     facts += _numbers(overview, numbers, capture)
     said = ("dry run: " if overview.is_dry_run else "") + ", ".join([" ".join(facts[:2]), *facts[2:]])
     return f"wrong results: {call_sentence(numbers)}; {said}" if numbers is not None and wrong_sentence(numbers) else said
+
+
+def _onnx_verdict(overview: Overview, facts: OnnxFacts, numbers: Numbers | None) -> str:
+    said = "; ".join(text for label, text in onnx_answers(overview, facts) if label in ("Dry run", "Model", "Runs on", "Time per call"))
+    if wrong := wrong_sentence(numbers):
+        return f"wrong results: {wrong}; {said}"
+    same = numbers is not None and numbers.call is not None and numbers.call.right and not numbers.call.unchecked
+    return f"{said}; results match PyTorch" if same else said
 
 
 def _numbers(overview: Overview, numbers: Numbers | None, capture: Capture) -> list[str]:
     """Of the partitions that run now; what was never compared must not pass for right."""
     if numbers is None or wrong_sentence(numbers):
         return []
-    call, right = numbers.call, numbers.right + (numbers.call.right if numbers.call else 0)
+    right = numbers.right + (numbers.call.right if numbers.call else 0)
     if numbers.wrong:
         return [f"{counted(numbers.wrong, 'value')} out of tolerance"]
     if not right:
         return []
-    compared = {item.partition_id for item in capture.numerics if item.ok is not None}
-    current = {row.graph.graph_id for row in overview.graphs if row.is_current}
-    whole = all(item.partition_id in compared for item in capture.partitions if item.graph_id in current)
-    whole = whole and not (call is not None and call.unchecked)
+    whole = is_wholly_compared(capture, overview, numbers)
     return ["results match PyTorch" if whole else "results match PyTorch where compared"]
 
 
@@ -268,24 +285,6 @@ def _look(look: Look, overview: Overview, capture: Capture) -> dict[str, Any]:
     return {
         "sentence": look_sentence(look),
         "subject": look.subject,
-        "id": _look_id(look, overview, capture),
+        "id": look_id(look, overview, capture),
         "ns_per_call": look.ns_per_call,
     }
-
-
-def _look_id(look: Look, overview: Overview, capture: Capture) -> str | None:
-    """What the explorer selects for it."""
-    place = (look.file, look.line)
-    if look.subject == "break":
-        return next(
-            (f"break:{item.break_id}" for item in overview.breaks if (item.reason, item.file, item.line) == (look.what, *place)), None
-        )
-    if look.subject == "recompile":
-        same = (item for item in overview.recompiles if (item.guard or item.reason, *guard_place(item)) == (look.what, *place))
-        return next((f"recompile:{item.compile_id}" for item in same), None)
-    if look.subject in ("finding", "slower", "rule"):
-        titled = (row for row, item in enumerate(overview.findings) if (item.title, item.file, item.line) == (look.what, *place))
-        return next((f"finding:{row}" for row in titled), None)
-    if look.file:
-        return f"line:{look.file}:{look.line}"
-    return next((f"node:{item.graph_id}/{item.node}" for item in capture.fallbacks if item.target == look.what), None)

@@ -8,6 +8,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ortlens.analysis.literals import GONE, erased, erased_value
 from ortlens.trace.schema import TABLES
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _PATH = re.compile(
 )
 _QUOTED = re.compile(r"""(?m)(?P<head>File ["'][^"'\n]*["'], line \d+[^\n]*\n)[^\n]+""")  # what follows is a line of the program
 _MIN_SOURCE = 6  # characters; `x` or `pass` would take words out of every sentence
-_GONE = "…"
+_PROVIDER_OPTION = re.compile(r"(?P<key>\b\w+): [^,]+")
 
 
 def redacted_capture(capture: Capture) -> Capture:
@@ -33,21 +34,41 @@ def redacted_capture(capture: Capture) -> Capture:
 
     Returns:
         The same capture with every path shortened to its file name, wherever it occurs, and without source lines, also
-        where a text quotes them. Different files of one name get different endings, the same in every view. Names of
+        where a text quotes them. Values are gone from guards, reasons and messages of exceptions, and so are options of providers and the
+        name of `cache_dir`. Different files of one name get different endings, the same in every view. Names of
         functions, modules and operators stay. Attachments are dropped: models may hold paths and source lines too.
     """
     names = _short_names(_files(capture))
-    scrub = _scrubber(names, _sources(capture))
+    scrub = _scrubber(names, _sources(capture), _known(capture))
     tables: dict[str, Any] = {
         name: tuple(_redacted(record, table, names, scrub) for record in getattr(capture, name)) for name, table in TABLES.items()
     }
-    environment = {key: scrub(value) for key, value in capture.environment.items()}
+    tables["recompiles"] = tuple(
+        replace(shown, values=tuple(erased_value(value, item.guard or item.reason) for value in item.values))
+        for item, shown in zip(capture.recompiles, tables["recompiles"], strict=True)
+    )
+    environment = {key: _without_secrets(key, scrub(value)) for key, value in capture.environment.items()}
     return replace(capture, name=scrub(capture.name), environment=environment, attachments={}, **tables)
 
 
 def _files(capture: Capture) -> Iterable[str]:
     tables = ("graphs", "breaks", "recompiles", "nodes", "fallbacks", "kernels", "numerics", "findings")
     return dict.fromkeys(record.file for table in tables for record in getattr(capture, table) if record.file)
+
+
+def _known(capture: Capture) -> frozenset[str]:
+    """Names that may stand in quotes."""
+    known = {name for node in capture.nodes for name in (node.node, node.target, node.module, node.module_type) if name}
+    known |= {name for graph in capture.graphs for name in (graph.graph_id, graph.name, graph.target) if name}
+    known |= {name for session in capture.sessions for name in session.providers}
+    return frozenset(known | {op.partition(":")[0] for model in capture.models for op in model.ops})
+
+
+def _without_secrets(key: str, text: str) -> str:
+    """An option without values that name a place or open a door: the name of a folder, options of a provider."""
+    if key in ("option_cache_dir", "option_dump_path"):
+        return GONE
+    return _PROVIDER_OPTION.sub(rf"\g<key>: {GONE}", text) if key.startswith("option_") else text
 
 
 def _sources(capture: Capture) -> list[str]:
@@ -72,25 +93,25 @@ def _short_names(files: Iterable[str]) -> dict[str, str]:
     }
 
 
-def _scrubber(names: Mapping[str, str], sources: list[str]) -> Callable[[str], str]:
+def _scrubber(names: Mapping[str, str], sources: list[str], known_names: frozenset[str]) -> Callable[[str], str]:
     longest_first = sorted(names, key=lambda path: (-len(path), path))
     known: dict[str, str] = {}
 
     def scrub(text: str) -> str:
         if text not in known:
-            known[text] = _scrubbed(text, longest_first, names, sources)
+            known[text] = erased(_scrubbed(text, longest_first, names, sources), known_names)
         return known[text]
 
     return scrub
 
 
 def _scrubbed(text: str, paths: list[str], names: Mapping[str, str], sources: list[str]) -> str:
-    plain = _QUOTED.sub(rf"\g<head>    {_GONE}", _without_comment(text))
+    plain = _QUOTED.sub(rf"\g<head>    {GONE}", _without_comment(text))
     for source in sources:
-        plain = plain.replace(source, _GONE)
+        plain = plain.replace(source, GONE)
     for path in paths:
         plain = plain.replace(path, names[path])
-    return _PATH.sub(lambda match: match["name"] or _GONE, plain)
+    return _PATH.sub(lambda match: match["name"] or GONE, plain)
 
 
 def _without_comment(text: str) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Capture
 
-PANELS = ("overview", "graph", "tables", "timeline", "source", "breaks", "findings", "numerics", "onnx")
+PANELS = ("overview", "actions", "flame", "graph", "tables", "timeline", "source", "breaks", "findings", "numerics", "onnx")
 """Tabs of the explorer, in their order."""
 
 _KEYS = {

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.verdict import ort_share, recompiles_by_role
 from ortlens.units import counted, percent
-from ortlens.views.time_sentences import price_text, saving_words, time_share
+from ortlens.views.onnx_sentences import onnx_title
+from ortlens.views.time_sentences import price_text, saving_words
 from ortlens.views.wording import REASON_WORDS, REMEDY_WORDS, guard, place, visible
 
 if TYPE_CHECKING:
@@ -25,8 +26,10 @@ def title(overview: Overview) -> str:
         overview: The overview of a capture.
 
     Returns:
-        The name of the capture, when it has one, and the backend.
+        The name of the capture, when it has one, and the backend; of an ONNX model, that it is one.
     """
+    if overview.onnx is not None:
+        return onnx_title(overview, overview.onnx)
     name = f"{visible(overview.name)}: " if overview.name else ""
     return f"{name}torch.compile with backend {visible(overview.backend)}{', dry run' if overview.is_dry_run else ''}"
 
@@ -83,7 +86,7 @@ def outside_sentence(overview: Overview) -> str:
         parts.append(f"{_dry_run_end(overview)}, and what follows is unknown")
     elif coverage.break_count:
         parts.append(f"{counted(coverage.break_count, 'graph break leaves', 'graph breaks leave')} code outside it")
-    share = time_share(overview)
+    share = ort_share(overview)
     if parts and share is not None:
         parts.append(f"{percent(share)} of a call's time is in ONNX Runtime")
     return "; ".join(parts)
@@ -135,22 +138,8 @@ def _other_versions(replaced: list[StepRole | None]) -> str:
     return f" (and {counted(len(replaced), 'other version')}{roles}, see recompiles)"
 
 
-def recompiles_by_role(overview: Overview) -> Counter[StepRole | None]:
-    """How often was code compiled again?
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        Recompiles by role, None outside a generation. Compiling decode after prefill is not among them.
-    """
-    roles = {row.graph.compile_id: row.graph.role for row in overview.graphs}
-    pairs = [(roles.get(item.compile_id), roles.get(item.of_compile_id)) for item in overview.recompiles]
-    return Counter(role for role, of_role in pairs if role is None or role == of_role)
-
-
 def recompiles_sentence(overview: Overview) -> str:
-    """The same in words.
+    """How often was code compiled again?
 
     Args:
         overview: The overview of a capture.
@@ -297,16 +286,18 @@ def look_sentence(look: Look) -> str:
     where = place(look.file, look.line, look.module)
     price = price_text(look.ns_per_call, look.own_code_ns, look.splitting_ns, is_busy=look.is_busy)
     cost = f" ({price})" if price else ""
+    saving = saving_words(look.ns_per_call, is_measured=look.is_measured, is_busy=look.is_busy)
     if look.subject in ("finding", "slower", "rule"):
-        saving = saving_words(look.ns_per_call, is_measured=look.is_measured, is_busy=look.is_busy)
         return (f"{where}: " if look.file else "") + visible(look.what) + saving + (f"; {_advice(look)}" if look.advice else "")
     if look.subject == "break":
         return f"{where}: {_advice(look) or 'remove the graph break, or rewrite the line as the reason suggests'}{cost}"
     if look.reason_code is not None:
         remedy = visible(look.advice) if look.advice else REMEDY_WORDS[look.reason_code].format(visible(look.what))
+        if look.reason_code == "policy" and look.reason and not look.advice:
+            remedy = visible(look.reason) if look.what in look.reason else f"{remedy}: {visible(look.reason)}"
         if look.subject == "nothing_runs":
             at = f"{where}: " if look.file or look.module else ""
-            return f"{at}nothing runs in ONNX Runtime: {remedy}; otherwise leave the function uncompiled"
+            return f"{at}nothing runs in ONNX Runtime: {remedy}; otherwise leave the function uncompiled{saving}"
         return f"{where}: {remedy}{cost}"
     return f"{where}: {_advice(look) or f'avoid the recompile: keep `{guard(look.what)}` true on every call'}"
 

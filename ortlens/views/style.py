@@ -16,6 +16,19 @@ font:var(--jp-ui-font-size1,13px)/1.45 var(--jp-ui-font-family,system-ui,sans-se
 .ortlens-summary .ol-title{font-size:1.15em;font-weight:600}
 .ortlens-summary .ol-bar{height:.7rem;max-width:30rem;border:1px solid var(--ol-ink);border-radius:3px;overflow:hidden;margin:.3rem 0 .5rem}
 .ortlens-summary .ol-bar span{display:block;height:100%;background:var(--ol-fill)}
+.ortlens-summary.ortlens-summary .ol-tiles{display:flex;flex-wrap:wrap;gap:.5rem;list-style:none;margin:.4rem 0 .7rem;padding:0}
+.ortlens-summary .ol-tile{flex:1 1 13rem;margin:0;padding:.3rem .7rem .4rem;
+border:1px solid var(--ol-line);border-left:4px solid var(--ol-soft);
+border-radius:4px;display:flex;flex-direction:column}
+.ortlens-summary .ol-tile>span:first-child,.ortlens-summary .ol-tile small{color:var(--ol-soft);font-size:.92em}
+.ortlens-summary .ol-tile strong{font-size:1.15em}
+.ortlens-summary .ol-tile .ol-bar{display:block;margin:.15rem 0;height:.5rem}
+.ortlens-summary .ol-tile-good{border-left-color:light-dark(#1a7f37,#3fb950)}
+.ortlens-summary .ol-tile-good strong{color:light-dark(#1a6e31,#56d364)}
+.ortlens-summary .ol-tile-bad{border-left-color:light-dark(#b00020,#ff8a80)}
+.ortlens-summary .ol-tile-bad strong{color:light-dark(#b00020,#ff8a80)}
+.ortlens-summary .ol-tile-caution{border-left-color:light-dark(#8a4b00,#ffb74d)}
+.ortlens-summary .ol-tile-plain{border-left-color:var(--ol-fill)}
 .ortlens-summary .ol-looks{margin:.1rem 0 .6rem;padding-left:1.6rem}
 .ortlens-summary table{border-collapse:collapse;margin:.9rem 0 0;font-size:inherit;width:100%;table-layout:auto;color:inherit;border:0}
 .ortlens-summary caption{caption-side:top;text-align:left;color:var(--ol-soft);padding:0 0 .25rem}

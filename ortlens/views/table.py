@@ -2,41 +2,69 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import textwrap
+from dataclasses import dataclass, fields
+from itertools import accumulate, zip_longest
 from typing import TYPE_CHECKING
 
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns
 from ortlens.views.wording import clipped, place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterator, Sequence
 
     from ortlens.trace.records import Record
 
 _GAP = "  "
 _MAX_CELL = 48
+_MAX_PROSE = 600
+_LEAST_PROSE, _READABLE_PROSE = 18, 40
+_KEY_COLUMNS = 4
 _FIRST = {
     "Graph": ("graph_id", "compile_id", "phase", "name", "node_count", "partition_count", "fallback_count", "coverage", "compile_ns"),
-    "Break": ("break_id", "file", "line", "source", "reason", "occurrences"),
-    "Recompile": ("compile_id", "of_compile_id", "function", "file", "line", "guard"),
-    "Node": ("graph_id", "node", "target", "module", "partition_id", "reason_code", "file", "line"),
-    "Fallback": ("graph_id", "target", "reason_code", "file", "line", "calls", "total_ns", "reason"),
+    "Break": ("reason", "place", "cost_ns", "advice", "occurrences", "overhead_ns", "break_id"),
+    "Recompile": ("function", "guard", "place", "advice", "compile_id", "of_compile_id"),
+    "Node": ("node", "target", "module", "partition_id", "reason_code", "place", "graph_id"),
+    "Fallback": ("target", "reason", "place", "calls", "total_ns", "graph_id", "reason_code"),
     "Session": ("session_id", "partition_id", "input_signature", "calls", "p50_ns", "total_ns", "create_ns"),
     "Run": ("session_id", "graph_id", "call", "bind_ns", "run_ns", "output_ns", "total_ns"),
-    "Finding": ("severity", "title", "file", "line", "mitigation"),
+    "Kernel": ("op_type", "total_ns", "share", "node", "place", "session_id", "calls"),
+    "Numeric": ("node", "ok", "max_abs", "max_rel", "place", "scope", "closer_to_fp64", "note"),
+    "Finding": ("severity", "title", "place", "mitigation", "gain_ns", "measured", "evidence", "hazard"),
 }
-"""What a narrow table shows before anything else, by kind of record."""
+"""What a narrow table shows before anything else, by kind of record. `place` is `file` and `line` together."""
 
 _SHARES = frozenset({"coverage", "share"})
+_PROSE = frozenset({"advice", "evidence", "explanation", "guard", "hazard", "mitigation", "note", "reason", "threads_reason", "title"})
+"""Sentences: wrapped where there is no room, never cut off."""
 
 
-def table(records: Sequence[Record], columns: Sequence[str] = (), *, width: int = 100, limit: int | None = 30) -> str:
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """Cells below their heading, all still on one line each."""
+
+    name: str
+    head: str
+    cells: list[str]
+    to_right: bool
+
+    @property
+    def most(self) -> int:
+        return max(len(cell) for cell in (self.head, *self.cells))
+
+    def size(self, prose: int) -> int:
+        """Where sentences get so many characters."""
+        return min(self.most, max(len(self.head), prose)) if self.name in _PROSE else self.most
+
+
+def table(records: Sequence[Record], columns: Sequence[str] = (), *, width: int | None = 100, limit: int | None = 30) -> str:
     """Lay records out as a text table.
 
     Args:
         records: Records of one kind.
         columns: Columns to show, in order; by default every one that holds something, the telling ones first.
-        width: Characters per line. Columns that do not fit are left out and named below the table.
+        width: Characters per line. Sentences are wrapped; columns that do not fit are left out and named below the table. None shows
+            every column, on one line per row.
         limit: Rows at most; None for all.
 
     Returns:
@@ -47,31 +75,44 @@ def table(records: Sequence[Record], columns: Sequence[str] = (), *, width: int 
     shown = records if limit is None else records[:limit]
     names = tuple(columns) or _filled_columns(records)
     units = {item.name: item.metadata["unit"] for item in fields(records[0])}
-    laid_out = [_column(name, units[name], shown) for name in names]
-    fitting = _fitting(laid_out, width)
-    lines = [_GAP.join(cells).rstrip() for cells in zip(*laid_out[:fitting], strict=True)]
-    return "\n".join([*lines, *_omissions(len(records) - len(shown), names[fitting:])])
+    laid_out = [_column(name, units.get(name, ""), shown, is_wide=width is None) for name in names]
+    sizes = [column.most for column in laid_out] if width is None else _fitting(laid_out, width)
+    rows = zip(*([column.head, "-" * size, *column.cells] for column, size in zip(laid_out, sizes, strict=False)), strict=True)
+    aligned = [(size, column.to_right) for column, size in zip(laid_out, sizes, strict=False)]
+    lines = [line for cells in rows for line in _lines(cells, aligned)]
+    return "\n".join([*lines, *_omissions(len(records) - len(shown), names[len(sizes) :])])
 
 
 def _filled_columns(records: Sequence[Record]) -> tuple[str, ...]:
-    names = (item.name for item in fields(records[0]))
+    names = [item.name for item in fields(records[0])]
     filled = [name for name in names if any(getattr(record, name) not in (None, (), "") for record in records)]
+    if "file" in filled:
+        filled = ["place" if name == "file" else name for name in filled if name != "line"]
     first = _FIRST.get(type(records[0]).__name__, ())
     return tuple(sorted(filled, key=lambda name: (first.index(name) if name in first else len(first), filled.index(name))))
 
 
-def _column(name: str, unit: str, records: Sequence[Record]) -> list[str]:
-    """Head, rule and cells of one column, all of the same width."""
+def _column(name: str, unit: str, records: Sequence[Record], *, is_wide: bool) -> _Column:
+    """Heading and cells; the cells of `file` and `line` together for `place`."""
+    if name == "place":
+        both = [(getattr(record, "file", None), getattr(record, "line", None)) for record in records]
+        return _Column(name, name, [place(file, line) if file else "" for file, line in both], to_right=False)
     values = [getattr(record, name) for record in records]
     to_right = all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values)
-    cells = [_cell(value, name, unit) for value in values]
+    most = _MAX_PROSE if is_wide or name in _PROSE else _MAX_CELL
     head = name.removesuffix(f"_{unit}") if unit in ("ns", "bytes") else name
-    size = max(len(cell) for cell in (head, *cells))
-    align: Callable[[str, int], str] = str.rjust if to_right else str.ljust
-    return [align(head, size), "-" * size, *(align(cell, size) for cell in cells)]
+    return _Column(name, head, [_cell(value, name, unit, most) for value in values], to_right=to_right)
 
 
-def _cell(value: object, name: str, unit: str) -> str:
+def _lines(cells: Sequence[str], aligned: Sequence[tuple[int, bool]]) -> Iterator[str]:
+    """A row as one line, or as several where a cell is longer than its column."""
+    wrapped = [[cell] if len(cell) <= size else textwrap.wrap(cell, size) for cell, (size, _) in zip(cells, aligned, strict=True)]
+    for parts in zip_longest(*wrapped, fillvalue=""):
+        padded = (part.rjust(size) if to_right else part.ljust(size) for part, (size, to_right) in zip(parts, aligned, strict=True))
+        yield _GAP.join(padded).rstrip()
+
+
+def _cell(value: object, name: str, unit: str, most: int) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -81,8 +122,8 @@ def _cell(value: object, name: str, unit: str) -> str:
     if name == "file":
         return place(str(value), None)
     if isinstance(value, tuple):
-        return clipped(" ".join(str(item) for item in value), _MAX_CELL)
-    return clipped(str(value), _MAX_CELL)
+        return clipped(" ".join(str(item) for item in value), most)
+    return clipped(str(value), most)
 
 
 def _number(value: float, name: str, unit: str) -> str:
@@ -97,14 +138,23 @@ def _number(value: float, name: str, unit: str) -> str:
     return f"{value:.3g}"
 
 
-def _fitting(columns: list[list[str]], width: int) -> int:
-    """How many leading columns fit; at least one, since an empty table is useless."""
-    used = 0
-    for number, column in enumerate(columns):
-        used += len(column[0]) + (len(_GAP) if number else 0)
-        if used > width and number:
-            return number
-    return len(columns)
+def _fitting(columns: Sequence[_Column], width: int) -> list[int]:
+    """Sizes of the leading columns that fit, at least of one, since an empty table is useless; sentences share the room that is left."""
+    squeezed = _leading([column.size(_LEAST_PROSE) for column in columns[:_KEY_COLUMNS]], width)
+    readable = _leading([column.size(_READABLE_PROSE) for column in columns], width)  # no other column squeezes the sentences of these
+    sizes = [column.size(_LEAST_PROSE) for column in columns[: max(squeezed, readable)]]
+    left = width - sum(sizes) - len(_GAP) * (len(sizes) - 1)
+    growing = sorted((at for at, size in enumerate(sizes) if columns[at].most > size), key=lambda at: columns[at].most - sizes[at])
+    for done, at in enumerate(growing):
+        more = min(columns[at].most - sizes[at], max(left, 0) // (len(growing) - done))
+        sizes[at] += more
+        left -= more
+    return sizes
+
+
+def _leading(sizes: Sequence[int], width: int) -> int:
+    ends = accumulate(size + len(_GAP) for size in sizes)
+    return max(sum(end - len(_GAP) <= width for end in ends), 1)
 
 
 def _omissions(rows: int, columns: Sequence[str]) -> list[str]:

@@ -10,7 +10,9 @@ from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
 from ortlens.analysis.timing import own_code_ns
+from ortlens.analysis.verdict import recompiles_by_role
 from ortlens.units import counted, time_from_ns
+from ortlens.views.onnx_sentences import onnx_answers
 from ortlens.views.sentences import (
     coverage_sentence,
     dry_run_sentence,
@@ -20,10 +22,10 @@ from ortlens.views.sentences import (
     numbers_sentence,
     partitions_sentence,
     reason_words,
-    recompiles_by_role,
     title,
     wrong_sentence,
 )
+from ortlens.views.tiles import tile_sentence, tiles_of
 from ortlens.views.time_sentences import generation_sentences, per_call_sentences, price_words
 from ortlens.views.wording import PHASE_WORDS, ascii_from_text, clipped, first_sentence, function, guard, place, visible
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Break, Capture, Recompile
 
 _LABEL = 18
+_TILES = {"speed": "Speed", "time": "Time in ORT", "splits": "Splits", "correct": "Correct"}
 _MIN_WIDTH = 60
 _BAR = 20
 _MAX_FALLBACKS = 3
@@ -70,7 +73,12 @@ def summary(capture: Capture, *, width: int = 100, ascii_only: bool = False, col
             _head("WRONG RESULTS" if number == 0 else "", colour=colour, code=_RED) + line
             for number, line in enumerate(_prose(wrong, room, lines=4))
         ]
-    for label, body in _sections(overview, numbers, room):
+    tiles = [
+        (_TILES[tile.name], _prose(tile_sentence(tile), room))
+        for tile in tiles_of(capture, overview)
+        if overview.onnx is None or tile.name == "correct"
+    ]
+    for label, body in (*tiles, *_sections(overview, numbers, room)):
         lines += [_head(label if number == 0 else "", colour=colour) + line for number, line in enumerate(body)]
     text = "\n".join(line.rstrip() for line in lines)
     return ascii_from_text(text) if ascii_only else text
@@ -90,6 +98,11 @@ def _prose(text: str, room: int, *, indent: str = "", hang: str = "", lines: int
 
 def _sections(overview: Overview, numbers: Numbers | None, room: int) -> Iterator[tuple[str, list[str]]]:
     """The answers, in the order in which people ask; a section without an answer is left out."""
+    if overview.onnx is not None:
+        for label, answer in onnx_answers(overview, overview.onnx):
+            yield label, _prose(answer, room, lines=3)
+        yield from _verdicts(overview, numbers, room)
+        return
     if dry := dry_run_sentence(overview):
         yield "Dry run", _prose(dry.removeprefix("a dry run "), room, lines=3)
     yield "In ONNX Runtime", _prose(_bar(overview) + coverage_sentence(overview), room, lines=3)
@@ -103,6 +116,10 @@ def _sections(overview: Overview, numbers: Numbers | None, room: int) -> Iterato
         yield "Graph breaks", list(_breaks(overview, room))
         yield "Recompiles", list(_recompiles(overview, room))
         yield from _times(overview, room)
+    yield from _verdicts(overview, numbers, room)
+
+
+def _verdicts(overview: Overview, numbers: Numbers | None, room: int) -> Iterator[tuple[str, list[str]]]:
     if numbers is not None:
         yield "Numerics", _prose(numbers_sentence(numbers), room, lines=3)
     if overview.findings:

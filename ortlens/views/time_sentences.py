@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.timing import own_code_ns, price_of
+from ortlens.analysis.verdict import measured_pace
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns, times
+from ortlens.views.tiles import pace_words
 from ortlens.views.wording import PART_WORDS, visible
 
 if TYPE_CHECKING:
@@ -13,8 +15,6 @@ if TYPE_CHECKING:
     from ortlens.analysis.overview import Overview
     from ortlens.analysis.timing import CallTime
     from ortlens.trace.records import Break, Finding, Step
-
-_ALIKE = 1.1  # on an idle machine the medians of two runs of one program differ by less
 
 
 def ledger_sentence(overview: Overview) -> str:
@@ -42,19 +42,6 @@ def ledger_sentence(overview: Overview) -> str:
     return f"{time_from_ns(ledger.total_ns)}{of}: {', '.join(parts)}"
 
 
-def time_share(overview: Overview) -> float | None:
-    """The share of ONNX Runtime in the wall time of a call.
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        The share, 0 to 1; None where no call was measured.
-    """
-    ledger = overview.ledger
-    return ledger.share.get("run", 0.0) if ledger is not None and ledger.is_measured else None
-
-
 def against_sentence(overview: Overview) -> str:
     """How does a call compare with one without torch.compile?
 
@@ -64,16 +51,11 @@ def against_sentence(overview: Overview) -> str:
     Returns:
         One sentence without a full stop; empty where not both were measured.
     """
-    ledger, plain = overview.ledger, overview.uncompiled_ns
-    if ledger is None or not ledger.is_measured or plain is None:
+    pace = measured_pace(overview)
+    if pace is None:
         return ""
-    ratio = ledger.total_ns / plain
-    if 1 / _ALIKE <= ratio <= _ALIKE:
-        said = "about as long as without torch.compile"
-    else:
-        said = f"{times(1 / ratio)} as fast as" if ratio < 1 else f"{times(ratio)} as long as"
-        said += " without torch.compile"
-    return f"{said}: {time_from_ns(plain)} there, measured in turns"
+    said = "about as long as without torch.compile" if pace.verdict == "same" else f"{pace_words(pace)} without torch.compile"
+    return f"{said}: {time_from_ns(pace.eager_ns or 0)} there, measured in turns"
 
 
 def busy_sentence(overview: Overview) -> str:
@@ -182,7 +164,7 @@ def _step_sentence(step: Step, overview: Overview) -> str:
         share = percent(step.ns / max(sum(other.ns for other in steps), 1))
         without = f" ({time_from_ns(plain)} without torch.compile)" if plain is not None else ""
         return f"Python of generate around the model: {time_from_ns(step.ns)}, {share} of a call{without}"
-    many = counted(round(step.calls), "step") if step.role == "decode" else counted(round(step.tokens), "token")
+    many = counted(step.calls, "step") if step.role == "decode" else counted(step.tokens, "token")
     each = f" of {time_from_ns(step.ns / step.calls)}" if step.role == "decode" and step.calls else f" in {time_from_ns(step.ns)}"
     return f"{step.role}: {many}{each}, {_rates(step)}"
 

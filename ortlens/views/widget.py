@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 class SelectionError(UsageError, traitlets.TraitError):
     """An id, a tab or a graph that the capture does not have. Also a TraitError, after which traitlets restores what was."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython prints: one line, since nothing between the cell and the trait is of interest."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class Explorer(anywidget.AnyWidget):
     """The interactive explorer of one capture; `lens.show()` makes it.

@@ -6,6 +6,8 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.identity import RESUMED
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -34,7 +36,7 @@ REMEDY_WORDS: Mapping[ReasonCode, str] = {
     "dynamic_shape": "rewrite {} so that the size of its result is known in advance",
     "side_effect": "check whether the model needs {}; model.eval() removes dropout",
     "too_small": "lower min_partition_nodes, so that {} runs in ONNX Runtime too",
-    "policy": "{} is kept in PyTorch on purpose; see the table fallbacks for the rule",
+    "policy": "{} stays in PyTorch on purpose",
     "session_refused": "see the table fallbacks for why ONNX Runtime refused {}",
 }
 """What to try about an operator that stays in PyTorch; the braces stand for it."""
@@ -61,8 +63,7 @@ PART_WORDS: Mapping[LedgerPartName, str] = {
 """What each part of the ledger is, in the order of display."""
 
 _SENTENCE_END = re.compile(r"(?<=\.)\s+(?=[A-Z])")
-_RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)")
-_ASCII = str.maketrans({"█": "#", "░": ".", "…": "~", "µ": "u"})
+_ASCII = str.maketrans({"█": "#", "░": ".", "…": "~", "µ": "u", "✓": "+", "✗": "x", "▲": "!", "○": "-"})
 _HARMLESS = {"\n": " ", "\r": " ", "\t": " "}
 _MAX_PATH = 48  # characters of a shortened path; the end distinguishes files
 
@@ -144,7 +145,7 @@ def function(name: str | None) -> str:
     """
     if not name:
         return "unnamed function"
-    resumed = _RESUMED.fullmatch(name)
+    resumed = RESUMED.fullmatch(name)
     if resumed is None:
         return visible(name)
     return f"rest of {function(resumed['name'])} after line {resumed['line']}"

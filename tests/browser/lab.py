@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import nbformat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from playwright.sync_api import Browser, ConsoleMessage, Error, Locator, Page, Request
 
@@ -158,6 +158,15 @@ class Notebook:
         self.page.keyboard.press("Control+a")
         self.page.keyboard.insert_text(code)
         return self.run(-1)
+
+    def python_until(self, code: str, is_wanted: Callable[[str], bool]) -> str:
+        """The same, again and again until the text is as wanted: what the page tells the kernel takes its time on a busy machine."""
+        for _ in range(20):
+            said = self.python(code)
+            if is_wanted(said):
+                break
+            self.page.wait_for_timeout(500)
+        return said
 
     def command(self, name: str, **arguments: str) -> None:
         """Run a command of the application to its end, as a menu would."""

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
+from ortlens.analysis.compare.comparison import compared
 from ortlens.trace import store
+from ortlens.views.comparison_html import comparison_page
 from ortlens.views.report.page import report_page
 from tests.browser.page import CHROMIUM, page_from_captures
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "pictures"
 CAPTURES = Path(__file__).parent / "captures"
+COMPARED = ROOT / "tests" / "data" / "compare"
 SIZE: ViewportSize = {"width": 1160, "height": 620}
 _STILL = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 150))))"
 
@@ -44,13 +47,16 @@ class Picture:
     height: int = 620
     whole_page: bool = False
     models: bool = False  # with the ONNX models, as a report has them
+    after: str = ""  # compared with this capture, both in the folder of those to compare
 
 
 COLOUR = ".olg-tools select[aria-label=Colour]"
 BREAK = ".ol-break-mark .ol-link >> nth=1"
 PICTURES = (
-    Picture(name="overview", capture="twelve", steps=(BREAK,), height=690),
-    Picture(name="overview-dark", capture="twelve", steps=(BREAK,), scheme="dark", height=690),
+    Picture(name="overview", capture="twelve", steps=(BREAK,), height=800),
+    Picture(name="overview-dark", capture="twelve", steps=(BREAK,), scheme="dark", height=800),
+    Picture(name="actions", capture="twelve", steps=("[data-tab=actions]",), height=700),
+    Picture(name="flame", capture="twelve", steps=("[data-tab=flame]", ".ol-longest .ol-link >> nth=0"), height=600),
     Picture(name="graph", capture="twelve", steps=("[data-tab=graph]",), height=760),
     Picture(
         name="graph-time",
@@ -64,12 +70,14 @@ PICTURES = (
         steps=("[data-tab=tables]", "[data-table=kernels]", ".ol-grid-row[data-at='0']"),
         height=520,
     ),
-    Picture(name="timeline", capture="twelve", steps=("[data-tab=timeline]", "key:g", "key:g"), height=460),
-    Picture(name="source", capture="twelve", steps=("[data-tab=source]", ".ol-source-text:has-text('median')"), height=560),
+    Picture(name="timeline", capture="twelve", steps=("[data-tab=timeline]", "key:g", "key:g"), height=820),
+    Picture(name="roofline", capture="bert", steps=("[data-tab=roofline]", ".ol-longest .ol-link >> nth=0"), height=680),
+    Picture(name="source", capture="twelve", steps=("[data-tab=source]", ".ol-source-text:has-text('.mode(')"), height=560),
     Picture(name="breaks", capture="twelve", steps=("[data-tab=breaks]", ".ol-event h4 .ol-link >> nth=0"), height=520),
     Picture(name="findings", capture="twelve", steps=("[data-tab=findings]", ".ol-panel-findings h4 .ol-link >> nth=0"), height=460),
     Picture(name="numerics", capture="bert", steps=("[data-tab=numerics]", ".ol-worst .ol-link >> nth=0"), height=460),
     Picture(name="onnx", capture="models", steps=("[data-tab=onnx]", "netron:gelu/Tanh_7"), models=True),
+    Picture(name="compare", capture="before", after="after", steps=(), height=900),
     Picture(name="report", capture="twelve", steps=(), height=760, whole_page=True),
 )
 
@@ -91,6 +99,14 @@ def act(page: Page, step: str) -> None:
     page.evaluate(_STILL)
 
 
+def page_of(picture: Picture) -> str:
+    """The page that it is taken of."""
+    if picture.after:
+        return comparison_page(compared(*(store.load(COMPARED / f"{name}.ortlens") for name in (picture.capture, picture.after))))
+    capture = store.load(CAPTURES / f"{picture.capture}.ortlens")
+    return report_page(capture) if picture.whole_page or picture.models else page_from_captures(capture)
+
+
 def take(browser: Browser, picture: Picture, folder: Path) -> Path:
     """Opens the capture, does the steps and takes the picture.
 
@@ -98,11 +114,10 @@ def take(browser: Browser, picture: Picture, folder: Path) -> Path:
         The file.
     """
     html = folder / f"{picture.capture}.html"
-    capture = store.load(CAPTURES / f"{picture.capture}.ortlens")
-    html.write_text(report_page(capture) if picture.whole_page or picture.models else page_from_captures(capture), encoding="utf-8")
+    html.write_text(page_of(picture), encoding="utf-8")
     page = browser.new_page(viewport=SIZE | {"height": picture.height}, color_scheme=picture.scheme)
     page.goto(html.as_uri())
-    page.wait_for_selector("[data-ortlens-ready]")
+    page.wait_for_selector("[data-ortlens-ready], .ortlens-compare")
     for step in picture.steps:
         act(page, step)
     page.mouse.move(0, 0)

@@ -9,7 +9,7 @@ import pytest
 
 from ortlens.trace import store
 from tests.browser.page import BROWSER_MARKS
-from tests.browser.walk import go, settled
+from tests.browser.walk import PANELS, go, settled, with_peaks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 pytestmark = BROWSER_MARKS
 
 FOLDER = Path(__file__).parent / "captures"
-TWELVE, PIECES = (store.load(FOLDER / f"{name}.ortlens") for name in ("twelve", "pieces"))
-PANELS = ("overview", "graph", "tables", "timeline", "source", "breaks", "findings", "numerics")
+TWELVE, PIECES = (with_peaks(store.load(FOLDER / f"{name}.ortlens")) for name in ("twelve", "pieces"))
 ENOUGH = 4.5
 
 # Every text that can be seen, with its colour against what is painted behind it. A canvas turns any way to write a colour into bytes.

@@ -17,7 +17,7 @@ from ortlens.trace import store
 from ortlens.trace.schema import TABLES
 from ortlens.views.payload import payload_from_capture
 from tests.browser.page import BROWSER_MARKS, WIDE, page_from_captures
-from tests.browser.walk import go, settled
+from tests.browser.walk import PANELS, go, settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 pytestmark = BROWSER_MARKS
 
 TWELVE = store.load(Path(__file__).parent / "captures" / "twelve.ortlens")
-PANELS = ("overview", "graph", "tables", "timeline", "source", "breaks", "findings", "numerics")
 KEYS = {
     "graph_id",
     "compile_id",

@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 import base64
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ortlens.analysis.generation import with_roles
+from ortlens.analysis.overview import overview_of
 from ortlens.trace import store
+from ortlens.trace.records import Step
+from ortlens.units import percent
 from ortlens.views.payload import payload_bytes
+from ortlens.views.time_sentences import generation_sentences
 from tests.browser.page import BROWSER_MARKS, STATIC, WIDE, page_from_captures
-from tests.browser.walk import go, selected
+from tests.browser.walk import PANELS, go, selected, settled, with_peaks
+from tests.unit.analysis.test_generation import generating
 from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, ViewportSize
 
 
 pytestmark = BROWSER_MARKS
 
-PIECES = store.load(Path(__file__).parent / "captures" / "pieces.ortlens")
-PANELS = ("overview", "graph", "tables", "timeline", "source", "breaks", "findings", "numerics")
+PIECES, TWELVE = (store.load(Path(__file__).parent / "captures" / f"{name}.ortlens") for name in ("pieces", "twelve"))
+DRY, SPLIT = (store.load(Path(__file__).parents[1] / "data" / "captures" / f"{name}.ortlens") for name in ("dry", "split"))
+PHONE: ViewportSize = {"width": 390, "height": 800}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 620])
 def test_every_panel_draws_the_real_model(show: Callable[..., Page], scheme: str, width: int) -> None:
-    page = show(PIECES, color_scheme=scheme, viewport={"width": width, "height": 700})
+    page = show(with_peaks(PIECES), color_scheme=scheme, viewport={"width": width, "height": 700})
     for panel in PANELS:
         root = go(page, panel)
         assert "could not be drawn" not in root.inner_text()
@@ -75,7 +84,7 @@ def test_the_first_screen_answers(show: Callable[..., Page]) -> None:
         "What should I do first?",
     ):
         assert question in text
-    for answer in ("5 graph breaks", "aten.median.dim", "as far as checked", "entering", "with operators that ONNX Runtime supports"):
+    for answer in ("5 graph breaks", "aten.mode.default", "as far as checked", "entering", "with operators that ONNX Runtime supports"):
         assert answer in text
     bottom = page.evaluate("Math.max(...[...document.querySelectorAll('.ol-card')].map(card => card.getBoundingClientRect().bottom))")
     assert bottom <= WIDE["height"]
@@ -220,6 +229,7 @@ def test_damaged_data_is_said(browser: Browser, tmp_path: Path) -> None:
 def test_nothing_shows_a_missing_value_as_a_word(show: Callable[..., Page]) -> None:
     page = show(PIECES)
     for kind in ("graphs", "nodes", "sessions", "kernels", "breaks", "recompiles", "findings", "runs"):
+        page.keyboard.press("Escape")  # the next table then begins at its first row
         go(page, "tables")
         page.click(f"[data-table={kind}]")
         page.click(".ol-grid-row[data-at='0']")
@@ -271,6 +281,20 @@ def test_the_widget_shares_its_selection_both_ways(browser: Browser, tmp_path: P
     page.close()
 
 
+def test_a_click_counts_whatever_is_drawn_while_the_button_is_down(show: Callable[..., Page]) -> None:
+    page = show(PIECES)
+    go(page, "tables")
+    page.click("[data-table=breaks]")
+    page.locator(".ol-grid-row[data-at='1']").hover()
+    page.mouse.down()
+    page.evaluate("document.querySelector('.ol-grid').dispatchEvent(new Event('scroll'))")
+    settled(page)
+    page.mouse.up()
+    settled(page)
+    assert page.get_attribute(".ol-grid-row[data-at='1']", "aria-selected") == "true"
+    assert page.get_attribute(".ol-details", "data-selected") == f"break:{PIECES.breaks[1].break_id}"
+
+
 def test_focus_survives_what_it_sets_off(show: Callable[..., Page]) -> None:
     page = show(PIECES)
     focused = "[document.activeElement.className, document.activeElement.textContent, document.activeElement.value].join(' ')"
@@ -289,3 +313,101 @@ def test_focus_survives_what_it_sets_off(show: Callable[..., Page]) -> None:
     page.focus(".ol-chain .ol-link >> nth=0")
     page.keyboard.press("Enter")
     assert "ol-details-name" in page.evaluate(focused)
+
+
+def test_the_verdict_stands_above_every_panel_and_leads_to_the_evidence(show: Callable[..., Page]) -> None:
+    page = show(TWELVE)
+    words = page.locator(".ol-tile-word").all_inner_texts()
+    assert re.fullmatch(r"▲ 2\.\d times as long as eager", words[0])
+    assert re.fullmatch(r"1\d\.\d % of a call", words[1])
+    assert words[2:] == ["▲ 5 graph breaks", "✓ verified"]
+    for panel in PANELS:
+        go(page, panel)
+        box = page.locator(".ol-tiles").bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] < 160
+    for tile, panel in (("splits", "breaks"), ("correct", "numerics"), ("time", "flame"), ("speed", "overview")):
+        page.focus(f"[data-tile={tile}]")
+        page.keyboard.press("Enter")
+        assert page.get_attribute("[role=tab][aria-selected=true]", "data-tab") == panel
+    assert page.evaluate("document.activeElement.className") == "ol-card ol-card-time"
+
+
+def test_a_wrong_number_a_truncated_dry_run_and_a_slow_call_are_on_the_first_screen(show: Callable[..., Page]) -> None:
+    row = next(item for item in TWELVE.numerics if item.partition_id)
+    wrong = replace(row, ok=False, first_divergence=True)
+    page = show(replace(TWELVE, numerics=tuple(wrong if item is row else item for item in TWELVE.numerics)), viewport=PHONE)
+    assert page.inner_text("[data-tile=correct] .ol-tile-word") == "✗ differs"
+    page.click("[data-tile=correct]")
+    assert selected(page) == row.node
+    cut = show(DRY, viewport=PHONE)
+    assert cut.inner_text("[data-tile=splits] .ol-tile-word") == "▲ unknown: cut short"
+    assert "nothing ran" in cut.inner_text("[data-tile=time]")
+    assert cut.get_attribute(".ol-tiles", "data-dry") == "true"
+    slow = show(SPLIT, viewport=PHONE)
+    assert slow.inner_text("[data-tile=speed] .ol-tile-word") == "▲ 8.2 times as long as eager"
+    for shown in (page, cut, slow):
+        box = shown.locator(".ol-tiles").bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] < 0.4 * PHONE["height"]
+        assert shown.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_generation_says_what_a_token_takes_and_what_is_python(show: Callable[..., Page], scheme: str) -> None:
+    steps = (
+        Step(role="prefill", ns=40_000_000, calls=1, tokens=1, graph_ids=("g0",), uncompiled_ns=60_000_000),
+        Step(role="decode", ns=200_000_000, calls=100, tokens=100, graph_ids=("g1",), uncompiled_ns=500_000_000),
+        Step(role="python", ns=760_000_000, uncompiled_ns=740_000_000),  # planted: three quarters of the call
+    )
+    capture = with_roles(replace(generating(), steps=steps))
+    page = show(capture, viewport=PHONE, color_scheme=scheme)
+    card = page.locator(".ol-card-generation")
+    assert card.locator("h3").inner_text() == "How fast are tokens generated?"
+    said = generation_sentences(overview_of(capture))
+    assert [item.lower() for item in card.locator("li").all_inner_texts()] == [sentence.lower() for sentence in said]
+    assert f"{percent(0.76)} of a call" in card.inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_without_a_generation_there_is_no_card_for_one(show: Callable[..., Page]) -> None:
+    assert show(TWELVE).locator(".ol-card-generation").count() == 0
+
+
+def test_the_longest_line_has_the_strongest_colour(show: Callable[..., Page]) -> None:
+    page = show(TWELVE)
+    go(page, "source")
+    heats = page.eval_on_selector_all(
+        ".ol-line:has(.ol-line-time)",
+        "rows => rows.map(row => [parseInt(row.querySelector('.ol-number').style.getPropertyValue('--heat')),"
+        " row.querySelector('.ol-heat > span').getBoundingClientRect().width])",
+    )
+    assert len(heats) > 3
+    assert max(heats, key=lambda pair: pair[1])[0] == max(heat for heat, _ in heats) == 45
+
+
+def test_a_graph_break_names_the_lines_that_called_it(show: Callable[..., Page]) -> None:
+    page = show(TWELVE)
+    go(page, "source")
+    called = page.locator(".ol-callers").all_inner_texts()
+    assert len(called) == len(TWELVE.breaks)
+    assert all(text.startswith("called from ") and "runpy" not in text for text in called)
+    nearest = TWELVE.breaks[0].user_stack[-2]
+    place, _, function = nearest.rpartition(" ")
+    assert called[0].startswith(f"called from {function} ({'/'.join(place.split('/')[-2:])})")
+
+
+def test_library_files_are_folded_until_one_is_selected(show: Callable[..., Page]) -> None:
+    library = "/v/lib/python3.11/site-packages/layers/norm.py"
+    node = next(node for node in TWELVE.nodes if "norm" in node.target)
+    page = show(replace(TWELVE, nodes=tuple(replace(each, file=library, line=7) if each is node else each for each in TWELVE.nodes)))
+    go(page, "source")
+    folded = page.locator(".ol-library")
+    assert folded.locator("summary").inner_text() == "1 library file"
+    assert not folded.locator("button").is_visible()
+    page.locator(".ol-files > button").first.focus()
+    page.keyboard.press("End")
+    assert page.evaluate("document.activeElement.dataset.file") != library  # what is folded is no stop
+    folded.locator("summary").click()
+    folded.locator("button").click()
+    assert library in page.inner_text(".ol-listing")

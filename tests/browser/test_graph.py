@@ -186,6 +186,7 @@ def test_a_click_in_the_graph_selects_everywhere(show: Callable[..., Page]) -> N
     page = show(RECORDED["partitions"])
     graph(page)
     page.click("[data-by=partition]")
+    page.click(".olg-zoom button:text-is('Fit')")
     settled(page)
     box(page, "partition p3").locator(".olg-body").click()
     assert selected(page) == "p3"
@@ -241,6 +242,8 @@ def test_the_graph_by_keyboard_alone(show: Callable[..., Page]) -> None:
 def test_the_graph_of_a_training_step(show: Callable[..., Page]) -> None:
     page = show(RECORDED["training"])
     graph(page)
+    page.click(".olg-zoom button:text-is('Fit')")
+    settled(page)
     assert "✂ graph break" in page.locator(".olg-wire-link").all_text_contents()
     assert "backward begins" in page.locator(".olg-wire-label").all_text_contents()
     page.locator(".olg-wire-link").first.click()
@@ -295,6 +298,7 @@ def test_wheel_keys_and_drags_stay_inside(show: Callable[..., Page]) -> None:
     stage = graph(page)
     page.evaluate("window.leaked = []; for (const kind of ['wheel', 'keydown']) addEventListener(kind, (event) => leaked.push(event.type))")
     stage.hover()
+    stage.focus()
     transform = "document.querySelector('.olg-svg > g').getAttribute('transform')"
     before = page.evaluate(transform)
     page.mouse.wheel(0, -300)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page, Request
+
+    from ortlens.trace.records import Capture
+
+PANELS = ("overview", "actions", "flame", "graph", "tables", "timeline", "roofline", "source", "breaks", "findings", "numerics")
+"""Panels of a capture without ONNX models, from left to right."""
 
 
 def watch(page: Page, trouble: list[str], own: str, *, frames: bool = False) -> None:
@@ -53,3 +60,19 @@ def selected(view: Page | Locator) -> str:
 def settled(page: Page) -> None:
     """Two frames later: what was asked for is painted, and what the browser tells Python is on its way."""
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def lane_middle(page: Page, kind: str, top: int = 20, height: int = 24) -> int:
+    """Where the middle of the timeline's first lane of a kind is drawn, in pixels below the top of its canvas."""
+    lanes = json.loads(page.get_attribute(".ol-panel-timeline canvas", "data-lanes") or "[]")
+    return top + height * next(at for at, lane in enumerate(lanes) if lane.partition(":")[0] == kind) + height // 2
+
+
+def with_peaks(capture: Capture, flops: float = 2.5e11, byte_rate: float = 2e10) -> Capture:
+    """A profiled capture in which the machine's peaks were measured, too."""
+    measured = {
+        name: str(rate)
+        for threads in {session.threads or 1 for session in capture.sessions}
+        for name, rate in ((f"peak_flops_float32_threads_{threads}", flops), (f"peak_bytes_threads_{threads}", byte_rate))
+    }
+    return replace(capture, environment={**capture.environment, **measured})

@@ -1,6 +1,6 @@
 """Hold the register of faults against onnxruntime: `python -m tests.faults`, with numpy, onnx and onnxruntime alone.
 
-`--versions [VERSION ...]` installs other versions below `build/faults` and measures them, by default all in which the ranges were measured.
+`--versions [VERSION ...]` installs other versions below `build/versions` and measures them; by default all that gave the ranges.
 `--page` writes docs/faults.md, and `--issue NAME` prints an issue about one fault.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +16,9 @@ import numpy as np
 
 from ortlens.backend.faults.register import FAULTS, MEASURED
 from tests.faults.page import issue, page
+from tests.versions import environment_with
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "build" / "faults"
 
 
 def complaints(version: str, outcomes: dict[str, str]) -> list[str]:
@@ -50,12 +49,10 @@ def measured() -> tuple[str, dict[str, str]]:
 
 
 def measured_in(version: str) -> tuple[str, dict[str, str]]:
-    """The same for another version, which is installed below `build/faults` if it is not there."""
-    target = FOLDER / version
-    if not target.exists():
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps", "--only-binary=:all:"]
-        subprocess.run([*pip, "--target", str(target), f"onnxruntime=={version}"], check=True)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(target), str(ROOT)])}
+    """The same for another version."""
+    environment = environment_with(f"onnxruntime=={version}")
+    if environment is None:
+        raise SystemExit(f"onnxruntime {version} cannot be installed here")
     child = [sys.executable, "-m", "tests.faults", "--json"]
     said = subprocess.run(child, env=environment, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     found, outcomes = json.loads(said.splitlines()[-1])

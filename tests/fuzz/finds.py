@@ -274,4 +274,69 @@ FINDS: dict[str, Program] = {
         inputs=(("a", "values(40, 4, n).t()"),),
         returns=("a.split([1, a.shape[0] - 1], 0)[1].index_fill(0, torch.tensor([0, -1]), 1)",),
     ),
+    # A write through a view copies the whole storage of an input; the window was read from ONNX Runtime's copy, which begins at 0.
+    "a window of an input with an offset that was written to": Program(
+        seed=8439,
+        inputs=(("a", "values(45, n)[1:]"),),
+        body=("b = a.as_strided((2, 2), (2, 1), 1)", "a.select(0, 2).mul_(2)"),
+        returns=("torch.view_as_real(torch.complex(b, b))",),
+        steps=("call(8)", "moved(8)"),
+    ),
+    # ONNX Runtime's MaxPool begins with the lowest finite number.
+    "the largest of minus infinities": Program(
+        seed=9154,
+        inputs=(("a", "values(5, 1, 2, 4, n)"),),
+        body=("b = torch.where(a > 2, a, -torch.inf)",),
+        returns=("F.max_pool1d(b[0], 2)", "F.max_pool2d(b, 2)", "F.max_pool3d(b, (1, 2, 2), return_indices=True)[1]"),
+    ),
+    # The parts kept their dtypes; that showed in each run only.
+    "parts of several dtypes in a stack": Program(
+        seed=9494,
+        inputs=(("a", "values(7, n)"), ("b", "values(8, n, dtype=torch.int64)")),
+        returns=("torch.stack([a, b])", "torch.stack([b.bool(), b, a.half()], 1)"),
+        options={"on_error": "raise"},
+    ),
+    # ONNX Runtime moves the neighbours of a place to the border, and weighs an infinite one with 0.
+    "infinity at the border of an image": Program(
+        seed=4307,
+        inputs=(("a", "values(58, 4)"),),
+        body=("b = torch.where(a > -1, a, torch.inf).reshape(1, 2, -1, 2)", "c = torch.linspace(-1, 1, 12).reshape(1, 2, 3, 2)"),
+        returns=("F.grid_sample(b, c, align_corners=True, padding_mode='border')", "F.grid_sample(b, c * 2, padding_mode='reflection')"),
+    ),
+    # ONNX Runtime refuses to convolve no channels in each run.
+    "a convolution of no channels": Program(
+        seed=10082,
+        inputs=(("a", "values(87, 0, n)"), ("b", "values(3, 0, 2, 4, 4)")),
+        returns=("F.conv1d(a, a.t()[..., None])", "F.grid_sample(b, b.movedim(1, -1))"),
+        steps=("call(3)",),
+    ),
 }
+
+GRAPH_FINDS: dict[str, Program] = {
+    # The strides are twice a product of terms; neither the product nor its factors were found in the sizes.
+    "every second number, of a size that is a product": Program(
+        seed=12602,
+        state=("self.w = nn.Parameter(values(52, 4), requires_grad=False)",),
+        inputs=(("a", "values(36, n)"),),
+        body=("b = F.pixel_unshuffle(self.w.reshape(1, -1, 2, 2), 2)",),
+        returns=("torch.complex(b, b).conj().imag",),
+        dynamic=True,
+    ),
+    # The offset of a part that ONNX Runtime computes is 0, in fresh memory.
+    "a window at the offset of a part": Program(
+        seed=14796,
+        inputs=(("a", "values(56, 4)"),),
+        body=("b = a.chunk(2, 0)[1]",),
+        returns=("b.as_strided(b.shape, b.stride(), b.storage_offset())", "b * 2"),
+        dynamic=True,
+    ),
+    # Of sizes not known as numbers one was 0, so that the whole counted as unknown, and the least of no elements was gathered.
+    "the median of nothing": Program(
+        seed=12647,
+        state=("self.register_buffer('b', values(80, 0, 4, dtype=torch.float64))",),
+        inputs=(("a", "values(38, n)"),),
+        returns=("self.b.nanmedian()",),
+        dynamic=True,
+    ),
+}
+"""Those that show only where the graph is compiled alone: Dynamo or AOTAutograd hides them."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
+from torch._dynamo.source import LocalSource
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -150,7 +151,10 @@ class _Graph:
         """Whether the graph is valid for arguments of the same dtypes and numbers of dimensions."""
         if self._layouts is not None:
             return self._layouts == _layouts(tensors)
-        return self._shapes.evaluate_guards_for_args(self._fakes, list(tensors), ignore_static=False)
+        names = [LocalSource(f"t{place}") for place in range(len(tensors))]
+        guards = self._shapes.produce_guards(self._fakes, names, ignore_static=False)
+        # Each by itself: torch's `evaluate_guards_for_args` joins them by `and`, although one may hold an `or` without parentheses.
+        return all(self._shapes.evaluate_guards_expression(guard, tensors) for guard in guards)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         """Run it, write new values back, and return the outputs, those that are views of what was written to as such."""
@@ -179,8 +183,10 @@ def _traced(
     made: torch.fx.GraphModule = make_fx(torch.func.functionalize(function, remove="mutations"), dict(table), mode)(*fakes)
     if any(_writes(node) and node.args[0].op != "placeholder" for node in made.graph.nodes):
         plain = make_fx(function, {}, mode)(*fakes)
-        for node in plain.graph.find_nodes(op="call_function", target=_UNSAFE_VIEW):
-            node.target = torch.ops.aten.view.default  # `functionalize` would take it for a view that nobody else does
+        for view in (_UNSAFE_VIEW, torch.ops.aten.view.default):
+            for node in plain.graph.find_nodes(op="call_function", target=view):
+                # `functionalize` takes the first for a view, as nobody else does; what they read may lie otherwise in the second trace.
+                node.target = torch.ops.aten.reshape.default
         plain.recompile()
         made = make_fx(torch.func.functionalize(plain, remove="mutations"), dict(table), mode)(*fakes)
     if left := [node for node in made.graph.nodes if _writes(node) and node.args[0].op != "placeholder"]:

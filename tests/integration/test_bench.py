@@ -11,8 +11,8 @@ import torch
 import ortlens
 from ortlens import cli
 from ortlens.errors import UsageError
-from ortlens.survey import bench as bench_module
-from ortlens.survey.bench import bench
+from ortlens.studies import bench as bench_module
+from ortlens.studies.bench import bench
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,8 +26,8 @@ def two(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
 def test_a_function_with_a_keyword_argument(tmp_path: Path) -> None:
     x, mask = torch.randn(4, 8), torch.rand(4, 8) > 0.5
     with torch.no_grad():
-        rows, capture = bench(two, (x,), {"mask": mask}, ways=("exported", "ortlens"), seconds=0.01, name="two")
-    assert [row.way for row in rows] == ["eager", "ortlens", "exported"]
+        rows, capture = bench(two, (x,), {"mask": mask}, ways=("exported", "ortlens", "frozen"), seconds=0.01, name="two")
+    assert [row.way for row in rows] == ["eager", "ortlens", "frozen", "exported"]
     assert all(row.rounds >= 10 and row.call_ns and row.first_ns for row in rows)
     assert all(row.max_abs is not None and row.max_abs < 1e-5 for row in rows)
     assert capture.environment["bench_eager"].endswith(" reference")
@@ -60,7 +60,7 @@ def test_what_the_target_raises_is_raised() -> None:
 
 def test_an_unknown_way_is_refused() -> None:
     one = torch.ones(1)
-    with pytest.raises(UsageError, match="there is no way 'onnx'; the ways are: eager, inductor, ortlens, exported"):
+    with pytest.raises(UsageError, match="there is no way 'onnx'; the ways are: eager, inductor, ortlens, frozen, exported"):
         bench(torch.sin, (one,), {}, ways=("onnx",))
 
 

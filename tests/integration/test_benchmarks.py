@@ -59,6 +59,8 @@ EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
     "models": {
         "ortlens to the exported model": (*MODELS, *FEW),
         "ortlens to eager": (*MODELS, *FEW),
+        "frozen to the exported model": (*MODELS, *FEW),
+        "frozen to eager": (*MODELS, *FEW),
         "inductor is not measured": (),
     },
     "compile": {
@@ -98,6 +100,13 @@ EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "graph_view": GRAPH if shutil.which("chromium") else {"Nothing is measured": ()},
     "training": {"A training step": ("ortlens to eager",)},
+    "live": {
+        "A training loop": tuple(
+            f"{where}, {what}"
+            for where in ("terminal", "notebook")
+            for what in ("with live() to without", "processor time of its threads per step")
+        )
+    },
     "verify": {"Every value compared": ("6 values",)},
     "growth": {
         "Layers: compile time": ("1 layers", "2 layers"),

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -13,6 +13,9 @@ from torch import nn
 
 from ortlens import Lens, OrtBackend, UsageError, capture, explain
 from ortlens.backend.api import ortlens_backend
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 X = torch.linspace(-1, 1, 6)
 
@@ -50,6 +53,36 @@ def test_capture_knows_the_options_of_what_it_saw() -> None:
     with torch.no_grad(), capture() as lens:
         torch.compile(torch.cos, backend=OrtBackend({"upcast": ("bfloat16",)}))(X)
     assert lens.captured().environment["option_upcast"] == "bfloat16"
+
+
+def test_captures_may_overlap_without_being_nested() -> None:
+    first, second = capture(), capture()
+    with torch.no_grad():
+        one = first.__enter__()
+        torch.compile(torch.sin, backend="ortlens")(X)
+        two = second.__enter__()
+        torch.compile(torch.cos, backend="ortlens")(X)
+        first.__exit__(None, None, None)
+        torch.compile(torch.tan, backend="ortlens")(X)
+        second.__exit__(None, None, None)
+        torch.compile(torch.exp, backend="ortlens")(X)
+    assert (one.graphs.name.tolist(), two.graphs.name.tolist()) == (["sin"], ["cos", "tan"])
+
+
+def test_a_generator_that_holds_a_capture_open_leaves_none_behind_wherever_it_ends() -> None:
+    def held() -> Generator[Lens, None, None]:
+        with capture() as lens:
+            yield lens
+
+    generator = held()
+    lens = next(generator)
+    with torch.no_grad():
+        torch.compile(torch.sin, backend="ortlens")(X)
+        closing = threading.Thread(target=generator.close)  # in another context than it began in
+        closing.start()
+        closing.join()
+        torch.compile(torch.cos, backend="ortlens")(X)
+    assert lens.graphs.name.tolist() == ["sin"]
 
 
 def test_captures_nest_and_the_inner_one_hears() -> None:
@@ -123,7 +156,7 @@ def test_explain_refuses_impossible_numbers_of_calls(calls: Any) -> None:
     with pytest.raises(UsageError, match="calls must be a whole number"):
         explain(torch.sin, calls=calls)
     with pytest.raises(UsageError, match="not int"):
-        explain(3)  # type: ignore[arg-type]  # the mistake under test
+        explain(3)  # type: ignore[call-overload]  # the mistake under test
 
 
 def test_a_capture_in_one_thread_hears_nothing_of_another() -> None:

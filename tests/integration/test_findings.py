@@ -11,6 +11,7 @@ from torch import nn
 
 import ortlens
 from ortlens.analysis.findings.registry import RULES, findings_of
+from ortlens.analysis.roofline import roofs
 from ortlens.lens.profiling import machine_peaks
 from tests.integration.small_models import SMALL_MODELS
 
@@ -240,6 +241,10 @@ def test_thousands_of_tiny_products_are_slow_against_the_roofline(count: int, si
         if bool(findings) is slow:
             break
     assert bool(findings) is slow
+    (product,) = (row for row in roofs(lens.captured()) if row.flops)
+    assert lens.roofline().kernel.tolist() == [row.kernel for row in roofs(lens.captured())]
+    assert product.flops == 2 * count * size**3
+    assert (product.bound, product.reached < 0.25) == ("memory" if slow else "compute", slow)
     if slow:
         assert (findings[0].file, findings[0].line) == (FILE, line_of(products, 1))
         assert "GB/s" in findings[0].evidence

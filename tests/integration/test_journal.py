@@ -191,9 +191,10 @@ def test_a_forked_process_leaves_the_journal_alone(tmp_path: Path) -> None:
     path = tmp_path / "run.journal"
     lens = ortlens.Lens(journal=path)
     torch.compile(torch.cos, backend=lens)(X)
-    before = path.stat().st_size
     writer = lens._recorder.journal
     assert writer is not None
+    writer.flush()
+    before = path.stat().st_size
 
     def act() -> None:
         writer.attached("models/x.onnx", b"x")

@@ -236,7 +236,7 @@ def test_a_partition_that_went_back_to_pytorch_is_eager() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for _ in range(IN_A_ROW):
-            runner._failed(inputs, RuntimeError("planted"))
+            runner.failed(inputs, RuntimeError("planted"))
     lens.measure(X)
     assert of(lens, "g0", "run") == 0
     assert of(lens, "g0", "eager") > 3_000

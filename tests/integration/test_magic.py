@@ -7,16 +7,19 @@ import atexit
 import sys
 from typing import TYPE_CHECKING, Any
 
+import onnx
 import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
+from onnx import TensorProto, helper
 from traitlets.config import Config
 
 import ortlens
 from ortlens.magic import unload
 from ortlens.magic.cells import CellTransform
 from ortlens.trace.recorder import CURRENT
+from ortlens.views.widget import SelectionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -101,6 +104,23 @@ def test_any_expression_gives_its_value(shell: Shell, expression: str, expected:
     assert shell.out == ""
     torch.testing.assert_close(shell["lens"].result, eval(expected, shell.shell.user_ns))  # noqa: S307 - an expression of this test
     assert shell["lens"].sessions.calls.sum() >= 1
+
+
+def test_an_onnx_model_is_run_as_it_is(shell: Shell, tmp_path: Path) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["y"], name="negated")],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 4])],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), tmp_path / "net.onnx")
+    assert shell.run("%ortlens --profile -o lens 'net.onnx'") is None
+    assert list(shell["lens"].kernels.op_type) == ["Neg"]
+    assert "ONNX model" in shell.out
+    shell.run("%ortlens --verify 'net.onnx'")
+    assert "lens.verify(module)" in shell.err
+    shell.run("%ortlens 'gone.onnx'")
+    assert "gone.onnx" in shell.err
 
 
 def test_what_an_argument_computes_is_compiled_along_and_what_it_only_makes_is_not(shell: Shell) -> None:
@@ -387,3 +407,14 @@ def test_loading_the_extension_does_not_wait_for_torch(run_python: Callable[...,
 
 def test_import_ortlens_loads_no_ipython(run_python: Callable[..., str]) -> None:
     assert run_python("import sys, ortlens; ortlens.load_ipython_extension; print('IPython' in sys.modules)") == "False\n"
+
+
+def test_a_wrong_selection_of_the_explorer_is_one_short_error(shell: Shell) -> None:
+    assert shell.run("%ortlens --calls 1 -o lens model(x)") is None
+    assert shell.run("from ortlens.views.widget import Explorer\nview = Explorer(lens.captured())") is None
+    error = shell.run("view.selected = 'partition:nope'")
+    assert isinstance(error, SelectionError)
+    assert error._render_traceback_() == [shell.out.strip()]
+    assert shell.out.startswith("SelectionError: 'partition:nope' names nothing in this capture")
+    assert len(shell.out) < 300
+    assert shell.run("view.close()") is None

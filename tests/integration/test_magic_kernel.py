@@ -75,19 +75,25 @@ def widgets_of(published: list[Mapping[str, Any]]) -> int:
     return sum(WIDGET in each["data"] for each in published if each["type"] == "display_data")
 
 
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[Kernel]:
-    folder = tmp_path_factory.mktemp("kernel")
+@contextlib.contextmanager
+def kernel_after(set_up: str, folder: Path, root: Path) -> Iterator[Kernel]:
+    """A kernel that has run a cell, for the time of a block."""
     env = {**os.environ, "IPYTHONDIR": str(folder / "ipython"), "PYTHONPATH": str(root)}
     started, client = manager.start_new_kernel(kernel_name="python3", env=env, cwd=str(folder), startup_timeout=PATIENCE_S)
     try:
         made = Kernel(started, client)
-        reply, published = made.run(SET_UP)
+        reply, published = made.run(set_up)
         assert reply["status"] == "ok", published
         yield made
     finally:
         client.stop_channels()
         started.shutdown_kernel(now=True)
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[Kernel]:
+    with kernel_after(SET_UP, tmp_path_factory.mktemp("kernel"), root) as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)

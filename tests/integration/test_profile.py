@@ -309,3 +309,23 @@ def test_an_exported_program_is_profiled() -> None:
     x = torch.randn(2, 8)
     lens = ortlens.explain(torch.export.export(model, (x,)), calls=1)(x)
     assert {"relu", "addmm"} & {name for nodes in lens.profile(x, repeat=2).nodes for name in nodes}
+
+
+class Looked(torch.nn.Module):
+    """A table that one row is read of, and a weight that is read as a whole and packed before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = torch.nn.Embedding(5000, 512), torch.nn.Linear(512, 2048)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.layer(self.table(ids))
+        return made
+
+
+def test_bytes_are_those_that_a_kernel_touches() -> None:
+    ids = torch.tensor([3, 7])
+    kernels = profiled(explained(Looked(), ids), ids).set_index("op_type").bytes
+    row, weight = 512 * 4, 4 * 512 * 2048
+    assert kernels["Gather"] == 2 * 8 + 2 * (2 * row)
+    assert kernels[["Gemm"]].iloc[0] == 2 * row + weight + 4 * 2048 + 2 * 4 * 2048

@@ -19,6 +19,7 @@ import ortlens
 from ortlens import Lens, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 ONLY_TORCH_AND_ORT = """
@@ -75,8 +76,9 @@ def mlp() -> nn.Module:
 
 
 def inference(target: Any, *args: Any, **options: Any) -> Lens:
+    function: Callable[..., Any] = target
     with torch.no_grad():
-        return ortlens.explain(target, calls=1, **options)(*args)
+        return ortlens.explain(function, calls=1, **options)(*args)
 
 
 def test_a_partition_runs_without_ortlens(tmp_path: Path) -> None:

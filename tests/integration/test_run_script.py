@@ -42,6 +42,7 @@ class Script(NamedTuple):
         status: Its exit status; negative for a signal.
         captures: How many captures it leaves, those of its children included.
         flags: Options of `ortlens run`.
+        typed: What its user types.
     """
 
     text: str
@@ -49,6 +50,7 @@ class Script(NamedTuple):
     status: int = 0
     captures: int = 1
     flags: tuple[str, ...] = ()
+    typed: str = ""
 
 
 SCRIPTS = {
@@ -119,6 +121,17 @@ dist.destroy_process_group()
         captures=2,
         flags=("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
     ),
+    "a debugger": Script(_COMPILES + "here = 41\nbreakpoint()\nprint('after', here)", typed="p here + 1\nhere = 7\nc\n"),
+    "a debugger around it": Script(_COMPILES + "here = 41", flags=("-m", "pdb"), typed="b 5\nc\np 'there'\nc\nq\n"),
+    "a profiler": Script(
+        _COMPILES + "import cProfile\nwith cProfile.Profile() as found: fast(fast(torch.ones(2)))\nprint(any(found.getstats()))"
+    ),
+    "a profiler around it": Script(_COMPILES, flags=("-m", "cProfile", "-o", "profile.out")),
+    "a crash that its fault handler reports": Script(
+        _COMPILES + "import faulthandler, os, signal\nprint(faulthandler.is_enabled(), flush=True)\nos.kill(os.getpid(), signal.SIGSEGV)",
+        status=-signal.SIGSEGV,
+        captures=0,
+    ),
     "a model that it only calls": Script(
         """
 import torch
@@ -141,14 +154,14 @@ def test_a_script_runs_as_without_ortlens_and_leaves_a_capture(name: str, tmp_pa
     (tmp_path / "script.py").write_text(script.text, encoding="utf-8")
     given = ["script.py", *script.arguments]
     module = script.flags if script.flags[:1] == ("-m",) else ()
-    plain = _run([sys.executable, *module, *given], tmp_path)
+    plain = _run([sys.executable, *module, *given], tmp_path, script.typed)
     assert plain.returncode == script.status
     assert not list(tmp_path.glob("*.ortlens"))
     command = [sys.executable, "-m", "ortlens", "run", "-o", str(tmp_path / "run.ortlens"), *script.flags, *given]
-    watched = _run(command, tmp_path)
+    watched = _run(command, tmp_path, script.typed)
     assert (watched.returncode, watched.stdout) == (plain.returncode, plain.stdout), watched.stderr
     if not module:  # the launcher's own log has process numbers
-        assert watched.stderr.startswith(plain.stderr)
+        assert watched.stderr.startswith(plain.stderr.partition("Current thread")[0])  # a crash names its address
     captures = [ortlens.load(path) for path in tmp_path.glob("*.ortlens")]
     assert len(captures) == script.captures, watched.stderr
     assert all(len(capture.graphs) for capture in captures)
@@ -208,6 +221,6 @@ def test_a_slip_is_reported_before_the_script_runs(
     assert says in capsys.readouterr().err
 
 
-def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300, env=environment)
+def _run(command: list[str], folder: Path, typed: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+    return subprocess.run(command, cwd=folder, input=typed, capture_output=True, text=True, check=False, timeout=300, env=environment)

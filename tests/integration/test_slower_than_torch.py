@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -59,9 +59,9 @@ class CachedAttention(nn.Module):
         return result
 
 
-def explained(target: Callable[..., object], *args: torch.Tensor, **given: object) -> Lens:
+def explained(target: Callable[..., object], *args: torch.Tensor, **given: Any) -> Lens:  # noqa: ANN401 - options of explain
     with torch.no_grad():
-        return ortlens.explain(target, **given)(*args)  # type: ignore[arg-type]  # options of explain
+        return ortlens.explain(target, **given)(*args)
 
 
 def slow_findings(lens: Lens) -> list[Finding]:

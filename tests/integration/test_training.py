@@ -247,3 +247,10 @@ def test_training_with_symbolic_sizes_compiles_once() -> None:
     _assert_same_state(ours, theirs)
     assert _phases(lens.captured()) == ["backward", "forward"]
     assert set(lens.sessions.calls) == {3}
+
+
+def test_what_has_no_gradient_has_none_when_pytorch_runs_its_decomposition() -> None:
+    x = torch.rand(4, requires_grad=True)
+    made = torch.compile(torch.special.bessel_j0, backend="ortlens")(x)  # eager's kernel has no gradient, that of the decomposition raises
+    assert not made.requires_grad
+    torch.testing.assert_close(made, torch.special.bessel_j0(x))

@@ -167,7 +167,7 @@ def test_a_partition_that_went_back_to_pytorch_is_not_called_right() -> None:
         for _ in range(3):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                runner._failed((x,), RuntimeError("planted"))
+                runner.failed((x,), RuntimeError("planted"))
         numerics = lens.verify(x)
     inside = numerics[numerics.scope != "call"]
     assert inside.ok.isna().all()

@@ -140,12 +140,16 @@ def train(rank: int, setting: Setting) -> None:
         dist.all_reduce(loss)
         losses.append(float(loss) / RANKS)
     weights = [weight.detach() for weight in model.parameters()]
-    whole = [weight.full_tensor() if hasattr(weight, "full_tensor") else weight for weight in weights]
+    whole = [
+        weight.full_tensor() if hasattr(weight, "full_tensor") else weight.clone() for weight in weights
+    ]  # before more steps are timed
     capture = lens.captured()
     result = {
         "losses": losses,
         "phases": [graph.phase for graph in capture.graphs],
         "coverage": [graph.coverage for graph in capture.graphs],
+        "nodes": [graph.node_count for graph in capture.graphs],
+        "partitions": len(capture.partitions),
         "advice": [item.advice for item in capture.breaks],
         "ns": _times(rank, called, optimiser, setting) if setting.timed else [],
     }
@@ -181,7 +185,7 @@ def run(setting: Setting) -> dict[str, Any]:
         setting: With an empty folder.
 
     Returns:
-        What rank 0 wrote: losses (means over the ranks), phases, coverage, advice, ns; and the final weights.
+        What rank 0 wrote: losses (means over the ranks), phases, coverage, nodes, partitions, advice, ns; and the final weights.
     """
     spawn(train, args=(setting,), nprocs=RANKS)
     result: dict[str, Any] = json.loads((setting.folder / "result.json").read_text(encoding="utf-8"))

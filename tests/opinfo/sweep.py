@@ -128,12 +128,12 @@ def outcome_with(backend: Any, op: Any, sample: Any, blank: Outcome) -> Outcome:
         except Exception:  # noqa: BLE001 - eager does not take it
             return _said(blank, "refused")
         try:
-            difference = _difference(_result(_compiled(call, backend, blank.road), tensors, blank.road), expected)
+            found = difference(_result(_compiled(call, backend, blank.road), tensors, blank.road), expected)
         except Exception as error:  # noqa: BLE001 - what is looked for
             verdict = "crash" if _control(call, tensors, blank.road, expected) == "" else "control"
             return _said(blank, verdict, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300])
-        if difference:
-            return _said(blank, "wrong" if _control(call, tensors, blank.road, expected) == "" else "control", difference)
+        if found:
+            return _said(blank, "wrong" if _control(call, tensors, blank.road, expected) == "" else "control", found)
         return _placed(blank, backend) if isinstance(backend, Lens) else _said(blank, "torch")
 
 
@@ -161,7 +161,7 @@ def _compiled(call: Callable[..., Any], backend: Any, road: str) -> Callable[...
 def _control(call: Callable[..., Any], tensors: list[torch.Tensor], road: str, expected: Any) -> str:
     torch.compiler.reset()
     try:
-        return _difference(_result(_compiled(call, "aot_eager", road), tensors, road), expected)
+        return difference(_result(_compiled(call, "aot_eager", road), tensors, road), expected)
     except Exception as error:  # noqa: BLE001 - torch.compile itself does not take it
         return f"{type(error).__name__}"
 
@@ -185,8 +185,8 @@ def _has_gradient(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad and not value.is_complex()
 
 
-def _difference(got: Any, want: Any) -> str:
-    """What differs; empty when nothing does."""
+def difference(got: Any, want: Any) -> str:
+    """What differs between two structures of tensors and numbers; empty when nothing does."""
     ours, theirs = pytree.tree_leaves(got), pytree.tree_leaves(want)
     if len(ours) != len(theirs):
         return f"{len(ours)} values instead of {len(theirs)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -46,21 +47,34 @@ def package_files() -> list[str]:
     return sorted(path.relative_to(ROOT).as_posix() for path in found)
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(source: Path, out: Path) -> Path:
     """The wheel, built from a copy of the tracked files that is gone by the time a test looks."""
-    source = tmp_path_factory.mktemp("source")
     for name in (*package_files(), *BUILD_FILES):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, source / name)
-    out = tmp_path_factory.mktemp("dist")
+        shutil.copyfile(ROOT / name, source / name)
     # No isolation: the build needs hatchling only, which is here, and must not go to the network in a test.
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     shutil.rmtree(source)
-    (built,) = out.iterdir()
-    return built
+    (made,) = out.iterdir()
+    return made
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel."""
+    return built(tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist"))
+
+
+def test_two_builds_are_equal(wheel: Path, tmp_path: Path) -> None:
+    """Of files that were written at another time, with another mask of modes."""
+    before = os.umask(0o077)
+    try:
+        again = built(tmp_path / "source", tmp_path / "dist")
+    finally:
+        os.umask(before)
+    assert again.read_bytes() == wheel.read_bytes()
 
 
 def installed_alone(wheel: Path, folder: Path) -> Path:

@@ -78,6 +78,17 @@ def test_a_version_in_which_nothing_was_looked_for_is_said(monkeypatch: pytest.M
     assert f"looked for in {register.MEASURED[0]} to {register.MEASURED[-1]}" in _check("ORT faults").found
 
 
+def test_a_build_of_onnxruntime_that_the_backend_refuses_is_an_error(run_python: Callable[..., str]) -> None:
+    told = run_python(
+        "import sys, onnxruntime\n"
+        "del onnxruntime.capi._pybind_state.OrtValue.from_dlpack\n"
+        "from ortlens.cli.entry import main\n"
+        "print(main(['doctor']), 'has no DLPack')\n"
+    )
+    assert told.splitlines()[-1] == "1 has no DLPack"
+    assert told.count("has no DLPack") == 2
+
+
 def test_an_old_python_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 9, 0))
     assert doctor._python().status == "error"

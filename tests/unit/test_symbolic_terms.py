@@ -51,3 +51,11 @@ def test_what_has_no_single_term() -> None:
     assert _torch.scaled_term(first > second) is None
     assert _torch.expression_over(first + second, {_torch.scaled_term(first)[0]: "known"}) is None  # type: ignore[index]  # it has a term
     assert _torch.expression_over(5, {}) == "5"
+
+
+def test_a_product_is_known_from_a_multiple_of_it() -> None:
+    first, second = symbolic(7, 3).shape
+    term, *_ = _torch.scaled_term(3 * first * second)  # type: ignore[misc]  # it has a term
+    text = _torch.expression_over(2 * first * second, {term: "known"})
+    assert text is not None
+    assert eval(text, {"known": 21}) == 42  # noqa: S307 - our own text

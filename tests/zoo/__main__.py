@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ortlens.progress import progress
-from tests.zoo.measure import Measurement
+from ortlens.studies.apart import Limits, run_apart
+from tests.zoo.measure import Measurement, measured
 from tests.zoo.page import page_from_measurements
 from tests.zoo.table import ARCHITECTURES
 
@@ -28,16 +29,11 @@ _JOBS = os.cpu_count() or 1
 
 def _measured_apart(name: str) -> Measurement:
     """One architecture in a process of its own, on one thread; a crash becomes a measurement too."""
-    command = [sys.executable, "-m", "tests.zoo.measure", name]
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
-        if done.returncode == 0:
-            return Measurement(**json.loads(done.stdout.splitlines()[-1]))
-        last = (done.stderr.strip().splitlines() or [""])[-1]
-        error = f"exit status {done.returncode}: {last}"
-    except subprocess.TimeoutExpired:
-        error = f"no answer within {_LIMIT_S} s"
-    return Measurement(model=name, family=ARCHITECTURES[name].family, error=error)
+    with tempfile.TemporaryDirectory() as folder:
+        ended = run_apart(measured, (name,), limits=Limits(seconds=_LIMIT_S, threads=1), folder=Path(folder))
+    if ended.status == "ok":
+        return Measurement(**ended.value)
+    return Measurement(model=name, family=ARCHITECTURES[name].family, error=ended.reason)
 
 
 def _told(measurement: Measurement) -> Measurement:

@@ -1,10 +1,8 @@
-"""One architecture through the backend, told as plain data. As a program: `python -m tests.zoo.measure MODEL` prints it as JSON."""
+"""One architecture through the backend, told as plain data."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -102,8 +100,8 @@ def measure(architecture: Architecture) -> Measurement:
             *(finding.title for finding in lens.captured().findings),
             *(str(warning.message) for warning in heard if is_ours(warning)),
         ],
-        max_abs_error=max(_error(actual, wanted) for actual, wanted in pairs),
-        mismatches=[words for actual, wanted in pairs if (words := _mismatch(actual, wanted))],
+        max_abs_error=max(max_error(actual, wanted) for actual, wanted in pairs),
+        mismatches=[words for actual, wanted in pairs if (words := mismatch(actual, wanted))],
     )
 
 
@@ -143,29 +141,28 @@ def _leaves(output: Any) -> list[torch.Tensor]:  # noqa: ANN401 - a ModelOutput 
     return [leaf for leaf in torch.utils._pytree.tree_leaves(dict(output)) if isinstance(leaf, torch.Tensor)]
 
 
-def _error(actual: torch.Tensor, wanted: torch.Tensor) -> float:
+def max_error(actual: torch.Tensor, wanted: torch.Tensor) -> float:
     return float((actual.double() - wanted.double()).abs().max()) if wanted.numel() and actual.shape == wanted.shape else 0.0
 
 
-def _mismatch(actual: torch.Tensor, wanted: torch.Tensor) -> str:
+def mismatch(actual: torch.Tensor, wanted: torch.Tensor) -> str:
     """Why the two differ, empty when they agree. An output of small numbers gets a smaller tolerance, or zeros would agree with it."""
     scale = min(1.0, float(wanted.abs().max())) if wanted.numel() else 1.0
     try:
         torch.testing.assert_close(actual, wanted, atol=ATOL * scale, rtol=RTOL)
     except AssertionError as error:
-        return f"{list(wanted.shape)}: {str(error).splitlines()[0]}, largest difference {_error(actual, wanted):.3g}"
+        return f"{list(wanted.shape)}: {str(error).splitlines()[0]}, largest difference {max_error(actual, wanted):.3g}"
     return ""
 
 
-def main(name: str) -> None:
-    """Print the measurement of one architecture as a line of JSON.
+def measured(name: str) -> dict[str, Any]:
+    """The measurement of one architecture as plain data, for a process of its own.
 
     Args:
         name: Of the table.
+
+    Returns:
+        The fields of a `Measurement`.
     """
     torch.set_num_threads(1)
-    print(json.dumps(dataclasses.asdict(measure(ARCHITECTURES[name]))))  # noqa: T201 - a program's answer
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+    return dataclasses.asdict(measure(ARCHITECTURES[name]))

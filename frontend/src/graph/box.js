@@ -84,7 +84,7 @@ function fullText(group, item, look, paint) {
 }
 
 function stubElement(stub, item, paint, left, y) {
-  const text = write(paint, `⇢ ${stub.text}`, left, y, item.w - left - 6, 10, stub.row >= 0 ? "olg-stub olg-stub-link" : "olg-stub");
+  const text = write(paint, `⇢ ${stub.text}`, left, y, item.w - left - 6, 11, stub.row >= 0 ? "olg-stub olg-stub-link" : "olg-stub");
   if (stub.row >= 0) text.setAttribute("data-row", stub.row);
   return text;
 }
@@ -104,7 +104,7 @@ function titleText(group, item, paint) {
   const size = item.parts ? 20 : 16;
   const middle = mixed ? 21 : item.h / 2 + size * 0.35;
   group.append(write(paint, paint.labels.title(item), 11, middle, item.w - 14, size, "olg-title"));
-  if (mixed) group.append(write(paint, `${count(item.torch)} in PyTorch`, 11, 38, item.w - 14, 15, "olg-tag-torch"));
+  if (mixed) group.append(write(paint, `${count(item.torch)} in PyTorch`, 11, 38, item.w - 14, 16, "olg-tag-torch"));
 }
 
 function write({ font }, text, x, y, room, size, kind) {

@@ -26,7 +26,9 @@ export class Camera {
     return { x: this.x, y: this.y, k: this.k, width: this.stage.clientWidth, height: this.stage.clientHeight };
   }
 
+  /** Without the focus, the wheel scrolls the page. */
   wheel(event) {
+    if (!event.ctrlKey && !event.metaKey && !this.stage.contains(this.stage.getRootNode().activeElement)) return;
     event.preventDefault();
     event.stopPropagation();
     const lines = event.deltaMode === 1 ? 18 : 1;

@@ -55,7 +55,7 @@ export function mountGraph(root, store) {
   listenToClicks(stage, view, selection, store);
   stage.before(bars.top);
   stage.after(bars.foot);
-  stage.append(bars.zoom);
+  bars.top.append(bars.zoom); // in the drawing it would cover boxes
   bars.refresh();
   selection.follow();
   view.paint();

@@ -142,7 +142,7 @@ const edgeOf = (wire, font) => {
 /** A label of a break has its reason below it. */
 function labelSize({ label, more, cuts }, font) {
   if (!label) return cuts ? [LABEL.w, LABEL.h] : [0, 0];
-  return [Math.max(font.widthOf(label, 11), more ? Math.min(240, font.widthOf(more, 10)) : 0) + 12, more ? 32 : LABEL.h];
+  return [Math.max(font.widthOf(label, 11), more ? Math.min(240, font.widthOf(more, 11)) : 0) + 12, more ? 32 : LABEL.h];
 }
 
 function ranked(boxes, wires) {

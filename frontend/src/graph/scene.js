@@ -166,10 +166,10 @@ export class Scene {
     if (!text || !label) return;
     const { font } = this.paint;
     const two = wire.more && !wrapped;
-    const element = svgText(text, label.x, label.y + (two ? -2 : 4), { class: wire.id ? "olg-wire-label olg-wire-link" : "olg-wire-label", "font-size": this.level === FULL ? 11 : 15 });
+    const element = svgText(text, label.x, label.y + (two ? -2 : 4), { class: wire.id ? "olg-wire-label olg-wire-link" : "olg-wire-label", "font-size": this.level === FULL ? 11 : 16 });
     if (wire.id) element.setAttribute("data-id", wire.id);
     group.append(element);
-    if (two && this.level === FULL) group.append(svgText(font.clipped(wire.more, 240, 10), label.x, label.y + 11, { class: "olg-wire-label olg-wire-more", "font-size": 10 }));
+    if (two && this.level === FULL) group.append(svgText(font.clipped(wire.more, 240, 11), label.x, label.y + 11, { class: "olg-wire-label olg-wire-more", "font-size": 11 }));
   }
 
   /** The name of an opened group, as large on screen at every scale, above what is inside. */

@@ -8,7 +8,7 @@ import { safe } from "./text.js";
  * @typedef {object} Bars
  * @property {HTMLElement} top
  * @property {HTMLElement} foot
- * @property {HTMLElement} zoom In a corner of the drawing.
+ * @property {HTMLElement} zoom Buttons to zoom.
  * @property {HTMLInputElement} find
  * @property {HTMLElement} findHome Where the list of what was found goes.
  * @property {() => void} refresh Shows the state anew.

@@ -12,7 +12,8 @@ import { fontOf } from "./text.js";
 
 const MOST_OPEN = 30_000; // boxes; what is more stays closed, and is said
 const MINIMAP = 160; // pixels of width that it covers
-const READABLE = 0.6; // scale below which an opening view would show shapes without names
+const READABLE = 0.91; // scale of an opening view at least: words of 11 units have 10 pixels
+const HATCHED = 0.6; // scale below which hatching grows against the drawing
 
 export class View {
   /**
@@ -84,13 +85,14 @@ export class View {
 
   /** The same for a view that is hidden behind another tab: it moves when it comes up. */
   goToWhenSeen(item) {
-    if (this.stage.clientWidth) this.goTo(item);
-    else this.late = item;
+    if (this.width) this.goTo(item);
+    else this.late = item; // also where it is shown already, and its opening view is still to come
   }
 
   resized() {
     const width = this.stage.clientWidth;
     if (!this.width && width && !this.late) this.home();
+    else if (this.width && this.chosen.size && this.root.holds([...this.chosen][0])) this.camera.reveal(this.placeOf([...this.chosen][0])); // what was clicked stays in view
     this.width = width;
     if (this.late) this.goTo(this.late);
     this.late = null;
@@ -121,7 +123,7 @@ export class View {
 
   /** What stays in PyTorch is hatched at every scale: the pattern grows as the drawing shrinks. */
   keepHatch(k) {
-    const scale = k >= READABLE ? 1 : READABLE / k;
+    const scale = k >= HATCHED ? 1 : HATCHED / k;
     if (scale === this.hatchScale) return;
     this.hatchScale = scale;
     this.hatch.setAttribute("patternTransform", `rotate(45) scale(${scale})`);

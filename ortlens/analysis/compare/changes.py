@@ -159,13 +159,20 @@ def _breaks(before: Capture, after: Capture) -> Iterator[Change]:
 def _counted_breaks(capture: Capture) -> dict[Hashable, tuple[Break, int]]:
     counts: dict[Hashable, tuple[Break, int]] = {}
     for item in capture.breaks:
-        key = _break_key(item)
+        key = break_key(item)
         counts[key] = (item, item.occurrences + (counts[key][1] if key in counts else 0))
     return counts
 
 
-def _break_key(item: Break) -> Hashable:
-    """Its place without the number of the line, which moves with every edit above."""
+def break_key(item: Break) -> Hashable:
+    """What a break is recognised by: its place without the number of the line, which moves with every edit above.
+
+    Args:
+        item: The break.
+
+    Returns:
+        Kind, file, function and source line.
+    """
     return (item.gb_id or item.reason, _name(item.file), item.function, item.source)
 
 
@@ -212,15 +219,13 @@ def _times(count: int) -> str | None:
 
 def _results(before: Capture, after: Capture) -> Iterator[Change]:
     first, second = _wrong(before), _wrong(after)
-    if first is None or second is None:
-        if first != second:
-            yield Change(
-                kind="result", change="changed", effect="neutral", subject="verified values", before=_words(first), after=_words(second)
-            )
-        return
-    if (first[0] > 0) != (second[0] > 0):
-        effect: Effect = "worse" if second[0] else "better"
-        yield Change(kind="result", change="changed", effect=effect, subject="verified values", before=_words(first), after=_words(second))
+    effect: Effect = "neutral"  # where one was not verified
+    differs = first != second
+    if first is not None and second is not None:
+        differs, effect = (first[0] > 0) != (second[0] > 0), "worse" if second[0] else "better"
+    if differs:
+        words = result_words(before), result_words(after)
+        yield Change(kind="result", change="changed", effect=effect, subject="verified values", before=words[0], after=words[1])
 
 
 def _wrong(capture: Capture) -> tuple[int, int] | None:
@@ -228,7 +233,16 @@ def _wrong(capture: Capture) -> tuple[int, int] | None:
     return (sum(not row.ok for row in checked), len(checked)) if checked else None
 
 
-def _words(wrong: tuple[int, int] | None) -> str:
+def result_words(capture: Capture) -> str:
+    """What verifying a capture came to.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        `0 of 12 beyond tolerance`, or `not verified`.
+    """
+    wrong = _wrong(capture)
     return "not verified" if wrong is None else f"{wrong[0]} of {wrong[1]} beyond tolerance"
 
 
@@ -247,9 +261,9 @@ def _findings(before: Capture, after: Capture, pairing: Pairing) -> Iterator[Cha
 def _ids(before: Capture, after: Capture, pairing: Pairing) -> dict[str, str]:
     """What findings may be about: ids in the first capture by those in the second."""
     back = {second: first for ids in (pairing.graphs, pairing.partitions, pairing.sessions) for first, second in ids.items()}
-    breaks = {_break_key(item): item.break_id for item in before.breaks}
+    breaks = {break_key(item): item.break_id for item in before.breaks}
     models = {item.partition_id: item.model_id for item in before.models}
-    back |= {item.break_id: breaks[key] for item in after.breaks if (key := _break_key(item)) in breaks}
+    back |= {item.break_id: breaks[key] for item in after.breaks if (key := break_key(item)) in breaks}
     back |= {item.model_id: models[first] for item in after.models if (first := back.get(item.partition_id, "")) in models}
     return back
 

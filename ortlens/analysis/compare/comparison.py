@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.compare.changes import Change, changes_of
-from ortlens.analysis.compare.durations import Timing, timings_of
+from ortlens.analysis.compare.durations import Timing, ends_moved, timings_of
 from ortlens.analysis.compare.pairing import Match, Pairing, paired
 from ortlens.errors import UsageError
 from ortlens.trace.records import column
@@ -49,6 +49,7 @@ class Compared:
         timings: Times of what both have.
         operators: Every operator with its partner.
         machine_differs: Whether they were recorded on different machines or with different numbers of threads.
+        ends_moved: Whether times of calls are left out, because operators moved into or out of what they cover.
     """
 
     before: Capture
@@ -57,6 +58,7 @@ class Compared:
     timings: tuple[Timing, ...]
     operators: tuple[AlignedOperator, ...]
     machine_differs: bool
+    ends_moved: bool
 
     @property
     def slower(self) -> tuple[Timing, ...]:
@@ -94,14 +96,15 @@ def compared(before: Capture, after: Capture) -> Compared:
             )
     pairing = paired(before, after)
     _check_same_program(before, after, pairing)
-    changes = changes_of(before, after, pairing)
+    changes, moved = changes_of(before, after, pairing), ends_moved(before, after, pairing)
     return Compared(
         before=before,
         after=after,
         changes=changes,
-        timings=timings_of(before, after, pairing),
+        timings=timings_of(before, after, pairing, with_calls=not moved),
         operators=_aligned(pairing),
         machine_differs=any(row.kind == "machine" or row.subject == "torch_threads" for row in changes),
+        ends_moved=moved,
     )
 
 

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from ortlens.analysis.compare.noise import Machine, Verdict, band_of, verdict_of
+from ortlens.analysis.coverage import current_graphs
+from ortlens.analysis.identity import graph_by_partition
 from ortlens.analysis.timing import call_times
 from ortlens.trace.records import column
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from ortlens.analysis.compare.pairing import Pairing
-    from ortlens.trace.records import Capture, Run
+    from ortlens.trace.records import Capture, Node, Run
 
 Scope: TypeAlias = Literal["call", "graph", "partition"]
 
@@ -51,27 +54,68 @@ class Timing:
     after_id: str | None = column("Likewise in the second.", default=None)
 
 
-def timings_of(before: Capture, after: Capture, pairing: Pairing) -> tuple[Timing, ...]:
+def timings_of(before: Capture, after: Capture, pairing: Pairing, *, with_calls: bool) -> tuple[Timing, ...]:
     """Compare what both captures ran.
 
     Args:
         before: The first.
         after: The second.
         pairing: What belongs together.
+        with_calls: Whether whole calls are compared, too: not where `ends_moved`.
 
     Returns:
-        Calls first, then graphs, then partitions; only units that both have and at least one called.
+        Calls first, then graphs, then partitions; only units that both have and at least one called. Not what does other work, whose
+        times would blame an edit for it: graphs and partitions that got operators from another one, or lost them to one or to PyTorch.
     """
     left, right = _Runs(before), _Runs(after)
     machine = _machine(left, right, pairing.sessions)
-    rows = [*_calls(before, after, left, right, machine), *_graphs(left, right, pairing, machine)]
+    remade = _remade(pairing)
+    calls = _calls(before, after, left, right, machine) if with_calls else ()
+    rows = [*calls, *_graphs(left, right, pairing, machine, remade)]
     modules = _modules(before)
     partition_of = {session.session_id: session.partition_id for session in before.sessions}
     for first, second in pairing.sessions.items():
         partition = partition_of[first]
+        if partition in remade:
+            continue
         sides = _Side(first, left.totals(first)), _Side(second, right.totals(second))
         rows.append(_timing("partition", partition, sides, machine, modules.get(partition)))
     return tuple(row for row in rows if row.before_calls or row.after_calls)
+
+
+def ends_moved(before: Capture, after: Capture, pairing: Pairing) -> bool:
+    """Whether operators moved into or out of the span that the time of a call covers, from its first session to the end of its last.
+
+    Args:
+        before: The first capture.
+        after: The second.
+        pairing: What belongs together.
+
+    Returns:
+        True if one capture runs an operator in PyTorch before its first session or after its last, and the other in ONNX Runtime.
+    """
+    outside = _outside(before), _outside(after)
+    return any(
+        (node.graph_id, node.node) in ends
+        for pair in pairing.operators
+        if pair.before.supported != pair.after.supported
+        for node, ends in zip((pair.before, pair.after), outside, strict=True)
+    )
+
+
+def _outside(capture: Capture) -> set[tuple[str, str]]:
+    """Operators before the first session or after the last of what was compiled together, by graph and node."""
+    targets = {graph.graph_id: graph.target for graph in current_graphs(capture.graphs)}
+    nodes: dict[str | None, list[Node]] = defaultdict(list)
+    for node in capture.nodes:
+        if node.graph_id in targets:
+            nodes[targets[node.graph_id]].append(node)
+    found: set[tuple[str, str]] = set()
+    for listed in nodes.values():
+        inside = [index for index, node in enumerate(listed) if node.partition_id is not None]
+        first, last = (inside[0], inside[-1]) if inside else (len(listed), len(listed))
+        found |= {(node.graph_id, node.node) for index, node in enumerate(listed) if not first <= index <= last}
+    return found
 
 
 class _Side(NamedTuple):
@@ -86,7 +130,7 @@ class _Runs:
 
     def __init__(self, capture: Capture) -> None:
         self.by_key: dict[str, list[Run]] = defaultdict(list)
-        graphs = {partition.partition_id: partition.graph_id for partition in capture.partitions}
+        graphs = graph_by_partition(capture)
         self.graph_of = {session.session_id: graphs.get(session.partition_id, "") for session in capture.sessions}
         for run in sorted(capture.runs, key=lambda run: run.start_ns):
             key = run.session_id or run.graph_id
@@ -149,14 +193,28 @@ def _calls(before: Capture, after: Capture, left: _Runs, right: _Runs, machine: 
         yield _timing("call", time.function or "the call", sides, machine)
 
 
-def _graphs(left: _Runs, right: _Runs, pairing: Pairing, machine: Machine | None) -> Iterator[Timing]:
+def _graphs(left: _Runs, right: _Runs, pairing: Pairing, machine: Machine | None, remade: AbstractSet[str]) -> Iterator[Timing]:
     """Graphs that are neither a single session nor all that a call runs."""
     if len(pairing.graphs) < 2:  # noqa: PLR2004 - the call says it
         return
     for first, second in pairing.graphs.items():
         (count, ours), (_, theirs) = left.spans([first]), right.spans([second])
-        if count > 1 or first in left.by_key:
+        if (count > 1 or first in left.by_key) and first not in remade:
             yield _timing("graph", first, (_Side(first, ours), _Side(second, theirs)), machine)
+
+
+def _remade(pairing: Pairing) -> set[str]:
+    """Graphs and partitions of the first that share an operator with another one than their partner, or with PyTorch."""
+    remade: set[str] = set()
+    for partners, ids in (
+        (pairing.graphs, ((pair.before.graph_id, pair.after.graph_id) for pair in pairing.operators)),
+        (pairing.partitions, ((pair.before.partition_id, pair.after.partition_id) for pair in pairing.operators)),
+    ):
+        back = {second: first for first, second in partners.items()}
+        for first, second in ids:
+            if first != (None if second is None else back.get(second, "")):
+                remade |= {first or "", back.get(second or "", "")}
+    return remade
 
 
 def _timing(scope: Scope, subject: str, sides: tuple[_Side, _Side], machine: Machine | None, module: str | None = None) -> Timing:

@@ -28,7 +28,7 @@ _WORTH = 1.03
 class Way:
     """One way of running a model, against PyTorch without compilation."""
 
-    way: str = column("`eager`, `inductor`, `ortlens`, or `exported`: the model of torch.onnx.export in a session of ONNX Runtime.")
+    way: str = column("`eager`, `inductor`, `ortlens`, `frozen`: `ortlens.freeze`, or `exported`: torch.onnx.export's model in a session.")
     verdict: WayVerdict = column(  # noqa: RUF009 - field() in disguise
         "`faster` or `slower` than eager if the whole interval of the ratio is, by 3 % at least; `same`; `unmeasured` where it cannot run."
     )

@@ -165,8 +165,7 @@ def _by_contents(nodes: Sequence[Node]) -> Cause:
     scattering = [node for node in nodes if any(op.startswith("Scatter") for op in node.onnx_ops)]
     if scattering:
         worst = max(scattering, key=lambda node: node.bytes or 0)
-        size = size_from_bytes(worst.output_bytes or 0)
-        return Cause(text=f"{worst.target} becomes a Scatter, which copies all {size} of its result first", remedy="", node=worst)
+        return Cause(text=_scatter_text(worst), remedy="", node=worst)
     for op in _COPIES:
         copying = [node for node in nodes if op in node.onnx_ops]
         if len(copying) >= _MANY_COPIES:
@@ -178,6 +177,12 @@ def _by_contents(nodes: Sequence[Node]) -> Cause:
     size = size_from_bytes(worst.output_bytes or 0)
     text = f"the largest of its operators is {worst.target}, which writes {size}; lens.profile(*args) shows the kernels"
     return Cause(text=text, remedy="", node=worst)
+
+
+def _scatter_text(node: Node) -> str:
+    if "ScatterElements" in node.onnx_ops:
+        return f"{node.target} becomes a ScatterElements, which writes number by number"
+    return f"{node.target} becomes a Scatter, which copies all {size_from_bytes(node.output_bytes or 0)} of its result first"
 
 
 def _effort(node: Node) -> float:

@@ -10,6 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import current_graphs
+from ortlens.analysis.identity import graph_by_partition
 from ortlens.analysis.timing import call_times, calls_by_graph, graph_times
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def crossings(capture: Capture) -> dict[str, int]:
         with too few calls are absent.
     """
     times, calls = run_times(capture), calls_by_graph(capture)
-    graph_of = {partition.partition_id: partition.graph_id for partition in capture.partitions}
+    graph_of = graph_by_partition(capture)
     per_graph = graph_times(capture)
     found: dict[str, int] = {}
     for partition_id, sessions in sessions_by_partition(capture).items():
@@ -257,22 +258,6 @@ def least_run_ns(capture: Capture, session: Session) -> int | None:
     known = [run.run_ns for run in capture.runs[-_MAX_RUNS:] if run.session_id == session.session_id]
     known += [part.ort_ns for part in capture.partitions if part.partition_id == session.partition_id and part.ort_ns]
     return min((ns for ns in known if ns > 0), default=None)
-
-
-def usable_cores(capture: Capture) -> int | None:
-    """Cores that the process could use where the capture was made.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Their number, or that of all cores where the system does not report it; None when neither was recorded.
-    """
-    for name in ("cpu_usable", "cpu_count"):
-        text = capture.environment.get(name, "")
-        if text.isdecimal() and int(text):
-            return int(text)
-    return None
 
 
 def most_common(names: list[str], limit: int = 3) -> str:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.findings.facts import current, kernel_ns, most_common, usable_cores
+from ortlens.analysis.findings.facts import current, kernel_ns, most_common
 from ortlens.analysis.findings.rule import rule
+from ortlens.analysis.identity import graph_by_partition, kernels_by_session, nodes_of
+from ortlens.analysis.roofline import CPU, PRODUCTS, roofs
 from ortlens.analysis.timing import calls_by_graph
 from ortlens.units import counted, size_from_bytes, time_from_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ortlens.analysis.roofline import Roof
     from ortlens.trace.records import Capture, Finding, Graph, Kernel, Node, Session
 
-_CPU = "CPUExecutionProvider"
 _STRAY_SHARE = 0.05
 _COPY_SHARE = 0.02
 _KERNEL_SHARE = 0.05
@@ -27,7 +28,6 @@ _ACHIEVED_BYTES = 0.1
 _REACHABLE = 0.5
 _WIDE_SHARE = 0.1
 _CASTS = re.compile("Cast")
-_PRODUCTS = re.compile(r"MatMul|Gemm|Conv|Attention|Einsum", re.IGNORECASE)
 
 
 def _shares(kernels: list[Kernel]) -> tuple[int, float]:
@@ -35,9 +35,7 @@ def _shares(kernels: list[Kernel]) -> tuple[int, float]:
 
 
 def _by_session(capture: Capture) -> Iterator[tuple[Session, list[Kernel]]]:
-    kernels: dict[str, list[Kernel]] = defaultdict(list)
-    for kernel in capture.kernels:
-        kernels[kernel.session_id].append(kernel)
+    kernels = kernels_by_session(capture.kernels)
     for session in capture.sessions:
         if session.session_id in kernels:
             yield session, kernels[session.session_id]
@@ -52,10 +50,10 @@ def _by_session(capture: Capture) -> Iterator[tuple[Session, list[Kernel]]]:
 def kernels_on_cpu(capture: Capture) -> Iterator[Finding]:
     """Sessions with stray kernels on the CPU."""
     for session, kernels in _by_session(capture):
-        wanted = session.providers[0] if session.providers else _CPU
-        stray = [kernel for kernel in kernels if kernel.provider == _CPU and not kernel.op_type.startswith("Memcpy")]
+        wanted = session.providers[0] if session.providers else CPU
+        stray = [kernel for kernel in kernels if kernel.provider == CPU and not kernel.op_type.startswith("Memcpy")]
         spent, share = _shares(stray)
-        if wanted == _CPU or share < _STRAY_SHARE:
+        if wanted == CPU or share < _STRAY_SHARE:
             continue
         worst = max(stray, key=lambda kernel: kernel.total_ns)
         yield kernels_on_cpu.finding(
@@ -83,7 +81,7 @@ def provider_copies(capture: Capture) -> Iterator[Finding]:
             continue
         spent, share = _shares(copies)
         moved = sum(kernel.bytes or 0 for kernel in copies)
-        stray = [kernel.op_type for kernel in kernels if kernel.provider == _CPU and kernel not in copies]
+        stray = [kernel.op_type for kernel in kernels if kernel.provider == CPU and kernel not in copies]
         yield provider_copies.finding(
             subject=session.session_id,
             severity="warning" if share >= _COPY_SHARE else "info",
@@ -97,21 +95,6 @@ def provider_copies(capture: Capture) -> Iterator[Finding]:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bound:
-    """How fast the machine could run a kernel.
-
-    Attributes:
-        ns: Shortest time by its measured peaks.
-        by: Which peak bounds it, with the figures.
-        enough: Share of the peak below which the kernel is slow.
-    """
-
-    ns: float
-    by: str
-    enough: float
-
-
 @rule(
     name="slow_kernel",
     looks_for="A kernel far below the machine's measured peaks for floating-point operations or memory bandwidth.",
@@ -121,52 +104,43 @@ class _Bound:
 )
 def slow_kernel(capture: Capture) -> Iterator[Finding]:
     """Kernels far from their roofline."""
-    nodes = {(node.graph_id, node.node): node for node in capture.nodes}
-    graph_of = {part.partition_id: part.graph_id for part in capture.partitions}
-    calls = calls_by_graph(capture)
-    for session, kernels in _by_session(capture):
-        graph_id = graph_of.get(session.partition_id, "")
-        sharing = Counter(node for kernel in kernels if _PRODUCTS.search(kernel.op_type) for node in _nodes_of(kernel))
-        for kernel in kernels:
-            if not is_worth_judging(kernel):
-                continue
-            made_from = [nodes[graph_id, name] for name in _nodes_of(kernel) if (graph_id, name) in nodes]
-            bound = _bound(capture, session, kernel, made_from, sharing)
-            if bound is not None and kernel.mean_ns and bound.ns < bound.enough * kernel.mean_ns:
-                yield _slow(session, kernel, bound, session.calls / calls[graph_id] if graph_id in calls else 1.0)
+    graph_of, calls = graph_by_partition(capture), calls_by_graph(capture)
+    sessions = {session.session_id: session for session in capture.sessions}
+    judged = {
+        (kernel.session_id, kernel.kernel)
+        for kernel in capture.kernels
+        if (kernel.share or 0) >= _KERNEL_SHARE and (kernel.mean_ns or 0) >= _KERNEL_NS
+    }
+    for roof in roofs(capture):
+        enough = _ACHIEVED if roof.flops else _ACHIEVED_BYTES
+        if (roof.session_id, roof.kernel) in judged and roof.reached < enough:
+            session = sessions[roof.session_id]
+            graph_id = graph_of.get(session.partition_id, "")
+            yield _slow(roof, session.calls / calls[graph_id] if graph_id in calls else 1.0)
 
 
-def is_worth_judging(kernel: Kernel) -> bool:
-    """Whether a kernel takes enough to be held against the machine's peaks, which are those of the CPU.
-
-    Args:
-        kernel: The kernel.
-
-    Returns:
-        True from 5 % of the session's kernel time and 50 µs per run on.
-    """
-    return kernel.provider == _CPU and (kernel.share or 0) >= _KERNEL_SHARE and (kernel.mean_ns or 0) >= _KERNEL_NS
-
-
-def _slow(session: Session, kernel: Kernel, bound: _Bound, runs_per_call: float) -> Finding:
-    mean, is_product = kernel.mean_ns or 0, bound.enough == _ACHIEVED
-    gain = round(max(mean - bound.ns / _REACHABLE, 0) * runs_per_call)
+def _slow(roof: Roof, runs_per_call: float) -> Finding:
+    gain = round(max(roof.mean_ns - roof.limit_ns / _REACHABLE, 0) * runs_per_call)
+    if roof.bound == "compute":
+        peak = f"{roof.flops or 0:,} floating-point operations, peak {(roof.peak_flops_per_s or 0) / 1e9:.3g} GFLOP/s"
+    else:
+        peak = f"{size_from_bytes(roof.bytes or 0)}, peak {(roof.peak_bytes_per_s or 0) / 1e9:.3g} GB/s"
     caveat = (
         f". The gain is estimated as if {_REACHABLE:.0%} were reached"
-        if is_product
+        if roof.flops
         else "; its operations are not counted, so the possible gain is unknown"
     )
     return slow_kernel.finding(
-        subject=f"{session.session_id}:{kernel.kernel}",
-        severity="warning" if is_product else "info",
-        title=f"{kernel.op_type} from {kernel.node or 'an unknown node'} takes {time_from_ns(mean)} per run and reaches "
-        f"{bound.ns / mean:.0%} of the machine's peak",
-        evidence=f"{bound.by}; at that peak it would take {time_from_ns(bound.ns)}. Peaks were measured there with matrix products and "
+        subject=f"{roof.session_id}:{roof.kernel}",
+        severity="warning" if roof.flops else "info",
+        title=f"{roof.op_type} from {roof.node or 'an unknown node'} takes {time_from_ns(roof.mean_ns)} per run and reaches "
+        f"{roof.reached:.0%} of the machine's peak",
+        evidence=f"{peak}; at that peak it would take {time_from_ns(roof.limit_ns)}. Peaks were measured there with matrix products and "
         f"with reads and writes in ONNX Runtime; the time is the profiled share of the unprofiled run{caveat}",
-        mitigation=_PRODUCT_REMEDY if is_product else _FUNCTION_REMEDY,
-        file=kernel.file,
-        line=kernel.line,
-        gain_ns=gain if is_product else None,
+        mitigation=_PRODUCT_REMEDY if roof.flops else _FUNCTION_REMEDY,
+        file=roof.file,
+        line=roof.line,
+        gain_ns=gain if roof.flops else None,
     )
 
 
@@ -177,41 +151,6 @@ _PRODUCT_REMEDY = (
 _FUNCTION_REMEDY = (
     "Try a cheaper function, a narrower data type, fewer elements, or an operator that ONNX Runtime fuses with its neighbours."
 )
-
-
-def _nodes_of(kernel: Kernel) -> tuple[str, ...]:
-    return kernel.nodes or ((kernel.node,) if kernel.node else ())
-
-
-def _bound(capture: Capture, session: Session, kernel: Kernel, made_from: list[Node], sharing: Counter[str]) -> _Bound | None:
-    """The roofline of a kernel; None where too little is known."""
-    threads = session.threads or usable_cores(capture) or 1
-    is_product = bool(_PRODUCTS.search(kernel.op_type))
-    flops = sum((node.flops or 0) / sharing[node.node] for node in made_from) if is_product else 0.0
-    dtype = next((node.dtype for node in made_from if node.dtype), "float32")
-    flop_peak = _peak(capture, f"peak_flops_{dtype}_threads_{threads}")
-    byte_peak = _peak(capture, f"peak_bytes_threads_{threads}")
-    if is_product and (not flops or flop_peak is None):
-        return None
-    by_flops = flops * 1e9 / flop_peak if flop_peak else 0.0
-    by_bytes = (kernel.bytes or 0) * 1e9 / byte_peak if byte_peak else 0.0
-    if not by_flops and not by_bytes:
-        return None
-    if by_flops >= by_bytes:
-        return _Bound(
-            ns=by_flops, by=f"{flops:,.0f} floating-point operations, peak {(flop_peak or 0) / 1e9:.3g} GFLOP/s", enough=_ACHIEVED
-        )
-    text = f"{size_from_bytes(kernel.bytes or 0)}, peak {(byte_peak or 0) / 1e9:.3g} GB/s"
-    return _Bound(ns=by_bytes, by=text, enough=_ACHIEVED if is_product else _ACHIEVED_BYTES)
-
-
-def _peak(capture: Capture, name: str) -> float | None:
-    """A measured peak, as the environment of the capture holds it; None for one that is missing or no number."""
-    try:
-        value = float(capture.environment.get(name, ""))
-    except ValueError:
-        return None
-    return value if 0 < value < float("inf") else None
 
 
 @rule(
@@ -247,7 +186,7 @@ def float64_nodes(capture: Capture) -> Iterator[Finding]:
 )
 def float16_nodes(capture: Capture) -> Iterator[Finding]:
     """Graphs that compute in half precision on the CPU."""
-    on_cpu = {session.partition_id for session in capture.sessions if session.providers[:1] == (_CPU,)}
+    on_cpu = {session.partition_id for session in capture.sessions if session.providers[:1] == (CPU,)}
     upcast = capture.environment.get("option_upcast", "").split(", ")
     halves = tuple(dtype for dtype in ("float16", "bfloat16") if dtype not in upcast)
     for graph, nodes, computing in _computing_in(capture, halves):
@@ -256,7 +195,7 @@ def float16_nodes(capture: Capture) -> Iterator[Finding]:
             continue
         share, what = _weight(nodes, narrow)
         first = next((node for node in narrow if node.file), narrow[0])
-        spent = _kernel_ns(capture, graph, narrow, besides=_PRODUCTS)
+        spent = _kernel_ns(capture, graph, narrow, besides=PRODUCTS)
         yield float16_nodes.finding(
             subject=graph.graph_id,
             title=f"{share:.0%} of the {what} of {graph.graph_id} are in {first.dtype} on the CPU, at {counted(len(narrow), 'node')}",
@@ -302,7 +241,7 @@ def _kernel_ns(capture: Capture, graph: Graph, nodes: list[Node], *, besides: re
         kernel_ns(
             capture,
             session,
-            [kernel for kernel in kernels if names.intersection(_nodes_of(kernel)) and not (besides and besides.search(kernel.op_type))],
+            [kernel for kernel in kernels if names.intersection(nodes_of(kernel)) and not (besides and besides.search(kernel.op_type))],
         )
         for session, kernels in _by_session(capture)
         if session.partition_id in inside

@@ -16,6 +16,8 @@ from ortlens.analysis.findings.facts import (
     whole_by_graph,
 )
 from ortlens.analysis.findings.rule import rule
+from ortlens.analysis.identity import graph_by_partition, kernels_by_session
+from ortlens.analysis.roofline import CPU
 from ortlens.units import counted, size_from_bytes, time_from_ns
 
 if TYPE_CHECKING:
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Capture, Finding, Kernel, Node, Session
 
-_CPU = "CPUExecutionProvider"
 _COPYING = frozenset({"Transpose", "Cast"})
 _ELEMENTWISE = frozenset(
     [
@@ -80,12 +81,9 @@ _LARGE = 32 << 20
 
 def _families(capture: Capture, ops: frozenset[str]) -> Iterator[tuple[Session, list[Kernel], float, float]]:
     """Per profiled session: its kernels of these operators, their time per call in ns, and their share of its kernel time."""
-    rows: dict[str, list[Kernel]] = defaultdict(list)
-    for kernel in capture.kernels:
-        if kernel.provider == _CPU:
-            rows[kernel.session_id].append(kernel)
+    rows = kernels_by_session(capture.kernels)
     for session in capture.sessions:
-        kernels = rows.get(session.session_id, [])
+        kernels = [kernel for kernel in rows.get(session.session_id, ()) if kernel.provider == CPU]
         chosen = [kernel for kernel in kernels if kernel.op_type in ops]
         whole, part = (sum(kernel.total_ns for kernel in some) for some in (kernels, chosen))
         if part:
@@ -213,7 +211,7 @@ def with_cost_of_copies(findings: Sequence[Finding], capture: Capture) -> list[F
         return list(findings)
     times, sessions = run_times(capture), sessions_by_partition(capture)
     entries, wholes = entries_per_call(capture), whole_by_graph(capture)
-    graph_of = {part.partition_id: part.graph_id for part in capture.partitions}
+    graph_of = graph_by_partition(capture)
     made = []
     for finding in findings:
         partition_id = _partition_of(finding)

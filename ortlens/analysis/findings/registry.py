@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.findings import compiling, kernels, movement, sessions, slower, splitting
+from ortlens.analysis.findings import compiling, kernels, movement, ranks, sessions, slower, splitting
 from ortlens.trace.records import Finding
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 RULES: tuple[Rule, ...] = (
     slower.slower_than_torch,
     slower.slower_call,
+    slower.costly_entry,
     slower.state_copies,
     slower.element_loop,
     splitting.small_partitions,
@@ -42,6 +43,11 @@ RULES: tuple[Rule, ...] = (
     movement.copying_kernels,
     movement.elementwise_chain,
     movement.large_outputs,
+    ranks.rank_break,
+    ranks.rank_recompiles,
+    ranks.rank_graphs,
+    ranks.rank_sessions,
+    ranks.straggler,
 )
 """Every rule, in the order in which they are asked."""
 
@@ -71,6 +77,7 @@ RECORDED: Mapping[str, str] = {
     "numbers_differ": "`verify` found values that differ from PyTorch's by more than the tolerance.",
     "fusion_changes_numbers": "`verify` found an ONNX Runtime rewrite that changes results.",
     "nonfinite_origin": "`verify` found where NaN or Inf first appears.",
+    "shapes_unknown": "Types and shapes of an ONNX model could not be inferred.",
     "optimiser_failed": "The ONNX optimiser failed on a model; the model runs unoptimised.",
     "cache_failed": "A converted model could not be written to `cache_dir`.",
     "dump_failed": "A model could not be written to `dump_path`.",

@@ -12,9 +12,9 @@ from ortlens.analysis.findings.facts import (
     partitions_by_graph,
     run_times,
     sessions_by_partition,
-    usable_cores,
 )
 from ortlens.analysis.findings.rule import rule
+from ortlens.analysis.roofline import usable_cores
 from ortlens.analysis.timing import calls_by_graph, graph_times
 from ortlens.units import counted, size_from_bytes, time_from_ns
 

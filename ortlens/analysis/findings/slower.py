@@ -23,6 +23,7 @@ from ortlens.units import counted, size_from_bytes, time_from_ns, times
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from ortlens.analysis.ledger import LedgerTotals
     from ortlens.trace.records import Capture, Finding, Graph, Node, Partition
 
 _TIMES = 1.3
@@ -31,6 +32,7 @@ _MUCH_NS = 50_000
 _LOSS_NS = 20_000
 _LEAST_NS = 10_000
 _MOST = 0.75
+_ENTRY_SHARE = 0.25
 _STATE_BYTES = 1 << 20
 _STATE_SHARE = 0.1
 
@@ -138,7 +140,7 @@ def _reported(slows: Sequence[_Slow], loss: int, whole: int) -> Finding:
     first = max(slows, key=lambda slow: slow.loss_ns)
     ort, torch = (round(sum(getattr(slow, name) * slow.entries for slow in slows)) for name in ("ort_ns", "torch_ns"))
     what = _named(first) if len(slows) == 1 else counted(len(slows), "partition" if first.by_partition else "graph")
-    node = first.cause.node
+    node, leaving = first.cause.node, _leaving(first)
     return slower_than_torch.finding(
         subject=first.subject,
         severity="warning" if loss >= _MUCH_NS else "info",
@@ -147,7 +149,7 @@ def _reported(slows: Sequence[_Slow], loss: int, whole: int) -> Finding:
         evidence=f"{', '.join(slow.subject for slow in slows)}; shortest times of runs in turns, on the inputs of one call; in PyTorch "
         + ("the same nodes" if first.by_partition else "the operations that the program wrote, in place where it writes in place")
         + f"; the difference is {loss / whole if whole else 1:.0%} of a call",
-        mitigation=f"{first.cause.remedy} {_leaving(first, loss)}".strip(),
+        mitigation=f"{first.cause.remedy} Or {leaving}" if first.cause.remedy else leaving[0].upper() + leaving[1:],
         file=node.file if node is not None and node.file else first.graph.file,
         line=node.line if node is not None and node.file else first.graph.line,
         gain_ns=loss,
@@ -159,11 +161,10 @@ def _named(slow: _Slow) -> str:
     return slow.subject if slow.by_partition or not slow.graph.name else f"{slow.graph.name} ({slow.subject})"
 
 
-def _leaving(slow: _Slow, loss: int) -> str:
-    saved = time_from_ns(loss)
+def _leaving(slow: _Slow) -> str:
     if slow.by_partition:
-        return f'Or leave it to PyTorch: on_slow="fallback" does so by itself and saves {saved} per call.'
-    return f"Or leave {slow.graph.name or slow.subject} uncompiled (torch.compiler.disable), which saves {saved} per call."
+        return 'leave it to PyTorch: on_slow="fallback" does so by itself.'
+    return f"leave {slow.graph.name or slow.subject} uncompiled (torch.compiler.disable)."
 
 
 _PARTS = {
@@ -177,6 +178,22 @@ _PARTS = {
 """Parts of the ledger: their names, and what to do about them."""
 
 
+def loss_of_call(totals: LedgerTotals | None, plain: int | None) -> int | None:
+    """What a measured call loses to one without torch.compile.
+
+    Args:
+        totals: Of the ledger; None without one.
+        plain: Median time of a call without torch.compile in ns; None where not measured.
+
+    Returns:
+        Time in ns; None where it is too little to be told from noise, or not known.
+    """
+    if totals is None or not totals.is_measured or plain is None or totals.total_ns < _TIMES * plain:
+        return None
+    loss = totals.total_ns - plain
+    return loss if loss >= _LEAST_NS else None
+
+
 @rule(
     name="slower_call",
     looks_for="A call that takes longer than one without torch.compile, and graphs, operators and breaks do not explain it.",
@@ -187,13 +204,13 @@ _PARTS = {
 def slower_call(capture: Capture) -> Iterator[Finding]:
     """The measured call as a whole, against the uncompiled one."""
     totals, plain = totals_of(capture.ledger), uncompiled_ns(capture)
-    if totals is None or not totals.is_measured or plain is None or totals.total_ns < _TIMES * plain:
+    loss = loss_of_call(totals, plain)
+    if totals is None or plain is None or loss is None:
         return
-    loss = totals.total_ns - plain
     explained = sum(finding.gain_ns or 0 for finding in slower_than_torch.check(capture))
     explained += sum(price_of(item) or 0 for item in capture.breaks)
     explained += round(sum(ns for (graph_id, _), ns in splitting_costs(capture).items() if graph_id in totals.graph_ids))
-    if loss < _LEAST_NS or 2 * explained >= loss:
+    if 2 * explained >= loss:
         return
     overhead = {name: ns for name, ns in totals.ns.items() if name not in ("run", "eager")}
     parts = overhead if 2 * sum(overhead.values()) >= loss else totals.ns  # what runs in the graphs has its counterpart uncompiled
@@ -215,8 +232,36 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
         mitigation=cause.remedy if cause is not None and cause.remedy else f"{remedy}; or leave the function uncompiled.",
         file=place.file if place is not None else None,
         line=place.line if place is not None else None,
-        gain_ns=loss,
-        measured=True,
+        gain_ns=min(loss, totals.ns[part]),  # what can be gained at the part that the advice is about, of which some may remain
+    )
+
+
+@rule(
+    name="costly_entry",
+    looks_for="Calls of a model without gradients that spend much of their time entering compiled code.",
+    fires="When that is at least a quarter of a measured call and 20 µs, and the function is one graph, which `ortlens.freeze` takes: as "
+    "information.",
+    hazard="Dynamo looks the code up and checks its guards before each call; the model itself gains nothing from that.",
+)
+def costly_entry(capture: Capture) -> Iterator[Finding]:
+    """A function that would be faster frozen."""
+    totals = totals_of(capture.ledger)
+    if totals is None or not totals.is_measured or len(totals.graph_ids) != 1 or capture.breaks:
+        return
+    graph = next((graph for graph in current(capture) if graph.graph_id == totals.graph_ids[0]), None)
+    entering = totals.ns.get("guards", 0)
+    if graph is None or graph.phase != "inference" or entering < max(_LOSS_NS, _ENTRY_SHARE * totals.total_ns):
+        return
+    yield costly_entry.finding(
+        subject=graph.graph_id,
+        severity="info",
+        title=f"entering compiled code takes {time_from_ns(entering)} of a call of {time_from_ns(totals.total_ns)}",
+        evidence="medians of the measured calls; what a frozen callable checks instead takes some microseconds",
+        mitigation="For deployment, `ortlens.freeze(model, x)` runs the same sessions without Dynamo; weights are constants from then on. "
+        "Otherwise compile a larger part of the program at once, so that it is entered less often.",
+        file=graph.file,
+        line=graph.line,
+        gain_ns=entering,
     )
 
 

@@ -2,15 +2,18 @@
 
 There is one file per model, named by its key. A file is written to a temporary name and then moved, so that processes can share
 a folder. It is read only if its checksum is correct. Anything else, such as an entry of another version, a truncated file or a
-foreign file, is a miss and gets overwritten. Nothing in a file is executed: it holds JSON and an ONNX model.
+foreign file, is a miss and gets overwritten. Nothing in a file is executed: it holds JSON and an ONNX model. No link is followed, and
+what others can write is not read.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import pathlib
+import stat
 import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -43,7 +46,9 @@ class ModelCache:
         """Use a folder; it is created when the first model is stored.
 
         Args:
-            folder: Whoever can write there decides which models run, as with any program.
+            folder: Whoever can write there decides which models run. So one that everybody may write to, or that belongs to another
+                user than this one and root, is not used, nor a link of another user's. In a folder that a group may write to, each user
+                reads only models of their own, which nobody else may write to.
         """
         self._folder = pathlib.Path(folder)
 
@@ -61,7 +66,8 @@ class ModelCache:
         if key is None:
             return None
         try:
-            body = _checked(self._path(key).read_bytes(), key)
+            self._refuse_shared()
+            body = _checked(_read(self._path(key)), key)
             length = int.from_bytes(body[:_LENGTH], "little")
             facts = json.loads(body[_LENGTH : _LENGTH + length])
             model = onnx.ModelProto.FromString(body[_LENGTH + length :])
@@ -77,11 +83,12 @@ class ModelCache:
             cached: The model.
 
         Raises:
-            OSError: The folder cannot be written.
+            OSError: The folder cannot be written, or others can write to it.
         """
         facts = json.dumps(cached.facts).encode()
         body = len(facts).to_bytes(_LENGTH, "little") + facts + cached.model.SerializeToString()
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._refuse_shared()
         descriptor, temporary = tempfile.mkstemp(dir=self._folder, prefix=f".{key[:16]}-")
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -91,8 +98,37 @@ class ModelCache:
             pathlib.Path(temporary).unlink(missing_ok=True)
             raise
 
+    def _refuse_shared(self) -> None:
+        """Refuse a folder in which others can put models: a model decides what runs, and the checksum is no signature."""
+        if os.name == "posix":
+            _refuse_foreign(self._folder.stat(), self._folder, stat.S_IWOTH, "everybody")
+            _refuse_owner(self._folder.lstat(), self._folder)
+
     def _path(self, key: str) -> pathlib.Path:
         return self._folder / f"{key}.ortlens"
+
+
+def _read(path: pathlib.Path) -> bytes:
+    """An entry: a plain file of this user's or root's, no link."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("not a plain file")
+        if os.name == "posix":
+            _refuse_foreign(found, path, stat.S_IWOTH | stat.S_IWGRP, "another user")
+        return file.read()
+
+
+def _refuse_foreign(found: os.stat_result, path: pathlib.Path, writable: int, who: str) -> None:
+    if found.st_mode & writable:
+        raise PermissionError(errno.EPERM, f"{who} can write to it, so its models are not trusted; chmod go-w", str(path))
+    _refuse_owner(found, path)
+
+
+def _refuse_owner(found: os.stat_result, path: pathlib.Path) -> None:
+    if found.st_uid not in (os.geteuid(), 0):
+        raise PermissionError(errno.EPERM, "it belongs to another user, so its models are not trusted; use a folder of your own", str(path))
 
 
 def _digest(key: str, body: bytes) -> bytes:

@@ -15,6 +15,7 @@ import onnxscript.rewriter
 
 from ortlens import _torch
 from ortlens.backend.conversion import _onnxscript
+from ortlens.backend.conversion.half_rounding import keep_half_rounding
 from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, merge_provenance
 from ortlens.backend.conversion.passes import Condition, InPlace, OptimizationPass, run_passes
 from ortlens.backend.conversion.rewrite_rules import rewrite_rules
@@ -40,8 +41,28 @@ def optimize_model(model: ir.Model) -> ir.Model:
         return run_passes(model, PASSES)
 
 
+_NAMES = """
+Concat Expand Flatten Gather GatherElements GatherND Identity Pad Reshape ScatterElements ScatterND Shape Size Slice Split Squeeze Tile
+Transpose Trilu Unsqueeze Where Abs Add Cast CastLike Ceil Div Equal Floor Greater GreaterOrEqual Less LessOrEqual Mul Neg Sqrt Sub
+"""
+_EXACT = frozenset(_NAMES.split())
+"""Operators that move numbers, or that everybody rounds alike."""
+
+
+def _may_fold(node: ir.Node) -> bool | None:
+    """Whether NumPy gives what ONNX Runtime would.
+
+    onnxscript folds by ONNX's reference operators. Their formulas are not those of kernels: the logarithm of a softmax, for one, is -inf
+    where that underflows. What is left, ONNX Runtime folds by its own kernels.
+    """
+    if node.op_type in _EXACT:
+        return None
+    values = [value.const_value for value in node.inputs if value is not None]
+    return False if any(value is not None and value.dtype.is_floating_point() for value in values) else None
+
+
 def _fold_constants(model: ir.Model) -> None:
-    onnxscript.optimizer.fold_constants_ir(model, onnx_shape_inference=False)
+    onnxscript.optimizer.fold_constants_ir(model, onnx_shape_inference=False, should_fold=_may_fold)
 
 
 _REMOVE_UNUSED_NODES = OptimizationPass(
@@ -97,6 +118,11 @@ PASSES = (
         name="eliminate_common_subexpressions",
         make=common_passes.CommonSubexpressionEliminationPass,
         requires=frozenset({Condition.CONSTANTS_LIFTED}),
+    ),
+    OptimizationPass(
+        name="keep_half_rounding",
+        make=lambda: InPlace(keep_half_rounding),
+        requires=frozenset({Condition.INLINED, Condition.CONSTANTS_LIFTED}),
     ),
     OptimizationPass(
         name="fix_outputs",

@@ -67,7 +67,10 @@ def export_graph(
     _place_weights(graph, model, stored, aliases)
     _name_boundary(graph, model, arguments)
     _keep_pads(model)
-    _save(model, target)
+    try:
+        _save(model, target)
+    except OSError as error:
+        raise UsageError(f"the model cannot be written to {target}: {error.strerror or error}; what was there is untouched") from error
     return target
 
 
@@ -252,7 +255,7 @@ def _save(model: ir.Model, target: pathlib.Path) -> None:
     """Write to a temporary folder, check, then move into place, so that the target is never half written."""
     size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
     data = target.with_suffix(".data") if size > _INLINE_BYTES else None
-    folder = pathlib.Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=".ortlens-", dir=target.parent))
     try:
         with progress("writing weights", len(model.graph.initializers), "weight") as step:
             ir.save(model, folder / target.name, external_data=None if data is None else data.name, callback=lambda *_: step(1))

@@ -175,4 +175,20 @@ FAULTS = (
         inputs={"x": np.arange(300, dtype=np.float32)},
         expected=lambda: (np.arange(0, 300, 60, dtype=np.float32),),
     ),
+    Fault(
+        name="float16_unrounded",
+        culprit="Equal",
+        kind="kernel",
+        form="float16 is computed in float32 and not rounded in between: 2048 + 1, which is 2048 in float16, is compared as 2049",
+        first="1.23.0",
+        last=None,
+        room="conversion/half_rounding.py",
+        avoided="two operators that have kernels for float16 keep the rounding",
+        graph="""g (float16[2] x, float16[2] z) => (bool[2] y) {
+  sums = Add(x, z)
+  y = Equal(sums, x)
+}""",
+        inputs={"x": np.array([2048, 1], np.float16), "z": np.array([1, 0], np.float16)},
+        expected=lambda: (np.array([True, True]),),
+    ),
 )

@@ -1,31 +1,44 @@
 """Writes into large buffers that PyTorch makes in place, such as those of a static key-value cache.
 
 AOTAutograd makes `cache.index_copy_(2, position, key)` an `index_put` that returns a changed copy of the whole buffer, and copies it back
-after the graph. ONNX Runtime would copy it as well, with transposes where the index is not in front. Instead, PyTorch writes into the
-buffer between two partitions, and the graph returns the buffer itself: copying that back does nothing.
+after the graph. A write through a view, as into one layer of a cache for all of them, becomes a copy of that part and then, by a
+`select_scatter`, of the whole. ONNX Runtime would make these copies as well, with transposes where the index is not in front. Instead,
+PyTorch writes into the buffer between two partitions, and the graph returns the buffer itself: copying that back does nothing.
+
+What reads the buffer before such a write has to run before it. The plan of the graph knows that by `read_before`.
 """
 
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
 from ortlens.backend.lowering import provenance
-from ortlens.backend.lowering.returned_views import base_of
+from ortlens.backend.lowering.returned_views import base_of, memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
 _aten = torch.ops.aten
 _WORTH_BYTES = 1 << 18
-_MARK = "ortlens.in_place"
+_READ_BEFORE = "ortlens.read_before"
+_LIBRARY = torch.library.Library("ortlens", "FRAGMENT")  # type: ignore[no-untyped-call]  # as torch declares it
+_PARTS = {_aten.select_scatter.default: _aten.select.int, _aten.slice_scatter.default: _aten.slice.Tensor}
+"""Operators that write over a part of their first argument -> the view that is this part."""
+_MOVES = frozenset(
+    {_aten.view.default, _aten.permute.default, _aten.transpose.int, _aten.t.default, _aten.unsqueeze.default, _aten.squeeze.dim}
+)
+"""Views of all elements."""
+_ANY_LAYOUT = (_MOVES - {_aten.view.default}) | {_aten.select.int, _aten.slice.Tensor, _aten.expand.default}
+"""Views that every memory layout allows."""
 
 
 def write_in_place(module: torch.fx.GraphModule, mutated: Sequence[int], except_for: Container[Any] = ()) -> tuple[str, ...]:
-    """Let the graph write into large inputs that the program writes to, where nothing reads or returns the value before.
+    """Let the graph write into large inputs that the program writes to, where nothing reads a value after it was written over.
 
     Args:
         module: An inference graph whose nodes carry `meta["val"]`; changed in place.
@@ -33,34 +46,41 @@ def write_in_place(module: torch.fx.GraphModule, mutated: Sequence[int], except_
         except_for: Operators that have functions of the user's.
 
     Returns:
-        Names of the nodes that write, none of which ONNX Runtime can run.
+        Names of the nodes that write, and of the views that they write through, none of which ONNX Runtime can run.
     """
     _drop_whole_slices(module.graph)
     placeholders, output = module.graph.find_nodes(op="placeholder"), next(iter(module.graph.find_nodes(op="output")))
     returned = list(output.args[0]) if isinstance(output.args[0], (list, tuple)) else []
+    order = {node: place for place, node in enumerate(module.graph.nodes)}
     names: list[str] = []
     for place, value in zip(mutated, returned, strict=False):
-        writes = _writes_into(placeholders[place], value)
-        if not writes or provenance.tensor_bytes(placeholders[place].meta["val"]) < _WORTH_BYTES:
+        buffer = placeholders[place]
+        if provenance.tensor_bytes(buffer.meta["val"]) < _WORTH_BYTES:
             continue
-        if _is_returned_once(writes[0], returned) and not any(node.target in except_for for node in writes):
-            for node in writes:
-                node.target = _in_place_forms()[node.target]
-                node.meta[_MARK] = True
-                names.append(node.name)
+        way = _way_to(value, buffer)
+        if way is None or not way.writes or any(node.target in except_for for node in way.nodes):
+            continue
+        readers = _readers(way, buffer, returned, order)
+        if readers is None:
+            continue
+        for write, before in zip(way.writes, readers, strict=True):
+            write.target = _in_place_forms()[write.target]
+            write.meta[_READ_BEFORE] = before
+        names.extend(node.name for node in way.nodes)
     return tuple(names)
 
 
-def writes_alone(node: torch.fx.Node) -> bool:
-    """Whether a node writes into a tensor that nothing else reads before: what follows it in the graph need not wait for it.
+def read_before(node: torch.fx.Node) -> tuple[torch.fx.Node, ...] | None:
+    """The nodes that read what a write changes, and have to run before it. Nothing else in the graph need wait for the write.
 
     Args:
         node: Of an ATen graph.
 
     Returns:
-        True for the nodes that `write_in_place` changed.
+        None for the nodes that `write_in_place` left as they were.
     """
-    return _MARK in node.meta
+    before: tuple[torch.fx.Node, ...] | None = node.meta.get(_READ_BEFORE)
+    return before
 
 
 @functools.cache
@@ -73,7 +93,29 @@ def _in_place_forms() -> dict[Any, Any]:
         _aten.scatter.src: _aten.scatter_.src,
         _aten.scatter.value: _aten.scatter_.value,
         _aten.scatter_add.default: _aten.scatter_add_.default,
+        _aten.select_scatter.default: _part_writer(_aten.select_scatter.default),
+        _aten.slice_scatter.default: _part_writer(_aten.slice_scatter.default),
     }
+
+
+def _part_writer(scatter: Any) -> Any:
+    """An operator of our own that writes over a part in place: PyTorch has only the one that copies the whole."""
+    view, name = _PARTS[scatter], f"{scatter.name().partition('::')[2]}_"
+
+    def write(buffer: torch.Tensor, source: torch.Tensor, *where: Any) -> torch.Tensor:
+        return _written(buffer, view(buffer, *where), source)
+
+    arguments = str(scatter._schema).partition("(Tensor self")[2].partition(" -> ")[0]  # noqa: SLF001 - torch has no public name for it
+    _LIBRARY.define(f"{name}(Tensor(a!) self{arguments} -> Tensor(a!)")  # type: ignore[no-untyped-call]  # likewise
+    _LIBRARY.impl(name, write, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]  # likewise
+    return getattr(torch.ops.ortlens, name).default
+
+
+def _written(buffer: torch.Tensor, part: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """The buffer, with the source in its part, where it may lie already because it was written through a view."""
+    if part.data_ptr() != source.data_ptr() or part.stride() != source.stride():
+        part.copy_(source)
+    return buffer
 
 
 def _drop_whole_slices(graph: torch.fx.Graph) -> None:
@@ -100,29 +142,133 @@ def _is_whole(start: Any = None, end: Any = None, step: Any = 1) -> bool:
     return given and (start or 0) == 0 and (end is None or end == torch.iinfo(torch.int64).max) and step == 1
 
 
-def _writes_into(buffer: torch.fx.Node, value: Any) -> list[torch.fx.Node]:
-    """The writes that lead from an input to its new value, the last one first; none where something else reads a value in between."""
-    writes: list[torch.fx.Node] = []
-    while isinstance(value, torch.fx.Node) and value.target in _in_place_forms():
-        writes.append(value)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """How a buffer becomes its new value.
+
+    Attributes:
+        nodes: The writes, and the views that they write through, in the order of the graph.
+        writes: The writes among them.
+    """
+
+    nodes: list[torch.fx.Node]
+
+    @property
+    def writes(self) -> list[torch.fx.Node]:
+        return [node for node in self.nodes if node.target in _in_place_forms()]
+
+
+def _way_to(value: Any, buffer: torch.fx.Node) -> _Way | None:
+    """The way from a buffer to a value that lies where the buffer does; None where there is none."""
+    steps: list[list[torch.fx.Node]] = []
+    while value is not buffer:
+        step = _last_step(value) if isinstance(value, torch.fx.Node) and value.op == "call_function" else None
+        if step is None:
+            return None
+        steps.append(step)
+        value = step[-1].args[0] if step[-1].target in _in_place_forms() else step[0].args[0]
+    return _Way(nodes=[node for step in reversed(steps) for node in step])
+
+
+def _last_step(value: torch.fx.Node) -> list[torch.fx.Node] | None:
+    """A write, with those into its source if that is a part of what it writes into; or a write through views of all elements."""
+    if value.target in _MOVES:
+        return _way_back(value)
+    if value.target not in _in_place_forms() or not _keeps_type(value):
+        return None
+    if value.target not in _PARTS or not isinstance(value.args[1], torch.fx.Node):
+        return [value]
+    return [*(_way_through(value.args[1], value.args[0], (_PARTS[value.target], *value.args[2:])) or ()), value]
+
+
+def _way_through(source: torch.fx.Node, whole: Any, part: tuple[Any, ...]) -> list[torch.fx.Node] | None:
+    """The writes that lead from a part of a value to the source that is written over that part, the view itself first."""
+    nodes: list[torch.fx.Node] = []
+    while source.target in _in_place_forms() and _keeps_type(source) and isinstance(source.args[0], torch.fx.Node):
+        inner = source.args[1]
+        if source.target in _PARTS and isinstance(inner, torch.fx.Node):
+            nested = _way_through(inner, source.args[0], (_PARTS[source.target], *source.args[2:]))
+            nodes[:0] = [*(nested or ()), source]
+        else:
+            nodes.insert(0, source)
+        source = source.args[0]
+    is_part = bool(nodes) and (source.target, *source.args[1:]) == part and source.args[0] is whole
+    return [source, *nodes] if is_part else None
+
+
+def _way_back(value: torch.fx.Node) -> list[torch.fx.Node] | None:
+    """A write through views of all elements that cancel each other out, such as `cache.view(-1, 64).index_copy_(...)`."""
+    nodes: list[torch.fx.Node] = []
+    while value.target in _MOVES | _in_place_forms().keys() - _PARTS.keys() and isinstance(value.args[0], torch.fx.Node):
+        nodes.insert(0, value)
         value = value.args[0]
-        if not isinstance(value, torch.fx.Node) or list(value.users) != [writes[-1]] or value in writes[-1].all_input_nodes[1:]:
-            return []
-    return writes if value is buffer and all(map(_keeps_type, writes)) else []
+        if _has_fixed_sizes(value) and _returns(value, nodes):
+            return nodes
+    return None
+
+
+def _has_fixed_sizes(node: torch.fx.Node) -> bool:
+    known = node.meta.get("val")
+    return isinstance(known, torch.Tensor) and all(type(size) is int for size in (*known.shape, *known.stride()))
+
+
+def _returns(start: torch.fx.Node, nodes: Sequence[torch.fx.Node]) -> bool:
+    """Whether some views, applied to where a value lies, lead back there."""
+    known = start.meta["val"]
+    lies = at = torch.empty_strided(known.shape, known.stride(), dtype=known.dtype, device="meta")
+    for node in nodes:
+        if node.target in _MOVES:
+            try:
+                at = node.target(at, *node.args[1:])
+            except RuntimeError:  # a memory layout that has no such view
+                return False
+        elif not _keeps_type(node):
+            return False
+    return (at.shape, at.stride(), at.storage_offset()) == (lies.shape, lies.stride(), lies.storage_offset())
 
 
 def _keeps_type(write: torch.fx.Node) -> bool:
-    made, given = write.meta["val"], write.args[0].meta["val"]  # type: ignore[union-attr]  # a node, as `_writes_into` has checked
+    made, given = write.meta["val"], write.args[0].meta["val"]  # type: ignore[union-attr]  # a node, as its callers have checked
     return bool(made.dtype == given.dtype and made.dim() == given.dim())
 
 
-def _is_returned_once(node: torch.fx.Node, returned: Sequence[Any]) -> bool:
-    """Whether a value is returned for its input alone: a second result must not share the input's memory."""
-    return sum(value is node for value in returned) == 1 and not any(view in returned for view in _views_of(node))
+def _readers(
+    way: _Way, buffer: torch.fx.Node, returned: Sequence[Any], order: dict[torch.fx.Node, int]
+) -> list[tuple[torch.fx.Node, ...]] | None:
+    """For each write, what reads the buffer between the write before and this one.
+
+    None where a write would be seen by what must not see it: by a result that shares the memory, by a reader of an earlier value that
+    comes later, or by the source of the write.
+    """
+    last, members, writes = way.nodes[-1], set(way.nodes), set(way.writes)
+    places = [order[node] for node in way.nodes]
+    if sum(value is last for value in returned) != 1 or places != sorted(set(places)):
+        return None
+    strict = _has_fixed_sizes(buffer) and not buffer.meta["val"].is_contiguous()
+    readers: list[tuple[torch.fx.Node, ...]] = []
+    held = [buffer]  # what lies in the memory now
+    for node in [*way.nodes, None]:
+        if node is not None and node not in writes:
+            held.append(node)
+            continue
+        found = tuple(dict.fromkeys(reader for value in held for reader in _reading(value) if reader not in members))
+        views = [reader for reader in found if memory_of(reader) is not None]
+        if any(value in returned for value in (*held, *views) if value is not last):
+            return None
+        if strict and not all(view.target in _ANY_LAYOUT for view in views):
+            return None
+        if node is not None:
+            if any(order[reader] >= order[node] for reader in found) or not set(node.all_input_nodes).isdisjoint(views):
+                return None
+            readers.append(found)
+            held = [node]
+    return readers
 
 
-def _views_of(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
-    for user in node.users:
-        if user.op == "call_function" and base_of(user) is node:
+def _reading(value: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """What reads a value, or a view of it; the views as well."""
+    for user in value.users:
+        if user.op == "call_function":
             yield user
-            yield from _views_of(user)
+            if memory_of(user) is value:
+                yield from _reading(user)

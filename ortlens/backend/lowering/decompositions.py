@@ -44,6 +44,7 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.block_diag.default: _block_diag,
         _aten.bucketize.Tensor: _bucketize,
         _aten.glu.default: _glu,
+        _aten.index_copy.default: _index_copy,
         _aten.index_fill.int_Scalar: functools.partial(_index_fill, _aten.index_fill.int_Scalar),
         _aten.index_fill.int_Tensor: functools.partial(_index_fill, _aten.index_fill.int_Tensor),
         _aten.masked_scatter.default: _masked_scatter,
@@ -181,11 +182,22 @@ def _glu(tensor: torch.Tensor, dim: int = -1) -> torch.Tensor:
     return made
 
 
-def _index_fill(target: Any, tensor: torch.Tensor, *arguments: Any) -> torch.Tensor:
-    """The decomposition of torch on a copy: it keeps strides of dense memory only, and checks indices also where nothing is filled."""
+def _index_copy(tensor: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """The decomposition of torch with an index without its sign: `index_put` counts from the end, this operator refuses to."""
+    limit = torch.iinfo(index.dtype).max
+    written: torch.Tensor = _torch.decomposition_of(_aten.index_copy.default)(tensor, dim, torch.bitwise_and(index, limit), source)
+    return written
+
+
+def _index_fill(target: Any, tensor: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor:
+    """The decomposition of torch on a copy: it keeps strides of dense memory only, and checks indices also where nothing is filled.
+
+    It makes an `index_copy`, which refuses indices that count from the end.
+    """
     filled: torch.Tensor = _aten.clone.default(tensor)
     if not any(isinstance(size, int) and not size for size in tensor.shape):
-        filled = _torch.decomposition_of(target)(filled, *arguments)
+        size = tensor.shape[dim] if tensor.dim() else 1
+        filled = _torch.decomposition_of(target)(filled, dim, torch.where(index < 0, index + size, index), value)
     return filled
 
 

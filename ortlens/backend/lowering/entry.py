@@ -9,10 +9,11 @@ import torch
 import torch.fx
 
 from ortlens import _torch
+from ortlens.backend.error_text import LEFT_TO_TORCH, LOWERED_WITHOUT
 from ortlens.backend.lowering.lowered import LoweredGraph
 from ortlens.backend.lowering.provenance import input_name
 from ortlens.backend.lowering.returned_views import without_returned_views
-from ortlens.errors import OrtLensError
+from ortlens.errors import ConversionError, OrtLensError
 from ortlens.progress import progress
 
 if TYPE_CHECKING:
@@ -23,6 +24,18 @@ if TYPE_CHECKING:
 _MANY_OPERATIONS = 1000  # AOTAutograd takes more than a second for as many
 
 
+def is_for_the_user(error: BaseException) -> bool:
+    """Whether an exception is to reach the user, or Dynamo, though PyTorch could run the graph.
+
+    Args:
+        error: Raised while a graph was compiled.
+
+    Returns:
+        True for what the user asked for and cannot have, and for Dynamo's own signals.
+    """
+    return (isinstance(error, OrtLensError) and not isinstance(error, ConversionError)) or _torch.is_signal(error)
+
+
 class DynamoGraph:
     """One Dynamo graph on its way through AOTAutograd, which makes one ATen graph of it, or a forward and a backward one."""
 
@@ -30,20 +43,22 @@ class DynamoGraph:
         self,
         module: torch.fx.GraphModule,
         compile_graph: Callable[[LoweredGraph], Callable[..., Any]],
-        on_failure: Callable[[Exception], None] | None = None,
+        on_failure: Callable[[str, str, Exception], None] | None = None,
     ) -> None:
         """Note what is known before AOTAutograd runs.
 
         Args:
             module: Dynamo's graph.
             compile_graph: Compiles an ATen graph to a boxed function.
-            on_failure: Reports that the graph could not be lowered with our decompositions and was lowered without; None to raise.
+            on_failure: Reports a failure that the graph survives, by rule, title and exception: lowered without our decompositions, or
+                compiled by PyTorch alone; None to raise.
         """
         self._on_failure = on_failure
         self._module = module
         self._compile_graph = compile_graph
         self._autocasts = _torch.autocasts()  # read here, because AOTAutograd disables autocast while it compiles
         self._direct: Callable[..., Any] | None = None
+        self._needs_gradient = False
         self._op_count = count_ops(module)
         self._input_names = tuple(input_name(source, place) for place, source in enumerate(_torch.input_sources(module)))
         self._started = time.perf_counter_ns()
@@ -59,6 +74,7 @@ class DynamoGraph:
         Returns:
             A callable of the same inputs: the compiled graph itself if AOTAutograd would only wrap it, else AOTAutograd's result.
         """
+        self._needs_gradient = needs_gradient(example_inputs)
         with progress(f"lowering {self._op_count:,} operations", 0, "", at_once=self._op_count > _MANY_OPERATIONS):
             try:
                 compiled = self._lower(example_inputs, decompositions)
@@ -66,7 +82,7 @@ class DynamoGraph:
                 if self._on_failure is None or isinstance(error, OrtLensError) or _torch.is_signal(error):
                     raise
                 compiled = self._without_decompositions(example_inputs, error)
-                self._on_failure(error)
+                self._on_failure("lowering_failed", LOWERED_WITHOUT, error)
         return self._direct or compiled
 
     def _lower(self, example_inputs: Sequence[Any], decompositions: Mapping[Any, Callable[..., Any]]) -> Callable[..., Any]:
@@ -91,18 +107,28 @@ class DynamoGraph:
         """The compiler that AOTAutograd calls for one phase."""
 
         def compile_phase(module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
-            entered = time.perf_counter_ns()
-            lowered = self._lowered(module, phase, entered - self._started - self._compile_ns)
-            with _torch.real_tensors():
-                run = self._compile_graph(lowered)
-            if phase == "backward":
-                run = _with_plain_tangents(run, _torch.tangent_indices(module))
-            self._compile_ns += time.perf_counter_ns() - entered
-            if lowered.is_plain and not self._autocasts:  # AOTAutograd's wrapper would have no effect and cost time in every call
-                self._direct = lambda *args: run(list(args))
-            return run
+            try:
+                return self._compiled(module, phase)
+            except Exception as error:
+                if self._on_failure is None or is_for_the_user(error):
+                    raise
+                self._on_failure("backend_failed", LEFT_TO_TORCH, error)
+                return _torch.boxed(lambda args: module(*args))
 
         return compile_phase
+
+    def _compiled(self, module: torch.fx.GraphModule, phase: Phase) -> Callable[..., Any]:
+        entered = time.perf_counter_ns()
+        lowered = self._lowered(module, phase, entered - self._started - self._compile_ns)
+        with _torch.real_tensors():
+            run = self._compile_graph(lowered)
+        if phase == "backward":
+            run = _with_plain_tangents(run, _torch.tangent_indices(module))
+        self._compile_ns += time.perf_counter_ns() - entered
+        # AOTAutograd's wrapper would have no effect and cost time in every call; with gradients enabled, it disables them.
+        if lowered.is_plain and not self._autocasts and not self._needs_gradient:
+            self._direct = lambda *args: run(list(args))
+        return run
 
     def _lowered(self, module: torch.fx.GraphModule, phase: Phase, aot_ns: int) -> LoweredGraph:
         compile_id = _torch.current_compile_id()

@@ -9,8 +9,10 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
 from ortlens import _torch
+from ortlens.backend.error_text import LOWERED_WITHOUT
 from ortlens.backend.lowering.entry import count_ops
 from ortlens.backend.lowering.lowered import LoweredGraph
+from ortlens.backend.lowering.returned_views import without_returned_views
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ class CompiledProgram:
         *,
         decompositions: Mapping[Any, Callable[..., Any]],
         custom_targets: frozenset[Any],
-        on_failure: Callable[[Exception], None] | None = None,
+        on_failure: Callable[[str, str, Exception], None] | None = None,
     ) -> None:
         """Decompose and compile.
 
@@ -51,29 +53,10 @@ class CompiledProgram:
         Raises:
             UsageError: The program takes something that is neither a tensor nor a plain value.
         """
-        _refuse_objects(program)
         program = _torch.with_renamed_guards(program)
-        table = _with_composite(decompositions)
-        for target in custom_targets:
-            table.pop(target, None)
-        started = time.perf_counter_ns()
-        self._program = _torch.without_tokens(_decomposed(program, table, on_failure))
-        aot_ns = time.perf_counter_ns() - started
+        self._program, lowered = lower_program(program, decompositions=decompositions, custom_targets=custom_targets, on_failure=on_failure)
         inputs = self._program.graph_signature.input_specs
-        mutated = {spec.target for spec in self._program.graph_signature.output_specs if spec.kind in _MUTATIONS}
-        static = frozenset(i for i, spec in enumerate(inputs) if spec.kind in _WEIGHTS and spec.target not in mutated)
-        self._run = compile_graph(
-            LoweredGraph(
-                module=self._program.graph_module,
-                phase="inference",
-                static_inputs=static,
-                compile_id=None,
-                op_count=count_ops(program.graph_module),
-                aot_ns=aot_ns,
-                input_names=tuple(_input_name(spec) for spec in inputs),
-                output_names=tuple(_output_name(spec, place) for place, spec in enumerate(self._program.graph_signature.output_specs)),
-            )
-        )
+        self._run = compile_graph(lowered)
         self._guards = _torch.exported_guards(program)
         self._user_inputs = [place for place, spec in enumerate(inputs) if spec.kind is InputKind.USER_INPUT]
         self._apply = [_effect_of(self._program, spec) for spec in self._program.graph_signature.output_specs]
@@ -103,8 +86,101 @@ class CompiledProgram:
         return _torch.unflatten(user, self._program.call_spec.out_spec)
 
 
+def lower_program(
+    program: ExportedProgram,
+    *,
+    decompositions: Mapping[Any, Callable[..., Any]],
+    custom_targets: frozenset[Any],
+    on_failure: Callable[[str, str, Exception], None] | None = None,
+    returns_views: bool = False,
+) -> tuple[ExportedProgram, LoweredGraph]:
+    """Decompose an exported program.
+
+    Args:
+        program: As for `CompiledProgram`.
+        decompositions: Likewise.
+        custom_targets: Likewise.
+        on_failure: Likewise.
+        returns_views: Whether outputs that are views of inputs, or share memory with one another, are made as views by PyTorch.
+
+    Returns:
+        The decomposed program, and its graph. New values of mutated state come first among the outputs.
+
+    Raises:
+        UsageError: The program takes something that is neither a tensor nor a plain value.
+    """
+    _refuse_objects(program)
+    table = _with_composite(decompositions)
+    for target in custom_targets:
+        table.pop(target, None)
+    started = time.perf_counter_ns()
+    made = _torch.without_tokens(_decomposed(program, table, on_failure))
+    aot_ns = time.perf_counter_ns() - started
+    inputs, outputs = made.graph_signature.input_specs, made.graph_signature.output_specs
+    written = mutated_targets(made)
+    static = frozenset(i for i, spec in enumerate(inputs) if spec.kind in _WEIGHTS and spec.target not in written)
+    views = None
+    mutated = _mutated_inputs(made) if returns_views else ()
+    if returns_views:
+        user = {place: False for place, spec in enumerate(outputs) if spec.kind is OutputKind.USER_OUTPUT}
+        views = without_returned_views(made.graph_module, user, mutated)
+    return made, LoweredGraph(
+        module=made.graph_module,
+        phase="inference",
+        static_inputs=static,
+        compile_id=None,
+        op_count=count_ops(program.graph_module),
+        aot_ns=aot_ns,
+        input_names=tuple(_input_name(spec) for spec in inputs),
+        output_names=tuple(_output_name(spec, place) for place, spec in enumerate(outputs)),
+        views=views,
+        mutated=mutated,
+    )
+
+
+def mutated_targets(program: ExportedProgram) -> frozenset[str]:
+    """The state and the inputs that a program writes to.
+
+    Args:
+        program: A decomposed program.
+
+    Returns:
+        Names of parameters, buffers and inputs, and of all other parameters and buffers that are the same tensor.
+    """
+    named = {spec.target for spec in program.graph_signature.output_specs if spec.kind in _MUTATIONS}
+    tensors = {id(value) for name in named if (value := state_value(program, name)) is not None}
+    specs = program.graph_signature.input_specs
+    same = {spec.target for spec in specs if spec.kind in _WEIGHTS and id(state_value(program, spec.target)) in tensors}
+    return frozenset(str(name) for name in {*named, *same})
+
+
+def state_value(program: ExportedProgram, name: Any) -> torch.Tensor | None:
+    """The tensor of a parameter, buffer or constant.
+
+    Args:
+        program: The program.
+        name: Its name.
+
+    Returns:
+        The tensor; None if there is none of that name.
+    """
+    value = program.state_dict.get(name, program.constants.get(name))
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _mutated_inputs(program: ExportedProgram) -> tuple[int, ...]:
+    """Positions of the inputs whose new values are the first outputs; empty if other outputs come first."""
+    signature = program.graph_signature
+    places: dict[Any, int] = {}
+    for place, spec in enumerate(signature.input_specs):
+        places[spec.target if spec.kind in _WEIGHTS else spec.arg.name] = place
+    kinds = [spec.kind in _MUTATIONS for spec in signature.output_specs]
+    count = sum(kinds)
+    return tuple(places[spec.target] for spec in signature.output_specs[:count]) if all(kinds[:count]) else ()
+
+
 def _decomposed(
-    program: ExportedProgram, table: dict[Any, Callable[..., Any]], on_failure: Callable[[Exception], None] | None
+    program: ExportedProgram, table: dict[Any, Callable[..., Any]], on_failure: Callable[[str, str, Exception], None] | None
 ) -> ExportedProgram:
     """Decompose a program; if a decomposition raises, only what PyTorch always decomposes."""
     try:
@@ -116,7 +192,7 @@ def _decomposed(
             plain = _decomposed_by(program, {})
         except Exception:  # noqa: BLE001 - PyTorch alone cannot decompose this program either
             raise error from None
-        on_failure(error)
+        on_failure("lowering_failed", LOWERED_WITHOUT, error)
         return plain
 
 

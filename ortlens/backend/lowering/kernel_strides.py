@@ -2,8 +2,8 @@
 
 PyTorch's own backends run the kernels and return what the kernels made. ONNX Runtime's results are laid out as the trace says, so the
 trace has to be right. Batch normalisation returns contiguous or channels-last memory whatever its input's order is, a few kernels always
-return contiguous memory, `roll` keeps channels-last memory, windows (`im2col`) are contiguous, and some functions of two tensors follow
-other rules in the trace than the iterator of the kernels when dimensions are permuted and broadcast.
+return contiguous memory, `roll` and `max_unpool2d` keep channels-last memory, windows (`im2col`) are contiguous, and some functions of two
+tensors follow other rules in the trace than the iterator of the kernels when dimensions are permuted and broadcast.
 
 Source: torch 2.13: `batch_norm_cpu` in `aten/src/ATen/native/Normalization.cpp`, `TensorIteratorBase::reorder_dimensions`,
 `roll_common` in `aten/src/ATen/native/TensorTransformations.h`.
@@ -75,6 +75,7 @@ def with_kernel_strides(table: Mapping[Any, Callable[..., Any]], users: Collecti
         (_CONTIGUOUS, _of_contiguous),
         ((_aten.roll.default,), _roll),
         ((_aten.im2col.default,), _windows),
+        ((_aten.max_unpool2d.default,), _unpooled),
         ((_aten.index.Tensor,), _index),
     ):
         made.update({target: _laid_out(laid, target, table.get(target)) for target in targets if target not in users})
@@ -165,6 +166,14 @@ def _windows(target: Any, *args: Any) -> Any:
     """A contiguous copy of the windows where the shape function, torch's decomposition, makes a permuted view of them."""
     made: torch.Tensor = _torch.decomposition_of(target)(*args)  # nothing reads it where it is contiguous
     return NotImplemented if _is_plain(made) else _contiguous(made)
+
+
+def _unpooled(target: Any, tensor: torch.Tensor, *args: Any) -> Any:
+    """An image that lies as the pooled one does, where torch's decomposition, the shape function, makes a contiguous one."""
+    layout = suggested_format(tensor)
+    if layout is torch.contiguous_format:
+        return NotImplemented
+    return _aten.clone.default(_torch.decomposition_of(target)(tensor, *args), memory_format=layout)
 
 
 def _index(target: Any, tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Any:

@@ -12,7 +12,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import guard_or_true
+from torch.fx.experimental.symbolic_shapes import guard_or_true, statically_known_true
 
 from ortlens import _torch
 
@@ -115,6 +115,11 @@ def _count(x: torch.Tensor, axes: Sequence[int]) -> Any:
     return math.prod(x.shape[axis] for axis in axes)
 
 
+def _not_negative(number: Any) -> Any:
+    """A number of elements or 0; where the correction exceeds it, the kernel divides by 0."""
+    return number if statically_known_true(number >= 0) else torch.sym_max(number, 0)  # type: ignore[no-untyped-call]  # in torch itself
+
+
 def _var(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> torch.Tensor:
     found: torch.Tensor = _STAYS
     return _var_mean(x, dim, correction=correction, keepdim=keepdim)[0] if is_long(x, _dims(x, dim)) else found
@@ -128,7 +133,7 @@ def _var_mean(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepd
     wide = x.to(torch.float32)
     center = wide.mean(axes, keepdim=True)
     away = wide - center
-    left = _count(x, axes) - (1 if correction is None else correction)
+    left = _not_negative(_count(x, axes) - (1 if correction is None else correction))
     spread = (away * away).sum(axes, keepdim=keepdim) / left
     center = center if keepdim else center.squeeze(tuple(axes))
     return spread.to(x.dtype), center.to(x.dtype)

@@ -12,6 +12,8 @@ import torch
 
 from ortlens import _torch
 from ortlens.backend.adaptive_windows import MOST_WINDOWS, windows_of
+from ortlens.backend.lowering.kernel_strides import suggested_format
+from ortlens.backend.memory_order import is_contiguous
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +24,7 @@ _STAYS: Any = NotImplemented  # a decomposition returns it to leave the operator
 
 def adaptive_average_2d(tensor: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
     """`aten._adaptive_avg_pool2d`: by windows if there are few, else as torch decomposes it: to a pool that refuses to have no channels."""
-    if any(isinstance(size, int) and not size for size in tensor.shape):
+    if any(isinstance(size, int) and not size for size in (*tensor.shape, *output_size)):
         stays: torch.Tensor = _STAYS
         return stays
     if _are_known(tensor.shape[-2:], output_size) and not _are_even(tensor.shape[-2:], output_size) and sum(output_size) <= MOST_WINDOWS:
@@ -131,8 +133,12 @@ def _spread(grad: torch.Tensor, tensor: torch.Tensor, windows: list[int], steps:
         made = made.narrow(dim, pad, min(size, made.shape[dim] - pad))
         if made.shape[dim] < size:  # elements after the last window
             made = _aten.constant_pad_nd.default(made, [0, 0] * (dims + 1 - dim) + [0, size - made.shape[dim]])
-    spread: torch.Tensor = made.reshape(tensor.shape)
-    return spread
+    spread: torch.Tensor = made.reshape(tensor.shape)  # a part of what was padded; the kernel's lies as its input, in 3-D it is contiguous
+    layout = suggested_format(tensor) if dims == 2 else torch.contiguous_format  # noqa: PLR2004 - the kernels differ
+    if layout is torch.contiguous_format and is_contiguous(spread):
+        return spread
+    laid: torch.Tensor = _aten.clone.default(spread, memory_format=layout)
+    return laid
 
 
 def _counts(grad: torch.Tensor, dim: int, form: tuple[int, int, int], size: int, *, padded: bool) -> torch.Tensor | int:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default  # noqa: SLF001 - an operator's name
+_WINDOW = torch.ops.aten.as_strided.default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +55,14 @@ class ReturnedViews:
             A function of the same kind for the whole graph.
         """
         kept, views, written = self.kept, self.views, self.written
+        whole = bool(views.graph.find_nodes(op="call_function", target=_WINDOW))  # it may reach past the input, in the caller's storage
 
         def run_with_views(args: list[Any]) -> list[Any]:
             inputs = [args[place] for place in kept]
             like = [args[place] for _, place in written]
             made = run(args)
             for (place, _), given in zip(written, like, strict=True):
-                made[place] = laid_like(made[place], given)
+                made[place] = laid_like(made[place], given, whole=whole)
             return list(views(*made, *inputs))
 
         return run_with_views
@@ -82,7 +84,7 @@ def without_returned_views(
     outputs = _outputs(module.graph)
     new_values = set(outputs[: len(mutated)])  # they lie as their inputs do, so what is a view of them is made of them
     asked = [(place, node) for place, node in enumerate(outputs) if place in user_outputs]
-    in_memory = {place: chain for place, node in asked if (chain := _chain_of(node, new_values, _shares_memory_of))}
+    in_memory = {place: chain for place, node in asked if (chain := _chain_of(node, new_values, memory_of))}
     together = _sharing_memory(outputs, in_memory)
     alone = ((place, _chain_of(node, new_values, base_of)) for place, node in asked if place not in together)
     chains = {place: chain for place, chain in in_memory.items() if place in together}
@@ -140,7 +142,7 @@ def base_of(node: torch.fx.Node) -> torch.fx.Node | None:
     return first if is_view_operator(node.target) else None
 
 
-def _shares_memory_of(node: torch.fx.Node) -> torch.fx.Node | None:
+def memory_of(node: torch.fx.Node) -> torch.fx.Node | None:
     """What a node lies in the memory of: what it is a view of, or what `_unsafe_view` reads, whose schema does not say so.
 
     A write through a view of a view makes several `_unsafe_view` of one value, which have to share its memory.
@@ -176,7 +178,7 @@ def _must_be_view(chain: list[torch.fx.Node], *, rebuilt: bool) -> bool:
     base = chain[-1].args[0]
     if rebuilt:
         return any(_is_symbolic(node) for node in (*chain, base))
-    if any(node.target is torch.ops.aten.as_strided.default for node in chain):
+    if any(node.target is _WINDOW for node in chain):
         return True  # its strides are the ones that were asked for, and its elements may overlap
     return isinstance(base, torch.fx.Node) and base.op == "placeholder"
 
@@ -233,7 +235,7 @@ def _returning(module: torch.fx.GraphModule, outputs: list[Any]) -> torch.fx.Gra
 def _erase_unread(graph: torch.fx.Graph) -> None:
     """Erase the views that nothing reads any more; everything else stays, checks without a reader among them."""
     for node in reversed(list(graph.nodes)):
-        if node.op == "call_function" and not node.users and _shares_memory_of(node) is not None:
+        if node.op == "call_function" and not node.users and memory_of(node) is not None:
             graph.erase_node(node)
 
 

@@ -3,6 +3,9 @@
 An ONNX tensor has no storage. `as_strided` can be expressed if the tensor that owns the storage fills it, and if all numbers are
 known: sizes, strides and offsets. Dynamo guards the sizes and strides of an input, but not its offset. So a window that starts at a
 given offset of an input's storage stays in PyTorch, and so does one that reaches past the values.
+
+PyTorch's kernels of `copy`, `select_scatter` and its like copy the whole storage: the new value of an input that was written to through a
+view begins where the input does. So they count as views of their first argument here.
 """
 
 from __future__ import annotations
@@ -20,6 +23,26 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _aten = torch.ops.aten
+_COPIES = (
+    _aten.copy.default,
+    _aten.select_scatter.default,
+    _aten.slice_scatter.default,
+    _aten.diagonal_scatter.default,
+    _aten.as_strided_scatter.default,
+)
+
+
+def keeps_storage_of(node: torch.fx.Node) -> torch.fx.Node | None:
+    """Find whose storage, or a copy of it, the result of a node lies in, at the same place.
+
+    Args:
+        node: Of an ATen graph.
+
+    Returns:
+        The node, one step towards the owner; None when the result has a storage of its own.
+    """
+    first = node.args[0] if node.target in _COPIES else None
+    return first if isinstance(first, torch.fx.Node) else base_of(node)
 
 
 def gather_windows(module: torch.fx.GraphModule) -> None:
@@ -46,11 +69,18 @@ def _chain(node: torch.fx.Node) -> list[torch.fx.Node]:
     return chain
 
 
+def _root(node: torch.fx.Node) -> torch.fx.Node:
+    """The value whose storage a node's was copied from."""
+    while (source := keeps_storage_of(node)) is not None:
+        node = source
+    return node
+
+
 def _start(node: torch.fx.Node, owner: torch.fx.Node) -> int | None:
     """Where the window begins among the owner's values; None when the window cannot be expressed."""
     source: Any = node.args[0]
     tensor, whole, (size, stride, given) = source.meta["val"], owner.meta.get("val"), _window(node)
-    if not isinstance(whole, torch.Tensor) or (given is not None and owner.op != "call_function"):
+    if not isinstance(whole, torch.Tensor) or (given is not None and _root(owner).op != "call_function"):
         return None
     begins = tensor.storage_offset() if given is None else given
     numbers = (*size, *stride, begins, *whole.shape, *whole.stride(), whole.storage_offset())

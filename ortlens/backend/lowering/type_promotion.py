@@ -10,7 +10,7 @@ import torch.fx
 from ortlens import _torch
 
 _aten = torch.ops.aten
-_POWERS = (_aten.pow.Tensor_Tensor, _aten.pow.Tensor_Scalar, _aten.pow.Scalar)
+_CONVERTING = (_aten.pow.Tensor_Tensor, _aten.pow.Tensor_Scalar, _aten.pow.Scalar, _aten.stack.default)
 """Operators that convert to the dtype of the result, and for which torch's table has no rule."""
 
 _SUMS = (_aten.add.Tensor, _aten.add.Scalar, _aten.sub.Tensor, _aten.sub.Scalar, _aten.rsub.Scalar)
@@ -31,7 +31,7 @@ def promote(module: torch.fx.GraphModule) -> dict[str, Exception]:
                 _make_tensor_of_number(node)
             if _outgrows_half(node):
                 _compute_wide(node)
-            if node.target in _POWERS:
+            if node.target in _CONVERTING:
                 _convert_operands(node)
     return _torch.insert_type_promotion(module, may_promote)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.cut import Dag, cut
 from ortlens.backend.lowering import provenance
-from ortlens.backend.lowering.buffer_writes import writes_alone
+from ortlens.backend.lowering.buffer_writes import read_before
 from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
 
 if TYPE_CHECKING:
@@ -73,9 +73,16 @@ def _dag_of(nodes: list[torch.fx.Node], hoisted: frozenset[torch.fx.Node]) -> Da
     place = {node: number for number, node in enumerate(nodes)}
     kinds = [kind_of(node) for node in nodes]
     values = [node.meta.get("val") for node in nodes]
+    sources = [[place[source] for source in node.all_input_nodes if source in place] for node in nodes]
+    readers = [[place[user] for user in node.users if user in place] for node in nodes]
+    for node in nodes:
+        for reader in read_before(node) or ():
+            if reader not in node.all_input_nodes:  # else it is a source already
+                sources[place[node]].append(place[reader])
+                readers[place[reader]].append(place[node])
     return Dag(
-        sources=[[place[source] for source in node.all_input_nodes if source in place] for node in nodes],
-        readers=[[place[user] for user in node.users if user in place] for node in nodes],
+        sources=sources,
+        readers=readers,
         returned=[any(user not in place for user in node.users) for node in nodes],
         counted=[kind is NodeKind.COMPUTE for kind in kinds],
         anchored=[kind is NodeKind.TUPLE or isinstance(value, (tuple, list)) for kind, value in zip(kinds, values, strict=True)],
@@ -108,4 +115,4 @@ def writes(node: torch.fx.Node) -> bool:
         True if the operator's schema declares it mutable, and other nodes may read what it changes.
     """
     schema = getattr(node.target, "_schema", None)
-    return schema is not None and bool(schema.is_mutable) and not writes_alone(node)
+    return schema is not None and bool(schema.is_mutable) and read_before(node) is None

@@ -17,6 +17,7 @@ from ortlens.backend.conversion import dtypes
 from ortlens.backend.conversion.functions import own_functions
 from ortlens.backend.lowering import provenance
 from ortlens.backend.lowering.returned_views import base_of
+from ortlens.backend.lowering.storage_windows import keeps_storage_of
 from ortlens.backend.partitioning import wrong_functions
 from ortlens.backend.partitioning.slow_functions import slow_in_ort
 
@@ -268,10 +269,10 @@ def _attribute_of(node: torch.fx.Node) -> object:
 
 
 def storage_readers(graph: torch.fx.Graph) -> dict[str, Verdict]:
-    """Nodes that must stay in PyTorch because `as_strided` reads the storage behind their results.
+    """Nodes that must stay in PyTorch because `as_strided`, or who asks for an offset, reads the storage behind their results.
 
-    ONNX Runtime returns values without their storage. So the operator and the chain of views that it reads stay in PyTorch, down
-    to the tensor that owns the storage.
+    ONNX Runtime returns values without their storage. So the operator and what it reads stay in PyTorch, views and copies of a whole
+    storage, down to the tensor that owns it.
 
     Args:
         graph: An ATen graph.
@@ -288,11 +289,14 @@ def storage_readers(graph: torch.fx.Graph) -> dict[str, Verdict]:
         while chain is not None and chain.op == "call_function":
             verdicts[chain.name] = Verdict(supported=False, code="layout", reason=reason)
             source = chain.all_input_nodes[0] if chain.all_input_nodes else None
-            chain = source if source is not None and base_of(source) is not None else None
+            chain = source if source is not None and keeps_storage_of(source) is not None else None
     return verdicts
 
 
-_WINDOWS = ("aten.as_strided.default", "aten.as_strided_copy.default", "aten.as_strided_scatter.default")
+_WINDOWS = (
+    *("aten.as_strided.default", "aten.as_strided_copy.default", "aten.as_strided_scatter.default"),
+    "aten.sym_storage_offset.default",
+)
 
 
 def _is_float_number(node: torch.fx.Node) -> bool:

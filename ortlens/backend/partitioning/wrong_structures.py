@@ -53,6 +53,8 @@ def _is_ratio(scale: Any, size: Any, wanted: Any) -> bool:
 
 
 def _convolution(given: dict[str, Any]) -> str | None:
+    if 0 in given["weight"].shape:
+        return "refuses images without channels"
     if not given["transposed"]:
         return None
     strides = [*given["stride"]] * (len(given["output_padding"]) // max(len(given["stride"]), 1) or 1)
@@ -86,6 +88,10 @@ def _windows(given: dict[str, Any]) -> str | None:
     return "fails on tensors without elements" if 0 in given["self"].shape else None
 
 
+def _samples(given: dict[str, Any]) -> str | None:
+    return "fails where there is nothing to sample" if 0 in (*given["input"].shape, *given["grid"].shape) else None
+
+
 def _normalisation(given: dict[str, Any]) -> str | None:
     return "ends the process for channels without elements" if 0 in given["input"].shape else None
 
@@ -98,7 +104,12 @@ def _sums_at_indices(given: dict[str, Any]) -> str | None:
     halves = (torch.float16, torch.bfloat16)
     if any(isinstance(size, int) and not size for size in given["values"].shape):
         return "fails where there is nothing to write"
-    return "adds no floats of 16 bits" if given["accumulate"] and given["self"].dtype in halves else None
+    if not given["accumulate"]:
+        return None
+    places = [place for place, index in enumerate(given["indices"]) if index is not None]
+    if places != list(range(places[0], places[-1] + 1)):
+        return "adds at indices of neighbouring dimensions only"
+    return "adds no floats of 16 bits" if given["self"].dtype in halves else None
 
 
 _JUDGES: dict[Any, Callable[[dict[str, Any]], str | None]] = {
@@ -109,6 +120,7 @@ _JUDGES: dict[Any, Callable[[dict[str, Any]], str | None]] = {
     _aten.avg_pool3d.default: functools.partial(_pool, 3),
     _aten.convolution.default: _convolution,
     _aten.gather.default: _gather,
+    _aten.grid_sampler_2d.default: _samples,
     _aten.group_norm.default: _normalisation,
     _aten.im2col.default: _windows,
     _aten.index_reduce.default: _reduction,
@@ -119,6 +131,7 @@ _JUDGES: dict[Any, Callable[[dict[str, Any]], str | None]] = {
     _aten.max_pool3d_with_indices.default: functools.partial(_pool, 3),
     _aten.instance_norm.default: _normalisation,
     _aten.native_group_norm.default: _normalisation,
+    _aten._unsafe_index_put.default: _sums_at_indices,  # noqa: SLF001 - same
     _aten.index_put.default: _sums_at_indices,
     _aten.nonzero.default: _nonzero,
     _aten.scatter_reduce.two: _reduction,

@@ -58,6 +58,13 @@ def _index(node: torch.fx.Node) -> str | None:
     return "takes another of equal elements, and this graph reads its index" if read else None
 
 
+def _gamma(node: torch.fx.Node) -> str | None:
+    if isinstance(node.args[0], int) and node.args[0] > 1:
+        return "is known for n = 0 and 1 only: the others need the zeta function"
+    value = _tensor(node)
+    return "has fewer digits than float64" if value is not None and value.dtype is torch.float64 else None
+
+
 @functools.cache
 def _checks() -> dict[Any, Callable[[torch.fx.Node], str | None]]:
     return {
@@ -73,5 +80,10 @@ def _checks() -> dict[Any, Callable[[torch.fx.Node], str | None]]:
         _aten.sort.default: _double,
         _aten.sort.stable: _double,
         _aten.topk.default: _double,
+        _aten.lgamma.default: _gamma,
+        _aten.digamma.default: _gamma,
+        _aten.polygamma.default: _gamma,
+        torch.ops.prims.lgamma.default: _gamma,
+        torch.ops.prims.digamma.default: _gamma,
         _aten.logcumsumexp.default: _always("overflows, or loses what is small beside the largest"),
     }

@@ -19,6 +19,7 @@ from ortlens.backend.recording.partition_records import (
 )
 from ortlens.backend.runtime.session_info import signature_text
 from ortlens.trace import records as r
+from ortlens.trace.guard import reported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,25 +65,26 @@ class Identity:
 
 
 class GraphReporter:
-    """Reports one graph to the recorder, and amends its records when the graph changes."""
+    """Reports one graph to the recorder, and amends its records when the graph changes. What fails here never reaches the graph."""
 
     def __init__(self, recorder: Recorder, *, phase: r.Phase, compile_id: str | None, op_count: int, aot_ns: int) -> None:
         """Add the record of the graph.
 
         Args:
-            recorder: Receives the records.
+            recorder: Receives the records, and the failures to make them.
             phase: `inference`, `forward` or `backward`.
             compile_id: Dynamo's id.
             op_count: Number of operations in Dynamo's graph.
             aot_ns: Time that AOTAutograd took, in ns.
         """
+        self.recorder = recorder
         self.graph_id = recorder.next_id("g")
-        self._recorder = recorder
         self._ids: dict[PartitionRunner, tuple[str, str]] = {}
         self._sessions: dict[PartitionRunner, str] = {}
         self._compute: frozenset[str] = frozenset()
         recorder.add(r.Graph(graph_id=self.graph_id, compile_id=compile_id, phase=phase, op_count=op_count, aot_ns=aot_ns))
 
+    @reported("recording a graph")
     def planned(
         self, plan: Plan, runners: list[PartitionRunner], phases: Phases, *, weights: frozenset[torch.fx.Node], min_nodes: int
     ) -> None:
@@ -95,9 +97,9 @@ class GraphReporter:
             weights: Inputs of the graph that are parameters or buffers.
             min_nodes: The smallest number of compute nodes in a partition.
         """
-        self._recorder.forget_graph(self.graph_id)
+        self.recorder.forget_graph(self.graph_id)
         self._sessions = {}
-        self._ids = {runner: (self._recorder.next_id("p"), self._recorder.next_id("m")) for runner in runners}
+        self._ids = {runner: (self.recorder.next_id("p"), self.recorder.next_id("m")) for runner in runners}
         for runner in runners:
             self._partition(runner)
         origins = onnx_origins(runner.model for runner in runners)
@@ -120,13 +122,14 @@ class GraphReporter:
         partition_id, model_id = self._ids[runner]
         return Identity(graph_id=self.graph_id, partition_id=partition_id, model_id=model_id, session_id=self._sessions.get(runner))
 
+    @reported("recording a graph")
     def amend_phases(self, phases: Phases) -> None:
         """Update the time spent in each phase.
 
         Args:
             phases: Time spent so far.
         """
-        graph = next(graph for graph in self._recorder.records(r.Graph) if graph.graph_id == self.graph_id)
+        graph = next(graph for graph in self.recorder.records(r.Graph) if graph.graph_id == self.graph_id)
         self._amend_graph(
             partition_ns=phases.partition_ns,
             convert_ns=phases.convert_ns,
@@ -135,6 +138,7 @@ class GraphReporter:
             compile_ns=phases.total() + (graph.aot_ns or 0) + (graph.dynamo_ns or 0),
         )
 
+    @reported("recording a graph")
     def session_made(self, runner: PartitionRunner, info: SessionInfo, dumped: str | None) -> RunLog | None:
         """Record a session.
 
@@ -147,14 +151,15 @@ class GraphReporter:
             The log for its calls.
         """
         partition_id, model_id = self._ids[runner]
-        session_id = self._sessions[runner] = self._recorder.next_id("s")
+        session_id = self._sessions[runner] = self.recorder.next_id("s")
         changes: dict[str, Any] = {"path": dumped} if dumped else {}
-        self._recorder.amend(r.Model, model_id, initializer_bytes=embedded_bytes(runner.model) + frozen_bytes(info), **changes)
+        self.recorder.amend(r.Model, model_id, initializer_bytes=embedded_bytes(runner.model) + frozen_bytes(info), **changes)
         signature, tables = signature_text(info, runner.partition), runner.table_bytes
-        self._recorder.add(session_record(session_id, partition_id, model_id, info, signature=signature, table_bytes=tables))
-        self._recorder.add(*layout_copies(partition_id, runner))
-        return self._recorder.run_log(session_id, self.graph_id)
+        self.recorder.add(session_record(session_id, partition_id, model_id, info, signature=signature, table_bytes=tables))
+        self.recorder.add(*layout_copies(partition_id, runner))
+        return self.recorder.run_log(session_id, self.graph_id)
 
+    @reported("recording a graph")
     def eager_log(self, nodes: tuple[torch.fx.Node, ...]) -> EagerLog | None:
         """A log for the nodes that PyTorch runs.
 
@@ -164,8 +169,9 @@ class GraphReporter:
         Returns:
             The log, or None when there are none.
         """
-        return self._recorder.eager_log(self.graph_id, tuple(node.name for node in nodes)) if nodes else None
+        return self.recorder.eager_log(self.graph_id, tuple(node.name for node in nodes)) if nodes else None
 
+    @reported("recording a graph")
     def partition_lost(
         self, runner: PartitionRunner, reason: str, exception: str | None = None, code: r.ReasonCode = "session_refused"
     ) -> None:
@@ -181,10 +187,11 @@ class GraphReporter:
         for node in runner.partition.nodes:
             if kind_of(node) is NodeKind.COMPUTE:
                 change: dict[str, Any] = {"supported": False, "reason_code": code, "reason": reason, "partition_id": None}
-                self._recorder.amend(r.Node, (self.graph_id, node.name), **change)
-                self._recorder.add(fallback_record(self.graph_id, node, lost))
+                self.recorder.amend(r.Node, (self.graph_id, node.name), **change)
+                self.recorder.add(fallback_record(self.graph_id, node, lost))
         self._recount()
 
+    @reported("recording a graph")
     def graph_lost(self, module: torch.fx.GraphModule, reason: str, exception: str | None = None) -> None:
         """Record that PyTorch runs the whole graph because compiling it failed.
 
@@ -193,10 +200,11 @@ class GraphReporter:
             reason: Why.
             exception: The exception with its class, as text.
         """
-        self._recorder.forget_graph(self.graph_id)
+        self.recorder.forget_graph(self.graph_id)
         compute = [node for node in module.graph.nodes if kind_of(node) is NodeKind.COMPUTE]
         self._all_fall_back(compute, Verdict(supported=False, code="converter_raised", reason=reason, exception=exception))
 
+    @reported("recording a graph")
     def graph_skipped(self, module: torch.fx.GraphModule, reason: str) -> None:
         """Record that an option or a rule leaves a graph to PyTorch, before it is lowered.
 
@@ -207,6 +215,7 @@ class GraphReporter:
         ops = [node for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
         self._all_fall_back(ops, Verdict(supported=False, code="policy", reason=reason))
 
+    @reported("recording a graph")
     def provider_missing(self, requested: list[str], used: tuple[str, ...]) -> None:
         """Record that a session runs without some of the requested providers.
 
@@ -214,8 +223,9 @@ class GraphReporter:
             requested: The providers that ONNX Runtime did not register.
             used: Those that it registered.
         """
-        self._recorder.add(survived.provider_finding(requested, used))
+        self.recorder.add(survived.provider_finding(requested, used))
 
+    @reported("recording a graph")
     def session_dropped(self, runner: PartitionRunner, kept: int) -> None:
         """Record, once per partition, that a session was dropped for another one.
 
@@ -224,9 +234,10 @@ class GraphReporter:
             kept: How many sessions a partition keeps.
         """
         finding = survived.dropped_finding(self._ids[runner][0], kept)
-        if finding not in self._recorder.records(r.Finding):
-            self._recorder.add(finding)
+        if finding not in self.recorder.records(r.Finding):
+            self.recorder.add(finding)
 
+    @reported("recording a graph")
     def written_unseen(self, runner: PartitionRunner, title: str, names: Sequence[str]) -> None:
         """Record that weights changed in a way that torch does not count.
 
@@ -235,8 +246,9 @@ class GraphReporter:
             title: What happened, in one line.
             names: The inputs of the partition whose weights changed.
         """
-        self._recorder.add(survived.unseen_finding(self._ids[runner][0], title, names))
+        self.recorder.add(survived.unseen_finding(self._ids[runner][0], title, names))
 
+    @reported("recording a graph")
     def failure(self, rule: str, title: str, error: Exception) -> None:
         """Record a failure after which the results are still correct.
 
@@ -245,21 +257,21 @@ class GraphReporter:
             title: What happened, in one line.
             error: The exception.
         """
-        self._recorder.add(survived.failure_finding(rule, title, error))
+        self.recorder.add(survived.failure_finding(rule, title, error))
 
     def _partition(self, runner: PartitionRunner) -> None:
         partition_id, model_id = self._ids[runner]
-        self._recorder.add(partition_record(self.graph_id, partition_id, model_id, runner))
+        self.recorder.add(partition_record(self.graph_id, partition_id, model_id, runner))
         data, path = runner.model.SerializeToString(), f"models/{model_id}.onnx"
-        self._recorder.attach(path, data)
-        self._recorder.add(model_record(partition_id, model_id, path, runner, data))
+        self.recorder.attach(path, data)
+        self.recorder.add(model_record(partition_id, model_id, path, runner, data))
 
     def _node(self, plan: Plan, runners: list[PartitionRunner], node: torch.fx.Node, origins: Origins) -> None:
         runner = runners[plan.level[node]] if plan.in_partition(node) else _first_copy(runners, node)
         partition_id = None if runner is None else self._ids[runner][0]
-        self._recorder.add(node_record(self.graph_id, plan, node, partition_id=partition_id, origins=origins))
+        self.recorder.add(node_record(self.graph_id, plan, node, partition_id=partition_id, origins=origins))
         if is_fallback(plan, node):
-            self._recorder.add(fallback_record(self.graph_id, node, plan.verdicts[node]))
+            self.recorder.add(fallback_record(self.graph_id, node, plan.verdicts[node]))
 
     def _counts(self, plan: Plan, runners: list[PartitionRunner]) -> None:
         compute = [node for node in plan.verdicts if kind_of(node) is NodeKind.COMPUTE]
@@ -286,8 +298,8 @@ class GraphReporter:
 
     def _recount(self) -> None:
         """Compute the coverage again from the records."""
-        nodes = [node for node in self._recorder.records(r.Node) if node.graph_id == self.graph_id and node.node in self._compute]
-        fallbacks = [fallback for fallback in self._recorder.records(r.Fallback) if fallback.graph_id == self.graph_id]
+        nodes = [node for node in self.recorder.records(r.Node) if node.graph_id == self.graph_id and node.node in self._compute]
+        fallbacks = [fallback for fallback in self.recorder.records(r.Fallback) if fallback.graph_id == self.graph_id]
         covered = [node for node in nodes if node.partition_id is not None]
         self._amend_graph(
             partition_count=len({node.partition_id for node in covered}),
@@ -296,11 +308,11 @@ class GraphReporter:
         )
 
     def _all_fall_back(self, nodes: list[torch.fx.Node], verdict: Verdict) -> None:
-        self._recorder.add(*(fallback_record(self.graph_id, node, verdict) for node in nodes))
+        self.recorder.add(*(fallback_record(self.graph_id, node, verdict) for node in nodes))
         self._amend_graph(node_count=len(nodes), partition_count=0, fallback_count=len(nodes), coverage=0.0 if nodes else None)
 
     def _amend_graph(self, **changes: Any) -> None:
-        self._recorder.amend(r.Graph, self.graph_id, **changes)
+        self.recorder.amend(r.Graph, self.graph_id, **changes)
 
 
 def _first_copy(runners: list[PartitionRunner], node: torch.fx.Node) -> PartitionRunner | None:

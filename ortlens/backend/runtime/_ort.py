@@ -17,7 +17,7 @@ import onnxruntime
 from ortlens.errors import UnsupportedVersionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     import torch
@@ -105,6 +105,20 @@ def version() -> str:
     return str(onnxruntime.__version__)
 
 
+_LISTABLE = frozenset({"CPUExecutionProvider", "AzureExecutionProvider"})
+
+
+@functools.cache
+def _listed_kernels() -> Sequence[Any]:
+    """All kernels of the installed ONNX Runtime; none if it was built with a provider beside the CPU's.
+
+    ONNX Runtime asks each provider that it was built with for its kernels. OpenVINO's has no register of them, which ends the process.
+    """
+    if not _LISTABLE.issuperset(onnxruntime.get_available_providers()):
+        return ()
+    return tuple(getattr(_native, "get_all_opkernel_def", tuple)())
+
+
 @functools.cache
 def kernel_types(provider: str, operator: str, opset: int) -> dict[str, frozenset[str]]:
     """The element types for which a provider has kernels of an operator, as the installed ONNX Runtime lists them.
@@ -121,15 +135,38 @@ def kernel_types(provider: str, operator: str, opset: int) -> dict[str, frozense
         Name of a type constraint of the operator, such as `T` -> types, such as `float` or `bfloat16`; empty if the provider has no
         kernel of it, or the build does not list kernels.
     """
-    listed: list[Any] = getattr(_native, "get_all_opkernel_def", list)()
     found: dict[str, frozenset[str]] = {}
-    for kernel in listed:
+    for kernel in _listed_kernels():
         first, last = kernel.version_range
         if (kernel.provider, kernel.domain, kernel.op_name) == (provider, "", operator) and first <= opset <= last:
             for name, types in kernel.type_constraints.items():
                 plain = {kind.removeprefix("tensor(").removesuffix(")") for kind in types}
                 found[name] = found.get(name, frozenset()) | plain
     return found
+
+
+def model_of(session: onnxruntime.InferenceSession) -> tuple[str | None, bytes | None]:
+    """What a session was made from.
+
+    Args:
+        session: The session.
+
+    Returns:
+        The path and the bytes of its model, one of them None; both, if this version of ONNX Runtime does not keep them.
+    """
+    return getattr(session, "_model_path", None), getattr(session, "_model_bytes", None)
+
+
+def options_of(session: onnxruntime.InferenceSession) -> onnxruntime.SessionOptions | None:
+    """The options that a session was made with; those that it returns itself have lost its custom operators.
+
+    Args:
+        session: The session.
+
+    Returns:
+        The user's own object; None where none was given, or this version of ONNX Runtime does not keep it.
+    """
+    return getattr(session, "_sess_options_initial", None)
 
 
 def assigned_providers(session: onnxruntime.InferenceSession) -> dict[str, str]:

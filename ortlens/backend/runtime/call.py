@@ -28,7 +28,7 @@ from ortlens.backend.runtime.generated import function_from_source
 from ortlens.backend.runtime.layout import permuted_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import onnxruntime
 
@@ -84,15 +84,22 @@ class Binding:
         outputs_at: The same of the outputs.
     """
 
-    __slots__ = ("bind_input", "bind_output", "get_outputs", "inputs_at", "native", "numbers", "outputs_at", "run", "session")
+    __slots__ = ("bind_input", "bind_output", "get_outputs", "inputs_at", "kept", "native", "numbers", "outputs_at", "run", "session")
 
-    def __init__(self, session: onnxruntime.InferenceSession, inputs: Sequence[Input], outputs: Sequence[Output]) -> None:
-        """Bind the buffers of numbers, which never move.
+    def __init__(
+        self,
+        session: onnxruntime.InferenceSession,
+        inputs: Sequence[Input],
+        outputs: Sequence[Output],
+        constants: Sequence[tuple[Input, torch.Tensor]] = (),
+    ) -> None:
+        """Bind what never moves: constants, and the buffers of numbers.
 
         Args:
             session: Kept alive by this object, and released after the native binding.
-            inputs: All inputs of the partition.
+            inputs: The inputs of the partition that each call passes.
             outputs: All its outputs.
+            constants: The inputs that no call passes, with their values, which this object keeps alive.
         """
         self.inputs_at, self.outputs_at = [0] * len(inputs), [0] * len(outputs)
         self.session = session
@@ -105,6 +112,15 @@ class Binding:
         for name, buffer in self.numbers.items():
             element = dtypes.element_types()[buffer.dtype].onnx
             self.bind_input(name, _ort.device_of(buffer.device), element, (), buffer.data_ptr())
+        self.kept = [self._bind_constant(item, value) for item, value in constants if item.bound]
+
+    def _bind_constant(self, item: Input, value: torch.Tensor) -> torch.Tensor:
+        name = item.name if item.permutation is None else permuted_name(item.name)
+        plain = value.detach().resolve_neg()
+        plain = (plain if item.permutation is None else plain.permute(item.permutation)).contiguous()
+        kept = plain if plain.data_ptr() else plain.new_zeros(max(plain.numel(), 1))  # ONNX Runtime requires an address
+        self.bind_input(name, _ort.device_of(plain.device), dtypes.element_types()[plain.dtype].onnx, plain.shape, kept.data_ptr())
+        return kept
 
     def __del__(self) -> None:
         """Release the native binding before the session: the other order crashes the process."""
@@ -130,12 +146,13 @@ def make_call(  # noqa: PLR0913 - each is used by one line of the generated code
     preallocate: bool,
     rest: Callable[[], object] | None = None,
     intact: Callable[[], bool] | None = None,
+    constants: Sequence[tuple[Input, torch.Tensor]] = (),
 ) -> Callable[..., tuple[Any, ...]]:
     """Generate the function that calls a session.
 
     Args:
         session: The session.
-        inputs: All inputs of the partition, in the order of the function's arguments.
+        inputs: The inputs of the partition, in the order of the function's arguments.
         outputs: All outputs, in the order of the returned tuple.
         on_stale: Called with the arguments instead, when a frozen weight has changed.
         on_failure: Called with the arguments and the exception when ONNX Runtime raises.
@@ -144,25 +161,61 @@ def make_call(  # noqa: PLR0913 - each is used by one line of the generated code
         preallocate: Allocate outputs of symbolic size too, where their sizes follow from the inputs.
         rest: Called before each run, if given.
         intact: Says whether the frozen weights are unchanged as far as it looks, if given.
+        constants: Inputs of the partition that the function does not take, with their values.
 
     Returns:
-        A function of the partition's inputs that returns a tuple of its outputs.
+        A function of these inputs that returns a tuple of the partition's outputs.
     """
     writer = _Writer(inputs, outputs, preallocate=preallocate)
     source = writer.source(recording=log is not None, resting=rest is not None, watching=intact is not None)
-    free: list[Binding] = []
-    scope: dict[str, Any] = {
-        **writer.constants,
-        "free": free,
-        "new_binding": lambda: Binding(session, inputs, outputs),
+    scope = {
+        **_scope(writer, lambda: Binding(session, inputs, outputs, constants)),
         "on_stale": on_stale,
         "on_failure": on_failure,
         "count": count,
         "rest": rest,
         "intact": intact,
+        "log": None if log is None else log.record,
+        "unlogged": None if log is None else log.on_failure,
+    }
+    return function_from_source("call", source, scope)
+
+
+def inlined_call(  # noqa: PLR0913 - those of `make_call`
+    session: onnxruntime.InferenceSession,
+    inputs: Sequence[Input],
+    outputs: Sequence[Output],
+    *,
+    preallocate: bool,
+    rest: Callable[[], object] | None,
+    constants: Sequence[tuple[Input, torch.Tensor]],
+) -> tuple[list[str], dict[str, Any]]:
+    """Write the call of a session as part of another function, which has checked element types and devices.
+
+    Args:
+        session: The session.
+        inputs: The inputs that each call passes, without frozen weights; the function has them in `a0`, `a1`, ...
+        outputs: All outputs; the lines leave them in `r0`, `r1`, ...
+        preallocate: As for `make_call`.
+        rest: Likewise.
+        constants: Likewise.
+
+    Returns:
+        Lines of source, which raise what ONNX Runtime raises, and the globals that they need.
+    """
+    writer = _Writer(inputs, outputs, preallocate=preallocate, checked=True)
+    lines = writer.body(recording=False, resting=rest is not None)
+    return lines, {**_scope(writer, lambda: Binding(session, inputs, outputs, constants)), "rest": rest}
+
+
+def _scope(writer: _Writer, new_binding: Callable[[], Binding]) -> dict[str, Any]:
+    free: list[Binding] = []
+    return {
+        **writer.constants,
+        "free": free,
+        "new_binding": new_binding,
         "clock": time.perf_counter_ns,
         "thread": threading.get_ident,
-        "log": None if log is None else log.record,
         "empty": torch.empty,
         "tensor_over": _ort.tensor_over,
         "with_memory": _with_memory,
@@ -171,26 +224,37 @@ def make_call(  # noqa: PLR0913 - each is used by one line of the generated code
         "restride": restride,
         "math": math,
     }
-    return function_from_source("call", source, scope)
 
 
 class _Writer:
     """Writes the source of one call. All names in it are made here; user names appear as constants only."""
 
-    def __init__(self, inputs: Sequence[Input], outputs: Sequence[Output], *, preallocate: bool) -> None:
+    def __init__(self, inputs: Sequence[Input], outputs: Sequence[Output], *, preallocate: bool, checked: bool = False) -> None:
+        self._checked = checked
         self._inputs = inputs
         self._outputs = outputs
         self._preallocate = preallocate
         metas = [item.meta for item in inputs] + [item.meta for item in outputs]
         self._on_cuda = any(isinstance(meta, torch.Tensor) and meta.device.type == "cuda" for meta in metas)
-        self._terms = _term_sources([(f"a{index}", item.meta) for index, item in enumerate(inputs)])
+        self._terms = _term_sources(pair for index, item in enumerate(inputs) for pair in _sizes_of(f"a{index}", item.meta))
         self.constants: dict[str, Any] = {}
 
     def source(self, *, recording: bool, resting: bool, watching: bool) -> str:
         params = "".join(f"a{i}, " for i in range(len(self._inputs)))
         head = ["t0 = clock()"] if recording else []
-        head += self._staleness(params)
-        head += [f"if not intact(): return on_stale(({params}))"] if watching else []
+        checks = self._staleness()
+        checks += ["if not intact(): break"] if watching else []
+        body = [*self.body(recording=recording, resting=resting), "count()"]
+        # A failure to record the run is none of the run.
+        body += ["try: log(t0, t1, t2, clock(), thread())", "except Exception as error: unlogged(error)"] if recording else []
+        body.append(f"return ({''.join(f'r{i}, ' for i in range(len(self._outputs)))})")
+        guarded = ["try:", *(f"    {line}" for line in body), f"except Exception as error: return on_failure(({params}), error)"]
+        if checks:  # all leave the block: with a call in each, the source would grow with the square of the weights
+            guarded = ["while True:", *(f"    {line}" for line in (*checks, *guarded)), f"return on_stale(({params}))"]
+        return f"def call({params}):\n" + "\n".join(f"    {line}" for line in (*head, *guarded)) + "\n"
+
+    def body(self, *, recording: bool, resting: bool) -> list[str]:
+        """Bind the inputs in `a0`, `a1`, ..., run, and leave the outputs in `r0`, `r1`, ..."""
         body = ["try: b = free.pop()", "except IndexError: b = new_binding()", "bind_input = b.bind_input", "bind_output = b.bind_output"]
         binding = [line for index, item in enumerate(self._inputs) for line in self._bind_input(index, item)]
         binding += self._apart()
@@ -206,11 +270,7 @@ class _Writer:
         body += self._ranged("run", ["b.run(b.native, None)"])
         body += ["t2 = clock()"] if recording else []
         body += self._ranged("output", self._collect())
-        body += ["free.append(b)", "count()"]
-        body += ["log(t0, t1, t2, clock(), thread())"] if recording else []
-        body.append(f"return ({''.join(f'r{i}, ' for i in range(len(self._outputs)))})")
-        guarded = ["try:", *(f"    {line}" for line in body), f"except Exception as error: return on_failure(({params}), error)"]
-        return f"def call({params}):\n" + "\n".join(f"    {line}" for line in (*head, *guarded)) + "\n"
+        return [*body, "free.append(b)"]
 
     def _ranged(self, part: str, lines: list[str]) -> list[str]:
         """Put lines inside an NVTX range, if there is a CUDA device, whose profiler shows it."""
@@ -224,7 +284,7 @@ class _Writer:
         self.constants[name] = value
         return name
 
-    def _staleness(self, params: str) -> list[str]:
+    def _staleness(self) -> list[str]:
         checks = []
         for index, item in enumerate(self._inputs):
             if item.frozen is not None:
@@ -234,7 +294,7 @@ class _Writer:
                 )
                 if item.frozen.sample is not None:
                     same += f" and {self._constant('q', index, item.frozen.sampled)} == {self._constant('s', index, item.frozen.sample)}"
-                checks.append(f"if not ({same}): return on_stale(({params}))")
+                checks.append(f"if not ({same}): break")
         return checks
 
     def _bind_input(self, index: int, item: Input) -> list[str]:
@@ -250,8 +310,9 @@ class _Writer:
         turn = ".resolve_neg()" if item.meta.is_neg() else ""  # the memory of a negative view holds the values before the sign changed
         turn += "" if item.permutation is None else f".permute({item.permutation!r})"
         bind = f"bind_input({name}, {device}, {element}, i{index}.shape, p{index})"
+        given = f"a{index}" if self._checked else f"(a{index} if a{index}.dtype is {dtype} else a{index}.to({dtype}))"
         return [
-            f"i{index} = (a{index} if a{index}.dtype is {dtype} else a{index}.to({dtype})){turn}",
+            f"i{index} = {given}{turn}",
             f"if not i{index}.is_contiguous(): i{index} = i{index}.contiguous()",
             f"p{index} = i{index}.data_ptr()",
             f"if not p{index}: i{index} = with_memory(i{index}); p{index} = i{index}.data_ptr(){self._or_scratch(item.meta)}",
@@ -286,7 +347,7 @@ class _Writer:
         if shape is None:
             return [f"bind_output({name}, {device})"]
         dtype = self._constant("y", index, output.meta.dtype)
-        place = "" if output.meta.device.type == "cpu" else f", device={self._constant('p', index, output.meta.device)}"
+        place = "" if output.meta.device.type == "cpu" else f", device={self._constant('place', index, output.meta.device)}"
         element = dtypes.element_types()[output.meta.dtype].onnx
         made = f"empty(z{index}, dtype={dtype}{place})"
         if output.permutation is not None:  # not a permuted view: PyTorch refuses in-place writes to views that a training graph returns
@@ -336,25 +397,33 @@ class _Writer:
                 lines.append(f"r{index} = tensor_over(values[{index}], {self._constant('y', index, output.meta.dtype)})")
                 if output.permutation is not None:
                     lines.append(f"r{index} = reorder(r{index}, {inverse_order(output.permutation)!r})")
-            own = _term_sources([(f"r{index}", output.meta)])  # padded sizes may be known from the result alone
-            if needs_restride(output.meta) and (strides := self._sizes_text(output.meta.stride(), own)) is not None:
+            if needs_restride(output.meta) and (strides := self._sizes_text(output.meta.stride(), self._further_terms(index))) is not None:
                 lines.append(f"r{index} = restride(r{index}, {strides})")
         return lines
+
+    def _further_terms(self, index: int) -> dict[Any, str]:
+        """What strides may be made of beside the sizes of the inputs: sizes of the result, and strides of what it would be a view of."""
+        pairs = _sizes_of(f"r{index}", self._outputs[index].meta)
+        tensors = [(place, item.meta) for place, item in enumerate(self._inputs) if isinstance(item.meta, torch.Tensor)]
+        pairs += [(f"a{place}.stride({dim})", stride) for place, meta in tensors for dim, stride in enumerate(meta.stride())]
+        return _term_sources(pairs)
 
     def _by_run(self, output: Output) -> bool:
         return isinstance(output.meta, torch.Tensor) and self._shape(output) is None
 
 
-def _term_sources(values: Sequence[tuple[str, Any]]) -> dict[Any, str]:
-    """Symbol, or other term such as `s0 // 2` -> source of its value, from named values that hold it, scaled or in a sum."""
+def _sizes_of(name: str, meta: Any) -> list[tuple[str, Any]]:
+    """Source of each size of a named tensor, or of the number itself, and what it is in the trace."""
+    return [(f"{name}.shape[{dim}]", size) for dim, size in enumerate(meta.shape)] if isinstance(meta, torch.Tensor) else [(name, meta)]
+
+
+def _term_sources(pairs: Iterable[tuple[str, Any]]) -> dict[Any, str]:
+    """Symbol, or other term such as `s0 // 2` -> source of its value, from sources of numbers that hold it, scaled or in a sum."""
     sources: dict[Any, str] = {}
-    for name, meta in values:
-        sizes = enumerate(meta.shape) if isinstance(meta, torch.Tensor) else [(None, meta)]
-        for dim, size in sizes:
-            if (scaled := _torch.scaled_term(size)) is not None:
-                term, offset, factor = scaled
-                text = name if dim is None else f"{name}.shape[{dim}]"
-                sources.setdefault(term, text if (offset, factor) == (0, 1) else f"(({text} - {offset}) // {factor})")
+    for text, size in pairs:
+        if (scaled := _torch.scaled_term(size)) is not None:
+            term, offset, factor = scaled
+            sources.setdefault(term, text if (offset, factor) == (0, 1) else f"(({text} - {offset}) // {factor})")
     return sources
 
 

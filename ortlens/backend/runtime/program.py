@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch.fx
 
@@ -16,10 +16,10 @@ from ortlens.backend.partitioning.support import NodeKind, kind_of
 from ortlens.backend.runtime.generated import function_from_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from ortlens.backend.partitioning.extraction import Partition
     from ortlens.backend.partitioning.plan import Plan
-    from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.trace.runlog import EagerLog
 
 
@@ -36,8 +36,24 @@ def eager_nodes(plan: Plan) -> tuple[torch.fx.Node, ...]:
     return tuple(node for node in plan.verdicts if not plan.in_partition(node) and kind_of(node) in counted)
 
 
+class Runs(Protocol):
+    """What runs a partition."""
+
+    @property
+    def partition(self) -> Partition:
+        """The partition."""
+
+    @property
+    def run(self) -> Callable[..., tuple[Any, ...]]:
+        """A function of the partition's inputs; of those that are not fixed, if some are."""
+
+
 def make_program(
-    plan: Plan, owner: torch.nn.Module, runners: Sequence[PartitionRunner], log: EagerLog | None
+    plan: Plan,
+    owner: torch.nn.Module,
+    runners: Sequence[Runs],
+    log: EagerLog | None,
+    fixed: Mapping[torch.fx.Node, Any] | None = None,
 ) -> Callable[[list[Any]], list[Any]]:
     """Generate the function that runs a graph.
 
@@ -46,11 +62,12 @@ def make_program(
         owner: Module that holds the attributes the graph refers to.
         runners: One per partition, in order.
         log: Counts and times the nodes that PyTorch runs; None: nothing is recorded.
+        fixed: Inputs of the graph that the function does not take, with their values; partitions are not passed them either.
 
     Returns:
         A boxed function: it takes a list, empties it, and returns a list.
     """
-    writer = _Writer(plan, owner, runners, log)
+    writer = _Writer(plan, owner, runners, log, fixed or {})
     return function_from_source("program", writer.source(), writer.scope)
 
 
@@ -65,7 +82,10 @@ class _Step:
 
 
 class _Writer:
-    def __init__(self, plan: Plan, owner: torch.nn.Module, runners: Sequence[PartitionRunner], log: EagerLog | None) -> None:
+    def __init__(
+        self, plan: Plan, owner: torch.nn.Module, runners: Sequence[Runs], log: EagerLog | None, fixed: Mapping[torch.fx.Node, Any]
+    ) -> None:
+        self._fixed = fixed
         self._plan = plan
         self._owner = owner
         self._runners = runners
@@ -77,7 +97,7 @@ class _Writer:
 
     def source(self) -> str:
         graph = self._plan.graph
-        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        placeholders = [node for node in graph.nodes if node.op == "placeholder" and node not in self._fixed]
         (output,) = (node for node in graph.nodes if node.op == "output")
         steps = self._needed(list(self._steps()), output)
         body = [f"{''.join(self._name(node) + ', ' for node in placeholders)} = args".lstrip()] if placeholders else []
@@ -122,7 +142,7 @@ class _Writer:
                 last[node] = index
         dying: dict[int, list[torch.fx.Node]] = {}
         for node, index in last.items():
-            if node not in kept and node.op != "get_attr":
+            if node not in kept and node.op != "get_attr" and node not in self._fixed:
                 dying.setdefault(index, []).append(node)
         return dying
 
@@ -133,7 +153,7 @@ class _Writer:
         node = step.node
         if node is None:
             results = "".join(self._name(made) + ", " for made in step.writes)
-            args = ", ".join(self._render(read) for read in step.reads)
+            args = ", ".join(self._render(read) for read in step.reads if read not in self._fixed)
             return [f"{results} = p{step.partition}.run({args})"]
         line = f"{self._name(node)} = {self._call(node)}"
         slot = self._slots.get(node.name)
@@ -151,7 +171,7 @@ class _Writer:
 
     def _render(self, value: Any) -> str:
         if isinstance(value, torch.fx.Node):
-            return self._constant(_attribute(self._owner, str(value.target))) if value.op == "get_attr" else self._name(value)
+            return self._rendered_node(value)
         if isinstance(value, (list, tuple)):
             items = "".join(self._render(item) + ", " for item in value)
             return f"[{items}]" if isinstance(value, list) else f"({items})"
@@ -162,6 +182,11 @@ class _Writer:
         if value is None or type(value) in (bool, int, str):
             return repr(value)
         return self._constant(value)
+
+    def _rendered_node(self, node: torch.fx.Node) -> str:
+        if node in self._fixed:
+            return self._constant(self._fixed[node])
+        return self._constant(_attribute(self._owner, str(node.target))) if node.op == "get_attr" else self._name(node)
 
 
 def _attribute(owner: Any, path: str) -> Any:

@@ -243,7 +243,7 @@ class PartitionRunner:
             inputs,
             in_place.with_memory_of_inputs(self.factory.outputs(info.session), inputs, updates, self.model),
             on_stale=self._refreeze,
-            on_failure=self._failed,
+            on_failure=self.failed,
             count=count or self.counter.__next__,
             log=log,
             preallocate=self._context.options.preallocate_output,
@@ -281,7 +281,7 @@ class PartitionRunner:
             try:
                 made = self._prepared_now(key, args)
             except Exception as error:  # noqa: BLE001 - whatever the reason, PyTorch has the right answer
-                return self._failed(args, error)
+                return self.failed(args, error)
         elif self._fixed_sizes:
             with contextlib.suppress(KeyError):  # another thread has dropped it
                 self._prepared.move_to_end(key)
@@ -315,8 +315,19 @@ class PartitionRunner:
         if self._refreezes > _MAX_REFREEZES:
             self._freezable = frozenset()
 
-    def _failed(self, args: tuple[Any, ...], error: Exception) -> tuple[Any, ...]:
-        """ONNX Runtime failed during a run: PyTorch computes the call, and what it raises is the fault of the input."""
+    def failed(self, args: tuple[Any, ...], error: Exception) -> tuple[Any, ...]:
+        """ONNX Runtime failed during a run: PyTorch computes the call, and what it raises is the fault of the input.
+
+        Args:
+            args: Values of the partition's inputs.
+            error: What ONNX Runtime raised.
+
+        Returns:
+            The partition's outputs.
+
+        Raises:
+            SessionError: PyTorch could compute them, and `on_error` is `"raise"`.
+        """
         outputs = self._run_torch(*args)
         if self._context.options.on_error == "raise":
             nodes = self.partition.nodes

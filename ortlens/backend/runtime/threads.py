@@ -6,7 +6,6 @@ runs next, so the best choice depends on what that is.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -89,12 +88,6 @@ def choose(work: int | None, *, alternates: bool) -> ThreadChoice:
     return ThreadChoice(
         count=count, spinning=True, reason=f"{count}, as many as PyTorch uses; they spin during a run, because the whole graph runs here"
     )
-
-
-def usable_cores() -> int:
-    """Cores that this process may use; a container or an affinity mask may allow fewer than the machine has."""
-    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def work_of(nodes: Iterable[torch.fx.Node]) -> int | None:

@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from ortlens.analysis.identity import plain_function
 from ortlens.backend.lowering.user_frames import Frame
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ _EXPLANATION = re.compile(
 )
 _HINT = re.compile(r"^ *Hint: (?P<text>.*?)(?=\n *Hint: |\n *Developer debug context: |\n\n|\Z)", re.MULTILINE | re.DOTALL)
 _COMPILE_ID = re.compile(r"(?P<id>(?:!\d+/)?\d+/\d+): ")
-_RESUME = re.compile(r"^torch_dynamo_resume_in_(?P<function>.+)_at_\d+$")
 _WHOLE_FRAME = re.compile(r"Graph break: |WON'T CONVERT ")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Unsupported|Interrupt)\b: \S")
 _TENSOR = re.compile(
@@ -178,19 +178,6 @@ def _raised(trace: str) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def plain_function(name: str) -> str:
-    """The user's function behind a resume function of Dynamo.
-
-    Args:
-        name: Name of a code object.
-
-    Returns:
-        `f` for `torch_dynamo_resume_in_f_at_16`; any other name unchanged.
-    """
-    match = _RESUME.match(name)
-    return match["function"] if match else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import time
 import traceback
-import warnings
 import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -20,10 +19,13 @@ from ortlens import _torch
 from ortlens._shell import display_frames, display_name
 from ortlens.analysis.advice import advice_for_break
 from ortlens.analysis.guards import advice_for_limit, advice_for_recompile, guard_place
+from ortlens.analysis.identity import plain_function
+from ortlens.analysis.literals import shortened
 from ortlens.backend.lowering.user_frames import Frame, innermost, is_model_code, is_of_torch_or_ortlens, is_wrapper
-from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, is_break, line_text, plain_function, recompile_from_text
+from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, is_break, line_text, recompile_from_text
 from ortlens.lens.dynamo.guard_values import type_text, value_text
 from ortlens.trace import records as r
+from ortlens.trace.guard import lens_failed, surviving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -55,7 +57,8 @@ class DynamoWatch:
         self._recompiles: dict[str, str | None] = {}
         self._backend_ns: dict[str, int] = {}
         self._failures: dict[str, dict[str, int]] = {}  # compile id -> unlogged failures before it began
-        _LISTENER.add(self)
+        with surviving(recorder, "listening to torch's log"):
+            _LISTENER.add(self)
         weakref.finalize(self, _LISTENER.leave_when_alone)
 
     def heard_start(self, compile_id: str) -> None:
@@ -114,7 +117,14 @@ class DynamoWatch:
             user_stack=display_frames(_stack_of_the_user(said.frames)),
         )
         # What to change depends on the line that stops the graph, which may be one of a library behind the user's.
-        made = replace(made, advice=advice_for_break(replace(made, function=heard.function, source=heard.statement())))
+        advice = advice_for_break(replace(made, function=heard.function, source=heard.statement()))
+        made = replace(
+            made,
+            reason=shortened(made.reason),
+            explanation=made.explanation and shortened(made.explanation),
+            hints=tuple(map(shortened, made.hints)),
+            advice=advice,
+        )
         self.recorder.add(made)
         return made
 
@@ -152,7 +162,16 @@ class DynamoWatch:
         record = r.Recompile(
             compile_id=compile_id, of_compile_id=said.of_compile_id, guard=said.guard, reason=said.reason, values=said.values
         )
-        self.recorder.add(replace(record, advice=advice_for_recompile(record)))
+        advice = advice_for_recompile(record)
+        self.recorder.add(
+            replace(
+                record,
+                guard=record.guard and shortened(record.guard),
+                reason=shortened(record.reason),
+                values=tuple(map(shortened, record.values)),
+                advice=advice and shortened(advice),
+            )
+        )
 
     def heard_metrics(self, compile_id: str, metrics: dict[str, Any]) -> None:
         """Fill in what Dynamo reports at the end of a compilation.
@@ -262,7 +281,9 @@ def _frame(compile_id: str | None) -> str:
 
 
 class _TraceListener(logging.Handler):
-    """The only handler on torch's structured log; attached only while a lens listens."""
+    """The only handler of ours on torch's structured log; attached only while a lens listens."""
+
+    writes_no_trace = True  # see `_torch.is_traced`
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -297,17 +318,18 @@ class _TraceListener(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Dispatch one entry of the log; a failure here must not reach the user's compilation."""
-        metadata = getattr(record, "metadata", None)
-        event = _event_of(metadata)
-        if event is None or not isinstance(metadata, dict):
-            return
-        watch = self._owner()
-        if watch is None:
-            return
+        watch: DynamoWatch | None = None
         try:
-            self._tell(watch, event, metadata, str(getattr(record, "payload", "") or ""))
+            metadata = getattr(record, "metadata", None)
+            event = _event_of(metadata)
+            if event is None or not isinstance(metadata, dict):
+                return
+            watch = self._owner()
+            if watch is not None:
+                self._tell(watch, event, metadata, str(getattr(record, "payload", "") or ""))
         except Exception as error:  # noqa: BLE001 - the lens's own failure becomes a finding and one warning
-            lens_failure(watch.recorder, "listening to Dynamo", error)
+            for affected in list(self._watches) if watch is None else [watch]:  # whose entry it was is not known then
+                lens_failed(affected.recorder, "listening to Dynamo", error)
 
     def _owner(self) -> DynamoWatch | None:
         backend = _torch.dynamo_backend()
@@ -340,29 +362,6 @@ def _event_of(metadata: object) -> str | None:
 
 
 _LISTENER = _TraceListener()
-
-
-def lens_failure(recorder: Recorder, doing: str, error: Exception) -> None:
-    """Report a failure inside the lens as a finding and one warning; the user's code continues.
-
-    Args:
-        recorder: Where the finding goes.
-        doing: The activity that failed, such as `measuring a call`.
-        error: The exception.
-    """
-    known = any(f.rule == "lens_failed" and doing in f.title for f in recorder.records(r.Finding))
-    recorder.add(
-        r.Finding(
-            rule="lens_failed",
-            severity="warning",
-            title=f"ortlens failed while {doing}; the model is not affected",
-            evidence=f"{type(error).__name__}: {error}"[:2000],
-            hazard="Parts of this capture are missing.",
-            mitigation="Report it with the evidence; the rest of the capture is valid.",
-        )
-    )
-    if not known:
-        warnings.warn(f"ortlens failed while {doing}: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2)
 
 
 def _compiled_code(metrics: Mapping[str, Any]) -> tuple[str, str, int | None]:

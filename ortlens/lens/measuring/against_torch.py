@@ -22,11 +22,11 @@ import torch.fx
 from ortlens import _torch
 from ortlens.backend.runtime.program import eager_nodes
 from ortlens.backend.runtime.turns import Comparison, clocked, compare_briefly
-from ortlens.lens.dynamo.listener import lens_failure
 from ortlens.lens.measuring.trials import Seen, as_entered, present, timed, uncounted_eager
 from ortlens.lens.twins import WeightChanged, uncounted
 from ortlens.lens.watching import around_calls, around_runs
 from ortlens.trace import records as r
+from ortlens.trace.guard import lens_failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -107,7 +107,7 @@ class AgainstTorch:
                     sorted((part for part in seen.values() if part.runs), key=lambda part: -spent[part.runner]),
                 )
         except Exception as error:  # noqa: BLE001 - the lens's own failure becomes a finding and one warning
-            lens_failure(self.recorder, "timing a partition against PyTorch", error)
+            lens_failed(self.recorder, "timing a partition against PyTorch", error)
         return result
 
     def _time(self, entered: list[_Entered], seen: list[Seen]) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens.analysis.findings.sessions import SESSIONS
-from ortlens.backend.runtime.threads import ThreadChoice, usable_cores
+from ortlens.backend.runtime.cores import usable_cores
+from ortlens.backend.runtime.threads import ThreadChoice
 from ortlens.backend.runtime.turns import clocked
 from ortlens.lens.measuring.trials import Pair, Seen, Trial, prepared, present
 from ortlens.lens.twins import variant_of

@@ -34,9 +34,9 @@ from ortlens.analysis.ledger import (
     middle_half,
 )
 from ortlens.backend.runtime.turns import clocked
-from ortlens.lens.dynamo.listener import lens_failure
 from ortlens.lens.watching import around_calls
 from ortlens.trace import records as r
+from ortlens.trace.guard import lens_failed
 from ortlens.trace.runlog import CAPACITY
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ class LedgerPass:
         """Calls that the ledger averages; 0 before it was recorded."""
         self.spread = 0.0
         """Median of their wall times over the shortest: how busy the machine was."""
+        self.waiting: float | None = None
+        """Threads of this process that waited for a core, on average over the measured calls; None where the system does not count."""
         self.uncompiled_ns = 0
         """Median time of a call of the target as it is, of `generate` the sum of its steps; 0 where it was not called, or too seldom."""
 
@@ -110,12 +112,16 @@ class LedgerPass:
             The result of the last call. Exceptions of the target are raised; a failure of the measurement becomes a finding.
         """
         deadline = None if budget_ns is None else time.perf_counter_ns() + budget_ns
+        started, waited = time.perf_counter_ns(), waited_ns()
         result = self._make_calls(call, max_calls, deadline, uncompiled)
+        now = waited_ns()
+        if waited is not None and now is not None:
+            self.waiting = max(0, now - waited) / max(1, time.perf_counter_ns() - started)  # less where a thread ended meanwhile
         try:
             self._read_logs()
             self._write()
         except Exception as error:  # noqa: BLE001 - the lens's own failure becomes a finding and one warning
-            lens_failure(self._recorder, "measuring a call", error)
+            lens_failed(self._recorder, "measuring a call", error)
         return result
 
     def _make_calls(self, call: Callable[[], Any], max_calls: int, deadline: int | None, uncompiled: Callable[[], Any] | None) -> Any:

@@ -17,9 +17,8 @@ import torch
 
 from ortlens.analysis.findings.registry import RULES, findings_of
 from ortlens.backend.graph import CompiledGraph
-from ortlens.backend.runtime.threads import usable_cores
+from ortlens.backend.runtime.cores import usable_cores
 from ortlens.backend.runtime.turns import Comparison, compare, compare_briefly
-from ortlens.lens.dynamo.listener import lens_failure
 from ortlens.lens.measuring.call_trials import MAKING_NS, MAX_RUNNERS, CallTrials
 from ortlens.lens.measuring.partition_trials import dense, frozen, preallocated
 from ortlens.lens.measuring.trials import Seen, Trial, as_entered, uncounted_eager
@@ -27,6 +26,7 @@ from ortlens.lens.profiling import machine_peaks
 from ortlens.lens.watching import around_runs
 from ortlens.progress import progress
 from ortlens.trace import records as r
+from ortlens.trace.guard import lens_failed
 from ortlens.units import time_from_ns
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Probe:
             if compared is not None and (compared.is_faster or not only_gains):
                 self.recorder.add(finding_of(trial, compared, known))
         except Exception as error:  # noqa: BLE001 - a guard of the lens: a trial must not end the others
-            lens_failure(self.recorder, f"probing {trial.change}", error)
+            lens_failed(self.recorder, f"probing {trial.change}", error)
 
     def _cold_start(self, fired: dict[tuple[str, str | None], r.Finding]) -> None:
         """Convert again into a cache, then from that cache, and record the time saved."""
@@ -144,7 +144,7 @@ class Probe:
             with tempfile.TemporaryDirectory() as folder:
                 converted, read = (sum(_converting_ns(graph, folder) for graph in graphs) for _ in range(2))
         except Exception as error:  # noqa: BLE001 - as above
-            lens_failure(self.recorder, "probing cache_dir", error)
+            lens_failed(self.recorder, "probing cache_dir", error)
             return
         text = f"measured: converting took {time_from_ns(converted)}, reading the converted models back {time_from_ns(read)}"
         self.recorder.add(replace(known, measured=True, evidence=f"{known.evidence}; {text}"))
@@ -197,7 +197,7 @@ def guards_trial(recorder: Recorder, call: Callable[[], Any], budget_ns: int, *,
         pair = trial.pair()
         made = None if pair is None else finding_of(trial, compare_briefly(*pair, budget_ns), None)
     except Exception as error:  # noqa: BLE001 - as above
-        lens_failure(recorder, f"probing {trial.change}", error)
+        lens_failed(recorder, f"probing {trial.change}", error)
         return
     if made is not None and made.severity == "warning":
         recorder.add(made)

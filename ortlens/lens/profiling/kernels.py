@@ -11,16 +11,15 @@ import functools
 import itertools
 import tempfile
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortlens.analysis.kernel_time import divided
-from ortlens.backend.conversion import node_provenance
 from ortlens.backend.runtime import _ort
 from ortlens.backend.runtime.session_config import ModelRefused
 from ortlens.errors import UsageError
 from ortlens.lens.profiling import kernel_origins, profiler_overhead, profiles
+from ortlens.lens.profiling.kernel_records import MAX_EVENTS, bodies_of, distortion, kernel_rows, settled, without_weights
 from ortlens.lens.twins import twin_of, uncounted
 from ortlens.lens.watching import around_runs
 from ortlens.progress import progress
@@ -40,13 +39,6 @@ if TYPE_CHECKING:
 
 _MAX_CALLS = 3
 """Most calls of the target: a call may compile more graphs, which the next one profiles."""
-
-
-_MAX_EVENTS = 100_000
-"""Most kernel events of one session; each takes some 700 bytes in the file, and more when read."""
-
-_LARGE = 1024
-"""Bytes; larger constants are removed from the optimised model before it is kept."""
 
 
 class _RunTimes(RunLog):
@@ -90,7 +82,7 @@ class _Sitting:
 
     def _affordable(self, repeat: int) -> int:
         """Fewer repeats if the profile would grow too large; at least one."""
-        affordable = _MAX_EVENTS // max(len(self.twin.model.graph.node), 1) - len(self.groups) - 1
+        affordable = MAX_EVENTS // max(len(self.twin.model.graph.node), 1) - len(self.groups) - 1
         return max(min(repeat, affordable), 1)
 
 
@@ -211,19 +203,15 @@ def _recorded(sitting: _Sitting, graph: CompiledGraph | None, profiler: _Profile
 def _record(  # noqa: PLR0913, PLR0917 - one call site
     sitting: _Sitting, written: Path, graph: CompiledGraph, session_id: str, cost: profiler_overhead.Cost, recorder: Recorder
 ) -> None:
-    model, optimized = sitting.twin.model, _optimized(sitting)
-    read = profiles.read_profile(written, sitting.groups, _bodies(optimized or model), cost.after_event)
+    model, optimized = sitting.twin.model, without_weights(sitting.folder / "optimized.onnx")
+    read = profiles.read_profile(written, sitting.groups, bodies_of(optimized or model), cost.after_event)
     known = _origins(sitting, optimized, {kernel.name: kernel.op_type for kernel in read.kernels})
-    total_ns = round(_settled(sitting.plain.runs_ns, sitting.groups))
-    times = divided([kernel.total_ns for kernel in read.kernels], [kernel.calls for kernel in read.kernels], total_ns, cost.in_event)
+    total_ns = round(settled(sitting.plain.runs_ns, sitting.groups))
     nodes = {
         node.node: node for node in recorder.records(r.Node) if graph.context.reporter and node.graph_id == graph.context.reporter.graph_id
     }
     assigned = _ort.assigned_providers(sitting.twin.session)
-    rows = [
-        _row(session_id, kernel, known.get(kernel.name), nodes, assigned, own_ns, total_ns)
-        for kernel, own_ns in zip(read.kernels, times, strict=True)
-    ]
+    rows = kernel_rows(session_id, read.kernels, optimized, known, nodes, assigned=assigned, total_ns=total_ns, cost_ns=cost.in_event)
     others = [kernel for kernel in recorder.records(r.Kernel) if kernel.session_id != session_id]
     order = {session.session_id: place for place, session in enumerate(recorder.records(r.Session))}
     recorder.replace_all(r.Kernel, sorted([*others, *rows], key=lambda row: order.get(row.session_id, -1)))
@@ -240,128 +228,11 @@ def _record(  # noqa: PLR0913, PLR0917 - one call site
         recorder.amend(r.Model, model_id, optimized_node_count=len(optimized.graph.node))
 
 
-def distortion(plain_ns: list[int], profiled_ns: list[int], groups: list[int | None]) -> float | None:
-    """How much longer a run takes under the profiler.
-
-    The shortest runs decide: other work on the machine lengthens runs of either side, and would make the profiled ones the faster. Where
-    the kernels take milliseconds, the profiler adds less than two sessions of one model differ by.
-
-    Args:
-        plain_ns: Time of each run without the profiler.
-        profiled_ns: Time of each run with it.
-        groups: For each run, the number of the call that it repeats; None for a run that does not count.
-
-    Returns:
-        The ratio, 1 at least, since the profiler only adds work; None without a plain run that took time.
-    """
-    plain, profiled = (sum(min(times) for times in _by_group(runs, groups)) for runs in (plain_ns, profiled_ns))
-    return max(profiled / plain, 1.0) if plain else None
-
-
-def _settled(runs_ns: list[int], groups: list[int | None]) -> float:
-    """Time of all counted runs, estimated from the faster half of the runs of each call."""
-    return sum(profiles.quiet_mean(times) * len(times) for times in _by_group(runs_ns, groups))
-
-
-def _by_group(runs_ns: list[int], groups: list[int | None]) -> list[list[int]]:
-    """The counted runs, call by call."""
-    found: dict[int, list[int]] = {}
-    for group, time in zip(groups, runs_ns, strict=True):
-        if group is not None:
-            found.setdefault(group, []).append(time)
-    return list(found.values())
-
-
-def _optimized(sitting: _Sitting) -> onnx.ModelProto | None:
-    """The model as optimised by ONNX Runtime, without its weights; None if the provider cannot write it."""
-    import onnx
-
-    path = sitting.folder / "optimized.onnx"
-    if not path.is_file():
-        return None
-    model = onnx.load(path, load_external_data=False)
-    for graph in (
-        model.graph,
-        *(body for node in node_provenance.iter_nodes(model.graph) for _, body in node_provenance.subgraphs_of(node)),
-    ):
-        for tensor in graph.initializer:
-            if len(tensor.raw_data) > _LARGE:  # with the user's session options, weights stay inside the model
-                tensor.ClearField("raw_data")
-                tensor.data_location = onnx.TensorProto.EXTERNAL
-                tensor.external_data.add(key="location", value="weights.bin")
-    return model
-
-
-def _bodies(model: onnx.ModelProto) -> dict[str, str]:
-    """Map each kernel in a body of control flow to the kernel that runs the body."""
-    return {
-        inner.name: outer.name
-        for outer in node_provenance.iter_nodes(model.graph)
-        for _, body in node_provenance.subgraphs_of(outer)
-        for inner in body.node
-    }
-
-
 def _origins(sitting: _Sitting, optimized: onnx.ModelProto | None, kernels: Mapping[str, str]) -> dict[str, kernel_origins.Origin]:
     compute = [node.name for node in sitting.runner.partition.nodes]
     if optimized is None:
         return kernel_origins.origins_by_name(sitting.twin.model, kernels, compute)
     return kernel_origins.origins(sitting.twin.model, optimized, kernels, compute)
-
-
-def _row(  # noqa: PLR0913, PLR0917 - one call site
-    session_id: str,
-    kernel: profiles.KernelTime,
-    origin: kernel_origins.Origin | None,
-    nodes: Mapping[str, r.Node],
-    assigned: Mapping[str, str],
-    own_ns: int,
-    total_ns: int,
-) -> r.Kernel:
-    found = _charged(origin or kernel_origins.Origin(kernel=kernel.name, op_type=kernel.op_type), nodes)
-    place = _place(found, nodes)
-    return r.Kernel(
-        session_id=session_id,
-        kernel=kernel.name,
-        op_type=kernel.op_type,
-        provider=kernel.provider or assigned.get(kernel.name, ""),
-        calls=kernel.calls,
-        total_ns=own_ns,
-        mean_ns=round(own_ns / kernel.calls),
-        share=own_ns / total_ns if total_ns else None,
-        bytes=kernel.bytes,
-        node=found.node,
-        nodes=found.nodes,
-        onnx_nodes=found.onnx_nodes,
-        onnx_ops=found.onnx_ops,
-        module=None if place is None else place.module,
-        file=None if place is None else place.file,
-        line=None if place is None else place.line,
-        confidence="inferred" if found.candidates and place is not None else found.confidence,
-    )
-
-
-def _charged(origin: kernel_origins.Origin, nodes: Mapping[str, r.Node]) -> kernel_origins.Origin:
-    """A kernel's time goes to the node with the most operations, such as the product of a product with its activation.
-
-    Of nodes with as many, to the last; where none are counted, to the node that makes the output.
-    """
-    flops = [(nodes[name].flops or 0, name) for name in origin.nodes if name in nodes]
-    most = max((count for count, _ in flops), default=0)
-    return replace(origin, node=[name for count, name in flops if count == most][-1]) if most else origin
-
-
-def _place(origin: kernel_origins.Origin, nodes: Mapping[str, r.Node]) -> r.Node | None:
-    """The node whose source line a kernel gets: the one that is charged with its time, else another one with a known line.
-
-    If only candidates are known, the line and module that all of them share.
-    """
-    names = (origin.node or "", *reversed(origin.nodes))
-    known = [nodes[name] for name in names if name in nodes]
-    maybe = [nodes[name] for name in origin.candidates if name in nodes]
-    if maybe and len({(node.file, node.line) for node in maybe}) == 1:
-        return replace(maybe[0], module=maybe[0].module if len({node.module for node in maybe}) == 1 else None)
-    return next((node for node in known if node.line is not None), known[0] if known else None)
 
 
 def _failed(recorder: Recorder, graph: CompiledGraph | None, runner: PartitionRunner, error: Exception) -> None:

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnxruntime
-import torch
 
-from ortlens.analysis.findings.kernels import is_worth_judging
-from ortlens.backend.runtime.session_config import default_session_options
-from ortlens.backend.runtime.threads import ThreadChoice, usable_cores
-from ortlens.lens.dynamo.listener import lens_failure
+from ortlens.analysis.identity import kernels_by_session
+from ortlens.analysis.roofline import is_worth_comparing
+from ortlens.backend.runtime.cores import usable_cores
 from ortlens.trace import records as r
+from ortlens.trace.guard import lens_failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -74,15 +73,15 @@ def measure_peaks(recorder: Recorder) -> None:
     Args:
         recorder: Holds the kernels, and their sessions and nodes.
     """
-    judged = {kernel.session_id for kernel in recorder.records(r.Kernel) if is_worth_judging(kernel)}
-    sessions = [session for session in recorder.records(r.Session) if session.session_id in judged]
+    kernels = kernels_by_session(recorder.records(r.Kernel))
+    sessions = [session for session in recorder.records(r.Session) if is_worth_comparing(kernels.get(session.session_id, ()))]
     parts = {session.partition_id for session in sessions}
     dtypes = {node.dtype for node in recorder.records(r.Node) if node.partition_id in parts and node.flops and node.dtype}
     try:
         for threads in {session.threads or usable_cores() for session in sessions}:
             measure(dtypes, threads)
     except Exception as error:  # noqa: BLE001 - a guard of the lens: the profile is useful without it
-        lens_failure(recorder, "measuring what the machine reaches", error)
+        lens_failed(recorder, "measuring what the machine reaches", error)
 
 
 def _flops(dtype: str, threads: int) -> float:
@@ -99,6 +98,7 @@ def _flops(dtype: str, threads: int) -> float:
 def _bytes(threads: int) -> float:
     """Bytes per second, the better of ONNX Runtime (reading and writing every element once) and a plain copy by torch."""
     import onnx
+    import torch
 
     values = np.ones(_LENGTH, np.float32)
     session = _session(onnx.helper.make_node("Neg", ["x"], ["y"]), values, {}, threads)
@@ -109,6 +109,9 @@ def _bytes(threads: int) -> float:
 
 def _session(node: Any, example: np.ndarray[Any, Any], constants: Mapping[str, np.ndarray[Any, Any]], threads: int) -> Any:
     import onnx
+
+    from ortlens.backend.runtime.session_config import default_session_options
+    from ortlens.backend.runtime.threads import ThreadChoice  # it loads torch, which a profile of short kernels does without
 
     element = onnx.helper.np_dtype_to_tensor_dtype(example.dtype)
     ends = [onnx.helper.make_tensor_value_info(name, element, list(example.shape)) for name in ("x", "y")]

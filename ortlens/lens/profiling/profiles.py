@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import json
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SUFFIX = "_kernel_time"
+
+LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND", "GatherBlockQuantized"})
+"""Operators that read of their first input what they write."""
+
+_ITEM_BYTES = {
+    "double": 8,
+    "int64": 8,
+    "uint64": 8,
+    "float": 4,
+    "int32": 4,
+    "uint32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "int16": 2,
+    "uint16": 2,
+}
+_ITEM_BYTES |= {"int8": 1, "uint8": 1, "bool": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +48,9 @@ class KernelTime:
         provider: Execution provider that ran it; empty if the profile does not report it.
         calls: How often it ran in the counted runs.
         total_ns: Its own time in them, under the profiler.
-        bytes: Bytes that a call reads and writes; None if the profile does not report it.
+        bytes: Bytes that a call reads and writes, without weights that the kernel packed when it was created; None if the profile does
+            not report it.
+        parameter_bytes: Of these, constants of the model.
     """
 
     name: str
@@ -39,6 +59,7 @@ class KernelTime:
     calls: int
     total_ns: float
     bytes: int | None
+    parameter_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +128,7 @@ class _Reader:
         self._times: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
         self._calls: dict[str, int] = defaultdict(int)
         self._bytes: dict[str, int | None] = defaultdict(int)
+        self._parameters: dict[str, int] = defaultdict(int)
         self._facts: dict[str, tuple[str, str]] = {}
         self._memory = _Memory()
 
@@ -124,6 +146,7 @@ class _Reader:
             self._calls[name] += 1
             known, size = self._bytes[name], _touched(args)
             self._bytes[name] = None if known is None or size is None else known + size
+            self._parameters[name] += int(args.get("parameter_size") or 0)
 
     def profile(self, bodies: Mapping[str, str], nested: float) -> Profile:
         own: dict[str, dict[int, float]] = {name: dict(runs) for name, runs in self._micros.items()}
@@ -148,6 +171,7 @@ class _Reader:
             calls=calls,
             total_ns=1000.0 * max(total, 0.0),
             bytes=None if size is None else round(size / calls),
+            parameter_bytes=round(self._parameters[name] / calls),
         )
 
 
@@ -166,7 +190,19 @@ def quiet_mean(values: Sequence[float]) -> float:
 
 def _touched(args: Mapping[str, Any]) -> int | None:
     sizes = [args.get(key) for key in ("activation_size", "parameter_size", "output_size")]
-    return None if None in sizes else sum(int(size) for size in sizes if size is not None)
+    if None in sizes:
+        return None
+    touched = sum(int(size) for size in sizes if size is not None)
+    if args.get("op_name") in LOOKUPS:  # of the table only what goes into the result
+        touched += int(args["output_size"]) - _first_input(args)
+    return touched
+
+
+def _first_input(args: Mapping[str, Any]) -> int:
+    """Bytes of the first input; 0 for an element type that the profile names otherwise than PyTorch and numpy."""
+    ((name, shape),) = next(iter(args.get("input_type_shape") or [{"": []}])).items()
+    size: int = math.prod(shape) * _ITEM_BYTES.get(name, 0)
+    return min(size, int(args["activation_size"]) + int(args["parameter_size"]))
 
 
 class _Memory:

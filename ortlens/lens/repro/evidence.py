@@ -10,8 +10,6 @@ import contextlib
 import json
 import pathlib
 import runpy
-import shutil
-import tempfile
 import threading
 import warnings
 from importlib import resources
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import _torch
+from ortlens._files import whole_folder
 from ortlens.errors import UsageError
 from ortlens.lens.repro.case import Case, Subject, case_of
 from ortlens.lens.repro.issue import Outcome, issue_of, versions, without_paths
@@ -77,18 +76,13 @@ def write_repro(  # noqa: PLR0913 - the arguments of `Lens.repro`
     subjects = subjects_of(targets.graphs(), subject_id)
     seen = {} if args is None else _values_seen(targets, subjects, args, kwargs)
     cases = [case_of(s, seen.get(s.name), real_inputs=real_inputs, weights=weights, source=source) for s in subjects]
-    target.parent.mkdir(parents=True, exist_ok=True)
-    made = pathlib.Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        _fill(made, cases)
-        (made / "ISSUE.md").write_text(issue_of(cases, _checked(made, cases), source=source), encoding="utf-8")
-        made.chmod(0o755)
-        if target.exists():
-            target.rmdir()  # empty, as checked above; otherwise this raises
-        made.rename(target)
-    except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
-        raise
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with whole_folder(target) as made:
+            _fill(made, cases)
+            (made / "ISSUE.md").write_text(issue_of(cases, _checked(made, cases), source=source), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"the reproduction cannot be written to {target}: {error.strerror or error}; nothing is left there") from error
     return target
 
 
@@ -273,12 +267,19 @@ def _fill(folder: pathlib.Path, cases: Sequence[Case]) -> None:
         if case.model is not None:
             (folder / case.facts["model"]).write_bytes(case.model.SerializeToString())
         if case.values:
-            torch.save(case.values, folder / case.facts["values"])
+            _save_values(case.values, folder / case.facts["values"])
     spec = {"versions": versions(), "rtol": _RTOL, "cases": [case.facts for case in cases]}
     (folder / "spec.json").write_text(json.dumps(spec, indent=1) + "\n", encoding="utf-8")
     for name in _TEMPLATES:
         text = resources.files("ortlens.lens.repro").joinpath("bundle").joinpath(f"{name}.txt").read_text(encoding="utf-8")
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
+
+
+def _save_values(values: object, path: pathlib.Path) -> None:
+    try:
+        torch.save(values, path)
+    except RuntimeError as error:  # what torch makes of a full disk
+        raise OSError(str(error)) from error
 
 
 def _checked(folder: pathlib.Path, cases: Sequence[Case]) -> list[Outcome]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens.lens.dynamo.listener import lens_failure
 from ortlens.lens.twins import uncounted
 from ortlens.lens.verify.as_converted import as_converted
 from ortlens.lens.verify.bisect import Bisection
@@ -20,6 +19,7 @@ from ortlens.lens.verify.partition_check import PartitionCheck
 from ortlens.lens.verify.single_ops import SingleOps
 from ortlens.lens.verify.verdicts import Verdict
 from ortlens.lens.watching import around_runs
+from ortlens.trace.guard import lens_failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -184,7 +184,7 @@ class CheckedPartitions:
                     self._check(runner, args, outputs, known)
             except Exception as error:  # noqa: BLE001 - a guard of the lens: the user's call goes on
                 self._failed = True
-                lens_failure(self._recorder, "comparing numbers", error)
+                lens_failed(self._recorder, "comparing numbers", error)
                 self._merge(known, _all_unchecked(runner, f"ortlens failed while comparing: {type(error).__name__}: {error}"[:300]))
         return outputs
 

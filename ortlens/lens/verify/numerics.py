@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens._shell import display_name
-from ortlens.lens.dynamo.listener import lens_failure
 from ortlens.lens.verify.call_check import CallCheck, eager_call
 from ortlens.lens.verify.call_outcome import Outcome, outcome_of
 from ortlens.lens.verify.call_state import CallState
@@ -26,6 +25,7 @@ from ortlens.lens.verify.substitutes import lowered_by_pytorch, with_pytorchs_nu
 from ortlens.lens.verify.verdicts import Verdict
 from ortlens.progress import no_progress, progress
 from ortlens.trace import records as r
+from ortlens.trace.guard import lens_failed
 from ortlens.units import size_from_bytes
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Verification:
                 self._look_inside(check, call, state)
             self._conclude(check, prefix)
         except Exception as error:  # noqa: BLE001 - a guard of the lens: what was compared inside stays
-            lens_failure(self._recorder, "comparing the call", error)
+            lens_failed(self._recorder, "comparing the call", error)
             return [_no_call("result", f"ortlens failed while comparing: {type(error).__name__}: {error}"[:300], place)]
         return check.verdicts
 

@@ -9,13 +9,15 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortlens.errors import CaptureError
+from ortlens._files import write_file
+from ortlens.errors import CaptureError, UsageError
 from ortlens.units import counted
 from ortlens.views.netron.frame import frame_html
 from ortlens.views.netron.models import OPTIMIZED, attached_model, model_named
 from ortlens.views.netron.slim import SlimModel, slim_model
 from ortlens.views.netron.viewer import TESTED, UnexpectedFilesError, Viewer, installed_viewer
 from ortlens.views.netron.wire import WireError
+from ortlens.views.policy import policy
 from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:
@@ -63,13 +65,14 @@ class NetronView:
             The absolute path of the file.
 
         Raises:
-            OSError: It cannot be written there.
+            UsageError: It cannot be written there.
         """
         target = Path(path).expanduser().resolve()
-        if target.suffix.lower() == ".onnx":
-            target.write_bytes(self.model)
-        else:
-            target.write_text(self._page(), encoding="utf-8")
+        data = self.model if target.suffix.lower() == ".onnx" else self._page().encode("utf-8")
+        try:
+            write_file(target, data)
+        except OSError as error:
+            raise UsageError(f"{target} cannot be written: {error.strerror or error}") from error
         return target
 
     def __repr__(self) -> str:
@@ -91,7 +94,8 @@ class NetronView:
 
     def _page(self) -> str:
         if self.viewer is None:
-            return f"<!doctype html><meta charset='utf-8'><title>{escape(self.name)}</title>{self._repr_html_()}"
+            rules = f"<meta http-equiv='Content-Security-Policy' content=\"{policy()}\">"
+            return f"<!doctype html><meta charset='utf-8'>{rules}<title>{escape(self.name)}</title>{self._repr_html_()}"
         return frame_html(self.viewer, [self.slim], shown=(self.name, self.slim.data))
 
     def _facts(self) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortlens.views.netron.viewer import LICENCE, Viewer, operators_for
+from ortlens.views.policy import policy, script_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,22 +25,18 @@ def _own(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
-def script_source() -> str:
-    """Name the frame's script for a page's rules.
-
-    Returns:
-        A source for `script-src`: the hash of the one inline script in the frame.
-    """
-    return f"'sha256-{base64.b64encode(hashlib.sha256(_own('frame.js').encode()).digest()).decode()}'"
-
-
 def page_policy() -> dict[str, str]:
     """List what a page must allow for the frame to work: a frame without its own URL inherits the page's rules.
 
     Returns:
         Sources to add, by directive of a Content-Security-Policy. All of them are made in the frame; nothing is loaded.
     """
-    return {"script-src": f"{script_source()} blob:", "worker-src": "blob:", "style-src": "'unsafe-inline'", "img-src": "data:"}
+    return {
+        "script-src": f"{script_source(_own('frame.js'))} blob:",
+        "worker-src": "blob:",
+        "style-src": "'unsafe-inline'",
+        "img-src": "data:",
+    }
 
 
 def frame_html(viewer: Viewer, models: Sequence[SlimModel], *, shown: tuple[str, bytes] | None = None) -> str:
@@ -66,10 +63,7 @@ def frame_html(viewer: Viewer, models: Sequence[SlimModel], *, shown: tuple[str,
     # Not the script's hash: where a page around allows inline scripts only, the modules are run by one that the script makes.
     # That the nonce can be known is no matter: markup that got in through a name can hold no script that runs, only handlers.
     nonce = hashlib.sha256(code.encode()).hexdigest()[:32]
-    rules = (
-        f"default-src 'none'; script-src 'nonce-{nonce}' blob:; worker-src blob:; style-src 'unsafe-inline'; img-src data:; "
-        "form-action 'none'; base-uri 'none'"
-    )
+    rules = policy(more={"script-src": f"'nonce-{nonce}' blob:", "worker-src": "blob:", "img-src": "data:"})
     body = "<div id='ortlens-netron'></div><div id='ortlens-tools'></div><p id='ortlens-note' role='status'>Opening Netron…</p>"
     data = f"<script type='text/plain' id='ortlens-code'>{code}</script>"
     if shown:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ortlens.views.report.state import memory_figure, numerics_figure
 from ortlens.views.report.times import compile_figure, course_figure, ledger_figure, sessions_figure
-from ortlens.views.report.work import fallbacks_figure, lines_figure, operators_figure
+from ortlens.views.report.work import fallbacks_figure, lines_figure, operators_figure, roofline_figure
 
 if TYPE_CHECKING:
     from ortlens.analysis.overview import Overview
@@ -22,13 +22,14 @@ def figures_of(capture: Capture, overview: Overview) -> tuple[Figure, ...]:
         overview: Its overview.
 
     Returns:
-        Where the time goes, which lines and operators take it, how even calls are, what compiling takes, where the memory is,
-        and whether the numbers are right; empty for an empty capture.
+        Where the time goes, which lines and operators take it, how fast kernels are for the machine, how even calls are, what compiling
+        takes, where the memory is, and whether the numbers are right; empty for an empty capture.
     """
     found = (
         ledger_figure(capture, overview),
         lines_figure(capture),
         operators_figure(capture),
+        roofline_figure(capture),
         fallbacks_figure(capture, overview),
         sessions_figure(capture, overview),
         course_figure(capture),

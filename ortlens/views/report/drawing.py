@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ortlens._optional import require
 from ortlens.units import percent, time_from_ns
-from ortlens.views.report.figures import Bars, Course, Errors, Ranges
+from ortlens.views.report.figures import Bars, Course, Errors, Ranges, Roofline
 from ortlens.views.report.themed_svg import COLOURS, INK, LINE, ON_FILL, ON_RUN, SOFT, themed
 from ortlens.views.wording import clipped
 
@@ -100,6 +100,8 @@ def _drawn(drawing: Drawing) -> Sheet:
         _ranges(axes, drawing)
     elif isinstance(drawing, Course):
         _course(axes, drawing)
+    elif isinstance(drawing, Roofline):
+        _roofline(axes, drawing)
     else:
         _errors(axes, drawing)
     return sheet
@@ -220,6 +222,28 @@ def _time_axis(axes: Axes, which: Literal["x", "y"]) -> None:
 
 def _tick(value: float) -> str:
     return time_from_ns(round(value)).replace(".00", "").replace(".0 ", " ")
+
+
+def _roofline(axes: Axes, drawing: Roofline) -> None:
+    ridges = [peak.flops / peak.bytes for peak in drawing.peaks]
+    left, right = min(*drawing.intensity, *ridges) / 2, max(*drawing.intensity, *ridges) * 2
+    for peak, ridge in zip(drawing.peaks, ridges, strict=True):
+        axes.plot([left, ridge, right], [left * peak.bytes / 1e9, peak.flops / 1e9, peak.flops / 1e9], color=INK, linewidth=1.4)
+        words = f"{peak.flops / 1e9:.3g} GFLOP/s, {peak.bytes / 1e9:.3g} GB/s: {peak.label}"
+        axes.annotate(words, (right, peak.flops / 1e9), xytext=(0, 3), textcoords="offset points", ha="right", color=SOFT, fontsize=7.5)
+    reached = [flops / 1e9 for flops in drawing.flops]
+    sizes = [16 + 150 * share for share in drawing.shares]
+    axes.scatter(drawing.intensity, reached, sizes, color=COLOURS["run"], edgecolors=INK, linewidths=0.6, zorder=2)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(left, right)
+    axes.set_ylim(min(reached) / 2, max(*reached, *(peak.flops / 1e9 for peak in drawing.peaks)) * 1.8)
+    axes.set_xlabel("FLOP per byte, log scale")
+    axes.set_ylabel("GFLOP/s, log scale")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
+    axes.grid(visible=True)
+    axes.set_axisbelow(b=True)
 
 
 def _errors(axes: Axes, drawing: Errors) -> None:

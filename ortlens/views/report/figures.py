@@ -113,7 +113,39 @@ class Errors:
     in_tolerances: bool
 
 
-Drawing: TypeAlias = Bars | Ranges | Course | Errors
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peaks:
+    """What the machine reached, of an element type on a number of threads.
+
+    Attributes:
+        label: Which.
+        flops: Floating-point operations per second.
+        bytes: Bytes per second.
+    """
+
+    label: str
+    flops: float
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """Kernels by operations per byte and per second, under the peaks of the machine.
+
+    Attributes:
+        intensity: Floating-point operations per byte of each.
+        flops: Floating-point operations per second that each reached.
+        shares: Time of each, as a share of the longest.
+        peaks: What bounds them.
+    """
+
+    intensity: tuple[float, ...]
+    flops: tuple[float, ...]
+    shares: tuple[float, ...]
+    peaks: tuple[Peaks, ...]
+
+
+Drawing: TypeAlias = Bars | Ranges | Course | Errors | Roofline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ runs. Without JavaScript, and in print, the explorer is absent and the rest is u
 from __future__ import annotations
 
 import base64
-import hashlib
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 from ortlens.analysis.overview import overview_of
 from ortlens.errors import OptionalDependencyError
 from ortlens.views.payload import packed_payload, payload_from_shown
+from ortlens.views.policy import policy
 from ortlens.views.redaction import redacted_capture
 from ortlens.views.report.all_figures import figures_of
 from ortlens.views.report.drawing import svg_from_figure
@@ -55,7 +55,7 @@ def report_page(capture: Capture, *, title: str | None = None, redact: bool = Fa
     Args:
         capture: Any capture, also an empty or a huge one, or one that holds hostile names.
         title: Its title; by default the name of the capture.
-        redact: Shorten paths to file names, leave source text and ONNX models out.
+        redact: Shorten paths to file names, leave source text, values and ONNX models out.
         models: Put the ONNX models without their weights into it, as far as they fit.
 
     Returns:
@@ -67,7 +67,7 @@ def report_page(capture: Capture, *, title: str | None = None, redact: bool = Fa
     figures, notes = _figures(shown, overview)
     notes = [*data["meta"]["left_out"], *notes]
     if redact:
-        notes.append("paths are shortened; source text and ONNX models are left out")
+        notes.append("paths are shortened; source text, values in guards and messages, and ONNX models are left out")
     parts = Contents(
         heading=title or data["overview"]["title"],
         verdict=data["overview"]["verdict"],
@@ -114,7 +114,7 @@ def _assembled(parts: Contents, packed: str, models: _Models) -> str:
     head = [
         '<meta charset="utf-8">',
         MARK,
-        f'<meta http-equiv="Content-Security-Policy" content="{_rules(models)}">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy((_STARTED, FOLD, _bundle()), dict(models.sources))}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="referrer" content="no-referrer">',
         '<meta name="color-scheme" content="light dark">',
@@ -142,14 +142,3 @@ def _bundle() -> str:
 def _quoted(text: str) -> str:
     """Text that cannot end the script around it; inside JavaScript strings it means the same."""
     return _ENDS.sub(r"<\\\1", text)
-
-
-def _rules(models: _Models) -> str:
-    """The page's rules: nothing is loaded, and of inline scripts only those run that are named here."""
-    scripts = [f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in (_STARTED, FOLD, _bundle())]
-    sources = {"default-src": ["'none'"], "script-src": scripts, "style-src": ["'unsafe-inline'"]}
-    for directive, more in models.sources:
-        found = sources.setdefault(directive, [])
-        found += [source for source in more.split() if source not in found]
-    rules = [f"{directive} {' '.join(found)}" for directive, found in sources.items()]
-    return "; ".join([*rules, "base-uri 'none'", "form-action 'none'"])

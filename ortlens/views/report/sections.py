@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.numbers import numbers_of
-from ortlens.views.html import answers_html
+from ortlens.views.flame_svg import flame_svg
+from ortlens.views.html import answers_html, tiles_html
+from ortlens.views.report.optimised import optimised_html
 from ortlens.views.report.surroundings import surroundings_of
 from ortlens.views.report.tables import report_tables
 from ortlens.views.sentences import wrong_sentence
 from ortlens.views.static_table import safe, table_html
+from ortlens.views.tiles import tiles_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,9 +88,9 @@ def sections(parts: Contents) -> Iterator[str]:
         parts: The contents of the page.
 
     Yields:
-        Summary, figures, tables, environment, and how each figure was measured.
+        Summary, figures, models before and after optimisation, tables, environment, and how each figure was measured.
     """
-    for section in (_summary, _drawings, _tables, _surroundings, _methods):
+    for section in (_summary, _drawings, _optimised, _tables, _surroundings, _methods):
         yield section(parts)
 
 
@@ -98,18 +101,42 @@ def _part(name: str, title: str, body: str, *, folded: bool) -> str:
 
 
 def _summary(parts: Contents) -> str:
-    body = f'<div class="ortlens-summary">{answers_html(parts.overview, numbers_of(parts.capture))}</div>'
+    tiles = tiles_html(tiles_of(parts.capture, parts.overview))
+    body = f'<div class="ortlens-summary">{tiles}{answers_html(parts.overview, numbers_of(parts.capture))}</div>'
     return _part("summary", "Summary as text", body, folded=True)
 
 
+def _flame_caption(overview: Overview) -> str:
+    measured = overview.ledger is not None and overview.ledger.is_measured
+    how = "a mean of the measured calls" if measured else "from the logs of all calls, without what lies around them"
+    return (
+        f"Width is time per call, {how}; rows go from graphs over modules and operators to kernels. What is narrower than a pixel is left "
+        "out; the explorer has all of it, and FLOPs, bytes and compile time."
+    )
+
+
 def _drawings(parts: Contents) -> str:
-    if not parts.figures:
+    flame = flame_svg(parts.capture)
+    if not parts.figures and not flame:
         return ""
-    drawn = "\n".join(
+    caption = f"<figcaption>{_flame_caption(parts.overview)}</figcaption>"
+    call = f'<figure class="or-wide"><h3>One call as a flame graph</h3>{flame}{caption}</figure>\n' if flame else ""
+    drawn = call + "\n".join(
         f"<figure><h3>{safe(figure.title)}</h3>{svg}<figcaption>{safe(figure.caption, 400)}</figcaption></figure>"
         for figure, svg in parts.figures
     )
     return _part("figures", "Figures", f'<div class="or-figures">{drawn}</div>', folded=False)
+
+
+def _optimised(parts: Contents) -> str:
+    panes = optimised_html(parts.capture)
+    if not panes:
+        return ""
+    help_line = (
+        '<p class="or-help">The nodes of each profiled model, as ONNX Runtime got it, beside the kernels that ran: what was fused, '
+        "replaced, inserted or removed, with the time per run and the share of the session.</p>"
+    )
+    return _part("optimised", "Before and after ONNX Runtime's optimisation", help_line + panes, folded=True)
 
 
 def _tables(parts: Contents) -> str:
@@ -129,6 +156,11 @@ def _surroundings(parts: Contents) -> str:
     return _part("environment", "Environment", f'<table class="or-facts"><tbody>{rows}</tbody></table>', folded=True)
 
 
+_FLAME_METHOD = (
+    "The first row is the ledger of the call; kernels are those of the profile, operators in PyTorch have clocks of their own. Where "
+    "these add up to more than the ledger has for a graph, they are drawn narrower; the figures stay as recorded."
+)
+
 _UNITS = (
     (
         "Times",
@@ -146,7 +178,8 @@ _UNITS = (
 
 
 def _methods(parts: Contents) -> str:
-    methods = [(figure.title, figure.method) for figure, _ in parts.figures]
+    methods = [("One call as a flame graph", _FLAME_METHOD)] if flame_svg(parts.capture) else []
+    methods += [(figure.title, figure.method) for figure, _ in parts.figures]
     items = "".join(f"<dt>{safe(title)}</dt><dd>{safe(text, 2_000)}</dd>" for title, text in (*methods, *_UNITS))
     return _part("measured", "How each figure was measured", f'<dl class="or-method">{items}</dl>', folded=True)
 

@@ -21,9 +21,12 @@ body{margin:0;background:Canvas;color:CanvasText;font:14px/1.5 system-ui,"DejaVu
 .js .or-explorer{display:block;min-height:max(30rem,calc(100vh - 9.5rem));--ortlens-height:max(30rem,calc(100vh - 9.5rem))}
 .or-explorer>p{padding:1rem 1.2rem}
 .or-explorer .ortlens .ol-name,.or-explorer .ortlens .ol-verdict,.or-explorer .ortlens .ol-note{display:none}
-.or-explorer .ortlens .ol-header{position:absolute;right:0;top:0;width:6.2rem;height:calc(1.45em + .7rem + 3px);justify-content:end;
-align-items:center;gap:.3rem;padding:0 .3rem;border-bottom:1px solid var(--ol-line)}
-.or-explorer .ortlens .ol-tabs{margin-right:6.2rem}
+.or-explorer .ortlens .ol-shell{display:grid;
+grid-template:"tiles tiles" auto "tabs head" auto "body body" minmax(0,1fr) / minmax(0,1fr) auto}
+.or-explorer .ortlens .ol-tiles{grid-area:tiles}
+.or-explorer .ortlens .ol-tabs{grid-area:tabs}
+.or-explorer .ortlens .ol-body{grid-area:body}
+.or-explorer .ortlens .ol-header{grid-area:head;align-items:center;gap:.3rem;padding:0 .3rem;border-bottom:1px solid var(--ol-line)}
 main{padding:.4rem 1.2rem 2rem;max-width:96rem}
 .or-part{border-top:1px solid var(--or-line);padding:.2rem 0}
 .or-part:first-child{border-top:0}
@@ -35,6 +38,7 @@ main{padding:.4rem 1.2rem 2rem;max-width:96rem}
 .or-figures figure{margin:0 0 1.3rem;break-inside:avoid}
 .or-figures h3{font-size:1rem;margin:.2rem 0}
 .or-figures figcaption{color:var(--or-soft);font-size:.86rem}
+.or-figures .or-wide{column-span:all}
 .or-figure{display:block;width:100%;height:auto;max-height:26rem;color:CanvasText}
 .or-figure *{stroke-linejoin:round;stroke-linecap:butt}
 .ortlens-summary{max-width:none;padding:0;font-size:13px}

@@ -6,9 +6,11 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import current_graphs
+from ortlens.analysis.identity import graph_by_partition
+from ortlens.analysis.roofline import roofs
 from ortlens.analysis.timing import fallback_ns
 from ortlens.units import counted, time_from_ns
-from ortlens.views.report.figures import Bar, Bars, Figure, bounded
+from ortlens.views.report.figures import Bar, Bars, Figure, Peaks, Roofline, bounded
 from ortlens.views.wording import clipped, place
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ def current_kernels(capture: Capture) -> tuple[Kernel, ...]:
     """
     current = {graph.graph_id for graph in current_graphs(capture.graphs)}
     known = {graph.graph_id for graph in capture.graphs}
-    graph_of = {partition.partition_id: partition.graph_id for partition in capture.partitions}
+    graph_of = graph_by_partition(capture)
     replaced = {session.session_id for session in capture.sessions if graph_of.get(session.partition_id, "") in known - current}
     return tuple(kernel for kernel in capture.kernels if kernel.session_id not in replaced)
 
@@ -67,6 +69,46 @@ def operators_figure(capture: Capture) -> Figure | None:
         caption=f"{counted(len(kernels), 'kernel')}, one call of each, by the faster half of {_runs(kernels)}, without its own cost.",
         method=_PROFILED,
         drawing=Bars(bars=bounded(bars, "{} other types", _time)),
+    )
+
+
+def roofline_figure(capture: Capture) -> Figure | None:
+    """How fast kernels are for this machine.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        A point per kernel with counted operations; None where none was held against measured peaks.
+    """
+    current = {kernel.session_id for kernel in current_kernels(capture)}
+    placed = [row for row in roofs(capture) if row.session_id in current and row.intensity and row.flops_per_s]
+    peaks = {
+        (row.dtype, row.threads): Peaks(
+            label=f"{row.dtype}, {counted(row.threads, 'thread')}", flops=row.peak_flops_per_s, bytes=row.peak_bytes_per_s
+        )
+        for row in placed
+        if row.peak_flops_per_s and row.peak_bytes_per_s
+    }
+    if not peaks:
+        return None
+    longest = max(row.mean_ns for row in placed)
+    return Figure(
+        name="roofline",
+        title="Are the kernels as fast as this machine can be?",
+        caption=f"{counted(len(placed), 'kernel')} with counted operations: the larger, the longer it takes. Line: the machine's peaks.",
+        method=(
+            "Operations are those that PyTorch's counter counts for the FX nodes of a kernel, bytes those that it reads and writes by "
+            "ONNX Runtime's profile, with the weights that it packed. The peaks were measured with ONNX Runtime on as many threads: a "
+            "matrix product of 512 rows, and reading and writing 64 MiB. A kernel whose data stay in caches may lie above the slope. "
+            f"Kernels without counted operations are absent; lens.roofline() has them. {_PROFILED}"
+        ),
+        drawing=Roofline(
+            intensity=tuple(row.intensity or 0.0 for row in placed),
+            flops=tuple(row.flops_per_s or 0.0 for row in placed),
+            shares=tuple(row.mean_ns / longest for row in placed),
+            peaks=tuple(peaks.values()),
+        ),
     )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ortlens._files import write_file
 from ortlens.errors import UsageError
+
+if TYPE_CHECKING:
+    import os
 
 MARK = '<meta name="generator" content="ortlens report">'
 """Near the top of every report; identifies it as one."""
@@ -28,16 +31,8 @@ def write_report(path: str | os.PathLike[str], page: str) -> Path:
         UsageError: It cannot be written there, or the file exists and is not a report; it is left untouched.
     """
     target = checked_target(path)
-    temporary = target.with_name(f".{target.name[:80]}.{secrets.token_hex(4)}.tmp")
     try:
-        try:
-            with temporary.open("x", encoding="utf-8", newline="\n") as stream:
-                stream.write(page)
-                stream.flush()
-                os.fsync(stream.fileno())
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_file(target, page.encode("utf-8"))
     except OSError as err:
         raise UsageError(f"the report cannot be written to {target}: {err.strerror or err}") from err
     return target

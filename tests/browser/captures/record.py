@@ -155,7 +155,7 @@ def llama() -> Lens:
     """All 32 layers in their true sizes: a dry run has neither weights nor calls."""
     config = transformers.LlamaConfig(use_cache=False, num_hidden_layers=32)
     with torch.device("meta"):
-        model = transformers.LlamaForCausalLM(config).eval()
+        model: torch.nn.Module = transformers.LlamaForCausalLM(config).eval()
     with torch.no_grad():
         return explain(model, dry_run=True, name="llama")(input_ids=torch.zeros(1, 32, dtype=torch.long))
 

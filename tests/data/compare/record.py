@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 PLAIN, PLANTED = 10, 4
+EDITED = ("before", "after")
 WIDTH = 384
 
 
@@ -48,6 +49,26 @@ class Towers(torch.nn.Module):
         return result
 
 
+class Edited(torch.nn.Module):
+    """A tower before and after an edit: a graph break between a product and its activation goes, a layer grows, an operator moves."""
+
+    def __init__(self, *, is_before: bool) -> None:
+        super().__init__()
+        self.is_before = is_before
+        self.front, self.head = Tower(3), torch.nn.Linear(WIDTH, 8)
+        inner = WIDTH if is_before else 3 * WIDTH
+        self.widen, self.narrow = torch.nn.Linear(WIDTH, inner), torch.nn.Linear(inner, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.widen(self.front(x))
+        if self.is_before:
+            torch._dynamo.graph_break()
+        x = torch.cummax(self.narrow(torch.relu(x)), dim=1).values
+        x = torch.cummax(x * 0.5, dim=1).values
+        result: torch.Tensor = self.head(x)
+        return result
+
+
 def slow_down(model: ModelProto) -> None:
     """Give the partition with five products a sixth, whose result is multiplied by nothing and added: 20 to 25 % more time."""
     graph = model.graph
@@ -72,10 +93,16 @@ def slow_down(model: ModelProto) -> None:
 def record(name: str) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model, x = Towers().eval(), torch.randn(64, WIDTH)
-    options = {"pre_ort_model_transforms": [slow_down]} if name.startswith("planted") else None
+    model: torch.nn.Module = Edited(is_before=name == "before") if name in EDITED else Towers()
+    options: dict[str, object] = {"min_partition_nodes": 2} if name == "before" else {}
+    if name.startswith("planted"):
+        options["pre_ort_model_transforms"] = [slow_down]
+    x = torch.randn(64, WIDTH)
     with torch.no_grad():
-        lens = explain(model, options=options, name="towers")(x)
+        lens = explain(model.eval(), options=options or None, name="towers")(x)
+        if name in EDITED:
+            lens.profile(x)
+            lens.verify(x)
     store.save(neutral_capture(lens.captured()), FOLDER / f"{name}.ortlens")
 
 
@@ -86,6 +113,8 @@ def main(names: list[str]) -> None:
     for number in range(PLAIN):
         for name in [f"plain{number}", *([f"planted{number}"] if number < PLANTED else [])]:
             subprocess.run([sys.executable, __file__, name], check=True)
+    for name in EDITED:
+        subprocess.run([sys.executable, __file__, name], check=True)
 
 
 if __name__ == "__main__":

@@ -126,8 +126,10 @@ def test_the_catalogue_in_the_docs_names_every_rule_and_no_other() -> None:
 
 
 def test_every_finding_that_is_recorded_is_in_the_catalogue() -> None:
-    sources = [path.read_text(encoding="utf-8") for room in ("backend", "lens") for path in (ROOT / "ortlens" / room).rglob("*.py")]
-    pattern = r'(?:\brule=|\.failure\(\s*|report_failure\(\s*)"(\w+)"'
+    sources = [
+        path.read_text(encoding="utf-8") for room in ("backend", "lens", "trace") for path in (ROOT / "ortlens" / room).rglob("*.py")
+    ]
+    pattern = r'(?:\brule=|\.failure\(\s*|(?:report|on)_failure\(\s*)"(\w+)"'
     names = {name for source in sources for name in re.findall(pattern, source)}
     assert names - set(RECORDED) - {rule.name for rule in RULES} == set()
     assert {"layout_copy", "run_failed", "lens_failed", "provider_unavailable"} <= names

@@ -153,6 +153,25 @@ def test_a_recompile_for_size_one_is_no_look() -> None:
 def test_looks_explain_why_nothing_runs_once() -> None:
     (look,) = looks_of(overview_of(SAMPLES["nothing_runs"]))
     assert (look.subject, look.what, look.count) == ("nothing_runs", "aten.histc.default", 2)
+    assert look.ns_per_call is None
+
+
+def test_a_reason_that_names_the_operator_is_said_once() -> None:
+    reason = "aten._embedding_bag.default stays in PyTorch on purpose: it is faster"
+    kept = tuple(
+        replace(row, reason_code="policy", reason=reason, target="aten._embedding_bag.default") for row in SAMPLES["nothing_runs"].fallbacks
+    )
+    (look,) = looks_of(overview_of(replace(SAMPLES["nothing_runs"], fallbacks=kept)))
+    assert look_sentence(look) == f"nothing runs in ONNX Runtime: {reason}; otherwise leave the function uncompiled"
+
+
+@pytest.mark.parametrize(("plain", "saved"), [(40, "otherwise leave the function uncompiled; saves 60.0 µs per call, measured"), (90, "")])
+def test_where_nothing_runs_the_first_sentence_says_what_that_costs(plain: int, saved: str) -> None:
+    spent: dict[LedgerPartName, int] = {"guards": 30_000, "eager": 70_000, "residual": 0}
+    parts = tuple(LedgerPart(graph_id="g0", part=part, ns=ns, share=ns / 100_000) for part, ns in spent.items())
+    capture = replace(SAMPLES["nothing_runs"], ledger=parts, environment={"uncompiled_ns": str(plain * 1000)})
+    (look,) = looks_of(overview_of(capture))
+    assert look_sentence(look).endswith(saved or "otherwise leave the function uncompiled")
 
 
 def test_bfloat16_in_pytorch_is_one_look_that_names_the_option() -> None:
@@ -172,6 +191,15 @@ def test_bfloat16_in_pytorch_is_one_look_that_names_the_option() -> None:
     stopped = replace(stopped, fallbacks=tuple(replace(row, reason_code="dtype", reason=reason) for row in stopped.fallbacks))
     (look,) = looks_of(overview_of(stopped))
     assert "nothing runs in ONNX Runtime: set options={" in look_sentence(look)
+
+
+@pytest.mark.parametrize("reason", ["aten.sum stays in PyTorch on purpose: it is fast", "it is fast"])
+def test_what_stays_on_purpose_says_so_once(reason: str) -> None:
+    capture = SAMPLES["demo_like"]
+    row = replace(capture.fallbacks[0], target="aten.sum", reason_code="policy", reason=reason)
+    (look,) = (look for look in looks_of(overview_of(replace(capture, fallbacks=(row,)))) if look.subject == "fallback")
+    assert look_sentence(look).count("aten.sum stays in PyTorch on purpose: it is fast") == 1
+    assert look_sentence(look).count("on purpose") == 1
 
 
 @pytest.mark.parametrize("sample", ["empty", "whole", "foreign", "no_compute"])

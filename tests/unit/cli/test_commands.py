@@ -57,7 +57,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_unknown_command_names_the_near_one_and_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["shwo", "x"]) == 2
     message = "ortlens: there is no command 'shwo'. Did you mean show? The commands are: "
-    assert capsys.readouterr().err == message + "demo, run, watch, explain, show, report, export, compare, check, bench, doctor.\n"
+    assert (
+        capsys.readouterr().err
+        == message + "demo, run, watch, explain, show, report, export, merge, compare, check, bench, tune, survey, doctor, completion.\n"
+    )
 
 
 def test_an_unknown_command_near_to_none(capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,7 +76,8 @@ def test_wrong_arguments_exit_with_2_and_one_message(arguments: list[str], capsy
     assert cli.main(arguments) == 2
     streams = capsys.readouterr()
     assert streams.out == ""
-    assert "error:" in streams.err
+    assert streams.err.startswith("ortlens: ")
+    assert streams.err.count("\n") == 1
 
 
 def test_arguments_default_to_those_of_the_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

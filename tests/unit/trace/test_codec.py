@@ -38,7 +38,7 @@ def test_record_survives_strict_json(table: Table, data: st.DataObject) -> None:
 def test_floats_that_json_lacks_travel_as_text() -> None:
     rows = [row_from_record(LEDGER, r.LedgerPart(graph_id="g0", part="run", ns=1, share=x)) for x in (math.nan, math.inf, -math.inf, 1)]
     assert [row["share"] for row in rows] == ["NaN", "Infinity", "-Infinity", 1.0]
-    assert repr(record_from_row(LEDGER, rows[0])).endswith("share=nan)")
+    assert repr(record_from_row(LEDGER, rows[0])).endswith("share=nan, rank=None)")
 
 
 def test_unknown_columns_are_ignored_and_missing_ones_take_defaults() -> None:
@@ -133,5 +133,5 @@ def test_more_rows_than_allowed_are_refused_both_ways(monkeypatch: pytest.Monkey
 
 def test_no_records_give_empty_columns() -> None:
     columns = columns_from_records(LEDGER, ())
-    assert columns == {"graph_id": [], "part": [], "ns": [], "share": []}
+    assert columns == {"graph_id": [], "part": [], "ns": [], "share": [], "rank": []}
     assert records_from_columns(LEDGER, 0, columns) == ()

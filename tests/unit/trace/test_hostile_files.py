@@ -176,6 +176,20 @@ def test_hostile_member_names_are_refused(tmp_path: Path, name: str) -> None:
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["bad.ortlens", "good.ortlens"]
 
 
+class _Nameless(zipfile.ZipInfo):
+    """An entry without a name, which Python's own writer cannot look at."""
+
+    def is_dir(self) -> bool:
+        return False
+
+
+def test_an_entry_without_a_name_is_refused(tmp_path: Path) -> None:
+    info = _Nameless("x")
+    info.filename = ""
+    (tmp_path / "bad.ortlens").write_bytes(_rezipped(_saved(tmp_path), entries=[(info, b"evil")]))
+    _refused(tmp_path / "bad.ortlens", "member '': the name is not allowed in a capture")
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [("manifest.json", "occurs twice"), ("MANIFEST.json", "occurs twice"), ("manifest.json/x", "one of its folders is also a file")],

@@ -140,6 +140,19 @@ def test_many_calls_take_no_more_memory_than_a_few() -> None:
     assert {len(shard.ring) for shard in log._shards.values()} == {runlog._FIELDS * CAPACITY}
 
 
+def test_few_calls_take_little_memory_and_none_is_lost_while_the_ring_grows() -> None:
+    log = RunLog("s0", "g0")
+    for i in range(CAPACITY - 1):
+        log.record(i, i, i, 2 * i, 1)
+        if i in (0, 30, 31, 32, 1023, 1024):
+            assert log.stats()[:2] == (i + 1, i * (i + 1) // 2)
+            assert [row[0] for row in log.rows()][-20:] == list(range(i + 1))[-20:]
+        if i == 9:
+            assert [len(shard.ring) for shard in log._shards.values()] == [32 * runlog._FIELDS]
+            assert all(shard.histogram is None for shard in log._shards.values())
+    assert [row[:3] for row in log.rows()] == [(i, i, i) for i in range(CAPACITY - 1)]
+
+
 def test_recording_a_call_takes_two_calls_and_no_lock() -> None:
     log = RunLog("s0", "g0")
     log.record(0, 0, 0, 1, 1)

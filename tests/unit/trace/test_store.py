@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from ortlens import _files
 from ortlens.errors import CaptureError
 from ortlens.trace import archive, store
 from ortlens.trace import records as r
@@ -156,7 +157,9 @@ def test_a_file_is_replaced_in_one_step_not_rewritten(tmp_path: Path) -> None:
     assert store.load(path) == r.Capture()
 
 
-def test_a_failed_swap_puts_the_old_folder_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("exchange", [None, lambda *_: -1], ids=["no system call", "a file system that cannot"])
+def test_a_failed_swap_puts_the_old_folder_back(exchange: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_files, "_exchange", lambda: exchange)
     store.save(small_capture(), tmp_path / "run")
     rename, renamed = Path.rename, []
 
@@ -173,6 +176,28 @@ def test_a_failed_swap_puts_the_old_folder_back(tmp_path: Path, monkeypatch: pyt
     assert len(renamed) == 3
     assert store.load(tmp_path / "run") == small_capture()
     assert os.listdir(tmp_path) == ["run"]  # noqa: PTH208 - names only
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a system call of Linux")
+def test_a_folder_is_exchanged_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.save(small_capture(), tmp_path / "run")
+    monkeypatch.setattr(Path, "rename", _full_disk)
+    store.save(r.Capture(), tmp_path / "run")
+    assert store.load(tmp_path / "run") == r.Capture()
+    assert os.listdir(tmp_path) == ["run"]  # noqa: PTH208 - names only
+
+
+def test_a_half_written_folder_has_no_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    write = Path.write_bytes
+
+    def noted(self: Path, data: bytes) -> int:
+        written.append(self.name)
+        return write(self, data)
+
+    monkeypatch.setattr(Path, "write_bytes", noted)
+    store.save(small_capture(), tmp_path / "run")
+    assert written.index("manifest.json") == len(written) - 1 > 0
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs symbolic links")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,16 +10,23 @@ import pytest
 
 import ortlens
 from ortlens import cli
+from ortlens.analysis.compare.comparison import compared
 from ortlens.errors import CaptureError, UsageError
 from ortlens.trace import store
 from ortlens.trace.records import Break, Capture
+from ortlens.units import time_from_ns
 from ortlens.views.capture_view import SavedCapture
+from ortlens.views.comparison_html import comparison_html, comparison_page
+from ortlens.views.comparison_text import comparison_text
 from tests.unit.views.sample_captures import HOSTILE, SAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ortlens.analysis.compare.comparison import Compared
+
 DATA = Path(__file__).parents[2] / "data" / "compare"
+EDITED = DATA / "before.ortlens", DATA / "after.ortlens"
 PLAIN, PLANTED = str(DATA / "plain2.ortlens"), str(DATA / "planted2.ortlens")
 
 
@@ -69,12 +77,12 @@ def test_breaks_and_versions_in_words() -> None:
     added = Break(break_id="b9", reason="Call to print", file="/a/model.py", line=3, source="print(x)")
     after = replace(before, breaks=(*before.breaks, added), environment={**before.environment, "version_torch": "99"})
     text = SavedCapture(before).compare(SavedCapture(after)).summary()
-    assert "1 break worse" in text
+    assert "1 graph break new" in text
     assert "new: Call to print (a/model.py:3): 1x" in text
     assert "99" in text
     back = SavedCapture(after).compare(before).summary()
-    assert "1 break better" in back
-    assert "gone: Call to print" in back
+    assert "1 graph break fixed" in back
+    assert "fixed: Call to print" in back
 
 
 def test_too_few_calls_are_said_to_be_that() -> None:
@@ -84,13 +92,19 @@ def test_too_few_calls_are_said_to_be_that() -> None:
 
 
 def test_nothing_from_a_capture_works_on_the_terminal_or_the_page() -> None:
-    before = SAMPLES["demo_like"]
-    nodes = tuple(replace(node, module=HOSTILE, target=HOSTILE) for node in before.nodes)
-    after = replace(before, name=HOSTILE, nodes=nodes, breaks=(Break(break_id="b", reason=HOSTILE, file=HOSTILE),))
-    comparison = SavedCapture(replace(before, name=HOSTILE)).compare(after)
+    before = replace(store.load(EDITED[0]), name=HOSTILE, backend=HOSTILE, created=HOSTILE)
+    nodes = tuple(replace(node, module=HOSTILE, target=HOSTILE, partition_id=HOSTILE) for node in before.nodes)
+    kernels = tuple(replace(kernel, op_type=HOSTILE, kernel=HOSTILE, provider=HOSTILE, module=HOSTILE) for kernel in before.kernels)
+    broken = Break(break_id=HOSTILE, reason=HOSTILE, file=HOSTILE, compile_ids=("0/0",))
+    after = replace(before, nodes=nodes, kernels=kernels, breaks=(broken,), environment={"version_torch": HOSTILE, HOSTILE: HOSTILE})
+    comparison = SavedCapture(before).compare(after)
     assert "\x1b" not in comparison.summary()
     assert "\u202e" not in comparison.summary()
-    assert "<img" not in comparison._repr_html_()
+    for page in (comparison._repr_html_(), comparison_page(compared(before, after), title=HOSTILE)):
+        assert "<img" not in page
+        assert "<script" not in page
+        assert not {"\u202e", "\x00", "\x1b"}.intersection(page)
+        page.encode("utf-8")
 
 
 @pytest.mark.parametrize("width", [10, 60, 100])
@@ -102,10 +116,94 @@ def test_lines_keep_to_the_width(width: int) -> None:
 def test_the_plain_data_is_json() -> None:
     found: Mapping[str, object] = ortlens.load(PLAIN).compare(PLANTED).to_dict()
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert list(found) == ["is_worse", "verdict", "before", "after", "times", "changes"]
+    assert list(found) == ["is_worse", "verdict", "before", "after", "times", "kernels", "changes"]
 
 
 def test_an_empty_capture_is_refused() -> None:
     view = ortlens.load(PLAIN)
     with pytest.raises(UsageError, match="has no graphs to compare; call the compiled function while the lens is recording"):
         view.compare(Capture())
+
+
+def edited() -> Compared:
+    return compared(store.load(EDITED[0]), store.load(EDITED[1]))
+
+
+def test_the_page_is_written_and_loads_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "compare.html"
+    assert cli.main(["compare", *map(str, EDITED), "--html", str(page)]) == 0
+    assert capsys.readouterr().out.endswith(f"\nSide by side: {page}\n")
+    html = page.read_text(encoding="utf-8")
+    assert "default-src 'none'" in html
+    assert "script-src" not in html
+    assert set(re.findall(r'(?:href|src)="([^"]*)"', html)) <= {f"#{name}" for name in re.findall(r' id="([^"]*)"', html)}
+    (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
+    assert cli.main(["compare", *map(str, EDITED), "--html", str(tmp_path / "mine.txt")]) == 2
+    assert (tmp_path / "mine.txt").read_text(encoding="utf-8") == "mine"
+
+
+def test_the_page_tells_the_difference_before_anything_else() -> None:
+    html = comparison_html(edited())
+    tiles, _, rest = html.partition('<div class="oc-cards">')
+    for words in ("slower: 2.15x as long", "1 break fixed", "84.2 % → 89.5 %", "1 moved into it", "0 of 20 beyond tolerance"):
+        assert words in tiles
+    cards = rest.partition("<table")[0]
+    for words in ("fixed: Call to", "into ONNX Runtime: aten.mul.Tensor", "+270 µs", "Gemm + Relu → FusedGemm"):
+        assert words in cards
+    assert 'id="' not in html
+    assert "<a " not in html
+
+
+def test_figures_of_the_page_are_those_of_the_frames() -> None:
+    comparison = ortlens.load(EDITED[0]).compare(EDITED[1])
+    html = comparison._repr_html_()
+    times = comparison.times
+    for ns in (*times.before_ns, *times.after_ns, *comparison.kernels.difference_ns[:5].abs()):
+        assert time_from_ns(int(ns)) in html
+
+
+def test_a_large_comparison_stays_small_and_counts_what_it_leaves_out() -> None:
+    before = store.load(EDITED[0])
+    nodes = tuple(replace(before.nodes[0], node=f"n{number}", module=f"layers.{number}") for number in range(10_000))
+    moved = tuple(replace(node, supported=not node.supported) if int(node.node[1:]) % 2 else node for node in nodes)
+    found = compared(replace(before, nodes=nodes), replace(before, nodes=moved))
+    html = comparison_html(found)
+    assert len(html) < 100_000
+    assert re.search(r"and [\d,]+ more rows: see <code>.operators</code>", html)
+    assert len(comparison_page(found)) < 3_000_000
+    last = (*nodes[:-1], replace(nodes[-1], supported=not nodes[-1].supported))
+    html = comparison_html(compared(replace(before, nodes=nodes), replace(before, nodes=last)))
+    assert len(html) < 60_000
+    assert "9,999 operators without a difference (layers.0 … layers.9998)" in html
+    assert 'class="oc-moved' in html
+
+
+@pytest.mark.parametrize("sample", sorted(set(SAMPLES) - {"empty", "measured", "huge"}))
+def test_every_capture_is_drawn_beside_itself(sample: str) -> None:
+    html = comparison_html(compared(SAMPLES[sample], SAMPLES[sample]))
+    assert "none fixed, none new" in html
+    assert 'class="oc-moved' not in html
+    assert html.count("<table") == html.count("</table>")
+
+
+def test_why_calls_are_not_compared_is_said() -> None:
+    before = store.load(EDITED[0])
+    nodes = tuple(replace(node, supported=False, partition_id=None) if node.graph_id == "g1" else node for node in before.nodes)
+    found = compared(replace(before, nodes=nodes), before)
+    for shown in (comparison_html(found), " ".join(comparison_text(found).split())):
+        assert "operators moved into or out of what lies between" in shown
+    assert "slower" not in comparison_html(found).partition('<div class="oc-cards">')[0].partition("</style>")[2]
+
+
+def test_the_text_names_the_kernels_that_explain_the_difference() -> None:
+    text = " ".join(comparison_text(edited(), width=200).split())
+    assert "Kernels t, addmm, relu (widen): Gemm + Relu -> FusedGemm: 88.5 µs -> 359 µs: +270 µs t, addmm (narrow): Gemm: 84.7" in text
+    assert "front.layers" not in text
+
+
+def test_times_that_do_not_differ_are_folded_and_counted() -> None:
+    twelve = store.load(DATA.parents[1] / "browser" / "captures" / "twelve.ortlens")
+    found = compared(twelve, twelve)
+    folded = sum(row.scope != "call" for row in found.timings)
+    assert folded > 10
+    assert f"{folded} more graphs and partitions: none differs outside the noise</summary>" in comparison_html(found)

@@ -22,7 +22,8 @@ from ortlens.views.report.tables import report_tables
 from ortlens.views.report.work import current_kernels, operators_figure
 from ortlens.views.sentences import coverage_sentence, look_sentence, partitions_sentence
 from ortlens.views.text import summary
-from ortlens.views.time_sentences import call_sentences, gain_words, ledger_sentence
+from ortlens.views.tiles import tile_sentence, tiles_of
+from ortlens.views.time_sentences import against_sentence, call_sentences, gain_words, ledger_sentence
 from tests.unit.views.test_payload import unpacked
 
 if TYPE_CHECKING:
@@ -205,6 +206,31 @@ def test_a_call_takes_the_same_in_every_view(seen: Seen) -> None:
     medians = [cost.session.p50_ns for cost in seen.overview.sessions]
     cells = seen.cells("sessions", "median")
     assert cells == ["" if ns is None else time_from_ns(ns) for ns in medians][: len(cells)]
+
+
+def test_the_tiles_say_what_stands_elsewhere(seen: Seen) -> None:
+    overview, tiles = seen.overview, {tile["name"]: tile for tile in seen.facts["tiles"]}
+    assert [tile_sentence(tile) for tile in tiles_of(seen.capture, overview) if tile_sentence(tile) not in seen.text] == []
+    assert [tile["detail"] for tile in tiles.values() if tile["detail"] not in seen.page] == []
+    assert (tiles["speed"]["word"] == "not measured") == (not against_sentence(overview))
+    if said := against_sentence(overview):
+        assert re.findall(r"[\d.,]*\d", tiles["speed"]["word"]) == re.findall(r"[\d.,]*\d", said.partition(":")[0])
+        assert overview.ledger is not None
+        assert f"{time_from_ns(overview.ledger.total_ns)}, eager {time_from_ns(overview.uncompiled_ns or 0)}" in tiles["speed"]["detail"]
+    share = seen.view.ledger[seen.view.ledger.part == "run"].ns.sum() / max(seen.view.ledger.ns.sum(), 1)
+    if tiles["time"]["share"] is not None:
+        assert tiles["time"]["share"] == pytest.approx(share)
+        assert tiles["time"]["word"] == f"{percent(share)} of a call"
+        assert percent(share) in ledger_sentence(overview)
+    if overview.coverage.node_count and overview.coverage.verdict != "foreign":
+        assert f"{overview.coverage.ort_node_count:,} of {counted(overview.coverage.node_count, 'operator')}" in tiles["time"]["detail"]
+    splits = f"{tiles['splits']['word']} {tiles['splits']['detail']}"
+    assert ("no graph break" in splits) == (len(seen.view.breaks) == 0)
+    assert counted(len(seen.view.breaks), "graph break") in splits or not len(seen.view.breaks)
+    if tiles["correct"]["word"] != "not checked":
+        judged = seen.view.numerics.ok.dropna()
+        assert counted(len(judged), "value") in tiles["correct"]["detail"]
+        assert (tiles["correct"]["state"] == "bad") == (not judged.all())
 
 
 def test_every_gain_says_how_it_is_known(seen: Seen) -> None:

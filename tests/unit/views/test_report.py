@@ -25,6 +25,7 @@ from ortlens.views.report import page as page_module
 from ortlens.views.report.drawing import svg_from_figure
 from ortlens.views.report.page import BUDGET_BYTES, report_page
 from tests.sample import sampled
+from tests.unit.analysis.hand_made import clean, node, session
 from tests.unit.views.sample_captures import FILE, HOSTILE, SAMPLES, hostile
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def test_nothing_of_a_redacted_page_tells_paths_or_sources() -> None:
     assert "secret-project" not in hidden
     assert "hidden_codes" not in hidden
     assert "model.py" in hidden
-    assert "Paths are shortened; source text and ONNX models are left out." in page
+    assert "Paths are shortened; source text, values in guards and messages, and ONNX models are left out." in page
     assert "data-ortlens-model" not in page.replace(page_module._bundle(), "")
 
 
@@ -236,11 +237,27 @@ def test_the_page_says_how_each_figure_was_measured_and_over_how_many_calls() ->
     titles = re.findall(r"<figure><h3>(.*?)</h3>", page)
     assert len(titles) == 9
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", page)
-    assert len(captions) == 9
+    assert len(captions) == 10
     counts = r"\d+ (profiled run|calls|graphs|sessions|values|latest calls)|of the measured calls"
     assert all(re.search(counts, caption) for caption in captions), captions
     for title in titles:
         assert f"<dt>{title}</dt><dd>" in page
+
+
+def test_kernels_stand_under_the_peaks_of_the_machine() -> None:
+    cpu = "CPUExecutionProvider"
+    gemm = r.Kernel(session_id="s0", kernel="a", op_type="Gemm", provider=cpu, mean_ns=100_000, bytes=9_000, node="mm", nodes=("mm",))
+    capture = clean(
+        sessions=(session(threads=1),),
+        nodes=(node("mm", flops=2_000_000),),
+        kernels=(gemm, replace(gemm, kernel="b", op_type="Gelu", mean_ns=50_000)),
+        environment={"peak_flops_float32_threads_1": "4e10", "peak_bytes_threads_1": "1e10"},
+    )
+    page = page_of(capture)
+    assert "<h3>Are the kernels as fast as this machine can be?</h3>" in page
+    assert "40 GFLOP/s, 10 GB/s: float32, 1 thread</text>" in page
+    assert "1 kernel with counted operations" in page
+    assert "as fast as this machine can be" not in page_of(replace(capture, environment={}))
 
 
 def test_the_ledger_says_how_many_calls_it_is_a_mean_of() -> None:
@@ -283,7 +300,7 @@ def test_without_matplotlib_the_page_is_there_and_says_what_figures_need(monkeyp
 def test_drawings_follow_the_page_and_share_no_ids() -> None:
     page = page_of(CAPTURES["pieces"])
     drawings = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    assert len(drawings) == 9
+    assert len(drawings) == 10
     assert all("currentColor" in drawing for drawing in drawings)
     assert not re.search(r"#0102|<style|<metadata|<!--", "".join(drawings))
     ids = [identifier for drawing in drawings for identifier in re.findall(r' id="([^"]*)"', drawing)]
@@ -327,7 +344,7 @@ def test_nothing_is_left_of_a_report_that_could_not_be_finished(tmp_path: Path, 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ortlens.views.report.write.os.fsync", full)
+    monkeypatch.setattr("ortlens._files.os.fsync", full)
     with pytest.raises(UsageError, match=r"cannot be written to .*: No space left on device"):
         SavedCapture(r.Capture()).report(target, "new")
     assert target.read_bytes() == before

@@ -75,9 +75,9 @@ def test_every_kind_is_found_in_a_recorded_capture(kind: str) -> None:
 
 
 def test_the_end_of_a_path_is_enough_for_a_line() -> None:
-    line = Selectable(PIECES).found("line:record.py:41")
+    line = Selectable(PIECES).found("line:record.py:48")
     assert line is not None
-    assert line.endswith("/captures/record.py:41")
+    assert line.endswith("/captures/record.py:48")
 
 
 def test_a_line_of_several_files_is_ambiguous() -> None:

@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from ortlens.trace import records
-from ortlens.trace.records import Graph, Numeric, Session
+from ortlens.trace.records import Break, Graph, Numeric, Session
 from ortlens.trace.schema import TABLES
 from ortlens.views import table as table_module
 from ortlens.views.table import table
@@ -54,7 +54,44 @@ def test_no_rows() -> None:
 
 def test_the_first_columns_are_columns() -> None:
     for kind, names in table_module._FIRST.items():
-        assert set(names) <= {item.name for item in fields(getattr(records, kind))}
+        assert set(names) <= {"place", *(item.name for item in fields(getattr(records, kind)))}
+
+
+ADVICE = "Move `.item()` out of the compiled function, or keep the value as a tensor and select with torch.where, which stays in one graph."
+BREAKS = tuple(
+    Break(
+        break_id=f"b{at}",
+        reason="Attempted to call Tensor.item() with config.capture_scalar_outputs=False",
+        file="/home/ada/project/attention.py",
+        line=71 + at,
+        source="if x.abs().max().item() > self.limit:",
+        cost_ns=1_234_000,
+        compile_ids=("0/0",),
+        advice=ADVICE,
+    )
+    for at in range(2)
+)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_breaks_say_reason_place_cost_and_the_whole_advice(width: int) -> None:
+    lines = table(BREAKS, width=width).split("\n")
+    head, rule, *body = [line for line in lines if not line.startswith("...")]
+    assert head.split()[:4] == ["reason", "place", "cost", "advice"]
+    assert max(map(len, lines[:-1])) <= width
+    assert "project/attention.py:71  1.23 ms" in body[0]
+    ends = [len(rule) - len(rest) for rest in (rule, *(rule.split("  ", at)[at] for at in range(1, 4)))]
+    column = [line[ends[3] :].split("  ")[0].strip() for line in body]
+    assert " ".join(filter(None, column)) == f"{ADVICE} {ADVICE}"
+    assert lines[-1].startswith("... not enough room for")
+
+
+def test_wide_shows_every_column_on_one_line_per_row() -> None:
+    head, rule, *body = table(BREAKS, width=None).split("\n")
+    assert len(body) == 2
+    assert all(ADVICE in line and "if x.abs().max().item() > self.limit:" in line for line in body)
+    assert set(head.split()) >= {"break_id", "compile_ids", "occurrences", "source"}
+    assert len(rule) == max(map(len, (head, *body)))
 
 
 def test_one_column_is_shown_however_narrow() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ortlens.trace import store
-from ortlens.trace.records import Capture, Graph, Run, Session
+from ortlens.trace.records import Capture, Graph, Kernel, Run, Session
 from ortlens.views.trace_events import trace_from_capture
 from tests.unit.views.sample_captures import SAMPLES
 
@@ -57,7 +57,9 @@ def test_a_slice_per_call_with_its_parts_inside() -> None:
 
 def test_threads_are_small_numbers_with_their_names() -> None:
     named = {
-        event["tid"]: event["args"]["name"] for event in trace_from_capture(two_threads())["traceEvents"] if event["name"] == "thread_name"
+        event["tid"]: event["args"]["name"]
+        for event in trace_from_capture(two_threads())["traceEvents"]
+        if event["name"] == "thread_name" and event["pid"] == 1
     }
     assert named == {0: "thread 7", 1: f"thread {2**60}"}
 
@@ -96,3 +98,38 @@ def test_parts_of_a_recorded_capture_lie_inside_their_calls() -> None:
         assert part["ts"] + part["dur"] <= end + 1e-6
         inside += 1
     assert inside > len(calls)
+
+
+def profiled(*lengths: int, calls: int = 2) -> Capture:
+    """Calls of one session with a run of 80 ns, kernels of the given lengths, and a peak of activations."""
+    runs = (
+        Run(session_id="s0", call=call, start_ns=1000 * call, bind_ns=10, run_ns=80, output_ns=10, total_ns=100, graph_id="g0")
+        for call in range(calls)
+    )
+    kernels = (Kernel(session_id="s0", kernel=f"k{at}", op_type="Add", provider="CPU", mean_ns=ns) for at, ns in enumerate(lengths))
+    session = Session(session_id="s0", partition_id="p0", model_id="m0", providers=("CPU",), arena_bytes=64)
+    return Capture(sessions=(session,), runs=tuple(runs), kernels=tuple(kernels))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "drawn"),
+    [((20, 30), [(10, 20), (30, 30)]), ((120, 40), [(10, 60), (70, 20)])],
+    ids=["shorter than the run", "shortened to the run"],
+)
+def test_kernels_of_a_profile_lie_inside_a_run(lengths: tuple[int, ...], drawn: list[tuple[int, int]]) -> None:
+    first = slices(trace_from_capture(profiled(*lengths, calls=1)), "profiled")
+    assert [(round(each["ts"] * 1000), round(each["dur"] * 1000)) for each in first] == drawn
+    assert [each["args"]["mean_ns"] for each in first] == list(lengths)
+    assert {each["args"]["measured"] for each in first} == {"in profiled calls, not in this one"}
+
+
+def test_kernels_are_written_for_the_latest_calls_alone() -> None:
+    trace = trace_from_capture(profiled(*[1] * 7000, calls=4))
+    assert len(slices(trace, "profiled")) == 14_000
+    assert min(each["ts"] for each in slices(trace, "profiled")) >= 2.0
+    assert trace["otherData"]["calls with kernels of the profile"] == "2"
+
+
+def test_a_counter_has_the_profiled_peak_while_a_call_lasts() -> None:
+    counts = [event for event in trace_from_capture(profiled(calls=1))["traceEvents"] if event["ph"] == "C"]
+    assert [(round(event["ts"] * 1000), event["args"]["bytes"]) for event in counts] == [(0, 64), (100, 0)]

@@ -117,7 +117,7 @@ def test_without_widgets_the_summary_is_shown_with_a_hint(missing: str, shell: S
     for text in bundle.values():
         assert f"The interactive explorer needs {missing}" in text
         assert "pip install" in text
-        assert "43 of 48" in text
+        assert "46 of 51" in text
     assert missing in repr(view)
 
 
@@ -128,8 +128,8 @@ def test_the_output_holds_what_other_viewers_show(shell: Shell) -> None:
     assert bundle is not None
     data, _about = bundle
     assert data[VIEW]["model_id"] == view.model_id
-    assert "43 of 48 compute nodes" in data["text/html"]
-    assert "43 of 48 compute nodes" in data["text/plain"]
+    assert "46 of 51 compute nodes" in data["text/html"]
+    assert "46 of 51 compute nodes" in data["text/plain"]
     assert "<script" not in data["text/html"]
 
 
@@ -149,9 +149,9 @@ def test_state_is_set_read_and_observed(shell: Shell) -> None:
     assert (view.selected, view.tab, view.graph) == ("partition:p3", "graph", "g1")
     heard: list[object] = []
     view.observe(lambda change: heard.append(change.new), "selected")
-    view.selected = "line:record.py:41"
+    view.selected = "line:record.py:48"
     assert heard == [view.selected]
-    assert str(view.selected).endswith("/captures/record.py:41")
+    assert str(view.selected).endswith("/captures/record.py:48")
     view.set_state({"selected": "break:b0", "tab": "breaks"})  # as the browser does
     assert (view.selected, view.tab) == ("break:b0", "breaks")
     view.selected = None
@@ -184,8 +184,8 @@ def test_the_chain_is_a_frame_of_what_is_selected(shell: Shell) -> None:
     assert view.chain.equals(PIECES.links(partition="p13"))
     view.selected = "node:g8/addmm"
     assert view.chain.equals(PIECES.links(node="g8:addmm"))
-    view.selected = "line:record.py:37"
-    assert view.chain.equals(PIECES.links(line="record.py:37"))
+    view.selected = "line:record.py:44"
+    assert view.chain.equals(PIECES.links(line="record.py:44"))
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,14 @@
 
 ONNX counts negative indices from the end, PyTorch's operators here refuse them. They become numbers out of range: the run fails, PyTorch
 computes the partition, and raises its own error.
+
+Sums are made by ScatterElements, which adds one number after the other. ScatterND adds several rows at once where a session has several
+threads, and then loses some.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +17,7 @@ import torch
 from ortlens.backend.conversion.functions import basics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
 _aten = torch.ops.aten
 _LARGEST = {basics.INT64: 2**63 - 1, basics.INT32: 2**31 - 1}
@@ -81,11 +85,85 @@ def scatter_reduce(self: Any, dim: int, index: Any, src: Any, reduce: str, inclu
 
 def index_reduce(self: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True) -> Any:  # noqa: FBT001, FBT002, PLR0913, PLR0917 - the schema
     """`aten.index_reduce`: one index per slice."""
+    return scatter_reduce(self, dim, _for_rows(index, source, dim % len(source.shape)), source, reduce, include_self)
+
+
+def index_add(self: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> Any:
+    """`aten.index_add`: the same as a sum."""
+    added = source if not basics.is_value(alpha) and alpha == 1 else _times(source, alpha)
+    if len(self.shape) == 0:
+        return scatter_add(self, dim, index, added)
+    return scatter_add(self, dim, _for_rows(_not_from_the_end(index), added, dim % len(self.shape)), added)
+
+
+def index_put(self: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:  # noqa: FBT001, FBT002 - the schema
+    """`aten.index_put`: sums at neighbouring dimensions, as at one dimension that runs through them; all else as registered."""
+    given = {place: index for place, index in enumerate(indices) if index is not None}
+    if not accumulate or any(int(index.dtype) == basics.BOOL for index in given.values()):
+        return basics.registered(_aten.index_put.default)(self, indices, values, accumulate)
+    op, first = basics.opset(), min(given)
+    shape = op.Shape(self)
+    ahead, behind = op.Shape(self, start=0, end=first), op.Shape(self, start=max(given) + 1)
+    whole = op.Constant(value_ints=[-1])
+    index = _running_index(given, shape)
+    rows = op.Reshape(op.Expand(values, op.Concat(ahead, op.Shape(index), behind, axis=0)), op.Concat(ahead, whole, behind, axis=0))
+    table = op.Reshape(self, op.Concat(ahead, whole, behind, axis=0)) if len(given) > 1 else self
+    places = _repeated(index, rows, first, len(self.shape) - len(given) + 1)
+    made = op.ScatterElements(table, places, rows, axis=first, reduction="add")
+    return op.Reshape(made, shape) if len(given) > 1 else made
+
+
+def embedding_dense_backward(grad: Any, indices: Any, num_weights: Any, padding_idx: int, scale_grad_by_freq: bool) -> Any:  # noqa: FBT001 - the schema
+    """`aten.embedding_dense_backward`: the gradient of each row is the sum of those of its uses, and zero for the padding."""
+    if scale_grad_by_freq:
+        raise NotImplementedError("divides by how often a row is used")
+    op, zero = basics.opset(), basics.number(grad, 0)
+    ids = op.Unsqueeze(op.Cast(indices, to=basics.INT64), op.Constant(value_ints=[-1]))
+    if padding_idx >= 0:
+        grad = op.Where(op.Equal(ids, op.Constant(value_int=padding_idx)), zero, grad)
+    width = op.Shape(grad, start=-1)
+    rows = op.Reshape(grad, op.Concat(op.Constant(value_ints=[-1]), width, axis=0))
+    count = op.Reshape(num_weights, op.Constant(value_ints=[1])) if basics.is_value(num_weights) else op.Constant(value_ints=[num_weights])
+    table = op.Expand(zero, op.Concat(count, width, axis=0))
+    return op.ScatterElements(table, _repeated(ids, rows, 0, 2), rows, axis=0, reduction="add")
+
+
+def _times(source: Any, alpha: Any) -> Any:
+    """A multiple, as PyTorch multiplies: booleans are and-ed, and unsigned numbers wrap around."""
+    op, kind = basics.opset(), int(source.dtype)
+    if kind == basics.BOOL:
+        return basics.typed(op.And(source, basics.number(source, alpha)), kind, source)
+    factor = basics.number(source, alpha % 256 if kind == basics.UINT8 and not basics.is_value(alpha) else alpha)
+    return basics.typed(op.Mul(source, factor), kind, source)
+
+
+def _running_index(given: Mapping[int, Any], shape: Any) -> Any:
+    """The index into neighbouring dimensions as if they were one. Where a single one is out of range, so is that."""
     op = basics.opset()
-    rank = len(source.shape)
-    sizes = [-1 if place == dim % rank else 1 for place in range(rank)]
-    whole = op.Expand(op.Cast(op.Reshape(index, op.Constant(value_ints=sizes)), to=basics.INT64), op.Shape(source))
-    return scatter_reduce(self, dim, basics.typed(whole, basics.INT64, source), source, reduce, include_self)
+    wide = {place: op.Cast(index, to=basics.INT64) for place, index in given.items()}
+    if len(wide) == 1:
+        return next(iter(wide.values()))
+    zero = op.Constant(value_int=0)
+    running: Any = zero
+    inside: list[Any] = []
+    for place, index in wide.items():
+        size = op.Gather(shape, op.Constant(value_int=place))
+        counted = op.Where(op.Less(index, zero), op.Add(index, size), index)
+        inside += [op.GreaterOrEqual(counted, zero), op.Less(counted, size)]
+        running = op.Add(op.Mul(running, size), counted)
+    return op.Where(functools.reduce(op.And, inside), running, op.Constant(value_int=_LARGEST[basics.INT64]))
+
+
+def _for_rows(index: Any, source: Any, dim: int) -> Any:
+    """An index of slices along a dimension, as one of their elements."""
+    return basics.typed(_repeated(index, source, dim, len(source.shape)), basics.INT64, source)
+
+
+def _repeated(index: Any, source: Any, dim: int, rank: int) -> Any:
+    """The same for a source whose type and shape are not known."""
+    op = basics.opset()
+    sizes = [-1 if place == dim else 1 for place in range(rank)]
+    return op.Expand(op.Cast(op.Reshape(index, op.Constant(value_ints=sizes)), to=basics.INT64), op.Shape(source))
 
 
 def _scattered(self: Any, dim: int, index: Any, src: Any, reduction: str) -> Any:
@@ -153,8 +231,12 @@ def _neutral(self: Any, reduce: str) -> float:
 
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    _aten._unsafe_index_put.default: index_put,  # noqa: SLF001 - an operator's name
     _aten.embedding.default: embedding,
+    _aten.embedding_dense_backward.default: basics.in_float32(embedding_dense_backward),
     _aten.gather.default: gather,
+    _aten.index_add.default: index_add,
+    _aten.index_put.default: index_put,
     _aten.index_reduce.default: index_reduce,
     _aten.index_select.default: index_select,
     _aten.scatter.reduce: scatter_by,

@@ -6,6 +6,7 @@ Of equal elements, PyTorch returns the index of any. So a graph that reads an in
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -107,7 +108,8 @@ def _flat(x: Any) -> Any:
     flat = basics.opset().Reshape(x, _vector(-1))
     sizes = list(x.shape)
     flat.dtype = x.dtype
-    flat.shape = ir.Shape([int(torch.Size(sizes).numel()) if all(isinstance(size, int) for size in sizes) else None])
+    whole = 0 if 0 in sizes else math.prod(sizes) if all(isinstance(size, int) for size in sizes) else None
+    flat.shape = ir.Shape([whole])
     return flat
 
 

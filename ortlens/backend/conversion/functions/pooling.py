@@ -1,10 +1,11 @@
-"""Pools: the number of windows that PyTorch makes, and maximum pools that propagate NaN."""
+"""Pools: the number of windows that PyTorch makes, and maximum pools that propagate NaN and minus infinity."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from ortlens.backend.adaptive_windows import MOST_WINDOWS, windows_of
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _aten = torch.ops.aten
+_BLOCK = 16  # channels that ONNX Runtime keeps together, at most
 
 
 def rounds_down(sizes: Sequence[Any], kernel: Any, stride: Any, padding: Any, dilation: Any) -> bool | None:
@@ -58,7 +60,10 @@ def _each(value: Any, many: int) -> list[Any]:
 
 
 def _pool_of(target: Any, dims: int) -> Callable[..., Any]:
-    """A maximum pool that propagates NaN; ONNX Runtime's drops it at some positions of the window."""
+    """A maximum pool that propagates NaN, which ONNX Runtime's drops at some positions of the window, and minus infinity.
+
+    ONNX Runtime starts at the lowest finite number.
+    """
 
     def max_pool(x: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:  # noqa: FBT001, FBT002, PLR0913, PLR0917 - the schema
         registered = basics.registered(target)
@@ -67,17 +72,79 @@ def _pool_of(target: Any, dims: int) -> Callable[..., Any]:
         pooled = registered(x, **window)
         if not basics.is_float(x):
             return pooled
-        op = basics.opset()
-        marks = _typed_float(op.Cast(op.IsNaN(x), to=basics.FLOAT), x)
-        nan = op.CastLike(op.Constant(value_float=float("nan")), x)
-        if not isinstance(pooled, (list, tuple)):
-            return op.Where(op.Cast(registered(marks, **window), to=basics.BOOL), nan, pooled)
-        found = op.Cast(registered(marks, **window)[0], to=basics.BOOL)
-        last, _ = registered(_typed_float(op.Mul(marks, _places(x, dims)), x), **window)  # PyTorch returns the index of the last NaN
-        place = op.Sub(op.Cast(last, to=basics.INT64), op.Constant(value_int=1))
-        return op.Where(found, nan, pooled[0]), op.Where(found, place, pooled[1])
+        indexed = isinstance(pooled, (list, tuple))
+        values = pooled[0] if indexed else pooled
+        if _is_blocked(x, window):
+            values = basics.opset().Add(values, _nan_in_windows(x, window))
+        else:
+            found = registered(_marks(x), **window)
+            values = _marked(x, values, found[0] if indexed else found)
+        return (values, _place_of(x, pooled[1], registered, window)) if indexed else values
 
     return max_pool
+
+
+def _marks(x: Any) -> Any:
+    """1 for NaN, -1 for minus infinity, 0 for the other numbers, in float32."""
+    op = basics.opset()
+    nan = op.Cast(op.IsNaN(x), to=basics.FLOAT)
+    if _is_rectified(x):
+        return _typed_float(nan, x)
+    wide = x if not basics.is_half(x) else op.Cast(x, to=basics.FLOAT)
+    return _typed_float(op.Sub(nan, op.Cast(op.IsInf(wide, detect_positive=0), to=basics.FLOAT)), x)
+
+
+def _marked(x: Any, pooled: Any, found: Any) -> Any:
+    """Put NaN where a mark is positive, minus infinity where it is negative."""
+    op = basics.opset()
+    zero = op.Constant(value_float=0.0)
+    if not _is_rectified(x):
+        pooled = op.Where(op.Less(found, zero), basics.number(x, -math.inf), pooled)
+    return op.Where(op.Greater(found, zero), basics.number(x, math.nan), pooled)
+
+
+def _place_of(x: Any, place: Any, registered: Callable[..., Any], window: dict[str, Any]) -> Any:
+    """The index of the largest value: that of the last of several NaN, and of the first of minus infinities alone."""
+    op = basics.opset()
+    dims = len(window["kernel_size"])
+    found, _ = registered(_typed_float(op.Mul(_marks(x), _places(x, dims)), x), **window)
+    marked = op.Sub(op.Cast(op.Abs(found), to=basics.INT64), op.Constant(value_int=1))
+    return op.Where(op.Equal(found, op.Constant(value_float=0.0)), place, marked)
+
+
+def _is_rectified(x: Any) -> bool:
+    """Whether a value is known to have no negative elements."""
+    made = x.producer()
+    return made is not None and made.op_type == "Relu"
+
+
+def _is_blocked(x: Any, window: dict[str, Any]) -> bool:
+    """Whether ONNX Runtime computes a pool beside convolutions in its blocked memory order, which any other operator would interrupt."""
+    images = len(window["kernel_size"]) == 2 and len(x.shape) == 4  # noqa: PLR2004 - dimensions
+    channels = x.shape[1] if images else None
+    return images and _is_rectified(x) and int(x.dtype) == basics.FLOAT and not window["ceil_mode"] and _fills_blocks(channels)
+
+
+def _fills_blocks(channels: Any) -> bool:
+    return isinstance(channels, int) and channels > 0 and channels % _BLOCK == 0
+
+
+def _nan_in_windows(x: Any, window: dict[str, Any]) -> Any:
+    """NaN where a window of numbers that are not negative holds one, else 0: the rectified negative sum, as a convolution."""
+    import onnx_ir as ir
+
+    op, sizes, channels = basics.opset(), window["kernel_size"], int(x.shape[1])
+    weight = ir.tensor(np.full((channels, 1, *sizes), -1, np.float32))
+    summed = op.Conv(
+        x,
+        weight,
+        group=channels,
+        kernel_shape=sizes,
+        strides=window["stride"],
+        pads=[*window["padding"], *window["padding"]],
+        dilations=window["dilation"],
+    )
+    return op.Relu(summed)
 
 
 def _average_pool_of(target: Any, dims: int) -> Callable[..., Any]:

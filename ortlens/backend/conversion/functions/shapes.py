@@ -58,6 +58,28 @@ def squeeze_dims(self: Any, dim: Sequence[int]) -> Any:
     return basics.opset().Squeeze(self, _vector(single)) if single else basics.opset().Identity(self)
 
 
+def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
+    """`aten.cat`; PyTorch leaves out vectors of no elements, whatever the rank of the others."""
+    joined = [tensor for tensor in tensors if list(tensor.shape) != [0]]
+    return basics.registered(_aten.cat.default)(joined, dim) if joined else basics.opset().Identity(tensors[-1])
+
+
+def diagonal(self: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """`aten.diagonal`: picks its elements. The registry's multiplies by a mask and adds up, so that any NaN or infinity beside it shows."""
+    op, rank = basics.opset(), len(self.shape)
+    first, second = dim1 % rank, dim2 % rank
+    others = [axis for axis in range(rank) if axis not in (first, second)]
+    rows, columns = (op.Gather(op.Shape(self), _vector([axis])) for axis in (first, second))
+    count = op.Mul(rows, columns)
+    kept = op.Concat(op.Gather(op.Shape(self), _vector(others)), count, axis=0) if others else count
+    flat = op.Reshape(op.Transpose(self, perm=[*others, first, second]), kept, allowzero=1)
+    below, right = _vector([max(-offset, 0)]), _vector([max(offset, 0)])
+    length = op.Max(op.Min(op.Sub(rows, below), op.Sub(columns, right)), _vector([0]))
+    numbers = op.Range(_scalar(0), op.Squeeze(length), _scalar(1))
+    start, step = op.Add(op.Mul(below, columns), right), op.Add(columns, _vector([1]))
+    return op.Gather(flat, op.Add(start, op.Mul(numbers, step)), axis=len(others))
+
+
 def split_with_sizes(x: Any, split_sizes: Sequence[Any], dim: int = 0) -> Sequence[Any]:
     """`aten.split_with_sizes` without an ONNX sequence, on which the optimiser fails for symbolic sizes."""
     parts = basics.opset().Split(x, split_sizes, axis=dim, num_outputs=len(split_sizes))  # the recorder needs the number of outputs
@@ -107,6 +129,10 @@ def roll(self: Any, shifts: Any, dims: Sequence[int] = ()) -> Any:
     return made if dims else op.Reshape(made, op.Shape(self))
 
 
+def _scalar(number: int) -> Any:
+    return basics.opset().Constant(value_int=number)
+
+
 def _vector(numbers: Sequence[int]) -> Any:
     import onnx_ir as ir
 
@@ -116,6 +142,9 @@ def _vector(numbers: Sequence[int]) -> Any:
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     _aten.repeat_interleave.Tensor: repeat_interleave,
     _aten.copy.default: copy,
+    _aten.cat.default: cat,
+    _aten.diagonal.default: diagonal,
+    _aten.diagonal_copy.default: diagonal,
     _aten.view.default: view,
     _aten._unsafe_view.default: view,  # noqa: SLF001 - an operator's name
     _aten.reshape.default: view,

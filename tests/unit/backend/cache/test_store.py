@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any
 
+import pytest
 from onnx import TensorProto, helper
 
 from ortlens.backend.cache.store import CachedModel, ModelCache
 
 if TYPE_CHECKING:
     import pathlib
+    from collections.abc import Callable
 
 
 def entry(name: str) -> CachedModel:
@@ -30,3 +33,80 @@ def test_a_renamed_file_is_a_miss(tmp_path: pathlib.Path) -> None:
     cache.store("a" * 64, entry("one"))
     (tmp_path / f"{'a' * 64}.ortlens").rename(tmp_path / f"{'b' * 64}.ortlens")
     assert cache.load("b" * 64) is None
+
+
+POSIX = pytest.mark.skipif(os.name != "posix", reason="owners and modes of POSIX")
+
+
+@POSIX
+def test_a_folder_that_everybody_may_write_to_is_not_used(tmp_path: pathlib.Path) -> None:
+    cache = ModelCache(tmp_path)
+    cache.store("a" * 64, entry("one"))
+    tmp_path.chmod(0o777)
+    assert cache.load("a" * 64) is None
+    with pytest.raises(PermissionError, match="everybody can write to it"):
+        cache.store("b" * 64, entry("two"))
+
+
+@POSIX
+def test_in_a_folder_of_a_group_only_models_that_nobody_else_can_write_to_are_read(tmp_path: pathlib.Path) -> None:
+    cache, key = ModelCache(tmp_path), "a" * 64
+    tmp_path.chmod(0o770)
+    cache.store(key, entry("one"))
+    assert cache.load(key) == entry("one")
+    (tmp_path / f"{key}.ortlens").chmod(0o660)
+    assert cache.load(key) is None
+
+
+@POSIX
+@pytest.mark.parametrize("place", ["folder", "entry", "link"])
+def test_what_belongs_to_another_user_is_not_used(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """As a plain user sees it, who cannot give files away: the system reports another owner of one of them."""
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    cache, key = ModelCache(tmp_path / "link"), "a" * 64
+    cache.store(key, entry("one"))
+    assert cache.load(key) == entry("one")
+    foreign = {"folder": tmp_path / "real", "entry": tmp_path / "real" / f"{key}.ortlens", "link": tmp_path / "link"}[place].lstat().st_ino
+    for name in ("stat", "lstat", "fstat"):
+        monkeypatch.setattr(os, name, _with_owner(getattr(os, name), foreign))
+    assert cache.load(key) is None
+
+
+def _with_owner(asked: Callable[..., os.stat_result], foreign: int) -> Callable[..., os.stat_result]:
+    def answered(*args: Any, **kwargs: Any) -> os.stat_result:  # noqa: ANN401 - those of the system call
+        found = asked(*args, **kwargs)
+        return os.stat_result([*found[:4], 12345, *found[5:]]) if found.st_ino == foreign else found
+
+    return answered
+
+
+@POSIX
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
+def test_a_folder_or_an_entry_of_another_user_is_not_used(tmp_path: pathlib.Path) -> None:
+    cache, key = ModelCache(tmp_path), "a" * 64
+    cache.store(key, entry("one"))
+    os.chown(tmp_path / f"{key}.ortlens", 12345, -1)
+    assert cache.load(key) is None
+    os.chown(tmp_path, 12345, -1)
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        cache.store(key, entry("two"))
+
+
+@POSIX
+def test_no_link_and_no_pipe_is_read(tmp_path: pathlib.Path) -> None:
+    cache, key = ModelCache(tmp_path / "cache"), "a" * 64
+    cache.store(key, entry("one"))
+    made = tmp_path / "cache" / f"{key}.ortlens"
+    made.rename(tmp_path / "elsewhere")
+    made.symlink_to(tmp_path / "elsewhere")
+    assert cache.load(key) is None
+    made.unlink()
+    os.mkfifo(made)
+    assert cache.load(key) is None
+    made.unlink()
+    made.symlink_to(tmp_path / "elsewhere")
+    before = (tmp_path / "elsewhere").read_bytes()
+    cache.store(key, entry("two"))
+    assert (tmp_path / "elsewhere").read_bytes() == before, "the link is replaced, not what it leads to"
+    assert cache.load(key) == entry("two")

@@ -77,6 +77,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "top_with_nan": lambda x: x.topk(4),
     "place_of_nan": lambda x: (x.argmax(), x.argmin()),
     "max_pool_of_nan": lambda x: functional.max_pool1d(x, 2, stride=1),
+    "max_pool_of_minus_infinity": lambda x: functional.max_pool1d(x, 2, stride=1),
     "scattered_extremes_with_nan": lambda x, i, u: x.scatter_reduce(0, i, u, "amax"),
     "log_softmax_of_nan": lambda x: x.log_softmax(-1),
     "log_sum_exp_of_minus_infinity": lambda x: x.logsumexp(-1),
@@ -95,6 +96,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "average_pool_past_the_end": lambda x: functional.avg_pool1d(x, 3, 2, ceil_mode=True),
     "erf_of_nan": torch.erf,
     "nearest_at_whole_places": lambda x: functional.interpolate(x.reshape(1, 1, -1), 5).flatten(),
+    "float16_unrounded": lambda x, z: (x + z) == x,
 }
 """The same in PyTorch, of the same inputs."""
 

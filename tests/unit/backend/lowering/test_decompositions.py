@@ -148,3 +148,19 @@ def test_the_nearest_elements_of_an_exported_program_are_pytorchs(how: dict[str,
     explained = ortlens.explain(torch.export.export(Enlarged(**how), (x,)), calls=1)(x)
     assert torch.equal(explained.result, Enlarged(**how)(x))
     assert operator in {kind for row in explained.captured().nodes for kind in row.onnx_ops}
+
+
+@pytest.mark.parametrize("write", [torch.index_add, torch.index_copy])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_indices_do_not_count_from_the_end(write: Callable[..., torch.Tensor], dtype: torch.dtype) -> None:
+    if write is torch.index_copy and dtype is torch.int32:
+        return  # PyTorch takes int64 alone
+    compiled = torch.compile(lambda x, index, rows: write(x, 0, index, rows) * 2, backend="ortlens")
+    x, rows = torch.arange(12.0).reshape(3, 4), torch.ones(2, 4)
+    good = torch.tensor([2, 0], dtype=dtype)
+    for index in ([-1, 0], [0, 3]):
+        with pytest.raises((IndexError, RuntimeError)) as wanted:
+            write(x, 0, torch.tensor(index, dtype=dtype), rows)
+        with pytest.raises(wanted.type):
+            compiled(x, torch.tensor(index, dtype=dtype), rows)
+        torch.testing.assert_close(compiled(x, good, rows), write(x, 0, good, rows) * 2)

@@ -78,6 +78,24 @@ def test_batch_normalisation(layout: str, *, training: bool) -> None:
     assert_laid_out_as_by_the_kernel(lambda x: batch_norm(x, None, None, training=True), given)
 
 
+POOLS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "average": lambda x, grad: _aten.avg_pool2d_backward(grad, x, [3, 3], [1, 1], [1, 1], True, False, None),  # noqa: FBT003 - the schema
+    "adaptive": lambda x, grad: _aten._adaptive_avg_pool2d_backward(grad[:, :, ::2, ::2], x),
+    "unpooled": lambda x, _: torch.nn.functional.max_unpool2d(x, torch.arange(48).reshape(6, 8).expand(x.shape), (1, 1), (1, 1)),
+    "average of volumes": lambda x, grad: _aten.avg_pool3d_backward(grad[None], x[None], [3] * 3, [1] * 3, [1] * 3, True, False, None),  # noqa: FBT003 - same
+    "adaptive of volumes": lambda x, grad: _aten._adaptive_avg_pool3d_backward(grad[None, :, :1, ::2, ::2], x[None]),
+}
+
+
+@pytest.mark.parametrize("layouts", [(4, 4), (0, 4), (4, 0), (0, 0)])
+@pytest.mark.parametrize("name", POOLS)
+def test_gradients_of_pools_and_their_inverse(name: str, layouts: tuple[int, int]) -> None:
+    formats = {0: torch.contiguous_format, 4: torch.channels_last}
+    x, grad = (torch.rand(2, 3, 6, 8).contiguous(memory_format=formats[layout]) for layout in layouts)
+    made = torch.compile(POOLS[name], backend="ortlens")(x, grad)
+    torch.testing.assert_close(made, POOLS[name](x, grad), check_stride=True)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_results_of_the_backend(*, dynamic: bool) -> None:
     def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:

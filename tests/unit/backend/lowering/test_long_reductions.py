@@ -63,3 +63,12 @@ def test_a_symbolic_size_that_becomes_long_makes_a_new_graph() -> None:
     for size in (100, 200, COUNT // 4):
         x = torch.full((size, 4), 100.1)
         torch.testing.assert_close(compiled(x), x.double().sum(0).float(), rtol=1e-5, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom:UserWarning")
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (2, 3)])
+def test_nothing_is_left_to_divide_by(shape: tuple[int, int]) -> None:
+    cases = (lambda x: x.var(), lambda x: x.std(correction=7), lambda x: torch.var_mean(x)[0], lambda x: x.var((0, 1), correction=6.5))
+    for case in cases:
+        x = torch.rand(shape)
+        torch.testing.assert_close(torch.compile(case, backend="ortlens", dynamic=True)(x), case(x), equal_nan=True)

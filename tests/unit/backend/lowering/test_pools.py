@@ -99,3 +99,11 @@ def test_gradients_of_float64() -> None:
 def test_gradients_of_pools_of_nothing() -> None:
     cases = {"average": lambda x: F.avg_pool2d(x, 2), "adaptive": lambda x: F.adaptive_avg_pool2d(x, 2)}
     assert differing(cases, torch.zeros(0, 3, 4, 4), grad=True)[0] == {}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_pools_to_nothing(*, dynamic: bool) -> None:
+    cases = {"lines": lambda x: F.adaptive_avg_pool1d(x[0, 0], 0), "images": lambda x: F.adaptive_avg_pool2d(x[0], (3, 0))}
+    found, capture = differing(cases, X, dynamic=dynamic)
+    assert found == {}
+    assert not capture.findings

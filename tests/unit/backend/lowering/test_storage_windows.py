@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import pytest
@@ -85,6 +86,55 @@ def test_the_offset_of_an_input_may_change(*, cached: bool, tmp_path_factory: py
         compiled = torch.compile(function, backend=Lens(options=options))
         for x in (inputs[first], *inputs):
             torch.testing.assert_close(compiled(twin(x)), function(x))
+
+
+def _window_then_row(x: torch.Tensor) -> torch.Tensor:
+    window = x.as_strided((2, 2), (2, 1), 4)
+    x[2].mul_(2)
+    return window * 1
+
+
+def _window_then_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    window = x.as_strided((x.shape[0] - 1,), (1,), 4)
+    x[1:].mul_(2)
+    return window, window + 1
+
+
+def _row_then_window(x: torch.Tensor) -> torch.Tensor:
+    rows = x[1:]
+    rows.mul_(2)
+    return rows.as_strided((2,), (1,), 4) + 1
+
+
+def _copy_then_window(x: torch.Tensor) -> torch.Tensor:
+    x.copy_(x.flip(0))
+    return x.as_strided((2,), (1,), 5) + 0
+
+
+def _written_window(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    window = x.as_strided((2, 2), (2, 1))
+    window.add_(1)
+    return window, x * 1
+
+
+def _write_over_written(x: torch.Tensor) -> torch.Tensor:
+    x[1:].add_(1)
+    return torch.as_strided_scatter(x, x.flatten()[:2] * 2, (2,), (1,), 4)
+
+
+WRITTEN = (_window_then_row, _window_then_rows, _row_then_window, _copy_then_window, _written_window, _write_over_written)
+
+
+@pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("write", WRITTEN)
+def test_windows_of_an_input_that_is_written_to(write: Callable[[torch.Tensor], object], *, dynamic: bool) -> None:
+    """The copy of an input that a write makes has the input's storage, with its offset, and what lies around it."""
+    whole = torch.arange(1.0, 60.0) ** 2
+    compiled = torch.compile(write, backend="ortlens", dynamic=dynamic)
+    for rows, offset in ((6, 4), (6, 2), (7, 4), (6, 1)):
+        for sizes in ((rows, 4), (rows,)):
+            mine, theirs = (whole.clone()[offset : offset + math.prod(sizes)].view(sizes) for _ in range(2))
+            torch.testing.assert_close((compiled(mine), mine), (write(theirs), theirs), rtol=0, atol=0)
 
 
 def test_rows_are_gathered_whole() -> None:

@@ -24,6 +24,9 @@ CASES: dict[str, Callable[[torch.Tensor], Any]] = {
     "fractional bounds": lambda x: torch.clamp(x, torch.tensor([1.5]), torch.tensor(3)),
     "half": lambda x: 1.5 - x.half(),
     "double": lambda x: 0.1 - x.double(),
+    "stacked": lambda x: (torch.stack([x, x + 0.5], -1), torch.stack([x.int(), x]), torch.stack([x > 0, x.half(), x.float()])),
+    "joined": lambda x: (torch.cat([x, x + 0.5]), torch.hstack([x > 0, x]), torch.vstack([x, x / 2]), torch.dstack([x, x.double()])),
+    "joined columns": lambda x: (torch.column_stack([x, x + 0.5]), torch.cat([x > 0, x.to(torch.uint8)]), torch.cat([x[:0].half(), x])),
 }
 
 

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 import torch
 
-from ortlens.backend.runtime import call, weights
+from ortlens.backend.runtime import call, generated, weights
 from ortlens.trace.runlog import RunLog
 from tests.unit.backend.conversion.test_converter import as_partition, converted
 
@@ -227,3 +227,20 @@ def test_padded_strides_that_follow_from_a_half_of_a_size(name: str) -> None:
             x = torch.linspace(-1, 1, 3 * columns).reshape(3, columns)
             torch.testing.assert_close(compiled(x), function(x))
             assert compiled(x).stride() == function(x).stride()
+
+
+def test_the_source_of_a_call_grows_with_its_weights_and_not_with_their_square(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+
+    def written(name: str, source: str, scope: dict[str, Any]) -> Callable[..., Any]:
+        lengths.append(len(source))
+        return generated.function_from_source(name, source, scope)
+
+    monkeypatch.setattr(call, "function_from_source", written)
+    session = Session(lambda x, w: x * w, torch.rand(3), torch.rand(3))
+    inputs = session.inputs
+    for count in (20, 200):
+        notes = [weights.freeze(f"w{at}", torch.rand(3)) for at in range(count)]
+        session.inputs = [inputs[0], *(call.Input(name=f"w{at}", meta=inputs[1].meta, frozen=note) for at, note in enumerate(notes))]
+        session.made(preallocate=True, log=None)
+    assert lengths[1] < 11 * lengths[0]

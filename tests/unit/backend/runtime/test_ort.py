@@ -55,6 +55,13 @@ def test_listed_kernels_are_those_of_which_sessions_can_be_made(operator: str, k
     assert (names[kind] in next(iter(listed.values()))) is (not failed)
 
 
+def test_a_build_with_another_provider_is_not_asked_for_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenVINO's build ends the process when it is asked."""
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["OpenVINOExecutionProvider", "CPUExecutionProvider"])
+    monkeypatch.setattr(_ort._native, "get_all_opkernel_def", pytest.fail)
+    assert _ort._listed_kernels.__wrapped__() == ()
+
+
 def test_an_operator_without_kernels_has_no_types() -> None:
     assert _ort.kernel_types("CPUExecutionProvider", "NoSuchOperator", 18) == {}
     assert _ort.kernel_types("NoSuchProvider", "Add", 18) == {}

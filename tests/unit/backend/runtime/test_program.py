@@ -46,7 +46,7 @@ def program_of(
     plan = plan_partitions(module.graph, verdict_of)
     runners = [TorchRunner(part) for part in split(plan, module)]
     eager_log = EagerLog(tuple(node.name for node in eager_nodes(plan))) if log else None
-    return make_program(plan, module, runners, eager_log), runners, eager_log  # type: ignore[arg-type]  # stand-ins
+    return make_program(plan, module, runners, eager_log), runners, eager_log
 
 
 @settings(max_examples=200)

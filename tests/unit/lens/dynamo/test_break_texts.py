@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, plain_function, recompile_from_text
+from ortlens.analysis.identity import plain_function
+from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, recompile_from_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

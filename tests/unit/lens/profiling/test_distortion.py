@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ortlens.lens.profiling.kernels import distortion
+from ortlens.lens.profiling.kernel_records import distortion
 
 
 def test_the_shortest_runs_of_each_call_decide() -> None:

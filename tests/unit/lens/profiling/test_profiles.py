@@ -40,6 +40,19 @@ def test_runs_that_do_not_count_are_left_out(tmp_path: Path) -> None:
     assert second.total_ns == 0, "a kernel that only the slower half ran"
 
 
+def test_a_lookup_reads_of_its_table_what_it_writes(tmp_path: Path) -> None:
+    sizes = {"activation_size": "1024", "parameter_size": "1048576", "output_size": "131072"}
+    shapes = {"input_type_shape": [{"float": [1024, 256]}, {"int64": [128]}]}
+    unknown = {"input_type_shape": [{"float8e4m3fn": [1024, 256]}, {"int64": [128]}]}
+    whole, part, other = (
+        read_profile(written(tmp_path, kernel("a", 1, 5, op_name=op, **sizes, **about), run(0)), [0], {}).kernels[0].bytes
+        for op, about in (("Add", shapes), ("Gather", shapes), ("Gather", unknown))
+    )
+    assert (whole, part) == (1024 + 1048576 + 131072, 1024 + 2 * 131072)
+    assert other is not None
+    assert other >= 1024 + 2 * 131072, "a table of an unknown type counts as a whole"
+
+
 def test_control_flow_has_its_own_time_alone(tmp_path: Path) -> None:
     events = [kernel("inner", 10, 20), kernel("deep", 40, 5), kernel("branch", 35, 15), kernel("loop", 5, 80), run(0)]
     bodies = {"inner": "loop", "branch": "loop", "deep": "branch"}

@@ -17,6 +17,8 @@ SOURCE = torch.linspace(-3, 4, 42).reshape(6, 7)
 INDEX = torch.tensor([[0, 1, 2], [1, 0, 3]])
 TWICE = torch.tensor([[0, 1, 2], [0, 0, 3]])
 ROWS = torch.tensor([0, 2, 0])
+SUMS = {f"aten.{name}.default" for name in ("index_put", "index_add", "embedding_dense_backward")}
+put = torch.ops.aten.index_put.default
 REDUCTIONS = tuple(itertools.product(("sum", "mean", "prod", "amin", "amax"), (True, False)))
 
 
@@ -55,6 +57,19 @@ CASES: dict[str, Any] = {
     "gather nothing": lambda x, _: x[0].gather(0, torch.empty(2, 0, dtype=torch.int64)),
     "index_put": lambda x, s: x.index_put((torch.tensor([0, -1]), torch.tensor([1, 1])), s[0, 0]),
     "index_put added": lambda x, s: x.index_put((ROWS,), s[0, :5], accumulate=True),
+    "index_put added to columns": lambda x, s: put(x, [None, ROWS], s[:4, :3], accumulate=True),
+    "index_put added, a table of indices": lambda x, s: x.index_put((TWICE,), s[0, :5], accumulate=True),
+    "index_put added at two dimensions": lambda x, s: x.index_put((ROWS, torch.tensor([-1, 4, -1])), s[0, :3], accumulate=True),
+    "index_put added at two broadcast dimensions": lambda x, s: put(x[None], [None, ROWS[:, None], ROWS], s[0, 0], accumulate=True),
+    "index_put added behind a dimension apart": lambda x, s: put(x[:, None], [ROWS, None, ROWS], s[0, 0], accumulate=True),
+    "index_add": lambda x, s: x.index_add(0, ROWS, s[:3, :5], alpha=-2),
+    "index_add of small integers": lambda x, s: x.abs().byte().index_add(0, ROWS, s[:3, :5].abs().byte(), alpha=-1),
+    "index_add of booleans": lambda x, s: (x > 2).index_add(0, ROWS, s[:3, :5] > 1, alpha=True),
+    "index_add of columns": lambda x, s: x.index_add(-1, ROWS.int(), s[:4, :3]),
+    "index_add of no dimensions": lambda x, s: x.sum().index_add(0, torch.tensor([0]), s[0, 0]),
+    "embedding with padding": lambda x, s: torch.nn.functional.embedding(TWICE, x + s[0, 0], padding_idx=2),
+    "embedding of halves": lambda x, s: torch.nn.functional.embedding(TWICE, (x + s[0, 0]).half()).float(),
+    "embedding by frequency": lambda x, s: torch.nn.functional.embedding(TWICE, x + s[0, 0], scale_grad_by_freq=True),
     "copy_ of a row": lambda x, s: x.clone().copy_(s[0, :5]),
     "copy_ of a row into rows": copied_into_rows,
     "copy_ of floats into integers": lambda x, s: torch.zeros(4, 5, dtype=torch.int32).copy_(x + s[0, 0]),
@@ -69,13 +84,47 @@ pytestmark = pytest.mark.filterwarnings("ignore:The reduce argument of torch.sca
 def test_as_pytorch(*, dynamic: bool) -> None:
     found, capture = differing({**CASES, **REDUCED}, X, SOURCE, dynamic=dynamic)
     assert found == {}
-    assert left(capture) == {"aten.gather.default"}  # that of nothing
+    apart = "aten.index_put.default"  # that at dimensions apart
+    assert left(capture) == {"aten.gather.default", apart}  # the first is that of nothing
 
 
 def test_gradients() -> None:
     """Without scatter: its gradient in PyTorch wants a source of the size of the index."""
     derived = {name: case for name, case in CASES.items() if "scatter" not in name}
     assert differing(derived, X, SOURCE, grad=True)[0] == {}
+
+
+def test_sums_are_not_made_by_an_operator_that_loses_rows() -> None:
+    """ScatterND adds several rows at once where a session has several threads."""
+    derived = {name: case for name, case in CASES.items() if "index_add" in name or "embedding" in name or "put added" in name}
+    capture = differing(derived, X, SOURCE, grad=True)[1]
+    operators = {node.target: node.onnx_ops for node in capture.nodes if node.supported and node.target in SUMS}
+    assert operators.keys() == SUMS
+    assert all("ScatterElements" in kinds and "ScatterND" not in kinds for kinds in operators.values())
+    reasons = {row.reason for row in capture.fallbacks}
+    assert len(reasons) == 2, "dimensions apart, and the gradient by frequency"
+
+
+MANY: dict[str, Any] = {
+    "index_put": lambda x, s, i: x.index_put((i,), s, accumulate=True),
+    "index_add": lambda x, s, i: x.index_add(0, i, s),
+    "scatter_add": lambda x, s, i: x.scatter_add(0, i[:, None].expand_as(s), s),
+    "scatter_reduce": lambda x, s, i: x.scatter_reduce(0, i[:, None].expand_as(s), s, "amax"),
+    "embedding": lambda x, s, i: (torch.nn.functional.embedding(i, x) * s).sum(),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_many_rows_are_added_by_pytorch(*, dynamic: bool) -> None:
+    x, source, index = torch.randn(50, 64), torch.randn(600, 64), torch.randint(0, 50, (600,))
+    found, capture = differing(MANY, x, source, index, dynamic=dynamic, grad=True)
+    assert found == {}
+    assert {row.reason_code for row in capture.fallbacks} == {"policy"}
+    sums = {"aten.index_put.default", "aten.index_add.default", "aten.scatter_add.default", "aten.scatter_reduce.two"}
+    assert left(capture) >= {*sums, "aten.embedding_dense_backward.default", "aten.expand.default"}
+    assert not left(differing(MANY, x, source[:50], index[:50])[1])
+    columns = {"scatter_add": lambda x, s, i: x.scatter_add(1, i[None].expand(600, 600), s @ s.T)}  # not row by row
+    assert not left(differing(columns, source, source, index)[1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int64, torch.int32], ids=str)

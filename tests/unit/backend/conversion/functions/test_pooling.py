@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import onnx
+import onnxruntime
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from ortlens.backend.conversion.functions.pooling import rounds_down
 from tests.unit.backend.conversion.functions.one_graph import differing, left
 
+if TYPE_CHECKING:
+    import pathlib
+    from collections.abc import Callable
+
 X = torch.sin(torch.arange(2 * 3 * 6 * 7 * 9.0)).reshape(2, 3, 6, 7, 9)
 AVERAGE, LARGEST = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d), (F.max_pool1d, F.max_pool2d, F.max_pool3d)
+
+_UNBLOCKED = ["Add", "Conv", "Conv", "Conv", "MaxPool"]  # on processors for which ONNX Runtime has no such order
 
 
 def cases() -> dict[str, Any]:
@@ -51,6 +60,55 @@ def test_a_dynamic_adaptive_pool() -> None:
     found, capture = differing({"to 1": lambda x: F.adaptive_avg_pool2d(x[0], 1)}, X, dynamic=True)
     assert found == {}
     assert not left(capture)
+
+
+def extremes() -> torch.Tensor:
+    """Images of 16 channels with windows of minus infinity, of NaN, and of the lowest finite number."""
+    inf, lowest = torch.inf, torch.finfo(torch.float32).min
+    x = torch.sin(torch.arange(16 * 9 * 8.0)).reshape(1, 16, 9, 8)
+    x[0, 0, :4, :4], x[0, 1, 2, 3], x[0, 2], x[0, 3, 1, 1], x[0, 3, 4, 4] = -inf, torch.nan, lowest, inf, -inf
+    x[0, 4], x[0, 5, ::2], x[0, 6], x[0, 6, 0, 0], x[0, 7], x[0, 7, 3, 3] = -inf, torch.nan, lowest, -inf, -inf, torch.nan
+    return x
+
+
+INFINITE: dict[str, Any] = {
+    **{f"size {size}, {more}": lambda x, size=size, more=more: F.max_pool2d(x, size, *more)
+       for size, more in itertools.product((2, 3), ((), (2, 1), (1, 0, 2), (2, 1, 1, True)))},
+    "1 dimension": lambda x: F.max_pool1d(x[0], 3, 2, 1),
+    "3 dimensions": lambda x: F.max_pool3d(x, 3, 2, 1, return_indices=True),
+    "places": lambda x: F.max_pool2d(x, 2, return_indices=True),
+    "places, padded": lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
+    "adaptive": lambda x: (F.adaptive_max_pool2d(x, 1), F.adaptive_max_pool2d(x, (3, 4)), F.adaptive_max_pool2d(x, (2, 3))),
+    "few channels": lambda x: F.max_pool2d(F.relu(x[:, :5]), 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("first", [torch.Tensor.clone, F.relu])
+def test_nan_and_infinity(first: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    cases = {name: lambda x, case=case: case(first(x)) for name, case in INFINITE.items()}
+    given = extremes()
+    compiled = torch.compile(lambda x: [case(x) for case in cases.values()], backend="ortlens")
+    with torch.no_grad():
+        torch.testing.assert_close(
+            dict(zip(cases, compiled(given), strict=True)),
+            {name: case(given) for name, case in cases.items()},
+            rtol=0,
+            atol=0,
+            equal_nan=True,
+        )
+
+
+def test_a_pool_between_convolutions_keeps_their_memory_order(tmp_path: pathlib.Path) -> None:
+    """ONNX Runtime keeps channels together from the first convolution to the last; any other operator would copy the image twice."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    layers = (nn.Conv2d(16, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Conv2d(32, 16, 3))
+    model = nn.Sequential(*layers).eval()
+    with torch.no_grad():
+        torch.compile(model, backend="ortlens", options={"ort_session_options": options})(torch.ones(1, 16, 12, 12))
+    ops = [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]
+    assert sorted(ops) in (["Add", "Conv", "Conv", "Conv", "MaxPool", "ReorderInput", "ReorderOutput"], _UNBLOCKED)
 
 
 @pytest.mark.parametrize(("sizes", "window", "down"), [

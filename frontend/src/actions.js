@@ -1,0 +1,65 @@
+// What to do, in one list: breaks, operators in PyTorch, recompiles and findings, ranked by what they bring.
+import { followSelection } from "./breaks.js";
+import { copyFrom } from "./clipboard.js";
+import { button, el, link, roving } from "./dom.js";
+import { clipped, count, counted } from "./format.js";
+import { emptyState, helpLine } from "./help.js";
+
+const SIGNS = { measured: "●", estimated: "◐", unknown: "○" };
+
+/**
+ * @param {HTMLElement} root
+ * @param {import("./store.js").Store} store
+ * @returns {() => void}
+ */
+export function mountActions(root, store) {
+  root.append(helpLine("actions"));
+  const actions = store.data.overview.actions ?? [];
+  if (!actions.length) {
+    root.append(emptyState("actions"));
+    return () => {};
+  }
+  if (store.data.overview.dry_run_sentence) root.append(el("p.ol-banner", { role: "note" }, "A dry run: nothing ran, so no gain is known."));
+  root.append(el("ol.ol-actions", {}, ...actions.map((action, at) => actionCard(store, action, at))));
+  roving(root, "h4 .ol-link");
+  return followSelection(root, store);
+}
+
+function actionCard(store, action, at) {
+  const { id, title, is_code: isCode, where, kind, gain, confidence, why, do: todo, count: times } = action;
+  const name = isCode ? el("code", {}, clipped(title, 200)) : clipped(title, 300);
+  const known = id && store.identity.has(id);
+  const often = times > 1 ? ` × ${count(times)}` : "";
+  return el(
+    `li.ol-event.ol-action.ol-action-${action.subject}`,
+    { "data-ids": known ? id : null },
+    el("h4", {}, el("span.ol-rank", { "aria-hidden": "true" }, `${at + 1} `), known ? link(store, id, name) : name),
+    el("p.ol-action-facts", {}, el("b", {}, gain), el("span.ol-soft", {}, `${SIGNS[confidence.split(" ")[0]]} ${confidence}`), el("span.ol-chip", {}, kind + often), el("span.ol-soft", {}, where)),
+    todo ? el("p.ol-advice", {}, el("b", {}, "Do: "), clipped(todo, 800)) : null,
+    change(action),
+    ...action.paste.map(pasteLine),
+    el("p.ol-action-why", {}, el("span.ol-soft", {}, `Why: ${clipped(why, 400)} `), issueButton(action)),
+  );
+}
+
+/** The line before and after, where a rule can write it. */
+function change({ before, after }) {
+  if (before === null || after === null) return null;
+  return el("div.ol-diff", { role: "group", "aria-label": "The change" }, el("div.ol-diff-before", {}, el("span", {}, "− before "), el("code", {}, clipped(before, 300))), el("div.ol-diff-after", {}, el("span", {}, "+ after "), after ? el("code", {}, clipped(after, 300)) : el("i", {}, "delete the line")));
+}
+
+function pasteLine(line) {
+  const copy = button("Copy", () => copyFrom(copy, line, { done: "Copied", name: "Setting" }), { class: "ol-copy-id", "aria-label": `Copy ${line}` });
+  return el("p.ol-paste", {}, el("span.ol-soft", {}, "or paste "), el("code", {}, line), copy);
+}
+
+function issueButton({ issue }) {
+  const made = button("Copy as issue", () => copyFrom(made, issue, { done: "Copied", name: "Issue" }), { class: "ol-copy-id", title: "The line, the reason, the cost and what to do, as Markdown" });
+  return made;
+}
+
+/** @returns {string} How many there are, for the tab. */
+export const actionCount = (data) => (data.overview.actions?.length ? String(data.overview.actions.length) : null);
+
+/** @returns {string} */
+export const allActions = (data) => `All ${counted(data.overview.actions?.length ?? 0, "action")}`;

@@ -1,0 +1,100 @@
+// What lies above and below the calls of a thread: the graphs that they belong to, the kernels inside them, the memory that they take.
+import { bytes, counted, time } from "./format.js";
+
+/**
+ * @typedef {object} Slice
+ * @property {number} from @property {number} to On the drawn axis.
+ * @property {string} id What it selects.
+ * @property {string} label
+ * @property {string} words What it is, in a sentence.
+ * @property {number} height Share of the lane's height, 0 to 1.
+ * @property {number[]} rows Rows of `runs` that it belongs to.
+ *
+ * @typedef {object} Nested A lane of slices instead of calls.
+ * @property {string} label
+ * @property {"graph"|"kernel"|"memory"} kind
+ * @property {number[]} rows Rows of `runs` that slices begin with, in order of their start.
+ * @property {(row: number) => Slice[]} slices In order of their start.
+ */
+
+/**
+ * @param {import("./data.js").Data} data
+ * @param {{start: ArrayLike<number>, total: ArrayLike<number>, bind: ArrayLike<number>, run: ArrayLike<number>}} calls
+ * @returns {{above: (rows: number[]) => Nested[], below: (rows: number[]) => Nested[]}} Lanes for the calls of a thread; none for what was
+ *   not recorded.
+ */
+export function nestedLanes(data, calls) {
+  const runs = data.table("runs");
+  const [sessionOf, graphOf] = ["session_id", "graph_id"].map((name) => runs.column(name));
+  const sessions = data.table("sessions");
+  const about = (row, column) => {
+    const [found] = data.index("sessions", "session_id").get(sessionOf[row]) ?? [];
+    return found === undefined ? null : sessions.get(found, column);
+  };
+  const end = (row) => calls.start[row] + calls.total[row];
+
+  function graphs(rows) {
+    const entries = entriesOf(rows, (row) => graphOf[row], (row) => about(row, "partition_id") ?? sessionOf[row]);
+    if (entries.length === rows.length && new Set(rows.map((row) => graphOf[row])).size < 2) return []; // it would repeat the calls
+    const byFirst = new Map(entries.map((entry) => [entry[0], entry]));
+    const slices = (row) => {
+      const own = byFirst.get(row);
+      const [from, to] = [calls.start[row], end(own.at(-1))];
+      const words = `${graphOf[row]} entered for ${time(to - from)}, from its first to its last call of ONNX Runtime: ${counted(own.length, "call")}`;
+      return [{ from, to, id: `graph:${graphOf[row]}`, label: graphOf[row], words, height: 1, rows: own }];
+    };
+    return [{ label: "graphs", kind: "graph", rows: entries.map(([row]) => row), slices }];
+  }
+
+  const kernels = data.table("kernels");
+  const kernelsOf = (row) => data.index("kernels", "session_id").get(sessionOf[row]) ?? [];
+
+  function kernelSlices(row) {
+    const own = kernelsOf(row);
+    const lengths = own.map((kernel) => kernels.get(kernel, "mean_ns") ?? 0);
+    const room = calls.run[row];
+    const factor = Math.min(1, room / (lengths.reduce((sum, ns) => sum + ns, 0) || 1));
+    let at = calls.start[row] + calls.bind[row];
+    return own.map((kernel, place) => {
+      const [name, type] = ["kernel", "op_type"].map((column) => kernels.get(kernel, column));
+      const from = at;
+      at += lengths[place] * factor;
+      const words = `${type} ${name}: ${time(lengths[place])} per run, the mean of profiled calls, not of this one; order and start are not recorded`;
+      return { from, to: at, id: `kernel:${sessionOf[row]}/${name}`, label: type, words, height: 1, rows: [row] };
+    });
+  }
+
+  const most = Math.max(0, ...Array.from({ length: sessions.rows }, (_, row) => sessions.get(row, "arena_bytes") ?? 0));
+
+  function memorySlices(row) {
+    const size = about(row, "arena_bytes");
+    const session = sessionOf[row];
+    const words = `Activations of ${session}: ${bytes(size)} at their peak in profiled calls, not in this one`;
+    return [{ from: calls.start[row], to: end(row), id: `session:${session}`, label: bytes(size), words, height: size / most, rows: [row] }];
+  }
+
+  const lane = (label, kind, rows, slices) => (rows.length ? [{ label, kind, rows, slices }] : []);
+  return {
+    above: graphs,
+    below: (rows) => [
+      ...lane("kernels ≈ profile", "kernel", kernels.rows ? rows.filter((row) => kernelsOf(row).length) : [], kernelSlices),
+      ...lane("memory ≈ profile", "memory", most ? rows.filter((row) => about(row, "arena_bytes")) : [], memorySlices),
+    ],
+  };
+}
+
+/** A graph is entered anew when another one was, or when a partition of it runs again. */
+function entriesOf(rows, graphOf, partitionOf) {
+  const entries = [];
+  let seen = new Set();
+  for (const row of rows) {
+    const partition = partitionOf(row);
+    const open = entries.at(-1);
+    if (!open || graphOf(open[0]) !== graphOf(row) || seen.has(partition)) {
+      entries.push([row]);
+      seen = new Set();
+    } else open.push(row);
+    seen.add(partition);
+  }
+  return entries;
+}

@@ -1,0 +1,134 @@
+"""The one way in which ortlens writes files: whole or not at all, whatever ends the process or fills the disk meanwhile.
+
+A file is written beside its place under a short name of its own (a legal name may have 255 bytes, and none are left for an ending), put
+on the disk, and moved. What was there before stays until then. A folder is made the same way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import secrets
+import shutil
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from typing import BinaryIO
+
+
+def beside(path: Path) -> Path:
+    """A name in the same folder that nobody has.
+
+    Args:
+        path: Any file or folder.
+
+    Returns:
+        A hidden name of 25 characters, whatever the length of the other.
+    """
+    return path.with_name(f".ortlens-{secrets.token_hex(6)}.tmp")
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Write a file, whole or not at all.
+
+    Args:
+        path: The file; replaced when it is there. Of a link, what it leads to. A pipe or a device is written to as it is.
+
+    Yields:
+        The file to write to.
+
+    Raises:
+        OSError: The file cannot be written; what was there before is untouched.
+    """
+    target = path.resolve() if path.is_symlink() else path
+    if target.exists() and not target.is_file() and not target.is_dir():
+        with target.open("wb") as stream:
+            yield stream
+        return
+    temporary = beside(target)
+    try:
+        with temporary.open("xb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(target)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write bytes to a file, whole or not at all.
+
+    Args:
+        path: As for `whole_file`.
+        data: All of it.
+
+    Raises:
+        OSError: The file cannot be written; what was there before is untouched.
+    """
+    with whole_file(path) as stream:
+        stream.write(data)
+
+
+@contextlib.contextmanager
+def whole_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Make a folder, whole or not at all.
+
+    Args:
+        path: The folder; it must not exist, or be empty.
+        replace: It may exist, and whatever is in it goes. On Linux both folders change places in one step; elsewhere there is none for an
+            instant.
+
+    Yields:
+        A folder beside it to put the files in; it is moved once all of them are there.
+
+    Raises:
+        OSError: It cannot be made there; what was there before is untouched.
+    """
+    made, old = beside(path), beside(path)
+    try:
+        made.mkdir()
+        yield made
+        if not path.exists():
+            made.rename(path)
+        elif replace:
+            _swap(made, path, old)
+        else:
+            path.rmdir()
+            made.rename(path)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _swap(new: Path, path: Path, old: Path) -> None:
+    exchange = _exchange()
+    if exchange is not None and exchange(_HERE, os.fsencode(new), _HERE, os.fsencode(path), _EXCHANGE) == 0:
+        return
+    path.rename(old)
+    try:
+        new.rename(path)
+    except OSError:
+        old.rename(path)
+        raise
+
+
+_HERE = -100  # AT_FDCWD of fcntl.h: names are as for any other call
+_EXCHANGE = 2  # RENAME_EXCHANGE of stdio.h
+
+
+@functools.cache
+def _exchange() -> Callable[[int, bytes, int, bytes, int], int] | None:
+    """Linux's `renameat2`, the one call that exchanges two folders; Python has no function for it. None where there is no such call."""
+    try:
+        function = ctypes.CDLL(None).renameat2
+    except (AttributeError, OSError, TypeError):  # another C library, another system, Windows
+        return None
+    function.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    return function

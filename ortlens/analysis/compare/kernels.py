@@ -1,0 +1,249 @@
+"""Times of operators in two captures, as far as both were profiled: what ONNX Runtime fused on either side is one row."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ortlens.analysis.compare.noise import MIN_EFFECT, Verdict
+from ortlens.analysis.fusions import own_nodes
+from ortlens.analysis.identity import graph_by_partition, kernels_by_session
+from ortlens.analysis.timing import fallback_ns
+from ortlens.trace.records import column
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ortlens.analysis.compare.comparison import AlignedOperator, Compared
+    from ortlens.analysis.compare.durations import Timing
+    from ortlens.trace.records import Capture, Kernel
+
+_SHARE = 0.1
+"""Of what a unit became slower, a kernel must explain at least a tenth: a profile alone does not show the noise of a kernel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTime:
+    """Operators that one kernel computes in either capture, and what they take in both."""
+
+    operators: tuple[str, ...] = column("Operators, each once; empty for kernels that belong to none.")
+    module: str | None = column("nn.Module path of the first of them that has one.", default=None)
+    verdict: Verdict = column(  # noqa: RUF009 - field() in disguise
+        "`slower` or `faster` where the partition, else the graph, else the call is so outside the noise, and these operators explain a "
+        "tenth of its difference at least and differ by a tenth themselves; `unmeasured` without both times or such a unit."
+    )
+    difference_ns: int | None = column("Second less first.", unit="ns", default=None)
+    ratio: float | None = column("Second over first.", default=None)
+    before_ns: int | None = column(
+        "Time of their kernels per run of the session, in the first capture; of operators in PyTorch per call.", unit="ns", default=None
+    )
+    after_ns: int | None = column("Likewise in the second.", unit="ns", default=None)
+    before_kernels: tuple[str, ...] = column("Operators of these kernels in the first capture; `PyTorch` where it ran them.", default=())
+    after_kernels: tuple[str, ...] = column("Likewise in the second.", default=())
+    before_nodes: tuple[str, ...] = column("Graph and node of each operator in the first capture, as `g0:addmm`.", default=())
+    after_nodes: tuple[str, ...] = column("Likewise in the second.", default=())
+
+
+def kernel_times(compared: Compared) -> tuple[KernelTime, ...]:
+    """Compare what operators take.
+
+    Args:
+        compared: The comparison.
+
+    Returns:
+        Groups of operators, the largest growth first; empty where neither capture knows the time of an operator.
+    """
+    before = Measured(compared.before)
+    after = Measured(compared.after)
+    members = _members(compared.operators, before, after)
+    rows = [_row([compared.operators[index] for index in group], before, after, compared.timings) for group in members]
+    rows += _of_no_operator(compared, before, after)
+    return tuple(sorted((row for row in rows if row is not None), key=lambda row: (row.difference_ns is None, -(row.difference_ns or 0))))
+
+
+class Measured:
+    """Kernels and times of one capture by graph and node, as `g0:addmm`.
+
+    Attributes:
+        kernels: Kernels that compute a node, also together with others; of one session of each partition.
+        torch_ns: Time of each node that PyTorch runs, per call.
+        by_session: Kernels of these sessions.
+    """
+
+    def __init__(self, capture: Capture) -> None:
+        """Look through the kernels of a capture.
+
+        Args:
+            capture: Any capture.
+        """
+        self.torch_ns = {f"{graph}:{node}": ns for (graph, node), ns in fallback_ns(capture).items()}
+        self.kernels: dict[str, list[Kernel]] = defaultdict(list)
+        self.by_session: dict[str, list[Kernel]] = defaultdict(list)
+        profiled = kernels_by_session(capture.kernels)
+        self._names: dict[int, list[str]] = {}
+        self._fused: set[int] = set()
+        self._makers, graphs = _makers(capture), graph_by_partition(capture)
+        seen: set[str] = set()
+        for session in capture.sessions:  # one of each partition: those for other sizes would count an operator twice
+            partition, kernels = session.partition_id, profiled.get(session.session_id)
+            if kernels and partition not in seen:
+                seen.add(partition)
+                self.by_session[session.session_id] = kernels
+                self._add(kernels, partition, graphs.get(partition, ""))
+
+    def _add(self, kernels: list[Kernel], partition: str, graph: str) -> None:
+        for kernel, own in zip(kernels, own_nodes(kernels), strict=True):
+            made = (node for name in own for node in self._makers.get((partition, name), ()))
+            nodes = dict.fromkeys(node for node in (kernel.node, *made) if node is not None)
+            self._names[id(kernel)] = [f"{graph}:{node}" for node in nodes]
+            self._fused |= {id(kernel)} if len(own) > 1 else set()
+            for name in self._names[id(kernel)]:
+                self.kernels[name].append(kernel)
+
+    def is_fused(self, name: str) -> bool:
+        """Whether a kernel computes several ONNX nodes at once, of this node or with others."""
+        return any(id(kernel) in self._fused for kernel in self.kernels.get(name, ()))
+
+    def names(self, kernel: Kernel) -> list[str]:
+        """The nodes that a kernel computes, the one that its time is charged to first; without those that others may compute."""
+        return self._names[id(kernel)]
+
+    def charged(self, name: str) -> list[Kernel]:
+        """The kernels whose time is charged to a node."""
+        return [kernel for kernel in self.kernels.get(name, ()) if self.names(kernel)[0] == name]
+
+    def ns(self, name: str) -> int | None:
+        """Time that is charged to a node: of its kernels, or in PyTorch; None where it is not known."""
+        kernels = self.charged(name)
+        if kernels:
+            return sum(kernel.mean_ns or 0 for kernel in kernels)
+        return round(self.torch_ns[name]) if name in self.torch_ns else None
+
+
+def _makers(capture: Capture) -> dict[tuple[str, str], list[str]]:
+    """FX nodes by partition and ONNX node."""
+    makers: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for node in capture.nodes:
+        for name in node.onnx_nodes:
+            makers[node.partition_id or "", name].append(node.node)
+    return makers
+
+
+def before_name(row: AlignedOperator) -> str | None:
+    """The operator in the first capture, as `g0:addmm`; None where it is not there."""
+    return None if row.before_node is None else f"{row.before_graph}:{row.before_node}"
+
+
+def after_name(row: AlignedOperator) -> str | None:
+    """Likewise in the second."""
+    return None if row.after_node is None else f"{row.after_graph}:{row.after_node}"
+
+
+def _members(operators: tuple[AlignedOperator, ...], before: Measured, after: Measured) -> Iterator[list[int]]:
+    """Operators that a kernel of either capture computes together, by index."""
+    parent = list(range(len(operators)))
+
+    def root(index: int) -> int:
+        while parent[index] != index:
+            parent[index] = parent[parent[index]]
+            index = parent[index]
+        return index
+
+    for side, name_of in ((before, before_name), (after, after_name)):
+        first: dict[int, int] = {}
+        for index, row in enumerate(operators):
+            for kernel in side.kernels.get(name_of(row) or "", ()):
+                parent[root(index)] = root(first.setdefault(id(kernel), index))
+    groups: dict[int, list[int]] = defaultdict(list)
+    for index in range(len(operators)):
+        groups[root(index)].append(index)
+    yield from groups.values()
+
+
+def _row(rows: list[AlignedOperator], before: Measured, after: Measured, timings: Iterable[Timing]) -> KernelTime | None:
+    ours, theirs = _side(before, filter(None, map(before_name, rows))), _side(after, filter(None, map(after_name, rows)))
+    if ours.ns is None and theirs.ns is None:
+        return None
+    return _compared(
+        ours,
+        theirs,
+        _unit(timings, rows),
+        operators=tuple(dict.fromkeys(row.target for row in rows)),
+        module=next((row.module for row in rows if row.module), None),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Side:
+    ns: int | None
+    kernels: tuple[str, ...]
+    nodes: tuple[str, ...] = ()
+
+
+def _side(measured: Measured, names: Iterable[str]) -> _Side:
+    nodes = tuple(names)
+    kernels = {id(kernel): kernel for name in nodes for kernel in measured.kernels.get(name, ())}
+    in_torch = [measured.torch_ns[name] for name in nodes if name in measured.torch_ns]
+    known = bool(kernels or in_torch)
+    return _Side(
+        ns=sum(kernel.mean_ns or 0 for kernel in kernels.values()) + round(sum(in_torch)) if known else None,
+        kernels=(*(kernel.op_type for kernel in kernels.values()), *(("PyTorch",) if in_torch else ())),
+        nodes=nodes,
+    )
+
+
+def _compared(ours: _Side, theirs: _Side, unit: Timing | None, *, operators: tuple[str, ...] = (), module: str | None) -> KernelTime:
+    return KernelTime(
+        operators=operators,
+        module=module,
+        verdict=_verdict(ours.ns, theirs.ns, unit),
+        difference_ns=None if ours.ns is None or theirs.ns is None else theirs.ns - ours.ns,
+        ratio=theirs.ns / ours.ns if theirs.ns is not None and ours.ns else None,
+        before_ns=ours.ns,
+        after_ns=theirs.ns,
+        before_kernels=ours.kernels,
+        after_kernels=theirs.kernels,
+        before_nodes=ours.nodes,
+        after_nodes=theirs.nodes,
+    )
+
+
+def _unit(timings: Iterable[Timing], rows: list[AlignedOperator]) -> Timing | None:
+    """The smallest unit with a verdict that holds these operators in the first capture; a call only where there is one."""
+    partitions = {row.before_partition for row in rows}
+    graphs = {row.before_graph for row in rows}
+    decided = [row for row in timings if row.verdict != "unmeasured"]
+    for scope, subjects in (("partition", partitions), ("graph", graphs)):
+        for timing in decided:
+            if timing.scope == scope and subjects == {timing.subject}:
+                return timing
+    calls = [timing for timing in decided if timing.scope == "call"]
+    return calls[0] if len(calls) == 1 else None
+
+
+def _verdict(before: int | None, after: int | None, unit: Timing | None) -> Verdict:
+    if before is None or after is None or unit is None or unit.before_ns is None or unit.after_ns is None:
+        return "unmeasured"
+    if unit.verdict not in ("slower", "faster"):
+        return unit.verdict
+    explained = (after - before) / (unit.after_ns - unit.before_ns)
+    larger, smaller = max(before, after), min(before, after)
+    return unit.verdict if explained >= _SHARE and larger >= MIN_EFFECT * smaller else "same"
+
+
+def _of_no_operator(compared: Compared, before: Measured, after: Measured) -> Iterator[KernelTime]:
+    """Kernels whose origin is not known, by partition: what a transform of the user added, for example."""
+    partner = {row.before_id: row for row in compared.timings if row.scope == "partition"}
+    for session, row in partner.items():
+        ours, theirs = _unowned(before, session), _unowned(after, row.after_id)
+        if ours.kernels or theirs.kernels:
+            yield _compared(ours, theirs, row, module=row.module)
+
+
+def _unowned(measured: Measured, session: str | None) -> _Side:
+    kernels = measured.by_session.get(session or "", ())
+    unowned = [kernel for kernel in kernels if not measured.names(kernel)]
+    return _Side(
+        ns=sum(kernel.mean_ns or 0 for kernel in unowned) if kernels else None, kernels=tuple(kernel.op_type for kernel in unowned)
+    )

@@ -1,0 +1,164 @@
+"""The figures of a program while it runs: a pure function of the records so far, the same for a lens and for a journal."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ortlens.trace.records import Capture, Run
+
+_RECENT = 200
+"""Latest runs of each partition, or of each graph under another backend, that count as now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveGraph:
+    """One graph that was called.
+
+    Attributes:
+        graph_id: The graph.
+        name: Name of its function.
+        phase: `inference`, `forward` or `backward`.
+        call_ns: Median time of the latest calls in its sessions, over all its partitions; under another backend of the whole graph.
+    """
+
+    graph_id: str
+    name: str
+    phase: str
+    call_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveFigures:
+    """What a running program does now.
+
+    Attributes:
+        runs: Runs so far: of sessions, or of graphs under another backend.
+        period_ns: Median time from one call to the next of the partition, or graph, that ran last; None before its second run.
+        busy_ns: Mean time in sessions within such a period; under another backend in whole graphs.
+        graphs: Graphs that were called lately, in the order of their calls.
+        graph_count: Graphs compiled.
+        break_count: Distinct graph breaks.
+        recompile_count: Recompiles.
+        session_count: Sessions.
+        fallbacks: Distinct operators that PyTorch runs, the most time first.
+        session_bytes: Memory that sessions hold beside PyTorch's weights, where it is known.
+        memory_bytes: Memory of the process; None where it is unknown.
+    """
+
+    runs: int
+    period_ns: int | None
+    busy_ns: int | None
+    graphs: tuple[LiveGraph, ...]
+    graph_count: int
+    break_count: int
+    recompile_count: int
+    session_count: int
+    fallbacks: tuple[str, ...]
+    session_bytes: int
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LivePoint:
+    """The figures at one moment, as a curve needs them.
+
+    Attributes:
+        at_s: Seconds since the first look.
+        figures: The figures.
+    """
+
+    at_s: float
+    figures: LiveFigures
+
+
+def live_figures(capture: Capture, memory_bytes: int | None = None) -> LiveFigures:
+    """Take the figures from what was recorded so far.
+
+    Args:
+        capture: A capture; graphs, breaks, recompiles, partitions, sessions, fallbacks and the latest runs are enough.
+        memory_bytes: Memory of the process.
+
+    Returns:
+        The figures.
+    """
+    lanes = _lanes(capture.runs)
+    period, busy = _pace(lanes)
+    times: dict[str, int] = defaultdict(int)
+    for (graph_id, _), runs in _in_use(lanes):
+        times[graph_id] += round(median(run.total_ns for run in runs))
+    known = {graph.graph_id: graph for graph in capture.graphs}
+    named = {graph.compile_id: graph.name for graph in capture.graphs if graph.name}  # a backward graph has the name of its forward
+    spent: dict[str, int] = defaultdict(int)
+    for fallback in capture.fallbacks:
+        spent[fallback.target] += fallback.total_ns
+    return LiveFigures(
+        runs=sum(session.calls for session in capture.sessions) or sum(runs[-1].call + 1 for runs in lanes.values()),
+        period_ns=period,
+        busy_ns=busy,
+        graphs=tuple(
+            LiveGraph(graph_id=name, name=graph.name or named.get(graph.compile_id) or name, phase=graph.phase, call_ns=times[name])
+            for name, graph in known.items()
+            if name in times
+        ),
+        graph_count=len(capture.graphs),
+        break_count=len(capture.breaks),
+        recompile_count=len(capture.recompiles),
+        session_count=len(capture.sessions),
+        fallbacks=tuple(sorted(spent, key=lambda target: -spent[target])),
+        session_bytes=sum(session.held_bytes or 0 for session in capture.sessions),
+        memory_bytes=memory_bytes,
+    )
+
+
+def thinned(points: Sequence[LivePoint], most: int) -> list[LivePoint]:
+    """Keep a curve short, however long the program runs.
+
+    Args:
+        points: The curve.
+        most: Points at most.
+
+    Returns:
+        All of them, or every second one and the last.
+    """
+    return list(points) if len(points) <= most else [*points[:-1:2], points[-1]]
+
+
+def _lanes(runs: Sequence[Run]) -> dict[tuple[str, str], list[Run]]:
+    """The latest runs by graph and session, each in order."""
+    lanes: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    for run in sorted(runs, key=lambda run: run.start_ns):
+        lanes[run.graph_id or "", run.session_id or ""].append(run)
+    return {key: lane[-_RECENT:] for key, lane in lanes.items()}
+
+
+def _in_use(lanes: dict[tuple[str, str], list[Run]]) -> list[tuple[tuple[str, str], list[Run]]]:
+    """Those that ran since the last but one run of what ran last: sessions for sizes that are no longer called are left out."""
+    if not lanes:
+        return []
+    last = _last(lanes)
+    since = last[-min(len(last), 2)].start_ns
+    return [(key, runs) for key, runs in lanes.items() if runs[-1].start_ns >= since]
+
+
+def _pace(lanes: dict[tuple[str, str], list[Run]]) -> tuple[int | None, int | None]:
+    """Median time from call to call of what ran last, and the mean time in all lanes within it."""
+    if not lanes:
+        return None, None
+    last = _last(lanes)
+    first = max([runs[0].start_ns for runs in lanes.values() if runs[0].call], default=0)  # before it, runs of a lane are not kept
+    starts = [run.start_ns for run in last if run.start_ns >= first]
+    if len(starts) < 2:  # noqa: PLR2004 - two starts make a period
+        return None, None
+    busy = sum(run.total_ns for runs in lanes.values() for run in runs if starts[0] <= run.start_ns < starts[-1])
+    return round(median(end - start for start, end in pairwise(starts))), round(busy / (len(starts) - 1))
+
+
+def _last(lanes: dict[tuple[str, str], list[Run]]) -> list[Run]:
+    return max(lanes.values(), key=lambda runs: runs[-1].start_ns)

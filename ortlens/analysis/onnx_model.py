@@ -1,0 +1,122 @@
+"""What a capture says about an ONNX model that was explained, or about a session that was watched."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ortlens.analysis.fusions import fusions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ortlens.trace.records import Capture
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnnxFacts:
+    """An ONNX model at a glance.
+
+    Attributes:
+        node_count: Its nodes, those in bodies of control flow among them.
+        ops: Operators and how many, most frequent first.
+        opset: Version of the default operator set; None where it is not known.
+        producer: What made the model, as it says itself.
+        weight_bytes: Size of its constants.
+        flops: Floating-point operations of a call.
+        inputs: Inputs of the latest call, as `x=f32[1,8]`; empty where none is known.
+        inputs_made: How they were made, if ortlens made them; else empty.
+        runtime: Version of ONNX Runtime; empty where it was not recorded.
+        providers: Execution providers of the session, in order; empty in a dry run.
+        placed: Nodes by the provider that runs them, most first; nodes whose provider is not known are left out.
+        strayed: Why nodes are not on the preferred provider, and how many, most frequent first.
+        copies: Copies between providers that ONNX Runtime inserted; known after a profile.
+        optimized_node_count: Nodes after ONNX Runtime's rewrites; None before a profile.
+        changes: What the rewrites did, by kind: `fused`, `changed`, `inserted`, `removed`.
+        kernel_shares: Share of the kernel time by operator, largest first; empty before a profile.
+        calls: Calls that were recorded.
+        p50_ns: Median of a call; None before the first.
+        create_ns: Time to create the session; None where it is not known.
+        held_bytes: Heap memory that this took.
+        threads: Threads that work on one operator, 0 where ONNX Runtime chooses; None without a session.
+        is_watched: Whether a running session was watched.
+    """
+
+    node_count: int
+    ops: tuple[tuple[str, int], ...]
+    opset: int | None
+    producer: str
+    weight_bytes: int
+    flops: int
+    inputs: str
+    inputs_made: str
+    runtime: str
+    providers: tuple[str, ...]
+    placed: tuple[tuple[str, int], ...]
+    strayed: tuple[tuple[str, int], ...]
+    copies: int
+    optimized_node_count: int | None
+    changes: Mapping[str, int]
+    kernel_shares: tuple[tuple[str, float], ...]
+    calls: int
+    p50_ns: int | None
+    create_ns: int | None
+    held_bytes: int | None
+    threads: int | None
+    is_watched: bool
+
+
+def is_onnx_model(capture: Capture) -> bool:
+    """Whether a capture is of an ONNX model or a session, and not of something that was compiled.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        The answer.
+    """
+    return "onnx_model" in capture.environment
+
+
+def onnx_facts(capture: Capture) -> OnnxFacts | None:
+    """Read the facts off a capture.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        The facts; None for a capture of anything else.
+    """
+    if not is_onnx_model(capture):
+        return None
+    facts = capture.environment
+    model, session = next(iter(capture.models), None), next(iter(capture.sessions), None)
+    shares: Counter[str] = Counter()
+    for kernel in capture.kernels:
+        shares[kernel.op_type] += kernel.total_ns
+    spent = sum(shares.values())
+    return OnnxFacts(
+        node_count=len(capture.nodes),
+        ops=tuple(Counter(node.target for node in capture.nodes).most_common()),
+        opset=None if model is None else model.opset,
+        producer=facts.get("onnx_producer", ""),
+        weight_bytes=0 if model is None else model.initializer_bytes,
+        flops=sum(part.flops or 0 for part in capture.partitions),
+        inputs=facts.get("onnx_inputs", ""),
+        inputs_made=facts.get("onnx_inputs_made", ""),
+        runtime=facts.get("version_onnxruntime", ""),
+        providers=() if session is None else session.providers,
+        placed=tuple(Counter(node.provider for node in capture.nodes if node.provider).most_common()),
+        strayed=tuple(Counter(node.reason for node in capture.nodes if node.reason).most_common()),
+        copies=sum(kernel.op_type.startswith("Memcpy") for kernel in capture.kernels),
+        optimized_node_count=None if model is None else model.optimized_node_count,
+        changes=dict(Counter(row.change for row in fusions(capture))) if capture.kernels else {},
+        kernel_shares=tuple((op, ns / spent) for op, ns in shares.most_common()) if spent else (),
+        calls=0 if session is None else session.calls,
+        p50_ns=None if session is None else session.p50_ns,
+        create_ns=None if session is None else session.create_ns or None,
+        held_bytes=None if session is None else session.held_bytes,
+        threads=None if session is None else session.threads,
+        is_watched=facts.get("onnx_model") == "session",
+    )

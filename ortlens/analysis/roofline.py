@@ -1,0 +1,149 @@
+"""Each kernel against the machine's measured peaks: the roofline model of Williams, Waterman and Patterson (2009)."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from ortlens.analysis.identity import graph_by_partition, kernels_by_session, nodes_of
+from ortlens.trace.records import column
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ortlens.trace.records import Capture, Kernel, Node, Session
+
+CPU = "CPUExecutionProvider"
+"""The provider whose peaks are measured."""
+
+PRODUCTS = re.compile(r"MatMul|Gemm|Conv|Attention|Einsum", re.IGNORECASE)
+"""Operators of kernels whose floating-point operations PyTorch's counter counts."""
+
+_LONG_KERNEL_NS = 50_000
+_LONG_SESSION_NS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roof:
+    """A kernel against the machine's measured peaks."""
+
+    session_id: str = column("Session it ran in.")
+    kernel: str = column("Name of the executed node.")
+    op_type: str = column("Its operator.")
+    node: str | None = column("FX node that its time is charged to.")
+    mean_ns: int = column("Time per run.", unit="ns")
+    flops: int | None = column(
+        "Floating-point operations per run; empty where they are not counted, as for functions such as exp.", unit="flops"
+    )
+    bytes: int | None = column("Bytes that it reads and writes per run.", unit="bytes")
+    intensity: float | None = column("Floating-point operations per byte; empty where either is not known.")
+    flops_per_s: float | None = column("Floating-point operations per second that it reached.")
+    bytes_per_s: float | None = column("Bytes per second that it reached; more than memory delivers where data stay in caches.")
+    peak_flops_per_s: float | None = column("What the machine reached with a matrix product of its element type, on as many threads.")
+    peak_bytes_per_s: float | None = column("What the machine reached reading and writing memory, on as many threads.")
+    bound: Literal["compute", "memory"] = column("Which peak would take longer.")
+    limit_ns: int = column("Time that it would take at that peak.", unit="ns")
+    reached: float = column("Share of that peak that it reached, 0 to 1; above 1 where data stay in caches.")
+    dtype: str = column("Element type of its operations.")
+    threads: int = column("Threads that ONNX Runtime had for it.")
+    file: str | None = column("File of the user line.")
+    line: int | None = column("Number of the user line.")
+
+
+def roofs(capture: Capture) -> tuple[Roof, ...]:
+    """Hold every profiled kernel of the CPU against the peaks that were measured in its capture.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        A row per kernel in the order of the capture. Absent are kernels of other providers, those that took no time, products whose
+        operations are unknown, and all of a capture without peaks, which `profile` measures for sessions that `is_worth_comparing`.
+    """
+    nodes = {(node.graph_id, node.node): node for node in capture.nodes}
+    graph_of, sessions = graph_by_partition(capture), {session.session_id: session for session in capture.sessions}
+    found: list[Roof] = []
+    for session_id, kernels in kernels_by_session(capture.kernels).items():
+        if session := sessions.get(session_id):
+            found += _of_session(capture, session, kernels, nodes, graph_of.get(session.partition_id, ""))
+    return tuple(found)
+
+
+def is_worth_comparing(kernels: Sequence[Kernel]) -> bool:
+    """Whether a session takes long enough for the machine's peaks to be measured for it.
+
+    Args:
+        kernels: Kernels of one session.
+
+    Returns:
+        True where a kernel of the CPU takes 50 µs per run, or all of them together 1 ms.
+    """
+    times = [kernel.mean_ns or 0 for kernel in kernels if kernel.provider == CPU]
+    return max(times, default=0) >= _LONG_KERNEL_NS or sum(times) >= _LONG_SESSION_NS
+
+
+def usable_cores(capture: Capture) -> int | None:
+    """Cores that the process could use where the capture was made.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        Their number, or that of all cores where the system does not report it; None when neither was recorded.
+    """
+    for name in ("cpu_usable", "cpu_count"):
+        text = capture.environment.get(name, "")
+        if text.isdecimal() and int(text):
+            return int(text)
+    return None
+
+
+def _of_session(
+    capture: Capture, session: Session, kernels: list[Kernel], nodes: Mapping[tuple[str, str], Node], graph_id: str
+) -> Iterator[Roof]:
+    threads = session.threads or usable_cores(capture) or 1
+    byte_peak = _peak(capture, f"peak_bytes_threads_{threads}")
+    sharing = Counter(name for kernel in kernels if PRODUCTS.search(kernel.op_type) for name in nodes_of(kernel))
+    for kernel in kernels:
+        made_from = [nodes[graph_id, name] for name in nodes_of(kernel) if (graph_id, name) in nodes]
+        dtype = next((node.dtype for node in made_from if node.dtype), "float32")
+        is_product = bool(PRODUCTS.search(kernel.op_type))
+        flops = sum((node.flops or 0) / sharing[node.node] for node in made_from) if is_product else 0.0
+        flop_peak = _peak(capture, f"peak_flops_{dtype}_threads_{threads}")
+        if kernel.provider != CPU or not kernel.mean_ns or (is_product and not (flops and flop_peak)):
+            continue
+        by_flops = flops * 1e9 / flop_peak if flop_peak else 0.0
+        by_bytes = (kernel.bytes or 0) * 1e9 / byte_peak if byte_peak else 0.0
+        if limit_ns := max(by_flops, by_bytes):
+            yield Roof(
+                session_id=session.session_id,
+                kernel=kernel.kernel,
+                op_type=kernel.op_type,
+                node=kernel.node,
+                mean_ns=kernel.mean_ns,
+                flops=round(flops) or None,
+                bytes=kernel.bytes,
+                intensity=flops / kernel.bytes if flops and kernel.bytes else None,
+                flops_per_s=flops * 1e9 / kernel.mean_ns if flops else None,
+                bytes_per_s=kernel.bytes * 1e9 / kernel.mean_ns if kernel.bytes else None,
+                peak_flops_per_s=flop_peak,
+                peak_bytes_per_s=byte_peak,
+                bound="compute" if by_flops >= by_bytes else "memory",
+                limit_ns=round(limit_ns),
+                reached=limit_ns / kernel.mean_ns,
+                dtype=dtype,
+                threads=threads,
+                file=kernel.file,
+                line=kernel.line,
+            )
+
+
+def _peak(capture: Capture, name: str) -> float | None:
+    """A measured peak, as the environment of the capture holds it; None for one that is missing or no number."""
+    try:
+        value = float(capture.environment.get(name, ""))
+    except ValueError:
+        return None
+    return value if 0 < value < float("inf") else None

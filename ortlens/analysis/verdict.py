@@ -1,0 +1,258 @@
+"""The verdict on a capture: how fast, how much in ONNX Runtime, how split, how right. Every view shows the same four."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from ortlens.analysis.numbers import numbers_of
+
+if TYPE_CHECKING:
+    from ortlens.analysis.numbers import Numbers
+    from ortlens.analysis.overview import Overview
+    from ortlens.trace.records import Capture, StepRole
+
+SpeedVerdict: TypeAlias = Literal["faster", "slower", "same", "unmeasured"]
+TimeVerdict: TypeAlias = Literal["measured", "unmeasured", "planned", "foreign", "none", "empty"]
+CorrectVerdict: TypeAlias = Literal["verified", "partly", "differs", "unchecked", "nothing"]
+
+ALIKE = 1.1
+"""On an idle machine the medians of two runs of one program differ by less."""
+
+_WAY = re.compile(r"call_ns=(\d{1,15}) ratio=([\d.]{1,12}) low=([\d.]{1,12}) high=([\d.]{1,12}) (faster|slower|same|reference)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """One way of calling the model, against eager.
+
+    Attributes:
+        verdict: `unmeasured` where not both were.
+        call_ns: Time of a call.
+        eager_ns: Time of a call in eager PyTorch, made in turns with it.
+        ratio: Times as long as eager.
+        interval: Ends of the 99 % interval of the ratio, where rounds were made for it.
+    """
+
+    verdict: SpeedVerdict
+    call_ns: int | None = None
+    eager_ns: int | None = None
+    ratio: float | None = None
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrtTime:
+    """How much of a call is in ONNX Runtime.
+
+    Attributes:
+        verdict: `measured`; `unmeasured` no call was measured as a whole; `planned` nothing ran; `foreign` another backend; `none` ONNX
+            Runtime runs nothing; `empty` nothing was compiled.
+        share: Of the wall time of a call, 0 to 1; None where not measured.
+        node_count: Compute nodes of the current graphs.
+        ort_node_count: Those that ONNX Runtime runs.
+    """
+
+    verdict: TimeVerdict
+    share: float | None
+    node_count: int
+    ort_node_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splits:
+    """Into how much the model falls.
+
+    Attributes:
+        breaks: Places where PyTorch stopped tracing.
+        graphs: Current graphs.
+        partitions: ONNX models of the current graphs; None under another backend.
+        recompiles: Without the compilation of decode after prefill.
+        is_cut_short: Whether a dry run ended before the function did, so that there may be more.
+    """
+
+    breaks: int
+    graphs: int
+    partitions: int | None
+    recompiles: int
+    is_cut_short: bool
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is split, as far as is known."""
+        return not (self.breaks or self.recompiles or self.is_cut_short) and (self.partitions or 0) <= self.graphs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correct:
+    """Whether results match PyTorch's.
+
+    Attributes:
+        verdict: `verified`; `partly` where something that runs was not compared; `differs`; `unchecked`; `nothing` where ONNX Runtime
+            computed nothing.
+        right: Values and parts of the call that match.
+        wrong: Those that do not.
+    """
+
+    verdict: CorrectVerdict
+    right: int
+    wrong: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The four answers.
+
+    Attributes:
+        speed: The compiled call against eager.
+        inductor: Inductor against eager; None where nobody asked.
+        spread: Median of the measured calls over the shortest; None where unknown.
+        is_busy: Whether other work ran beside the measured calls.
+        time: How much of a call is in ONNX Runtime.
+        splits: Into how much the model falls.
+        correct: Whether results match.
+        is_dry_run: Whether nothing ran.
+    """
+
+    speed: Pace
+    inductor: Pace | None
+    spread: float | None
+    is_busy: bool
+    time: OrtTime
+    splits: Splits
+    correct: Correct
+    is_dry_run: bool
+
+
+def verdict_of(capture: Capture, overview: Overview) -> Verdict:
+    """Read the verdict off a capture.
+
+    Args:
+        capture: Any capture.
+        overview: Its overview.
+
+    Returns:
+        The four answers; what was not measured says so.
+    """
+    benched, inductor = (_benched(capture, way) for way in ("ortlens", "inductor"))
+    return Verdict(
+        speed=measured_pace(overview) or benched or Pace(verdict="unmeasured"),
+        inductor=inductor,
+        spread=overview.spread,
+        is_busy=overview.is_busy,
+        time=_time(overview),
+        splits=Splits(
+            breaks=len(overview.breaks),
+            graphs=sum(row.is_current for row in overview.graphs),
+            partitions=None if overview.coverage.verdict in ("foreign", "empty") else overview.coverage.partition_count,
+            recompiles=sum(recompiles_by_role(overview).values()),
+            is_cut_short=overview.coverage.is_cut_short,
+        ),
+        correct=_correct(capture, overview, numbers_of(capture)),
+        is_dry_run=overview.is_dry_run,
+    )
+
+
+def measured_pace(overview: Overview) -> Pace | None:
+    """The compiled call against one without torch.compile, made in turns.
+
+    Args:
+        overview: The overview of a capture.
+
+    Returns:
+        The pace; None where not both were measured.
+    """
+    ledger, eager = overview.ledger, overview.uncompiled_ns
+    if ledger is None or not ledger.is_measured or eager is None:
+        return None
+    ratio = ledger.total_ns / eager
+    verdict: SpeedVerdict = "same" if 1 / ALIKE <= ratio <= ALIKE else "faster" if ratio < 1 else "slower"
+    return Pace(verdict=verdict, call_ns=ledger.total_ns, eager_ns=eager, ratio=ratio)
+
+
+def _benched(capture: Capture, way: str) -> Pace | None:
+    """A way that `ortlens bench` measured, which it left among the facts of the capture."""
+    known = {name: _WAY.match(capture.environment.get(f"bench_{name}", "")) for name in ("eager", way)}
+    eager, found = known["eager"], known[way]
+    if eager is None or found is None or not float(found[2]):
+        return None
+    words: dict[str, SpeedVerdict] = {"faster": "faster", "slower": "slower", "same": "same"}
+    return Pace(
+        verdict=words.get(found[5], "same"),
+        call_ns=int(found[1]),
+        eager_ns=int(eager[1]),
+        ratio=float(found[2]),
+        interval=(float(found[3]), float(found[4])),
+    )
+
+
+def ort_share(overview: Overview) -> float | None:
+    """The share of ONNX Runtime in the wall time of a call.
+
+    Args:
+        overview: The overview of a capture.
+
+    Returns:
+        The share, 0 to 1; None where no call was measured, or another backend ran it.
+    """
+    ledger = overview.ledger
+    if ledger is None or not ledger.is_measured or overview.coverage.verdict == "foreign":
+        return None
+    return ledger.share.get("run", 0.0)
+
+
+def _time(overview: Overview) -> OrtTime:
+    coverage, share = overview.coverage, ort_share(overview)
+    verdict: TimeVerdict = "unmeasured" if share is None else "measured"
+    if overview.is_dry_run:
+        verdict = "planned"
+    elif coverage.verdict in ("empty", "foreign", "none"):
+        verdict = coverage.verdict
+    return OrtTime(verdict=verdict, share=share, node_count=coverage.node_count, ort_node_count=coverage.ort_node_count)
+
+
+def recompiles_by_role(overview: Overview) -> Counter[StepRole | None]:
+    """How often was code compiled again?
+
+    Args:
+        overview: The overview of a capture.
+
+    Returns:
+        Recompiles by role, None outside a generation. Compiling decode after prefill is not among them.
+    """
+    roles = {row.graph.compile_id: row.graph.role for row in overview.graphs}
+    pairs = [(roles.get(item.compile_id), roles.get(item.of_compile_id)) for item in overview.recompiles]
+    return Counter(role for role, of_role in pairs if role is None or role == of_role)
+
+
+def is_wholly_compared(capture: Capture, overview: Overview, numbers: Numbers) -> bool:
+    """Whether everything that runs now was compared.
+
+    Args:
+        capture: The capture.
+        overview: Its overview.
+        numbers: What comparing came to.
+
+    Returns:
+        False where a partition of the current graphs, or a part of the call, has no verdict.
+    """
+    compared = {item.partition_id for item in capture.numerics if item.ok is not None}
+    current = {row.graph.graph_id for row in overview.graphs if row.is_current}
+    whole = all(item.partition_id in compared for item in capture.partitions if item.graph_id in current)
+    return whole and not (numbers.call is not None and numbers.call.unchecked)
+
+
+def _correct(capture: Capture, overview: Overview, numbers: Numbers | None) -> Correct:
+    if numbers is None or not (numbers.compared or numbers.call):
+        nothing = overview.coverage.verdict in ("none", "foreign", "no_compute", "empty")
+        return Correct(verdict="nothing" if nothing else "unchecked", right=0, wrong=0)
+    right = numbers.right + (numbers.call.right if numbers.call else 0)
+    wrong = numbers.wrong + (len(numbers.call.wrong) if numbers.call else 0)
+    if wrong:
+        return Correct(verdict="differs", right=right, wrong=wrong)
+    if not right:
+        return Correct(verdict="unchecked", right=0, wrong=0)
+    whole = is_wholly_compared(capture, overview, numbers)
+    return Correct(verdict="verified" if whole else "partly", right=right, wrong=0)

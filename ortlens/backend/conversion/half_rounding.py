@@ -1,0 +1,81 @@
+"""Keeps the rounding to float16 in front of operators that jump: comparisons, casts to integers, rounding, ordering.
+
+ONNX Runtime's CPU provider computes most float16 operators in float32. It takes away the casts in between, at every optimisation level
+and also those that the model asks for, so that the next operator reads numbers that were never rounded. Where a result changes gradually
+that is more exact than PyTorch; where it jumps it is wrong. The gradient of `amax` compares each element with the largest one, which was
+rounded: it found none, and divided by 0.
+
+An Unsqueeze and a Gather in between keep the casts apart: they have kernels for float16, and no rewrite removes the pair, as one removes
+an Unsqueeze and a Squeeze that follow a Reshape. Seen in versions 1.23.0 to 1.32.0; `float16_unrounded` in the register of faults.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_JUMPING = frozenset(
+    {
+        *("ArgMax", "ArgMin", "Ceil", "Equal", "Floor", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual"),
+        *("Mod", "NonZero", "Round", "Sign", "TopK", "Unique"),
+    }
+)
+_HALF_OR_UNKNOWN = (None, ir.DataType.FLOAT16)  # a value inside a function may have no type; the pair of operators suits any
+
+
+def keep_half_rounding(model: ir.Model) -> None:
+    """Insert the pair of operators where a model computes in float16.
+
+    Args:
+        model: Changed in place.
+    """
+    nodes = list(ir.traversal.RecursiveGraphIterator(model.graph))
+    if not any(value is not None and value.dtype == ir.DataType.FLOAT16 for node in nodes for value in (*node.inputs, *node.outputs)):
+        return
+    kept: dict[ir.Value, ir.Value] = {}
+    for reader, place, value in [found for node in nodes for found in _readings(node)]:
+        if value not in kept:
+            kept[value] = _rounded(
+                value, _constant(model.graph, "half rounding: axis", [0]), _constant(model.graph, "half rounding: place", 0)
+            )
+        reader.replace_input_with(place, kept[value])
+
+
+def _readings(node: ir.Node) -> Iterator[tuple[ir.Node, int, ir.Value]]:
+    """The inputs that have to be rounded, of a node or of a cast that it reads."""
+    if node.op_type not in _JUMPING and not (node.op_type == "Cast" and not _made_type(node).is_floating_point()):
+        return
+    for place, value in enumerate(node.inputs):
+        made = value.producer() if value is not None else None
+        is_widened = made is not None and made.op_type == "Cast" and _made_type(made) in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+        reader, at, read = (made, 0, made.inputs[0]) if made is not None and is_widened else (node, place, value)
+        if read is not None and _is_computed_half(read):
+            yield reader, at, read
+
+
+def _is_computed_half(value: ir.Value) -> bool:
+    return value.producer() is not None and value.dtype in _HALF_OR_UNKNOWN
+
+
+def _made_type(cast: ir.Node) -> ir.DataType:
+    return ir.DataType(cast.attributes["to"].as_int())
+
+
+def _rounded(value: ir.Value, axis: ir.Value, place: ir.Value) -> ir.Value:
+    producer: Any = value.producer()  # a node in a graph
+    made = ir.Value(type=value.type, shape=value.shape)
+    longer = ir.node("Unsqueeze", [value, axis], metadata_props=dict(producer.metadata_props))
+    same = ir.node("Gather", [longer.outputs[0], place], {"axis": 0}, outputs=[made], metadata_props=dict(producer.metadata_props))
+    producer.graph.insert_after(producer, [longer, same])
+    return made
+
+
+def _constant(graph: ir.Graph, name: str, value: list[int] | int) -> ir.Value:
+    """A constant of the model, made when it is first needed."""
+    if name not in graph.initializers:
+        graph.register_initializer(ir.Value(name=name, const_value=ir.tensor(value, dtype=ir.DataType.INT64, name=name)))
+    return graph.initializers[name]

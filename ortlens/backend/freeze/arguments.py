@@ -1,0 +1,208 @@
+"""The arguments of a frozen callable, where they are not exactly as traced: what means the same is rearranged, else the call is refused."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.export.graph_signature import ConstantArgument, InputKind, SymIntArgument
+
+from ortlens import _torch
+from ortlens.backend.freeze.signature import ConstantLeaf, Given, NumberLeaf, Signature, Size, TensorLeaf, is_same_constant, value_text
+from ortlens.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch.export import ExportedProgram
+
+    from ortlens.backend.freeze.signature import Leaf
+
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+"""The types that are passed on as they are."""
+
+_MOST_SIZES = 4096
+"""Combinations of sizes that are remembered as accepted; then all are forgotten."""
+
+
+class Arguments:
+    """The arguments that a program was traced with.
+
+    Attributes:
+        signature: The leaves.
+        spec: The pytree spec of `(args, kwargs)`.
+        guard_texts: What tracing found about sizes, as Python expressions over `L['name'].size()[0]`.
+    """
+
+    def __init__(self, program: ExportedProgram, traced: Callable[..., Any] | None) -> None:
+        """Read them from the program.
+
+        Args:
+            program: The program, decomposed or not.
+            traced: The function whose parameters have the names; None if it is not known.
+        """
+        self.spec: Any = program.call_spec.in_spec
+        self._guards = _torch.exported_guards(program)
+        self.guard_texts = _torch.guard_texts(program)
+        self._parameters = _parameters_of(traced)
+        self.signature = Signature(self._leaves(program), _ranges(program))
+
+    def positional(self) -> tuple[str, ...]:
+        """The names of the positional arguments, as far as they have names."""
+        count = self.spec.child(0).num_children
+        names = [name for name, parameter in self._parameters.items() if parameter.kind is not _STAR]
+        return tuple(names[:count]) if len(names) >= count else ()
+
+    def admits(self, known: set[Any], sizes: Any, values: Sequence[Any]) -> bool:
+        """Check sizes that were not passed before.
+
+        Args:
+            known: The combinations that were accepted; a new one is added.
+            sizes: The combination.
+            values: The leaves.
+
+        Returns:
+            True if the program accepts them.
+        """
+        if self._differences(values):
+            return False
+        if len(known) >= _MOST_SIZES:
+            known.clear()
+        known.add(sizes)
+        return True
+
+    def arranged(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Pass arguments as they were passed in tracing, with plain tensors in them.
+
+        Args:
+            args: Positional arguments.
+            kwargs: Keyword arguments.
+
+        Returns:
+            Both; positional ones may have been passed by name, and the other way round.
+
+        Raises:
+            UsageError: They differ from those of tracing; the message names what differs.
+        """
+        args, kwargs = self._as_traced(args, kwargs)
+        try:
+            values = [_plain(leaf) for leaf in _torch.flatten_as(self.spec, (args, kwargs))]
+        except ValueError as error:
+            given = _shape_of(_torch.flatten((args, kwargs))[1])
+            raise UsageError(f"another structure than in tracing: expected {_shape_of(self.spec)}, given {given}") from error
+        if found := self._differences(values):
+            raise UsageError("; ".join(found))
+        made: tuple[tuple[Any, ...], dict[str, Any]] = _torch.unflatten(values, self.spec)
+        return made
+
+    def _differences(self, values: Sequence[Any]) -> list[str]:
+        found = self.signature.differences(values, _given_of)
+        if not found and self._guards is not None:
+            try:
+                self._guards(*values)
+            except (AssertionError, RuntimeError, ArithmeticError) as error:
+                found.append(str(error).strip())
+        return found
+
+    def _as_traced(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        positional, named = self.spec.children()
+        names = list(named.context or ())
+        if len(args) == positional.num_children and set(kwargs) == set(names):
+            return args, {name: kwargs[name] for name in names}
+        parameters = self._parameters
+        first = list(parameters)[: positional.num_children]
+        if len(first) < positional.num_children or any(parameters[name].kind in (_STAR, _STARS) for name in first):
+            raise UsageError(f"expected {positional.num_children} positional arguments and {', '.join(names) or 'none'} by name")
+        try:
+            bound = inspect.Signature(list(parameters.values())).bind(*args, **kwargs)
+        except TypeError as error:
+            raise UsageError(f"the arguments differ from those of tracing: {error}") from error
+        bound.apply_defaults()
+        values = dict(bound.arguments)
+        for name, parameter in parameters.items():
+            if parameter.kind is _STARS:
+                values.update(values.pop(name))
+        made = tuple(values.pop(name) for name in first), {name: values.pop(name, None) for name in names}
+        for name, value in values.items():
+            default = () if parameters[name].kind is _STAR else parameters[name].default
+            if not is_same_constant(default, value):
+                left_out = "not passed" if default is inspect.Parameter.empty or default == () else f"left out, for {default!r},"
+                raise UsageError(f"{name}: {left_out} in tracing, given {value_text(value)}")
+        return made
+
+    def _leaves(self, program: ExportedProgram) -> tuple[Leaf, ...]:
+        names = [self._leaf_name(path) for path, _ in _torch.named_leaves(_torch.unflatten([0] * self.spec.num_leaves, self.spec))]
+        metas = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
+        specs = [spec for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+        return tuple(_leaf_of(name, spec.arg, metas.get(spec.arg.name)) for name, spec in zip(names, specs, strict=True))
+
+    def _leaf_name(self, path: tuple[Any, ...]) -> str:
+        group, first, *rest = path
+        names = list(self._parameters)
+        starred = [self._parameters[name].kind is _STAR for name in names[: first + 1]] if group == 0 else []
+        base = str(first) if group == 1 else names[first] if first < len(names) and not any(starred) else f"args[{first}]"
+        return base + "".join(f"[{key!r}]" for key in rest)
+
+
+_STAR, _STARS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+
+
+def _parameters_of(function: Callable[..., Any] | None) -> Mapping[str, inspect.Parameter]:
+    try:
+        return {} if function is None else inspect.signature(function).parameters
+    except (TypeError, ValueError):  # builtins have no signature
+        return {}
+
+
+def _leaf_of(name: str, argument: Any, meta: Any) -> Leaf:
+    if isinstance(argument, ConstantArgument):
+        return ConstantLeaf(name, argument.value)
+    if isinstance(argument, SymIntArgument):
+        size = _size_of(meta)
+        return ConstantLeaf(name, size) if isinstance(size, int) else NumberLeaf(name, size)
+    if not isinstance(meta, torch.Tensor):
+        raise UsageError(f"{name}: a frozen callable takes tensors, whole numbers that vary, and constants, not {type(meta).__name__}")
+    return TensorLeaf(name, str(meta.dtype).removeprefix("torch."), tuple(map(_size_of, meta.shape)), meta.device.type)
+
+
+def _size_of(value: Any) -> int | Size:
+    if str(value).isdecimal():
+        return int(value)
+    scaled = _torch.scaled_term(value)
+    term, offset, factor = scaled or (value, 0, 1)
+    return Size(str(term), factor, offset)
+
+
+def _ranges(program: ExportedProgram) -> dict[str, tuple[int | None, int | None]]:
+    return {str(symbol): (_bound(limits.lower), _bound(limits.upper)) for symbol, limits in program.range_constraints.items()}
+
+
+def _bound(value: Any) -> int | None:
+    """A limit as a number; None for an infinite one, which is an object of its own kind."""
+    return int(value) if isinstance(value, int) or getattr(value, "is_Integer", False) else None
+
+
+def _given_of(value: Any) -> Given | None:
+    if type(value) not in PLAIN or value.layout is not torch.strided:
+        return None
+    return Given(str(value.dtype).removeprefix("torch."), tuple(value.shape), value.device.type)
+
+
+def _plain(value: Any) -> Any:
+    """A tensor without a subclass, whose memory holds its values; anything else as it is."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or _torch.is_wrapper(value) or _torch.is_fake(value):
+        return value
+    plain = value if type(value) in PLAIN else value.as_subclass(torch.Tensor)
+    return plain.resolve_neg() if plain.is_neg() else plain
+
+
+def _shape_of(spec: Any) -> str:
+    if spec.is_leaf():
+        return "*"
+    children = [_shape_of(child) for child in spec.children()]
+    if spec.type is dict:
+        return "{" + ", ".join(f"{key!r}: {text}" for key, text in zip(spec.context, children, strict=True)) + "}"
+    opened, closed = ("[", "]") if spec.type is list else ("(", ")")
+    prefix = "" if spec.type in (list, tuple) else spec.type.__name__
+    return f"{prefix}{opened}{', '.join(children)}{closed}"

@@ -1,0 +1,181 @@
+"""Writes the source of a frozen call: takes the arguments apart and checks them, runs, and builds the result.
+
+The arguments' structure, dtypes and sizes are constants in the source. Whatever is not exactly as traced goes to `slow`, which
+accepts what means the same, or says what differs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens import _torch
+from ortlens.backend.freeze.arguments import PLAIN
+from ortlens.backend.freeze.signature import ConstantLeaf, NumberLeaf, Size, TensorLeaf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ortlens.backend.freeze.signature import Leaf
+
+_SLOW = "return slow(args, kwargs)"
+
+
+class EntryWriter:
+    """Writes one function. All names in it are made here; the user's texts are constants only.
+
+    Attributes:
+        scope: The globals of the function, but for `slow` and `admits`.
+    """
+
+    def __init__(self, in_spec: Any, leaves: Sequence[Leaf], names: Sequence[str]) -> None:
+        """Prepare to write.
+
+        Args:
+            in_spec: The pytree spec of `(args, kwargs)`.
+            leaves: The leaves of the arguments, in order.
+            names: A local name for each.
+        """
+        self._spec = in_spec
+        self._leaves = leaves
+        self._names = names
+        self._next = iter(names)
+        self.scope: dict[str, Any] = {
+            "tensors": PLAIN,
+            "strided": torch.strided,
+            "flatten": _torch.flatten,
+            "unflatten": _torch.unflatten,
+            "no_grad": torch.no_grad,
+        }
+
+    def source(self, body: Sequence[str], result: str) -> str:
+        """The definition of the function `call`.
+
+        Args:
+            body: Lines between the checks and the return.
+            result: Source of what is returned.
+
+        Returns:
+            Its source.
+        """
+        lines = [*self._arguments(), *self._checks(), *body, f"return {result}"]
+        return "def call(self, /, *args, **kwargs):\n" + "\n".join(f"    {line}" for line in lines) + "\n"
+
+    def result(self, out_spec: Any, texts: Sequence[str]) -> str:
+        """Source of the result.
+
+        Args:
+            out_spec: The pytree spec of the result.
+            texts: Source of each leaf.
+
+        Returns:
+            An expression.
+        """
+        return self._built(out_spec, iter(texts))
+
+    def constant(self, prefix: str, value: object) -> str:
+        """A name for a constant.
+
+        Args:
+            prefix: What it begins with.
+            value: The value.
+
+        Returns:
+            The name.
+        """
+        name = f"{prefix}_{len(self.scope)}"
+        self.scope[name] = value
+        return name
+
+    def _arguments(self) -> list[str]:
+        args, kwargs = self._spec.children()
+        count = f"len(args) != {args.num_children}" if args.num_children else "args"
+        named = f"len(kwargs) != {kwargs.num_children}" if kwargs.num_children else "kwargs"
+        return [f"if {count} or {named}: {_SLOW}", *self._items("args", args), *self._entries("kwargs", kwargs)]
+
+    def _items(self, source: str, spec: Any) -> list[str]:
+        """Take the children of a sequence."""
+        targets, further = self._targets(spec)
+        return [f"{''.join(f'{name}, ' for name in targets)}= {source}", *further] if targets else []
+
+    def _entries(self, source: str, spec: Any) -> list[str]:
+        """Take the entries of a dict."""
+        targets, further = self._targets(spec)
+        lines = [f"{name} = {source}[{self._key(key)}]" for name, key in zip(targets, spec.context or (), strict=True)]
+        return ["try:", *(f"    {line}" for line in lines), f"except KeyError: {_SLOW}", *further] if lines else []
+
+    def _key(self, key: object) -> str:
+        return repr(key) if type(key) in (str, int) else self.constant("key", key)
+
+    def _targets(self, spec: Any) -> tuple[list[str], list[str]]:
+        """A local name for each child, and the lines that take it apart further."""
+        targets: list[str] = []
+        lines: list[str] = []
+        for child in spec.children():
+            if child.is_leaf():
+                targets.append(next(self._next))
+                continue
+            targets.append(f"tree_{len(self.scope)}")
+            self.scope[targets[-1]] = None  # keeps the name for this one
+            lines += self._opened(targets[-1], child)
+        return targets, lines
+
+    def _opened(self, name: str, spec: Any) -> list[str]:
+        if spec.type in (tuple, list):
+            return [f"if type({name}) is not {spec.type.__name__} or len({name}) != {spec.num_children}: {_SLOW}", *self._items(name, spec)]
+        if spec.type is dict:
+            return [f"if type({name}) is not dict or len({name}) != {spec.num_children}: {_SLOW}", *self._entries(name, spec)]
+        leaves = [next(self._next) for _ in range(spec.num_leaves)]
+        known = self.constant("spec", spec)
+        opened = [f"{''.join(f'{leaf}, ' for leaf in leaves)}= {name}"] if leaves else []
+        return [f"{name}, structure = flatten({name})", f"if structure != {known}: {_SLOW}", *opened]
+
+    def _checks(self) -> list[str]:
+        lines, varying = [], []
+        for name, leaf in zip(self._names, self._leaves, strict=True):
+            if isinstance(leaf, TensorLeaf):
+                lines.append(f"if {' or '.join(self._against(name, leaf))}: {_SLOW}")
+                varying += [f"{name}.shape"] if any(isinstance(size, Size) for size in leaf.sizes) else []
+            elif isinstance(leaf, NumberLeaf):
+                lines.append(f"if type({name}) is not int: {_SLOW}")
+                varying.append(name)
+            else:
+                lines.append(f"if {self._not_constant(name, leaf)}: {_SLOW}")
+        if varying:
+            self.scope["known"] = set()
+            together = varying[0] if len(varying) == 1 else f"({', '.join(varying)})"
+            lines.append(f"sizes = {together}")
+            lines += [f"if sizes not in known and not admits(known, sizes, ({''.join(f'{name}, ' for name in self._names)})): {_SLOW}"]
+        return lines
+
+    def _against(self, name: str, leaf: TensorLeaf) -> Iterator[str]:
+        """Conditions under which a tensor is not exactly as traced."""
+        yield f"type({name}) not in tensors"
+        yield f"{name}.dtype is not {self.constant('dtype', getattr(torch, leaf.dtype))}"
+        if all(isinstance(size, int) for size in leaf.sizes):
+            yield f"{name}.shape != {leaf.sizes!r}"
+        else:
+            yield f"{name}.dim() != {len(leaf.sizes)}"
+        yield f"not {name}.is_cpu" if leaf.device == "cpu" else f"{name}.device.type != {leaf.device!r}"
+        yield f"{name}.layout is not strided or {name}.is_neg()"
+
+    def _not_constant(self, name: str, leaf: ConstantLeaf) -> str:
+        value = leaf.value
+        if value is None or isinstance(value, bool):
+            return f"{name} is not {value!r}"
+        if type(value) in (int, float, str):
+            return f"type({name}) is not {type(value).__name__} or {name} != {self.constant('value', value)}"
+        return f"{name} is not {self.constant('value', value)}"
+
+    def _built(self, spec: Any, texts: Iterator[str]) -> str:
+        if spec.is_leaf():
+            return next(texts)
+        items = [self._built(child, texts) for child in spec.children()]
+        if spec.type is tuple:
+            return f"({''.join(f'{item}, ' for item in items)})"
+        if spec.type is list:
+            return f"[{', '.join(items)}]"
+        if spec.type is dict:
+            return "{" + ", ".join(f"{self._key(key)}: {item}" for key, item in zip(spec.context, items, strict=True)) + "}"
+        return f"unflatten([{', '.join(items)}], {self.constant('made', _torch.shallow_spec(spec))})"

@@ -1,0 +1,249 @@
+"""Writes a frozen callable as a folder: the ONNX model, a manifest, the state, and the loader."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import pathlib
+import shutil
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import torch
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+
+from ortlens._files import whole_folder
+from ortlens.backend.deploy.export import export_graph
+from ortlens.backend.freeze import loader, model_file, signature
+from ortlens.backend.freeze.signature import ConstantLeaf, json_from_signature
+from ortlens.backend.runtime import providers
+from ortlens.backend.runtime.rewrites import unwanted_rewrites
+from ortlens.errors import UsageError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+    from ortlens.backend.freeze.frozen import Frozen
+
+_MODEL = "model.onnx"
+
+
+def save(frozen: Frozen, folder: str | os.PathLike[str]) -> pathlib.Path:
+    """Write a frozen callable.
+
+    Args:
+        frozen: The callable.
+        folder: A folder that does not exist yet, or is empty.
+
+    Returns:
+        Its absolute path.
+
+    Raises:
+        UsageError: The folder is not empty or cannot be written, nodes stay in PyTorch, weights have changed since, or something has no
+            form in ONNX, numpy or JSON; nothing is left there.
+    """
+    target = pathlib.Path(folder).absolute()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UsageError(f"{target} exists and is no empty folder")
+    if not target.parent.is_dir():
+        raise UsageError(f"cannot write {target}: there is no folder {target.parent}")
+    if changed := frozen.changed_weights():
+        raise UsageError(f"weights were written to since freeze ({', '.join(changed[:8])}); freeze again, then save")
+    try:
+        with whole_folder(target) as made:
+            _fill(frozen, made)
+    except OSError as error:
+        raise UsageError(f"the callable cannot be written to {target}: {error.strerror or error}; nothing is left there") from error
+    return target
+
+
+def _fill(frozen: Frozen, folder: pathlib.Path) -> None:
+    """Write the model, the state, the loader, and last the manifest, which has the hashes."""
+    manifest = _written(frozen, folder)
+    files = {path.name: {"bytes": path.stat().st_size, "sha256": loader.digest_of(path)} for path in sorted(folder.iterdir())}
+    for module in (loader, signature, model_file):
+        shutil.copy(str(module.__file__), folder)
+    text = json.dumps({**manifest, "files": files}, indent=1, allow_nan=False)
+    (folder / loader.MANIFEST).write_text(text, encoding="utf-8")
+
+
+def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
+    """Write the model and the state; the manifest without hashes."""
+    steps, arguments = frozen.steps, frozen.arguments
+    program = steps.program
+    _refuse_dtypes(frozen)
+    export_graph(steps.graph, folder / _MODEL)
+    model = onnx.load(str(folder / _MODEL), load_external_data=False)
+    names = [value.name for value in model.graph.input]
+    state = {name: _state_file(folder, number, tensor) for number, (name, tensor) in enumerate(steps.state.items())}
+    returned, updates = _outputs(program, [value.name for value in model.graph.output])
+    one_thread = all(runner.sessions[0].threads.count == 1 for runner in steps.graph.runners)
+    return {
+        "format": loader.FORMAT,
+        "schema": loader.SCHEMA,
+        "model": _MODEL,
+        "threads": 1 if one_thread else None,
+        "disabled_optimizers": unwanted_rewrites(model, [(providers.CPU, {})]),
+        "signature": json_from_signature(arguments.signature),
+        "parameters": list(arguments.positional()),
+        "guards": _guards(arguments.guard_texts, [leaf.name for leaf in arguments.signature.leaves]),
+        "arguments": _tree(arguments.spec),
+        "result": _tree(program.call_spec.out_spec),
+        "feeds": _feeds(program, names),
+        "returned": returned,
+        "updates": updates,
+        "state": state,
+    }
+
+
+def _refuse_dtypes(frozen: Frozen) -> None:
+    for leaf in frozen.arguments.signature.leaves:
+        if isinstance(leaf, ConstantLeaf) and not _is_plain(leaf.value):
+            raise UsageError(f"{leaf.name} is {leaf.value!r}, which a manifest cannot hold")
+    program = frozen.steps.program
+    (output,) = program.graph.find_nodes(op="output")
+    inputs = zip(program.graph.find_nodes(op="placeholder"), program.graph_signature.input_specs, strict=True)
+    nodes = [*output.args[0], *(node for node, spec in inputs if spec.kind is InputKind.USER_INPUT)]
+    values = [*(node.meta["val"] for node in nodes if isinstance(node, torch.fx.Node)), *frozen.state.values()]
+    if any(isinstance(value, torch.Tensor) and value.dtype is torch.bfloat16 for value in values):
+        raise UsageError("arguments, results and state must not be bfloat16, which numpy does not have; cast them inside the model")
+
+
+def _is_plain(value: object) -> bool:
+    """Whether JSON holds a value as it is."""
+    return value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _state_file(folder: pathlib.Path, number: int, tensor: torch.Tensor) -> dict[str, Any]:
+    array = tensor.detach().cpu().contiguous().numpy()
+    name = f"state_{number}.bin"
+    (folder / name).write_bytes(array.tobytes())
+    return {"file": name, "dtype": str(array.dtype), "shape": list(array.shape)}
+
+
+def _feeds(program: Any, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Where each input of the model comes from; the export calls inputs as the program's signature does."""
+    leaf = 0
+    known: dict[str, dict[str, Any]] = {}
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is InputKind.USER_INPUT:
+            known[spec.arg.name] = {"leaf": leaf}
+            leaf += 1
+        else:
+            known[str(spec.target)] = {"state": str(spec.target)}
+    return [{"name": name, **known[name]} for name in names]
+
+
+def _outputs(program: Any, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Where each leaf of the result comes from, and which outputs are new values of state or of arguments."""
+    signature_ = program.graph_signature
+    user = [spec.arg.name for spec in signature_.input_specs if spec.kind is InputKind.USER_INPUT]
+    made = iter(names)
+    returned: list[dict[str, Any]] = []
+    updates: list[dict[str, Any]] = []
+    for spec in signature_.output_specs:
+        if isinstance(spec.arg, ConstantArgument):
+            returned.append({"constant": spec.arg.value})
+            continue
+        name = next(made)
+        if spec.kind is OutputKind.USER_OUTPUT:
+            returned.append({"leaf": user.index(spec.arg.name)} if spec.arg.name in user else {"output": name})
+        elif spec.kind is OutputKind.USER_INPUT_MUTATION:
+            updates.append({"output": name, "leaf": user.index(spec.target)})
+        else:
+            updates.append({"output": name, "state": str(spec.target)})
+    return returned, updates
+
+
+def _tree(spec: Any) -> Any:
+    if spec.is_leaf():
+        return "*"
+    children = [_tree(child) for child in spec.children()]
+    if spec.type in (tuple, list):
+        return [spec.type.__name__, children]
+    keys = getattr(spec.context, "_fields", spec.context)
+    if not isinstance(keys, (list, tuple)) or len(keys) != len(children) or not all(isinstance(key, (str, int)) for key in keys):
+        raise UsageError(f"a {spec.type.__name__} cannot be saved: only tuples, lists, dicts, and objects with named parts")
+    pairs = [[key, child] for key, child in zip(keys, children, strict=True)]
+    return ["dict", pairs] if spec.type in (dict, OrderedDict) else ["object", spec.type.__name__, pairs]
+
+
+_OPERATORS: Mapping[type, str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+}
+_FUNCTIONS = {"Mod": "%", "PythonMod": "%", "FloorDiv": "//", "Eq": "==", "Ne": "!=", "Lt": "<", "Le": "<=", "Gt": ">", "Ge": ">="}
+
+
+def _guards(texts: Sequence[str], leaves: Sequence[str]) -> list[Any]:
+    """The guards of tracing as JSON, each with its text."""
+    places = {}
+    for place, name in enumerate(leaves):
+        base, bracket, rest = name.partition("[")
+        places[ast.unparse(ast.parse(f"L[{base!r}]{bracket}{rest}", mode="eval"))] = place
+    return [[f"Guard failed: {text}", _Guard(text, places).json()] for text in texts]
+
+
+class _Guard:
+    def __init__(self, text: str, places: Mapping[str, int]) -> None:
+        self._text = text
+        self._places = places
+
+    def json(self) -> Any:
+        return self._of(ast.parse(self._text, mode="eval").body)
+
+    def _of(self, node: ast.expr) -> Any:
+        if isinstance(node, ast.Constant) and isinstance(node.value, (bool, int)):
+            return node.value
+        if isinstance(node, ast.UnaryOp):
+            return self._unary(node)
+        if isinstance(node, ast.Compare):
+            return self._compared(node)
+        if isinstance(node, ast.BoolOp):
+            return ["and" if isinstance(node.op, ast.And) else "or", *map(self._of, node.values)]
+        return self._binary(node)
+
+    def _binary(self, node: ast.expr) -> Any:
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+            return [_OPERATORS[type(node.op)], self._of(node.left), self._of(node.right)]
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
+            first, second = node.args
+            return [_FUNCTIONS[node.func.id], self._of(first), self._of(second)]
+        return self._size(node)
+
+    def _unary(self, node: ast.UnaryOp) -> Any:
+        inner = self._of(node.operand)
+        return ["not", inner] if isinstance(node.op, ast.Not) else ["-", 0, inner] if isinstance(node.op, ast.USub) else self._refuse()
+
+    def _compared(self, node: ast.Compare) -> Any:
+        values = [self._of(value) for value in (node.left, *node.comparators)]
+        if any(type(op) not in _OPERATORS for op in node.ops):
+            return self._refuse()
+        return ["and", *([_OPERATORS[type(op)], values[place], values[place + 1]] for place, op in enumerate(node.ops))]
+
+    def _size(self, node: ast.expr) -> Any:
+        """`L['x'].size()[0]`, or `L['n']` of a number."""
+        text = ast.unparse(node)
+        if text in self._places:
+            return ["value", self._places[text]]
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.value, ast.Call):
+            called = node.value.func
+            place = self._places.get(ast.unparse(called.value)) if isinstance(called, ast.Attribute) and called.attr == "size" else None
+            if place is not None:
+                return ["size", place, node.slice.value]
+        return self._refuse()
+
+    def _refuse(self) -> Any:
+        raise UsageError(f"the condition {self._text} on sizes cannot be saved; narrow dynamic_shapes so that tracing needs none")

@@ -1,0 +1,238 @@
+"""The frozen callable: a program over its sessions, with one generated function per call."""
+
+from __future__ import annotations
+
+import threading
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from torch.export.graph_signature import InputKind
+
+from ortlens import _torch
+from ortlens.backend.freeze.arguments import Arguments
+from ortlens.backend.freeze.steps import FrozenSteps
+from ortlens.backend.gc_paused import gc_paused
+from ortlens.backend.lowering.exported import lower_program, mutated_targets, state_value
+from ortlens.errors import UsageError
+
+if TYPE_CHECKING:
+    import os
+    import pathlib
+    from collections.abc import Callable, Mapping
+
+    import torch
+    from torch.export import ExportedProgram
+
+    from ortlens.backend.api import OrtBackend
+    from ortlens.backend.graph import CompiledGraph
+    from ortlens.trace.recorder import Recorder
+
+
+class Frozen:
+    """A traced program over its sessions: a plain callable, without Dynamo and without checks of weights.
+
+    Weights and all Python state are constants since tracing. A call checks the structure, dtypes and sizes of its arguments, runs, and
+    returns fresh results without gradients. It may be called from several threads; with `state`, one after the other.
+
+    Attributes:
+        program: The program as traced.
+        source: What was traced.
+        fallback: What is called with arguments that the program does not take; None: they raise.
+        arguments: What it takes.
+        steps: What a call does.
+    """
+
+    def __init__(
+        self,
+        program: ExportedProgram,
+        source: Any,
+        *,
+        steps: FrozenSteps,
+        arguments: Arguments,
+        fallback: Callable[..., Any] | None,
+    ) -> None:
+        """Made by `freeze`.
+
+        Args:
+            program: The program as traced.
+            source: What was traced.
+            steps: What a call does.
+            arguments: What it takes.
+            fallback: As for `freeze`.
+        """
+        self.program, self.source, self.fallback, self.arguments, self.steps = program, source, fallback, arguments, steps
+        self._strict: Callable[..., Any] | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def graph(self) -> CompiledGraph:
+        """The compiled graph: partitions, sessions, and what stays in PyTorch."""
+        return self.steps.graph
+
+    @property
+    def state(self) -> Mapping[str, torch.Tensor]:
+        """The buffers that calls change: name in the source -> tensor. Copies of the source's buffers, made by `freeze`.
+
+        Write into the tensors (`frozen.state["cache"].zero_()`) to set them; the mapping itself is read-only.
+        """
+        return MappingProxyType(self.steps.state)
+
+    def changed_weights(self) -> tuple[str, ...]:
+        """The weights that were written to since `freeze`: whether calls see such a change is not defined, so freeze again.
+
+        Returns:
+            Their names in the source.
+        """
+        return self.steps.changed_weights()
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Run; in each frozen callable, a generated function takes the place of this one.
+
+        Args:
+            *args: As in tracing, in structure, dtypes and sizes.
+            **kwargs: Likewise.
+
+        Returns:
+            What the source returns, without gradients, in the same structure.
+
+        Raises:
+            UsageError: An argument is outside the traced signature, and there is no `fallback`; the message names what differs.
+        """
+        return self.differently(args, kwargs)
+
+    def differently(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call whose arguments are not exactly as traced: they may mean the same.
+
+        Args:
+            args: Positional arguments.
+            kwargs: Keyword arguments.
+
+        Returns:
+            The result.
+
+        Raises:
+            UsageError: They do not, and there is no `fallback`.
+        """
+        try:
+            arranged, named = self.arguments.arranged(args, kwargs)
+        except UsageError as error:
+            if self.fallback is not None:
+                return self.fallback(*args, **kwargs)
+            raise UsageError(f"outside the traced signature: {error}; freeze again for such arguments, or pass fallback=") from error
+        with self._lock:
+            if self._strict is None:
+                self._strict = self.steps.function(self.arguments, _refuse)
+        return self._strict(self, *arranged, **named)
+
+    def save(self, folder: str | os.PathLike[str]) -> pathlib.Path:
+        """Write a folder that runs with onnxruntime and numpy alone: see `ortlens.load_frozen`.
+
+        It has the ONNX model with its weights, a manifest with the hash of each file, the present state, and the loader as a script.
+
+        Args:
+            folder: A folder that does not exist yet, or is empty.
+
+        Returns:
+            Its absolute path.
+
+        Raises:
+            UsageError: Nodes stay in PyTorch (they are listed), weights were written to since, or something has no form in the folder.
+                Nothing is written then.
+        """
+        from ortlens.backend.freeze.folder import save
+
+        return save(self, folder)
+
+    def __repr__(self) -> str:
+        """Name, partitions and nodes in PyTorch."""
+        left = len(self.graph.left_in_torch()) if self.graph.runners else "all"
+        name = getattr(self.source, "__name__", type(self.source).__name__)
+        return f"<frozen {name}: {len(self.graph.runners)} partitions, {left} nodes in PyTorch>"
+
+
+def _refuse(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    raise UsageError(f"these arguments cannot be passed on: {len(args)} positional ones, and {', '.join(kwargs) or 'none'} by name")
+
+
+def frozen_from(
+    program: ExportedProgram,
+    backend: OrtBackend,
+    *,
+    source: Any,
+    traced: Callable[..., Any] | None,
+    fallback: Callable[..., Any] | None = None,
+) -> Frozen:
+    """Compile a program and freeze it.
+
+    Args:
+        program: As traced.
+        backend: Compiles it.
+        source: What was traced.
+        traced: The function whose parameters have the names of the arguments; None if it is not known.
+        fallback: Called with arguments outside the signature; None to raise.
+
+    Returns:
+        The frozen callable.
+
+    Raises:
+        UsageError: The program takes something that cannot be frozen, or `dynamic_shapes=False` is set while sizes vary.
+    """
+    program = _torch.with_renamed_guards(program)
+    arguments = Arguments(program, traced)
+    _refuse_sessions_per_size(arguments, backend)
+    steps = _steps_of(program, backend, None)
+    frozen = Frozen(program, source, steps=steps, arguments=arguments, fallback=fallback)
+    call = frozen.steps.function(arguments, frozen.differently)
+    frozen.__class__ = type("Frozen", (Frozen,), {"__call__": call, "__doc__": Frozen.__doc__})  # Python looks calls up in the class
+    return frozen
+
+
+def watched(frozen: Frozen, backend: OrtBackend, recorder: Recorder) -> Callable[..., Any]:
+    """Compile the program of a frozen callable once more, for a lens.
+
+    Args:
+        frozen: The callable; it stays as it is.
+        backend: Compiles the program.
+        recorder: That of the lens.
+
+    Returns:
+        A function that does the same as the callable, through sessions that the lens records. Its state is that of the source.
+    """
+    steps = _steps_of(_torch.with_renamed_guards(frozen.program), backend, recorder)
+    call = steps.function(frozen.arguments, frozen.differently)
+    return lambda *args, **kwargs: call(frozen, *args, **kwargs)
+
+
+def _steps_of(program: ExportedProgram, backend: OrtBackend, recorder: Recorder | None) -> FrozenSteps:
+    compiler = backend.compiler
+    with gc_paused():
+        decomposed, lowered = lower_program(
+            program,
+            decompositions=compiler.tables()[1],
+            custom_targets=compiler.custom_targets(),
+            on_failure=compiler.failure_reporter(recorder),
+            returns_views=True,
+        )
+        graph = compiler.graph_of(lowered, recorder=recorder)
+        values = _own_values(decomposed, copies_state=recorder is None)
+        graph.prepare(values)
+    return FrozenSteps(decomposed, graph, values, recorder)
+
+
+def _own_values(program: ExportedProgram, *, copies_state: bool) -> list[Any]:
+    """The inputs of a program's graph that are no arguments: weights, the state that calls change or a copy of it; None for arguments."""
+    written = mutated_targets(program)
+    copies: dict[int, torch.Tensor] = {}  # one weight may have several names
+    values: list[Any] = []
+    for spec in program.graph_signature.input_specs:
+        value = None if spec.kind is InputKind.USER_INPUT else state_value(program, spec.target)
+        if copies_state and value is not None and spec.target in written:
+            value = copies.setdefault(id(value), value.detach().clone())
+        values.append(value)
+    return values
+
+
+def _refuse_sessions_per_size(arguments: Arguments, backend: OrtBackend) -> None:
+    chosen = backend.options.export_options
+    if arguments.signature.varies and chosen is not None and chosen.dynamic_shapes is False:
+        raise UsageError("dynamic_shapes=False in export_options makes a session per size; a frozen callable of varying sizes has one")

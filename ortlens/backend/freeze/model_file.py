@@ -1,0 +1,214 @@
+"""What an ONNX model reads and calls, from its bytes alone: a walk over protobuf's wire format. Standard library only.
+
+ONNX Runtime trusts a model: one that names a file elsewhere is followed in some versions, and functions that call each other too often
+exhaust its memory or its stack. So a model from a stranger is checked here before ONNX Runtime gets it.
+
+Source: `onnx.proto` of ONNX 1.19, whose field numbers never change. `save` copies this file beside the models.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+Function: TypeAlias = tuple[str, str, str]
+"""Domain, name and overload."""
+
+_INNER = {
+    "model": {7: "graph", 20: "training", 25: "function"},
+    "training": {1: "graph", 2: "graph"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse"},
+    "function": {7: "node", 11: "attribute"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
+    "sparse": {1: "tensor", 2: "tensor"},
+    "tensor": {13: "entry"},
+}
+"""Kind of message -> field -> kind of message in it, as far as tensors and nodes are concerned."""
+_NODE = (7, 4, 8)  # fields of domain, operator and overload
+_FUNCTION = (10, 1, 13)  # likewise of a function: domain, name and overload
+_DEEPEST = 100  # messages in each other, as protobuf allows
+_DEEPEST_CALLS = 256  # functions that call each other: ONNX Runtime ends with a segmentation fault somewhere above a thousand
+_MOST_NODES = 200_000  # that functions may expand to; a large language model has tens of thousands
+_VARINT_BITS = 64
+_LONGEST_NUMBER = 19  # digits of 64 bits
+_MEMORY = "*/_ORT_MEM"  # how ONNX Runtime marks the address of a tensor in its own process
+
+
+@dataclass(slots=True)
+class ModelFile:
+    """What a model reads and calls.
+
+    Attributes:
+        external: The entries of each tensor with external data, such as `location` and `offset`, wherever it is in the model.
+        calls: The operators of the nodes of its graphs, inner graphs included.
+        functions: Those of the nodes of each of its functions.
+    """
+
+    external: list[dict[str, str]] = field(default_factory=list)
+    calls: list[Function] = field(default_factory=list)
+    functions: dict[Function, list[Function]] = field(default_factory=dict)
+
+    @property
+    def locations(self) -> set[str]:
+        """The files that its tensors name."""
+        return {entries["location"] for entries in self.external if "location" in entries}
+
+
+def read_model(model: bytes) -> ModelFile:
+    """Find what a model reads and calls.
+
+    Args:
+        model: The bytes of a ModelProto, with external data or without.
+
+    Returns:
+        Both.
+
+    Raises:
+        ValueError: The bytes are no such message.
+    """
+    found = ModelFile()
+    _walk(memoryview(model), "model", found, found.calls, 0)
+    return found
+
+
+def refuse_unsafe(found: ModelFile, model: pathlib.Path) -> None:
+    """Refuse a model that would read outside its folder, or that expands without end.
+
+    Args:
+        found: What the model reads and calls.
+        model: Its file. The folder of a link, and the folder that it leads to, both count as the model's folder. A file that is missing
+            there is left to ONNX Runtime, which names it.
+
+    Raises:
+        ValueError: A file lies elsewhere, is no plain file, or is shorter than the model says; functions call each other in a circle,
+            too deeply or too often.
+    """
+    for entries in found.external:
+        _refuse_outside(entries, model)
+    _refuse_endless(found)
+
+
+def _refuse_outside(entries: Mapping[str, str], model: pathlib.Path) -> None:
+    location = entries.get("location", "")
+    named = pathlib.Path(location)
+    if not location or "\0" in location or location.startswith(_MEMORY) or named.is_absolute() or ".." in named.parts:
+        raise ValueError(f"a tensor lies in {location!r}, which is no path inside the model's folder")
+    path = model.parent / named
+    resolved = path.resolve()
+    if not any(resolved.is_relative_to(folder) for folder in (model.parent.resolve(), model.resolve().parent)):
+        raise ValueError(f"a tensor lies in {location!r}, a link that leads out of the model's folder")
+    offset, length = (_number(entries, name) for name in ("offset", "length"))
+    if not resolved.exists():
+        return
+    if not resolved.is_file():
+        raise ValueError(f"a tensor lies in {location!r}, which is no plain file")
+    if offset + length > resolved.stat().st_size:
+        raise ValueError(f"a tensor takes {length:,} bytes at {offset:,} of {location!r}, which has {resolved.stat().st_size:,}")
+
+
+def _number(entries: Mapping[str, str], name: str) -> int:
+    text = entries.get(name, "0")
+    if not (text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER):
+        raise ValueError(f"the {name} of a tensor in another file is {text[:40]!r}, which is no size")
+    return int(text)
+
+
+def _refuse_endless(found: ModelFile) -> None:
+    known: dict[Function, tuple[int, int]] = {}
+    if _expanded(found.calls, found.functions, known, ())[0] > _MOST_NODES + len(found.calls):
+        raise ValueError(f"its functions expand to more than {_MOST_NODES:,} nodes")
+
+
+def _expanded(
+    calls: list[Function], functions: Mapping[Function, list[Function]], known: dict[Function, tuple[int, int]], path: tuple[Function, ...]
+) -> tuple[int, int]:
+    """Nodes that some nodes expand to, and how deeply functions call each other below them."""
+    nodes = depth = 0
+    for call in calls:
+        if call not in functions:
+            nodes += 1
+            continue
+        if call not in known:
+            if call in path:
+                raise ValueError(f"the function {call[1]!r} calls itself")
+            if len(path) >= _DEEPEST_CALLS:
+                raise ValueError(f"its functions call each other more than {_DEEPEST_CALLS} deep")
+            known[call] = _expanded(functions[call], functions, known, (*path, call))
+        nodes, depth = nodes + known[call][0], max(depth, known[call][1] + 1)
+    if depth > _DEEPEST_CALLS:
+        raise ValueError(f"its functions call each other more than {_DEEPEST_CALLS} deep")
+    return nodes, depth
+
+
+def _walk(data: memoryview, kind: str, found: ModelFile, calls: list[Function], depth: int) -> None:
+    if depth > _DEEPEST:
+        raise ValueError("the model is nested too deeply")
+    if kind == "function":
+        calls = found.functions.setdefault(_named(data, _FUNCTION), [])
+    elif kind == "node":
+        calls.append(_named(data, _NODE))
+    entries: dict[str, str] = {}
+    for number, value in _fields(data):
+        inner = _INNER[kind].get(number)
+        if inner is None:
+            continue
+        if value is None:
+            raise ValueError(f"field {number} of a {kind} is no message")
+        if inner == "entry":
+            key, text = _texts(value, (1, 2))
+            entries[key] = text
+        else:
+            _walk(value, inner, found, calls, depth + 1)
+    if entries:
+        found.external.append(entries)
+
+
+def _named(data: memoryview, fields: tuple[int, int, int]) -> Function:
+    domain, name, overload = _texts(data, fields)
+    return ("" if domain == "ai.onnx" else domain, name, overload)
+
+
+def _texts(data: memoryview, fields: tuple[int, ...]) -> list[str]:
+    """The texts in some fields; of one that is given twice the last, as in protobuf, and of one that is missing an empty one."""
+    given = {number: value for number, value in _fields(data) if value is not None and number in fields}
+    return [bytes(given.get(number, b"")).decode("utf-8", "replace") for number in fields]
+
+
+def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | None]]:
+    """Number and content of each field; None for one without a length."""
+    place = 0
+    while place < len(data):
+        tag, place = _varint(data, place)
+        number, wire = tag >> 3, tag & 7
+        if wire == 2:  # noqa: PLR2004 - a length and as many bytes
+            size, place = _varint(data, place)
+            if size > len(data) - place:
+                raise ValueError("a field is longer than its message")
+            yield number, data[place : place + size]
+            place += size
+            continue
+        if wire == 0:
+            _, place = _varint(data, place)
+        elif wire in (1, 5):
+            place += 8 if wire == 1 else 4
+        else:
+            raise ValueError(f"wire type {wire} is not known")
+        if place > len(data):
+            raise ValueError("the message is cut off")
+        yield number, None
+
+
+def _varint(data: memoryview, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while place < len(data) and shift < _VARINT_BITS:
+        byte = data[place]
+        value |= (byte & 0x7F) << shift
+        place, shift = place + 1, shift + 7
+        if byte < 0x80:  # noqa: PLR2004 - the last byte of a number
+            return value, place
+    raise ValueError("a number is cut off")

@@ -1,0 +1,279 @@
+"""What a frozen call does between its arguments and its result: sessions, PyTorch's nodes, and writes to state."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+
+from ortlens.backend.freeze.entry import EntryWriter
+from ortlens.backend.lowering.exported import mutated_targets
+from ortlens.backend.runtime import call, in_place
+from ortlens.backend.runtime.generated import function_from_source
+from ortlens.backend.runtime.program import eager_nodes, make_program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch.export import ExportedProgram
+
+    from ortlens.backend.freeze.arguments import Arguments
+    from ortlens.backend.graph import CompiledGraph
+    from ortlens.backend.partitioning.extraction import Partition
+    from ortlens.backend.runtime.call import Input, Output
+    from ortlens.backend.runtime.runner import PartitionRunner
+    from ortlens.trace.recorder import Recorder
+    from ortlens.trace.runlog import RunLog
+
+_MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+
+
+class FrozenSteps:
+    """The steps of a frozen program.
+
+    Attributes:
+        graph: The compiled graph, with sessions.
+        program: The decomposed program.
+        state: The buffers that calls change, by name.
+    """
+
+    def __init__(self, program: ExportedProgram, graph: CompiledGraph, values: Sequence[Any], recorder: Recorder | None = None) -> None:
+        """Take over a graph that has run once.
+
+        Args:
+            program: The decomposed program.
+            graph: Compiled from it, with sessions.
+            values: The inputs of the graph: of weights and state those that calls use, of the user's inputs None.
+            recorder: That of the lens that watches the calls. They then go through the graph and its runners, where a lens looks on.
+        """
+        self._watched = recorder is not None
+        self.graph = graph
+        self.program = program
+        self._values = list(values)
+        specs = program.graph_signature.input_specs
+        written = mutated_targets(program)
+        self._user = [place for place, spec in enumerate(specs) if spec.kind is InputKind.USER_INPUT]
+        self.state = {str(specs[place].target): values[place] for place in range(len(specs)) if specs[place].target in written}
+        self._lock = threading.Lock()
+        for runner in graph.runners if recorder is not None else ():
+            session_id = runner.session_id_for([None] * len(runner.partition.inputs))
+            log = next((log for log in recorder.logs()[0] if log.session_id == session_id), None) if recorder is not None else None
+            weights = runner.weight_nodes()
+            places = [place for place, node in enumerate(runner.partition.inputs) if node not in weights]
+            runner.run = _without(self.call_of(runner, log), places)
+
+    def changed_weights(self) -> tuple[str, ...]:
+        """The names of the frozen weights that were written to since."""
+        names = self.graph.weight_inputs()
+        found: set[str] = set()
+        for runner in self.graph.runners:
+            for weight in runner.frozen:
+                if not weight.is_still(weight.tensor) and weight.name in names:
+                    found.add(names[weight.name][0])
+        return tuple(sorted(found))
+
+    def function(self, arguments: Arguments, slow: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> Callable[..., Any]:
+        """Generate the function of a call.
+
+        Args:
+            arguments: What it takes.
+            slow: Called with arguments that are not exactly as traced.
+
+        Returns:
+            The function, whose first argument is the frozen callable.
+        """
+        runner = self._only_runner()
+        placeholders = self.graph.placeholders() if self.graph.runners else _placeholders(self.graph.lowered.module)
+        names = dict(zip((placeholders[place] for place in self._user), (f"u{n}" for n in range(len(self._user))), strict=True))
+        if runner is not None:
+            names |= {node: f"a{place}" for place, (node, _) in enumerate(_passed(runner)) if node in names}
+        entry = EntryWriter(arguments.spec, arguments.signature.leaves, [names[placeholders[place]] for place in self._user])
+        for place, node in enumerate(placeholders):
+            if node not in names:
+                names[node] = entry.constant("input", self._values[place])
+        results, body = self._through_program(entry, placeholders, names) if runner is None else self._inlined(entry, runner, names)
+        effects, returned = self._outcome(entry, results, names, placeholders)
+        body = self._guarded([*body, *effects], entry, needs_no_grad=runner is None or bool(effects))
+        source = entry.source(body, entry.result(self.program.call_spec.out_spec, returned))
+        return function_from_source("call", source, {**entry.scope, "slow": slow, "admits": arguments.admits})
+
+    def _only_runner(self) -> PartitionRunner | None:
+        """The runner whose session computes all outputs from the graph's inputs; None if PyTorch computes something too."""
+        graph = self.graph
+        if self._watched or len(graph.runners) != 1 or graph.lowered.views is not None or eager_nodes(graph.plan):
+            return None
+        (runner,) = graph.runners
+        given = set(graph.placeholders())
+        known = {*given, *runner.partition.outputs}
+        outputs = [node for node in graph.output_nodes() if isinstance(node, torch.fx.Node)]
+        return runner if given.issuperset(runner.partition.inputs) and known.issuperset(outputs) else None
+
+    def _inlined(self, entry: EntryWriter, runner: PartitionRunner, names: dict[Any, str]) -> tuple[list[str], list[str]]:
+        """The call of the only session, as part of the function."""
+        passed = _passed(runner)
+        lines, scope = call.inlined_call(
+            runner.sessions[0].session,
+            [item for _, item in passed],
+            self._outputs(runner),
+            preallocate=runner.factory.options.preallocate_output,
+            rest=runner.sessions[0].threads.rest(),
+            constants=self._constants(runner),
+        )
+        entry.scope |= scope
+        places = range(len(runner.partition.outputs))
+        made = {node: f"r{place}" for place, node in enumerate(runner.partition.outputs)}
+        assigned = [f"a{place} = {names[node]}" for place, (node, _) in enumerate(passed) if names[node] != f"a{place}"]
+        failed = entry.constant("failed", self._failure_of(runner))
+        args = "".join(f"a{place}, " for place in range(len(passed)))
+        body = [*assigned, "try:", *(f"    {line}" for line in lines)]
+        body += [f"except Exception as error: {''.join(f'r{place}, ' for place in places)}= {failed}(({args}), error)"]
+        return [_text(node, {**names, **made}) for node in self.graph.output_nodes()], body
+
+    def _through_program(
+        self, entry: EntryWriter, placeholders: Sequence[torch.fx.Node], names: dict[Any, str]
+    ) -> tuple[list[str], list[str]]:
+        """A call of the straight-line function that alternates between sessions and PyTorch."""
+        graph = self.graph
+        passed = list(range(len(placeholders)))
+        run: Callable[[list[Any]], list[Any]]
+        if self._watched:
+            run = lambda args: graph.run(args)  # noqa: E731, PLW0108 - a lens replaces `run` while it looks on
+        elif not graph.runners:
+            run = graph.run
+        else:
+            parts = [_Part(runner.partition, self.call_of(runner)) for runner in graph.runners]
+            weights = graph.lowered.static_inputs
+            fixed = {node: self._values[place] for place, node in enumerate(placeholders) if place in weights}
+            run = make_program(graph.plan, graph.promoted, parts, None, fixed)
+            others = [place for place in passed if place not in weights]
+            if graph.lowered.views is None:
+                passed = others
+            else:
+                run = graph.lowered.views.around(_taking(run, others))
+        args = ", ".join(names[placeholders[place]] for place in passed)
+        count = len(self.program.graph_signature.output_specs)
+        return [f"out[{place}]" for place in range(count)], [f"out = {entry.constant('program', run)}([{args}])"]
+
+    def call_of(self, runner: PartitionRunner, log: RunLog | None = None) -> Callable[..., tuple[Any, ...]]:
+        """A function that runs a partition's session without checks of its weights.
+
+        Args:
+            runner: The partition's.
+            log: Where calls are recorded, if anywhere.
+
+        Returns:
+            A function of the inputs that are neither weights nor constants.
+        """
+        info = runner.sessions[0]
+        return call.make_call(
+            info.session,
+            [item for _, item in _passed(runner)],
+            self._outputs(runner),
+            on_stale=_never,
+            on_failure=self._failure_of(runner),
+            count=runner.counter.__next__,
+            log=log,
+            preallocate=runner.factory.options.preallocate_output,
+            rest=info.threads.rest(),
+            constants=self._constants(runner),
+        )
+
+    def _outputs(self, runner: PartitionRunner) -> list[Output]:
+        """The outputs of a session; new values of state take the memory of the old ones, where that is proved to be right."""
+        passed = _passed(runner)
+        inputs, places = [item for _, item in passed], {node: place for place, (node, _) in enumerate(passed)}
+        state = {node for place, node in enumerate(self.graph.placeholders()) if place not in self._user}
+        old = {output: runner.partition.inputs[place] for output, place in runner.updates.items()}
+        updates = {output: places[node] for output, node in old.items() if node in state and node in places}
+        return in_place.with_memory_of_inputs(runner.factory.outputs(runner.sessions[0].session), inputs, updates, runner.model)
+
+    def _constants(self, runner: PartitionRunner) -> list[tuple[Input, torch.Tensor]]:
+        """The weights that are no constants of the session, such as tables that are only looked up."""
+        values = dict(zip(self.graph.placeholders(), self._values, strict=True))
+        items = zip(runner.partition.inputs, runner.factory.inputs(runner.frozen), strict=True)
+        weights = runner.weight_nodes()
+        return [(item, values[node]) for node, item in items if node in weights and item.frozen is None]
+
+    def _failure_of(self, runner: PartitionRunner) -> Callable[[tuple[Any, ...], Exception], tuple[Any, ...]]:
+        """What to do when ONNX Runtime fails: as in compiled code, PyTorch computes the partition, and its exception is the caller's."""
+        values = dict(zip(self.graph.placeholders(), self._values, strict=True))
+        weights = runner.weight_nodes()
+
+        def failed(args: tuple[Any, ...], error: Exception) -> tuple[Any, ...]:
+            passed = iter(args)
+            with torch.no_grad():
+                return runner.failed(tuple(values[node] if node in weights else next(passed) for node in runner.partition.inputs), error)
+
+        return failed
+
+    def _outcome(
+        self, entry: EntryWriter, results: Sequence[str], names: dict[Any, str], placeholders: Sequence[torch.fx.Node]
+    ) -> tuple[list[str], list[str]]:
+        """Lines that write new values of state and of inputs, and the source of each leaf of the result."""
+        specs = self.program.graph_signature.output_specs
+        nodes = next(iter(self.program.graph.find_nodes(op="output"))).args[0]
+        state = {str(spec.target): names[placeholders[place]] for place, spec in enumerate(self.program.graph_signature.input_specs)}
+        inputs = {spec.arg.name: names[placeholders[place]] for place, spec in enumerate(self.program.graph_signature.input_specs)}
+        lines: list[str] = []
+        returned: list[str] = []
+        written = {node: text for spec, node, text in zip(specs, nodes, results, strict=True) if spec.kind in _MUTATIONS}
+        for spec, node, text in zip(specs, nodes, results, strict=True):
+            if spec.kind in _MUTATIONS:
+                old = inputs[spec.target] if spec.kind is OutputKind.USER_INPUT_MUTATION else state[str(spec.target)]
+                lines.append(f"if {text} is not {old}: {old}.copy_({text})")
+            elif isinstance(spec.arg, ConstantArgument):
+                returned.append(entry.constant("value", spec.arg.value))
+            else:
+                returned.append(text)
+                old_values = [names[made] for made in placeholders if names[made] == text and made.name not in inputs]
+                if node in written or old_values:  # the next call writes there
+                    lines.insert(0, f"v{len(returned)} = {text}.clone()")
+                    returned[-1] = f"v{len(returned)}"
+        return lines, returned
+
+    def _guarded(self, lines: list[str], entry: EntryWriter, *, needs_no_grad: bool) -> list[str]:
+        if needs_no_grad:
+            lines = ["with no_grad():", *(f"    {line}" for line in lines)]
+        if self.state:
+            lines = [f"with {entry.constant('lock', self._lock)}:", *(f"    {line}" for line in lines)]
+        return lines
+
+
+class _Part:
+    """A partition with a function that runs it."""
+
+    def __init__(self, partition: Partition, run: Callable[..., tuple[Any, ...]]) -> None:
+        self.partition = partition
+        self.run = run
+
+
+def _taking(run: Callable[[list[Any]], list[Any]], places: Sequence[int]) -> Callable[[list[Any]], list[Any]]:
+    """The same function, of more arguments."""
+    return lambda args: run([args[place] for place in places])
+
+
+def _without(run: Callable[..., tuple[Any, ...]], places: Sequence[int]) -> Callable[..., tuple[Any, ...]]:
+    """The same function, of all inputs of a partition."""
+    return lambda *args: run(*[args[place] for place in places])
+
+
+def _passed(runner: PartitionRunner) -> list[tuple[torch.fx.Node, Input]]:
+    """The inputs of a partition that calls pass: all but weights."""
+    weights = runner.weight_nodes()
+    items = zip(runner.partition.inputs, runner.factory.inputs(runner.frozen), strict=True)
+    return [(node, item) for node, item in items if node not in weights]
+
+
+def _placeholders(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    return list(module.graph.find_nodes(op="placeholder"))
+
+
+def _text(node: Any, names: dict[Any, str]) -> str:
+    return names[node] if isinstance(node, torch.fx.Node) else repr(node)
+
+
+def _never(_args: tuple[Any, ...]) -> tuple[Any, ...]:
+    raise AssertionError("a frozen call does not check weights")

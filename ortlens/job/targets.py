@@ -1,0 +1,283 @@
+"""Targets as they are written on a command line: `MODULE:NAME`, imported from the current folder."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import os
+import pkgutil
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortlens.errors import UsageError
+from ortlens.job.inputs import inputs_from_texts
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator, Mapping
+    from types import ModuleType
+
+
+def add_target(command: argparse.ArgumentParser, *files: str) -> None:
+    """Add the options that say what is called, and with what.
+
+    Args:
+        command: The parser of a command.
+        *files: Files that it takes as well, with what each is.
+    """
+    also = f"; or {', or '.join(files)}" if files else ""
+    command.add_argument(
+        "target",
+        metavar="MODULE:NAME",
+        help=f"an nn.Module, its class, a function that returns one, or any function; Python modules in this folder are found, too{also}",
+    )
+    command.add_argument(
+        "--input",
+        metavar="SPEC",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="arguments in order: f32[1,3,224,224], i64[1,16]:1000 (below 1000), mask=bool[1,16] (keyword), 3, 2.5, true, none, 'text'",
+    )
+    command.add_argument("--seed", metavar="N", type=int, default=0, help="seed for random weights and inputs (default: %(default)s)")
+
+
+@contextlib.contextmanager
+def target_and_inputs(options: argparse.Namespace) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]:
+    """What the options of `add_target` say; what calling it raises inside of the block is the user's error. Without gradients.
+
+    Args:
+        options: The parsed options.
+
+    Yields:
+        The target, and its arguments by place and by name.
+
+    Raises:
+        UsageError: An input is no such value, the target cannot be found or made, or the call raised.
+    """
+    inputs = inputs_from_texts(options.input)  # a slip here should not wait for torch
+
+    from ortlens._versions import check_supported
+
+    check_supported()
+    import torch
+
+    torch.manual_seed(options.seed)
+    target = target_from_text(options.target)
+    with raised_as_usage("creating the inputs"):
+        args, kwargs = inputs.made(options.seed)
+    with raised_as_usage(f"calling {options.target} with {' '.join(options.input) or 'no --input'}"), torch.no_grad():
+        yield target, args, kwargs
+
+
+def target_from_text(text: str, *, on_meta: bool = False) -> Callable[..., Any]:
+    """Find, and where it is a recipe make, what is to be compiled.
+
+    Args:
+        text: `package.module:name`, where the name may have dots, or `file.py:name`.
+        on_meta: Make models on the meta device, without memory for their weights; for a dry run.
+
+    Returns:
+        A module in evaluation mode, or a function. A class of modules, and a function that takes no argument and returns a module,
+        have been called.
+
+    Raises:
+        UsageError: There is no such module or name, what it names cannot be called, or making the model failed.
+    """
+    found = object_from_text(text)
+    if not callable(found):
+        raise UsageError(f"{text} is {_a(type(found).__name__)}, which cannot be called; name an nn.Module, its class or a function")
+    return _made(found, text, on_meta=on_meta)
+
+
+def object_from_text(text: str) -> Any:  # noqa: ANN401 - whatever the user's module holds
+    """Find an object.
+
+    Args:
+        text: As for `target_from_text`.
+
+    Returns:
+        What the module holds under the name.
+
+    Raises:
+        UsageError: There is no such module or name, or importing it failed.
+    """
+    place, colon, name = text.rpartition(":")
+    if not colon or not place or not name:
+        raise UsageError(f"{text!r} is not a target; write MODULE:NAME, for example mymodels:net for `net` in mymodels.py")
+    return _named(_imported(place), name, text)
+
+
+def call_from_text(
+    text: str, given: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), {})
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """Find, and where it is a recipe make, what is to be compiled, with the arguments that the recipe gives.
+
+    Args:
+        text: As for `target_from_text`. A recipe may also return `(model, args)` or `(model, args, kwargs)`: `args` is a tuple of
+            arguments, a mapping of them by name, or a single one.
+        given: Arguments of the recipe, by place and by name. With any, what `text` names is called.
+
+    Returns:
+        As `target_from_text`, and its arguments by place and by name; none where the recipe returns only the model.
+
+    Raises:
+        UsageError: As for `target_from_text`.
+    """
+    found = object_from_text(text)
+    if not any(given) and not _is_recipe(found):
+        return target_from_text(text), (), {}
+    with raised_as_usage(f"creating the model with {text}"):
+        made = found(*given[0], **given[1])
+    model, args, kwargs = _parts(made)
+    if not callable(model):
+        if any(given):
+            raise UsageError(f"{text} returned {_a(type(model).__name__)}, which cannot be called")
+        return found, (), {}  # a function without arguments, to be compiled as it is
+    return _evaluated(model), args, kwargs
+
+
+def _parts(made: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:  # noqa: ANN401 - what a recipe returns
+    if not (isinstance(made, tuple) and len(made) in (2, 3) and callable(made[0])):
+        return made, (), {}
+    model, given, *named = made
+    if not named and isinstance(given, dict):
+        return model, (), given
+    return model, given if isinstance(given, tuple) else (given,), dict(*named)
+
+
+def _evaluated(model: Callable[..., Any]) -> Callable[..., Any]:
+    from torch import nn
+
+    return model.eval() if isinstance(model, nn.Module) else model
+
+
+def _imported(place: str) -> ModuleType:
+    path = Path(place)
+    if path.suffix == ".py":
+        if not path.is_file():
+            raise UsageError(f"there is no file {place!r} in {Path.cwd()}")
+        folder, module = path.resolve().parent, path.stem
+    else:
+        folder, module = Path.cwd(), place
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as err:
+        if err.name is None or not (module == err.name or module.startswith(f"{err.name}.")):
+            raise UsageError(f"{place} imports {err.name!r}, which is not installed: {err}") from err
+        raise UsageError(f"there is no module {err.name!r} in {folder} or among the installed packages.{_near_module(err.name)}") from err
+    except Exception as err:
+        raise UsageError(f"importing {place} failed: {type(err).__name__}: {err}{where(err)}") from err
+
+
+def _near_module(name: str) -> str:
+    near = get_close_matches(name, [module.name for module in pkgutil.iter_modules([os.curdir])], n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def _named(module: ModuleType, name: str, text: str) -> Any:  # noqa: ANN401 - whatever the user's module holds
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            near = get_close_matches(part, [known for known in dir(found) if not known.startswith("__")], n=3)
+            hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            raise UsageError(f"{text}: {getattr(found, '__name__', type(found).__name__)} has no {part!r}.{hint}")
+        found = getattr(found, part)
+    return found
+
+
+def _made(found: Any, text: str, *, on_meta: bool) -> Callable[..., Any]:  # noqa: ANN401 - whatever the user's module holds
+    from torch import nn
+
+    is_class = isinstance(found, type)
+    if is_class or _is_recipe(found):
+        if is_class and (needed := _needed(found)):
+            raise UsageError(f"{text} is a class that needs {', '.join(needed)}; name a function without arguments that returns the model")
+        model = _called(found, text, on_meta=on_meta)
+        found = model if is_class or isinstance(model, nn.Module) else found
+    if isinstance(found, nn.Module):
+        return found.eval()
+    if not callable(found):
+        raise UsageError(f"{text} returned {_a(type(found).__name__)}, which cannot be called")
+    target: Callable[..., Any] = found
+    return target
+
+
+def _is_recipe(found: Any) -> bool:  # noqa: ANN401 - whatever the user's module holds
+    """True for a function that can be called with nothing: it may be one that makes a model."""
+    return inspect.isroutine(found) and not _needed(found)
+
+
+def _needed(found: Any) -> list[str]:  # noqa: ANN401 - whatever the user's module holds
+    """Arguments without a default; for what has no signature, none that is known of."""
+    try:
+        parameters = inspect.signature(found).parameters.values()
+    except (TypeError, ValueError):
+        return ["its arguments"]
+    open_ended = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in open_ended]
+
+
+def _called(make: Any, text: str, *, on_meta: bool) -> Any:  # noqa: ANN401 - whatever the user's module holds
+    import torch
+
+    if on_meta:
+        with contextlib.suppress(Exception), torch.device("meta"):  # what reads its own weights while it is made cannot be made so
+            return make()
+    with raised_as_usage(f"creating the model with {text}"):
+        return make()
+
+
+@contextlib.contextmanager
+def raised_as_usage(doing: str) -> Iterator[None]:
+    """Turn what the user's own code raises into one message with its place.
+
+    Args:
+        doing: What was being done.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        UsageError: The user's code raised.
+    """
+    from ortlens.errors import OrtLensError
+
+    try:
+        yield
+    except OrtLensError:
+        raise
+    except Exception as err:
+        raise UsageError(f"{doing} failed: {type(err).__name__}: {err}{where(err)}") from err
+
+
+def where(err: BaseException) -> str:
+    """Say which line of the user's raised.
+
+    Args:
+        err: What was raised.
+
+    Returns:
+        The innermost line outside ortlens and installed packages, as an addition to a message; empty when there is none.
+    """
+    from traceback import extract_tb
+
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - frames hold plain text
+    frames = [
+        frame
+        for frame in extract_tb(err.__traceback__)
+        if not frame.filename.startswith((here, "<")) and "site-packages" not in frame.filename and not frame.filename.startswith(_LIBRARY)
+    ]
+    return f"\n  at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
+
+
+_LIBRARY = os.path.dirname(os.__file__)  # noqa: PTH120 - as above
+
+
+def _a(name: str) -> str:
+    return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"

@@ -1,0 +1,96 @@
+"""Freezes what can be traced as one graph; else says where it breaks."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from ortlens.backend.freeze.frozen import frozen_from
+from ortlens.backend.freeze.tracing import Untraceable, parameters_source, program_of
+from ortlens.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch.export import ExportedProgram
+
+    from ortlens.backend.api import OrtBackend
+    from ortlens.backend.freeze.frozen import Frozen
+    from ortlens.trace import records as r
+
+_MOST_LISTED = 8
+
+
+def freeze_with(  # noqa: PLR0913 - those of `ortlens.freeze`, and where the breaks come from
+    target: Callable[..., Any] | ExportedProgram,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    backend: OrtBackend,
+    breaks: Callable[[], Sequence[r.Break]],
+    dynamic: bool | None = None,
+    dynamic_shapes: Any = None,
+    fallback: Callable[..., Any] | None = None,
+) -> Frozen:
+    """Trace a target, compile it and freeze it.
+
+    Args:
+        target: As for `ortlens.freeze`.
+        args: Its arguments.
+        kwargs: Likewise.
+        backend: Compiles it.
+        breaks: Returns the graph breaks of the target, for the message; called if it cannot be traced.
+        dynamic: As for `ortlens.freeze`.
+        dynamic_shapes: Likewise.
+        fallback: Likewise.
+
+    Returns:
+        The frozen callable.
+
+    Raises:
+        UsageError: It cannot be traced as one graph, or an option is wrong.
+    """
+    if dynamic and dynamic_shapes is not None:
+        raise UsageError("dynamic=True opens all sizes, and dynamic_shapes= some: pass one of them")
+    if fallback is not None and not callable(fallback):
+        raise UsageError(f"fallback must be callable, not {type(fallback).__name__}")
+    try:
+        program = program_of(target, args, kwargs, True if dynamic else dynamic_shapes)
+    except Untraceable as error:
+        raise UsageError(_refusal(target, error, breaks())) from error
+    return frozen_from(program, backend, source=target, traced=parameters_source(target), fallback=fallback)
+
+
+def refuse_reserved(target: object, names: Sequence[str]) -> None:
+    """Reject options of `freeze` that are also arguments of the target.
+
+    Args:
+        target: What is frozen.
+        names: The options that were given.
+
+    Raises:
+        UsageError: The target has an argument of such a name.
+    """
+    source = parameters_source(target) if callable(target) else None
+    try:
+        taken = () if source is None else inspect.signature(source).parameters
+    except (TypeError, ValueError):  # builtins have no signature
+        return
+    if clash := [name for name in names if name in taken]:
+        raise UsageError(f"the target takes an argument {clash[0]!r} too; pass it by its place, or freeze functools.partial of the target")
+
+
+def _refusal(target: object, error: Untraceable, breaks: Sequence[r.Break]) -> str:
+    name = getattr(target, "__name__", type(target).__name__)
+    said = f"{name} cannot be frozen, which takes one graph: tracing raised {error}"
+    if not breaks:
+        return f"{said}. Change what stops the trace, or freeze a part of the model"
+    lines = [f"  {_place(item)}: {item.reason}." + (f" {item.advice}" if item.advice else "") for item in breaks[:_MOST_LISTED]]
+    more = [f"  and {len(breaks) - _MOST_LISTED} more"] if len(breaks) > _MOST_LISTED else []
+    places = f"{len(breaks)} place{'s' if len(breaks) > 1 else ''}"
+    listed = "\n".join([*lines, *more])
+    return f"{said}. torch.compile breaks the graph at {places}:\n{listed}\nMend them, or freeze a part of the model"
+
+
+def _place(item: r.Break) -> str:
+    return f"{item.file}:{item.line}" if item.file else "unknown place"

@@ -1,0 +1,123 @@
+"""Everything that is measured about a call: its ledger, and what it would take in other ways."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ortlens.lens.measuring.against_torch import AgainstTorch
+from ortlens.lens.measuring.ledger_pass import MAX_CALLS, MEASURE_NS, LedgerPass
+from ortlens.trace import records as r
+from ortlens.trace.guard import lens_failed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import torch.fx
+
+    from ortlens.analysis.ledger import StepReading
+    from ortlens.backend.graph import CompiledGraph
+    from ortlens.lens.dynamo.listener import DynamoWatch
+    from ortlens.trace.recorder import Recorder
+
+
+class _Calls:
+    """Calls a target, and remembers what it returned and raised, to tell its failures from those of a measurement."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self.made = 0
+        self.result: Any = None
+        self.raised: BaseException | None = None
+
+    def __call__(self) -> Any:
+        try:
+            self.result = self._call()
+        except BaseException as error:
+            self.raised = error
+            raise
+        self.made += 1
+        return self.result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What a measurement needs to know about a lens.
+
+    Attributes:
+        recorder: Receives the figures.
+        watch: What Dynamo does meanwhile.
+        graphs: The graphs that are compiled now.
+        originals: What Dynamo recorded, by compile id; None where the backend is not ours, and has no partitions to compare.
+        steps: Calls of the model inside the `generate` that is measured.
+        captured: The capture so far.
+        facts: Receives, as text, how many calls were averaged, their spread, how many threads waited, and the time of an uncompiled one.
+    """
+
+    recorder: Recorder
+    watch: DynamoWatch
+    graphs: Callable[[], tuple[CompiledGraph, ...]]
+    originals: Mapping[str | None, torch.fx.GraphModule] | None
+    steps: list[StepReading] | None
+    captured: Callable[[], r.Capture]
+    facts: dict[str, str]
+
+    def run(self, call: Callable[[], Any], **limits: Any) -> Any:
+        """Measure a call, and return its result.
+
+        Args:
+            call: Calls what was compiled.
+            **limits: As for `LedgerPass.measure`.
+
+        Returns:
+            What the last call returned. Exceptions of the target are raised; a failure of the measurement becomes a finding.
+        """
+        calls = _Calls(call)
+        try:
+            return self._measured(calls, **limits)
+        except Exception as error:
+            if error is calls.raised:
+                raise
+            lens_failed(self.recorder, "measuring calls", error)
+            return calls.result if calls.made else call()
+
+    def _measured(self, call: Callable[[], Any], **limits: Any) -> Any:
+        ledger = LedgerPass(self.recorder, self.watch, self.graphs, self.steps)
+        most = limits.pop("max_calls", MAX_CALLS)
+        if self.originals is not None and most > 1:  # the call that is observed counts as one of them
+            AgainstTorch(self.recorder, self.graphs(), self.originals).run(call)
+            most -= 1
+        result = ledger.measure(call, max_calls=most, **limits)
+        if ledger.averaged:
+            self.facts["ledger_calls"] = str(ledger.averaged)
+            if ledger.spread:
+                self.facts["ledger_spread"] = f"{ledger.spread:.2f}"
+            if ledger.waiting is not None:
+                self.facts["ledger_waiting"] = f"{ledger.waiting:.2f}"
+            if ledger.uncompiled_ns:
+                self.facts["uncompiled_ns"] = str(ledger.uncompiled_ns)
+        if limits.get("budget_ns", MEASURE_NS) is not None:  # else the caller counts the calls
+            self._try_without_guards(call)
+            self._try_fewer_threads(call)
+        return result
+
+    def _try_fewer_threads(self, call: Callable[[], Any]) -> None:
+        """Where sessions have more threads than there are cores, measure what that costs."""
+        from ortlens.backend.runtime.cores import usable_cores
+        from ortlens.lens.measuring.probes import Probe
+
+        if any((session.threads or 0) > usable_cores() for session in self.recorder.records(r.Session)):
+            Probe(self.recorder, self.graphs(), call, self.captured).threads_alone(MEASURE_NS)
+
+    def _try_without_guards(self, call: Callable[[], Any]) -> None:
+        """Where entering graphs takes much of a call, measure how much of that is guards."""
+        from ortlens.lens.measuring.call_trials import GUARDS_NS, GUARDS_SHARE, ONE_GRAPH_SHARE
+        from ortlens.lens.measuring.probes import guards_trial
+
+        by_dynamo = {graph.graph_id for graph in self.recorder.records(r.Graph) if graph.compile_id}  # an exported program has no guards
+        parts = self.recorder.records(r.LedgerPart)
+        entering = [part.ns for part in parts if part.part == "guards" and part.graph_id in by_dynamo]
+        several = len(entering) > 1
+        share = GUARDS_SHARE if several else ONE_GRAPH_SHARE
+        if sum(entering) >= max(GUARDS_NS, share * sum(part.ns for part in parts)):
+            guards_trial(self.recorder, call, MEASURE_NS, several=several)

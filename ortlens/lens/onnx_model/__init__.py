@@ -1,0 +1,1 @@
+"""Any ONNX model, and running sessions: the same records as of a compiled function, without PyTorch."""

@@ -1,0 +1,234 @@
+"""Records of an ONNX model: its graph, nodes, one partition, and the model."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from ortlens.backend.conversion.node_provenance import iter_nodes, subgraphs_of
+from ortlens.lens.onnx_model.shapes import flops_of, values_of
+from ortlens.lens.onnx_model.source import operator, opset_of
+from ortlens.trace import records as r
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import onnx
+
+    from ortlens.lens.onnx_model.shapes import Value
+    from ortlens.lens.onnx_model.signature import Input
+    from ortlens.lens.onnx_model.source import ModelSource
+
+GRAPH, PARTITION, MODEL = "g0", "p0", "m0"
+"""The ids: a model is one graph, one partition and one model."""
+
+_MODEL_FILE = f"models/{MODEL}.onnx"
+_MOST = 1 << 62  # a record holds 64 bits
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?!\d)[^\n]*(?:\n[ \t]+(?P<source>[^\n]+))?')
+
+
+def attached_name() -> str:
+    """Name of the model's structure among the attachments of a capture."""
+    return _MODEL_FILE
+
+
+def records_of(
+    source: ModelSource, inputs: Sequence[Input], named: onnx.ModelProto | None, sizes: Mapping[str, tuple[int, ...]]
+) -> list[r.Record]:
+    """The records of a model.
+
+    Args:
+        source: The model.
+        inputs: Its inputs.
+        named: Its structure, where every node has a name of its own; None where it is not known.
+        sizes: Shapes of the inputs of a call, which stand for symbolic ones in FLOPs and bytes; empty without a call.
+
+    Returns:
+        Graph, nodes, partition and model. Without a structure, there are no nodes, and their counts are 0.
+    """
+    if named is None:
+        return _unknown(source, inputs)
+    symbolic = values_of(named)
+    actual = values_of(named, sizes).by_name if sizes else symbolic.by_name
+    nodes = list(_nodes(named, symbolic.by_name, actual))
+    found: list[r.Record] = [_graph(source, inputs, named, nodes, actual), *nodes]
+    found += [_partition(source, inputs, named, nodes, actual), _model(source, named)]
+    if symbolic.problem:
+        found.append(_not_inferred(source, symbolic.problem))
+    return found
+
+
+def _unknown(source: ModelSource, inputs: Sequence[Input]) -> list[r.Record]:
+    graph = r.Graph(
+        graph_id=GRAPH,
+        phase="inference",
+        name=source.name,
+        file=None if source.path is None else str(source.path),
+        node_count=0,
+        op_count=0,
+        partition_count=1,
+        fallback_count=0,
+        inputs=tuple(each.name for each in inputs),
+    )
+    partition = r.Partition(partition_id=PARTITION, graph_id=GRAPH, node_count=0, input_count=len(inputs), output_count=0, model_id=MODEL)
+    return [graph, partition, r.Model(model_id=MODEL, partition_id=PARTITION, node_count=0)]
+
+
+def _graph(
+    source: ModelSource, inputs: Sequence[Input], named: onnx.ModelProto, nodes: list[r.Node], actual: Mapping[str, Value]
+) -> r.Graph:
+    constants = [tensor.name for tensor in named.graph.initializer]
+    names = [*(each.name for each in inputs), *constants]
+    return r.Graph(
+        graph_id=GRAPH,
+        phase="inference",
+        name=source.name,
+        file=None if source.path is None else str(source.path),
+        node_count=len(nodes),
+        op_count=len(nodes),
+        partition_count=1,
+        fallback_count=0,
+        coverage=1.0 if nodes else None,
+        dynamic_shapes=any(not isinstance(size, int) for each in inputs for size in each.shape or ()),
+        inputs=tuple(names),
+        input_sizes=tuple(_bytes(actual.get(name)) or 0 for name in names),
+        weights=tuple(constants),
+    )
+
+
+def _partition(
+    source: ModelSource, inputs: Sequence[Input], named: onnx.ModelProto, nodes: list[r.Node], actual: Mapping[str, Value]
+) -> r.Partition:
+    return r.Partition(
+        partition_id=PARTITION,
+        graph_id=GRAPH,
+        node_count=len(nodes),
+        input_count=len(inputs),
+        output_count=len(named.graph.output),
+        input_bytes=_sum(_bytes(actual.get(each.name)) for each in inputs),
+        output_bytes=_sum(_bytes(actual.get(value.name)) for value in named.graph.output),
+        weight_bytes=source.constant_bytes,
+        flops=_sum(node.flops or 0 for node in nodes),
+        model_id=MODEL,
+    )
+
+
+def _model(source: ModelSource, named: onnx.ModelProto) -> r.Model:
+    ops = Counter(operator(node) for node in named.graph.node)
+    return r.Model(
+        model_id=MODEL,
+        partition_id=PARTITION,
+        path=_MODEL_FILE,
+        opset=opset_of(named),
+        node_count=len(named.graph.node),
+        ops=tuple(f"{op}:{count}" for op, count in ops.most_common()),
+        initializer_bytes=source.constant_bytes,
+        size_bytes=named.ByteSize(),
+        sha256=source.digest,
+    )
+
+
+def _nodes(named: onnx.ModelProto, symbolic: Mapping[str, Value], actual: Mapping[str, Value]) -> Iterator[r.Node]:
+    makers = {value: node.name for node in iter_nodes(named.graph) for value in node.output if value}
+    outputs = {value.name for value in named.graph.output}
+    for node in iter_nodes(named.graph):
+        known = symbolic.get(node.output[0]) if node.output else None
+        reads = tuple(dict.fromkeys(makers.get(name, name) for name in _read_by(node)))
+        file, line, text = _user_line(node)
+        made = _sum(_bytes(actual.get(name)) for name in node.output if name)
+        touched = _sum([made, *(_bytes(actual.get(name)) for name in node.input if name)])
+        yield r.Node(
+            graph_id=GRAPH,
+            node=node.name,
+            target=operator(node),
+            module=_module(node),
+            module_type=_module_type(node),
+            file=file,
+            line=line,
+            source=text,
+            dtype=None if known is None else known.dtype,
+            shape=None if known is None else known.shape,
+            partition_id=PARTITION,
+            supported=True,
+            flops=flops_of(node, actual),
+            bytes=touched,
+            onnx_nodes=(node.name,),
+            onnx_confidences=("exact",),
+            onnx_ops=(node.op_type,),
+            inputs=reads,
+            output_bytes=made,
+            is_output=not outputs.isdisjoint(node.output),
+        )
+
+
+def _read_by(node: onnx.NodeProto) -> Iterator[str]:
+    """Values that a node reads, also those of the outer graph that its bodies read."""
+    yield from (name for name in node.input if name)
+    for _, body in subgraphs_of(node):
+        inside = {value for inner in body.node for value in inner.output}
+        inside |= {value.name for value in (*body.input, *body.initializer)}
+        yield from (name for inner in body.node for name in _read_by(inner) if name not in inside)
+
+
+def _bytes(value: Value | None) -> int | None:
+    return None if value is None else value.bytes
+
+
+def _sum(parts: Any) -> int | None:
+    """The sum; None as soon as one part is unknown, or where it does not fit a record."""
+    known = list(parts)
+    return None if any(part is None for part in known) or sum(known) >= _MOST else sum(known)
+
+
+def _metadata(node: onnx.NodeProto, key: str) -> str:
+    return next((entry.value for entry in node.metadata_props if entry.key == key), "")
+
+
+def _module(node: onnx.NodeProto) -> str | None:
+    """Path of the nn.Module: the exporter of PyTorch writes it into the node's metadata, its predecessor into the name."""
+    if scopes := _listed(_metadata(node, "pkg.torch.onnx.name_scopes")):
+        return next((scope for scope in reversed(scopes[:-1]) if scope), None)
+    parts = [part for part in node.name.split("/")[:-1] if part] if node.name.startswith("/") else []
+    path: list[str] = []
+    for part in parts:  # a list of modules repeats its own name: /layers/layers.0/attn/MatMul
+        if path and part.startswith(f"{path[-1]}."):
+            path[-1] = part
+        else:
+            path.append(part)
+    return ".".join(path) or None
+
+
+def _module_type(node: onnx.NodeProto) -> str | None:
+    classes = _listed(_metadata(node, "pkg.torch.onnx.class_hierarchy"))
+    return classes[-2].rpartition(".")[2] if len(classes) > 1 else None
+
+
+def _listed(text: str) -> list[str]:
+    try:
+        found = ast.literal_eval(text) if text else []
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return []
+    return [str(item) for item in found] if isinstance(found, (list, tuple)) else []
+
+
+def _user_line(node: onnx.NodeProto) -> tuple[str | None, int | None, str | None]:
+    """The innermost line of the user's that PyTorch's exporter noted."""
+    frames = list(_FRAME.finditer(_metadata(node, "pkg.torch.onnx.stack_trace")))
+    users = [frame for frame in frames if "site-packages" not in frame["file"]] or frames
+    if not users:
+        return None, None, None
+    return users[-1]["file"], int(users[-1]["line"]), (users[-1]["source"] or "").strip() or None
+
+
+def _not_inferred(source: ModelSource, problem: str) -> r.Finding:
+    return r.Finding(
+        rule="shapes_unknown",
+        severity="info",
+        subject=MODEL,
+        title=f"types and shapes of {source.name} could not be inferred; those that it declares are shown",
+        evidence=problem,
+        hazard="FLOPs and sizes are missing, and with them what depends on them. Running the model is not affected.",
+        mitigation="Check the model with onnx.checker.check_model(path, full_check=True).",
+    )

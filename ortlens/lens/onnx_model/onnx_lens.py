@@ -1,0 +1,249 @@
+"""The lens over an ONNX model, or over a running session."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ortlens.errors import UsageError
+from ortlens.lens.environment import machine_facts
+from ortlens.lens.onnx_model import graph_records, placement
+from ortlens.lens.onnx_model.sessions import threads_of
+from ortlens.lens.onnx_model.signature import described, feed_from, generated
+from ortlens.trace import records as r
+from ortlens.trace.journal import Journal
+from ortlens.trace.recorder import Recorder
+from ortlens.views.capture_view import CaptureView
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+
+    import onnx
+    import onnxruntime
+    import pandas as pd
+
+    from ortlens.lens.onnx_model.sessions import SessionChoice
+    from ortlens.lens.onnx_model.signature import Feed, Input
+    from ortlens.lens.onnx_model.source import ModelSource
+    from ortlens.trace.runlog import RunLog
+
+SESSION = "s0"
+"""Id of the session."""
+
+
+class OnnxLens(CaptureView):
+    """What is known about an ONNX model and its session; `ortlens.explain("model.onnx")(...)` and `ortlens.watch(session)` make it.
+
+    It has the frames and views of every capture. The model is one graph and one partition; graph breaks, recompiles and fallbacks, which
+    only PyTorch has, stay empty.
+
+    Attributes:
+        name: Name of the capture.
+        session: The `onnxruntime.InferenceSession`; None after a dry run.
+        inputs: The inputs of the latest call that this lens made, by name; empty before.
+        result: Its outputs, by name; None before.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a lens is made of
+        self,
+        source: ModelSource,
+        inputs: tuple[Input, ...],
+        choice: SessionChoice,
+        *,
+        name: str,
+        structure: onnx.ModelProto | None,
+        journal: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Begin without a session.
+
+        Args:
+            source: The model.
+            inputs: What it takes.
+            choice: How its sessions are made.
+            name: Name of the capture.
+            structure: The model's structure, where every node has a name of its own; None where it is not known.
+            journal: As for `ortlens.watch`.
+        """
+        self.name = name
+        self.session: onnxruntime.InferenceSession | None = None
+        self.inputs: Feed = {}
+        self.result: dict[str, Any] | None = None
+        self._source = source
+        self._signature = inputs
+        self._choice = choice
+        self._structure = structure
+        self._recorder = Recorder()
+        self._facts: dict[str, str] = {"onnx_model": "file" if source.path is not None else "bytes"}
+        if structure is not None:
+            made_by = " ".join(part for part in (structure.producer_name, structure.producer_version) if part)
+            self._facts["onnx_producer"] = made_by or "not recorded"
+            self._facts["onnx_ir_version"] = str(structure.ir_version)
+            self._recorder.attach(graph_records.attached_name(), structure.SerializeToString())
+        self._sizes: dict[str, tuple[int, ...]] = {}
+        if journal is not None:
+            self._begin_journal(journal)
+        self._recorder.add(*graph_records.records_of(source, inputs, structure, {}))
+
+    def _begin_journal(self, path: str | os.PathLike[str]) -> None:
+        head = weakref.WeakMethod(self._head)
+        self._recorder.journal = Journal(path, lambda: found() if (found := head()) else {}, self._recorder)
+        weakref.finalize(self, self._recorder.journal.close)  # also when the interpreter exits
+
+    def _head(self) -> dict[str, Any]:
+        return {"name": self.name, "backend": "onnxruntime", "environment": {**machine_facts(), **self._facts}}
+
+    def note(self, **facts: str) -> None:
+        """Add facts to the environment of the capture.
+
+        Args:
+            **facts: Text by name.
+        """
+        self._facts.update(facts)
+
+    def began(self, session: onnxruntime.InferenceSession, *, create_ns: int, held_bytes: int | None) -> RunLog:
+        """Record a session.
+
+        Args:
+            session: The session.
+            create_ns: Time to create it; 0 if it is not known.
+            held_bytes: Heap memory that this took, where it is known.
+
+        Returns:
+            The log for its calls.
+        """
+        self.session = session
+        count, spinning, reason = threads_of(session.get_session_options(), given=self._choice.options is not None)
+        self._recorder.add(
+            r.Session(
+                session_id=SESSION,
+                partition_id=graph_records.PARTITION,
+                model_id=graph_records.MODEL,
+                providers=tuple(session.get_providers()),
+                input_signature=" ".join(each.text() for each in self._signature),
+                create_ns=create_ns,
+                held_bytes=held_bytes,
+                threads=count,
+                spinning=spinning,
+                threads_reason=reason,
+                cause="first",
+                frozen_bytes=self._source.constant_bytes,
+            )
+        )
+        self._recorder.amend(r.Graph, graph_records.GRAPH, session_ns=create_ns, compile_ns=create_ns)
+        placement.record(self._recorder, session, self._structure)
+        return self._recorder.run_log(SESSION, graph_records.GRAPH)
+
+    def called(self, feed: Feed, outputs: dict[str, Any]) -> None:
+        """Note the inputs and outputs of a call; their sizes stand for symbolic ones from now on.
+
+        Args:
+            feed: Values by input.
+            outputs: Values by output.
+        """
+        self.inputs, self.result = feed, outputs
+        self._facts["onnx_inputs"] = described(self._signature, feed)
+        self.sized({name: tuple(value.shape) for name, value in feed.items() if isinstance(getattr(value, "shape", None), tuple)})
+
+    def sized(self, sizes: Mapping[str, tuple[int, ...]]) -> None:
+        """Take the sizes of a call for symbolic ones, unless those of an earlier call are known.
+
+        Args:
+            sizes: Shapes by input.
+        """
+        if self._sizes or not sizes:
+            return
+        self._sizes = dict(sizes)
+        self._facts.setdefault("onnx_inputs", " ".join(f"{each.name}={each.text(sizes.get(each.name))}" for each in self._signature))
+        for record in graph_records.records_of(self._source, self._signature, self._structure, sizes):
+            if isinstance(record, r.Node):
+                changes = {"flops": record.flops, "bytes": record.bytes, "output_bytes": record.output_bytes}
+                self._recorder.amend(r.Node, (record.graph_id, record.node), **changes)
+            elif isinstance(record, r.Partition):
+                figures = {"input_bytes": record.input_bytes, "output_bytes": record.output_bytes, "flops": record.flops}
+                self._recorder.amend(r.Partition, record.partition_id, **figures)
+            elif isinstance(record, r.Graph):
+                self._recorder.amend(r.Graph, record.graph_id, input_sizes=record.input_sizes)
+
+    def feed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Feed:
+        """The inputs of a call: those given, else those of the latest call, else made from the signature, with the sizes of a watched call.
+
+        Args:
+            args: Inputs by place.
+            kwargs: Inputs by name.
+
+        Returns:
+            Values by input.
+
+        Raises:
+            UsageError: An input is missing, unknown or of another type.
+        """
+        if args or kwargs:
+            return feed_from(self._signature, args, kwargs)
+        known = [replace(each, shape=self._sizes.get(each.name, each.shape)) for each in self._signature]
+        return self.inputs or generated(known).feed
+
+    def profile(self, *args: Any, repeat: int = 20, **kwargs: Any) -> pd.DataFrame:
+        """Measure where the time inside ONNX Runtime goes, kernel by kernel.
+
+        A second session of the same model is made with ONNX Runtime's profiler, and runs in turns with the session itself. Times are
+        those of the unprofiled runs, divided as the profiler reports, without what the profiler adds. The model as ONNX Runtime
+        optimised it is kept, see `fusions` and `netron(..., optimized=True)`.
+
+        Args:
+            *args: Inputs in order; without any, those of the latest call.
+            repeat: How often the model is run with the profiler, and as often without; less for models of more than 5,000 nodes. If the
+                model has an input of that name, pass all inputs as one mapping.
+            **kwargs: Inputs by name.
+
+        Returns:
+            The frame `kernels`; earlier rows are replaced.
+
+        Raises:
+            UsageError: `repeat` is not a positive number, this was a dry run, or neither file nor bytes of the model are known.
+            SessionError: ONNX Runtime cannot make a second session of it, or run it.
+        """
+        from ortlens.lens.onnx_model.profile import profile
+        from ortlens.lens.profiling.machine_peaks import measure_peaks
+
+        if self.session is None:
+            raise UsageError("a dry run makes no session; call explain() without dry_run=True to profile the model")
+        profile(self.session, self._source, self._structure, self._choice, self._recorder, self.feed(args, kwargs), repeat)
+        measure_peaks(self._recorder)
+        return self.kernels
+
+    def verify(self, reference: Callable[..., Any], *args: Any, atol: Any = None, rtol: Any = None, **kwargs: Any) -> pd.DataFrame:
+        """Compare the outputs of the model with those of the PyTorch module that it was made from.
+
+        The module is called once with the model's inputs as tensors, by place and in the model's order, without gradients; and once more
+        in double precision, if it runs so, to tell rounding from faults. Nothing is recorded as a call.
+
+        Args:
+            reference: The module or function, in evaluation mode.
+            *args: Inputs in order; without any, those of the latest call.
+            atol: Absolute tolerance: a number, or a mapping from torch dtypes to numbers. None: 1e-7 for float32.
+            rtol: Likewise, relative to the larger of the element and the value's root mean square. None: 1e-5 for float32.
+            **kwargs: Inputs of the model by name.
+
+        Returns:
+            The frame `numerics`, one row of scope `call` per output of the model. What differs is a finding, too.
+
+        Raises:
+            UsageError: `reference` cannot be called, raises, or returns another number of tensors than the model has outputs.
+            SessionError: ONNX Runtime cannot run the model.
+        """
+        from ortlens.lens.onnx_model.against_torch import verify
+
+        if self.session is None:
+            raise UsageError("a dry run makes no session; call explain() without dry_run=True to verify the model")
+        verify(self.session, reference, self._signature, self.feed(args, kwargs), self._recorder, atol, rtol)
+        return self.numerics
+
+    def captured(self) -> r.Capture:
+        """Take a snapshot of everything recorded so far.
+
+        Returns:
+            The capture; recording goes on.
+        """
+        return self._recorder.capture(**self._head())

@@ -1,0 +1,166 @@
+"""Profiles an ONNX model in a second session beside the one that runs, in turns with it."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, iter_nodes
+from ortlens.backend.runtime import _ort
+from ortlens.errors import SessionError, UsageError
+from ortlens.lens.onnx_model import placement
+from ortlens.lens.onnx_model.graph_records import MODEL
+from ortlens.lens.onnx_model.running import runner_of
+from ortlens.lens.onnx_model.sessions import FATAL, new_session
+from ortlens.lens.onnx_model.signature import inputs_from_session
+from ortlens.lens.profiling import kernel_origins, profiler_overhead, profiles
+from ortlens.lens.profiling.kernel_records import MAX_EVENTS, bodies_of, distortion, kernel_rows, settled, without_weights
+from ortlens.progress import progress
+from ortlens.trace import records as r
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import onnx
+    import onnxruntime
+
+    from ortlens.lens.onnx_model.sessions import SessionChoice
+    from ortlens.lens.onnx_model.signature import Feed
+    from ortlens.lens.onnx_model.source import ModelSource
+    from ortlens.trace.recorder import Recorder
+
+_SESSION = "s0"
+
+
+def profile(  # noqa: PLR0913, PLR0917 - one call site
+    session: onnxruntime.InferenceSession,
+    source: ModelSource,
+    structure: onnx.ModelProto | None,
+    choice: SessionChoice,
+    recorder: Recorder,
+    feed: Feed,
+    repeat: int,
+) -> None:
+    """Fill the table of kernels.
+
+    Args:
+        session: The session in use.
+        source: Its model.
+        structure: The model without weights, where every node has a name of its own; None where it is not known.
+        choice: How the session was made.
+        recorder: Where the kernels go.
+        feed: Inputs of a call.
+        repeat: How often to run with the profiler, and as often without.
+
+    Raises:
+        UsageError: `repeat` is not a positive number, or neither file nor bytes of the model are known.
+        SessionError: ONNX Runtime cannot make a second session, or run it.
+    """
+    if not isinstance(repeat, int) or isinstance(repeat, bool) or repeat < 1:
+        raise UsageError(f"repeat must be a whole number from 1, not {repeat!r}")
+    if source.loadable is None:
+        raise UsageError("neither the path nor the bytes of the session's model are known, so that no second session can profile it")
+    nodes = 0 if structure is None else len(structure.graph.node)
+    repeat = max(min(repeat, MAX_EVENTS // max(nodes, 1) - 2), 1)
+    with tempfile.TemporaryDirectory(prefix="ortlens-profile-") as name:
+        folder = Path(name)
+        twin = _twin(source, choice, folder)
+        inputs = inputs_from_session(session)
+        try:
+            with progress("profiling", repeat + 1, "run") as step:
+                plain, profiled = _turns(runner_of(session, inputs, feed), runner_of(twin, inputs, feed), repeat, step)
+        except Exception as error:
+            raise SessionError(f"profiling {source.name} failed: {' '.join(str(error).split())[:600]}") from error
+        written = Path(twin.end_profiling())
+        _record(twin, written, without_weights(folder / "optimized.onnx"), structure, recorder, plain, profiled)
+    placement.from_kernels(recorder, session, structure)
+
+
+def _twin(source: ModelSource, choice: SessionChoice, folder: Path) -> onnxruntime.InferenceSession:
+    ours = choice.options is None
+    try:
+        return _watched(source, choice, folder, ours=ours, with_model=True)
+    except SessionError:  # providers that compile graphs cannot write the model
+        return _watched(source, choice, folder, ours=ours, with_model=False)
+
+
+def _watched(source: ModelSource, choice: SessionChoice, folder: Path, *, ours: bool, with_model: bool) -> onnxruntime.InferenceSession:
+    options = choice.made_options()
+    severity, options.log_severity_level = options.log_severity_level, FATAL  # it would warn that the optimised model is written
+    try:
+        with _ort.watched(options, folder, ours=ours, with_model=with_model):
+            return new_session(source, choice, options)
+    finally:
+        options.log_severity_level = severity
+
+
+def _turns(plain: Callable[[], Any], profiled: Callable[[], Any], repeat: int, step: Callable[[int], None]) -> tuple[list[int], list[int]]:
+    """Time runs in turns; the first of each warms up."""
+    times: tuple[list[int], list[int]] = ([], [])
+    runs = ((plain, times[0]), (profiled, times[1]))
+    for number in range(repeat + 1):
+        for call, taken in runs if number % 2 else reversed(runs):
+            started = time.perf_counter_ns()
+            call()
+            taken.append(time.perf_counter_ns() - started)
+        step(1)
+    return times
+
+
+def _record(  # noqa: PLR0913, PLR0917 - one call site
+    twin: onnxruntime.InferenceSession,
+    written: Path,
+    optimized: onnx.ModelProto | None,
+    structure: onnx.ModelProto | None,
+    recorder: Recorder,
+    plain: list[int],
+    profiled: list[int],
+) -> None:
+    cost = profiler_overhead.measure_cost()
+    groups: Sequence[int | None] = [None, *([0] * (len(plain) - 1))]
+    shown = optimized if optimized is not None else structure
+    try:
+        read = profiles.read_profile(written, groups, {} if shown is None else bodies_of(shown), cost.after_event)
+    except profiles.ProfileIncomplete as error:
+        raise SessionError(f"the profile is incomplete: {error}; call profile() again with a smaller repeat") from error
+    total_ns = round(settled(plain, list(groups)))
+    known = _origins(structure, optimized, {kernel.name: kernel.op_type for kernel in read.kernels})
+    nodes = {node.node: node for node in recorder.records(r.Node)}
+    assigned = _ort.assigned_providers(twin)
+    rows = kernel_rows(_SESSION, read.kernels, optimized, known, nodes, assigned=assigned, total_ns=total_ns, cost_ns=cost.in_event)
+    recorder.replace_all(r.Kernel, rows)
+    recorder.amend(
+        r.Session,
+        _SESSION,
+        distortion=distortion(plain, profiled, list(groups)),
+        arena_bytes=read.arena_bytes,
+        arena_held_bytes=read.arena_held_bytes,
+    )
+    if optimized is not None:
+        recorder.attach(f"models/{MODEL}.optimized.onnx", optimized.SerializeToString())
+        recorder.amend(r.Model, MODEL, optimized_node_count=len(optimized.graph.node))
+
+
+def _origins(
+    structure: onnx.ModelProto | None, optimized: onnx.ModelProto | None, kernels: Mapping[str, str]
+) -> dict[str, kernel_origins.Origin]:
+    """Kernels back to nodes. The nodes of the model are their own origins, where a converted one has FX nodes."""
+    if structure is None:
+        return {}
+    before = type(structure)()
+    before.CopyFrom(structure)
+    compute = []
+    for node in iter_nodes(before.graph):
+        del node.metadata_props[:]
+        node.metadata_props.add(key=FX_NODE_KEY, value=node.name)
+        compute.append(node.name)
+    if optimized is None:
+        return kernel_origins.origins_by_name(before, kernels, compute)
+    makers = {value: node for node in iter_nodes(before.graph) for value in node.output if value}
+    for node in iter_nodes(optimized.graph):  # a nameless node is called after its operator and its place, in both
+        maker = next((makers[value] for value in node.output if value in makers), None)
+        if not node.name and maker is not None and maker.op_type == node.op_type:
+            node.name = maker.name
+    return kernel_origins.origins(before, optimized, kernels, compute)

@@ -1,0 +1,81 @@
+"""One run of a session on values by name."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import onnxruntime
+
+from ortlens.errors import SessionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ortlens.lens.onnx_model.signature import Feed, Input
+
+_LIMIT = 600
+_BITS_ONLY = frozenset({"bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0"})
+"""Element types that numpy passes as unsigned integers of the same width."""
+
+
+def runner_of(session: onnxruntime.InferenceSession, inputs: Sequence[Input], feed: Feed) -> Callable[[], Sequence[Any]]:
+    """A function that runs a session on given values.
+
+    Args:
+        session: The session.
+        inputs: Of the model.
+        feed: Values by input.
+
+    Returns:
+        A function without arguments that returns the outputs, in order. What can be done once is done here: it is what is timed.
+    """
+    if not any(each.element in _BITS_ONLY for each in inputs):
+        return functools.partial(onnxruntime.InferenceSession.run, session, None, feed)  # a watched session's own would record it
+    values = {each.name: _value(each, feed[each.name]) for each in inputs}
+    names = [value.name for value in session.get_outputs()]
+    run_values = functools.partial(onnxruntime.InferenceSession.run_with_ort_values, session, names, values)
+    return lambda: [_plain(value) for value in run_values()]
+
+
+def run(session: onnxruntime.InferenceSession, inputs: Sequence[Input], feed: Feed, what: str) -> dict[str, Any]:
+    """Run a session.
+
+    Args:
+        session: The session.
+        inputs: Of the model.
+        feed: Values by input.
+        what: Text for the message: what is run.
+
+    Returns:
+        Values by output.
+
+    Raises:
+        SessionError: ONNX Runtime cannot run it on these values.
+    """
+    try:
+        outputs = runner_of(session, inputs, feed)()
+    except Exception as error:
+        from ortlens.lens.onnx_model.signature import described
+
+        said = " ".join(str(error).split())[:_LIMIT]
+        raise SessionError(f"ONNX Runtime cannot run {what} with {described(inputs, feed) or 'no inputs'}: {said}") from error
+    return dict(zip([value.name for value in session.get_outputs()], outputs, strict=True))
+
+
+def _value(of: Input, value: Any) -> onnxruntime.OrtValue:
+    import onnx
+
+    if isinstance(value, onnxruntime.OrtValue):
+        return value
+    if of.element in _BITS_ONLY:
+        element = onnx.TensorProto.DataType.Value(of.element.upper())
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(value, element)
+    return onnxruntime.OrtValue.ortvalue_from_numpy(value)
+
+
+def _plain(value: onnxruntime.OrtValue) -> Any:
+    try:
+        return value.numpy()
+    except Exception:  # noqa: BLE001 - ONNX Runtime's own class: numpy has no such type, and the value itself is the answer
+        return value

@@ -1,0 +1,168 @@
+"""Sessions of an ONNX model as its user would make them, and why ONNX Runtime refuses one."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING, Any
+
+import onnxruntime
+
+from ortlens.backend.conversion.node_provenance import iter_nodes
+from ortlens.backend.options import OrtBackendOptions
+from ortlens.errors import SessionError, UsageError
+from ortlens.lens.onnx_model.source import operator, opset_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import onnx
+
+    from ortlens.lens.onnx_model.source import ModelSource
+
+CPU = "CPUExecutionProvider"
+_CUDA = "CUDAExecutionProvider"
+FATAL = 4  # ONNX Runtime's severity "fatal": errors are raised with their reason anyway
+_USED = ("preferred_execution_providers", "default_execution_providers", "infer_execution_providers", "ort_session_options")
+_LIMIT = 600
+_OWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms.", "org.pytorch.aten")
+_EXTENSIONS = "ai.onnx.contrib"  # onnxruntime-extensions
+_IR = re.compile(r"[Uu]nsupported model IR version: (?P<have>\d+), max supported IR version: (?P<most>\d+)")
+_OPSET = re.compile(r"[Oo]pset (?P<have>\d+) is under development|till opset (?P<most>\d+)")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SessionChoice:
+    """How sessions of a model are made.
+
+    Attributes:
+        providers: Names and options, in order.
+        options: The user's own `SessionOptions`; None for ONNX Runtime's defaults.
+    """
+
+    providers: tuple[tuple[str, Mapping[str, Any]], ...]
+    options: onnxruntime.SessionOptions | None = None
+
+    def made_options(self) -> onnxruntime.SessionOptions:
+        """The options to make a session with: the user's object, or new ones."""
+        if self.options is not None:
+            return self.options
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = FATAL
+        return options
+
+
+def choice_from(options: OrtBackendOptions | Mapping[str, Any] | None) -> SessionChoice:
+    """Read the options of `explain` that concern a session.
+
+    Args:
+        options: As given.
+
+    Returns:
+        The choice: the named providers, else CUDA if the installed ONNX Runtime has it; the CPU last.
+
+    Raises:
+        UsageError: An option is unknown or wrong, has no effect on an ONNX model, or names a provider that is not available.
+    """
+    given = OrtBackendOptions.from_any(options)
+    for entry in dataclasses.fields(given):
+        value = getattr(given, entry.name)
+        if entry.name not in _USED and value is not entry.default and value != entry.default:
+            raise UsageError(f"option {entry.name!r} has no effect on an ONNX model, which is run as it is; used are {', '.join(_USED)}")
+    chosen: dict[str, Mapping[str, Any]] = {}
+    available = onnxruntime.get_available_providers()
+    for option in ("preferred_execution_providers", "default_execution_providers"):
+        for provider in getattr(given, option) or ():
+            name, settings = (provider, {}) if isinstance(provider, str) else provider
+            if name not in available:
+                raise UsageError(f"{option} names {name!r}, which is not available; the installed ONNX Runtime has {', '.join(available)}")
+            chosen.setdefault(name, settings)
+    if not chosen and given.infer_execution_providers and _CUDA in available:
+        chosen[_CUDA] = {}
+    chosen.setdefault(CPU, {})
+    return SessionChoice(providers=tuple(chosen.items()), options=given.ort_session_options)
+
+
+def new_session(source: ModelSource, choice: SessionChoice, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+    """Make a session.
+
+    Args:
+        source: The model.
+        choice: Its execution providers.
+        options: Options of the session.
+
+    Returns:
+        The session.
+
+    Raises:
+        SessionError: ONNX Runtime refuses the model; the message says why, and what to do.
+    """
+    try:
+        return onnxruntime.InferenceSession(
+            source.loadable, options, providers=[(name, dict(settings)) for name, settings in choice.providers], enable_fallback=0
+        )
+    except Exception as error:
+        raise SessionError(f"ONNX Runtime {onnxruntime.__version__} cannot load {source.name}: {_why(str(error), source)}") from error
+
+
+def _why(text: str, source: ModelSource) -> str:  # noqa: PLR0911 - a reason each
+    """The reason in words, with what to do; ONNX Runtime's own text where nothing better is known."""
+    said = " ".join(text.split())[:_LIMIT]
+    if match := _IR.search(text):
+        return (
+            f"it has IR version {match['have']}, and this ONNX Runtime knows versions up to {match['most']}. Upgrade onnxruntime, or save "
+            f"the model with ir_version={match['most']}"
+        )
+    structure = source.structure
+    if structure is not None and (unknown := _unknown_operators(structure)) and _names_one(text, unknown):
+        return (
+            f"it uses operators of other libraries: {', '.join(unknown[:8])}. Register the library that has them: options = "
+            "onnxruntime.SessionOptions(); options.register_custom_ops_library(path); then explain(..., "
+            f'options={{"ort_session_options": options}}). ({said})'
+        )
+    if _OPSET.search(text):
+        return f"it uses operator set {_opset_text(structure)}, which is newer than this ONNX Runtime. Upgrade onnxruntime. ({said})"
+    if "external" in text.lower() or "weights.bin" in text or "model_path must not be empty" in text:
+        where = f"beside {source.path}" if source.path is not None else "and the model was given without a path, so they cannot be found"
+        return f"its weights lie in other files {where}; keep those files together and pass the model's path. ({said})"
+    if "is not a registered function" in text:
+        return f"it uses an operator that this ONNX Runtime does not have; another version may. ({said})"
+    if "NOT_IMPLEMENTED" in text:
+        return f"no execution provider has a kernel for one of its operators with these types. ({said})"
+    return said
+
+
+def _opset_text(structure: onnx.ModelProto | None) -> str:
+    return "unknown" if structure is None else str(opset_of(structure))
+
+
+def _unknown_operators(structure: onnx.ModelProto) -> list[str]:
+    own = {(function.domain, function.name) for function in structure.functions}
+    nodes = list(iter_nodes(structure.graph))
+    for function in structure.functions:
+        nodes += function.node
+    strange = (node for node in nodes if node.domain == _EXTENSIONS or (node.domain and not node.domain.startswith(_OWN_DOMAINS)))
+    return sorted({operator(node) for node in strange if (node.domain, node.op_type) not in own})
+
+
+def _names_one(text: str, operators: Sequence[str]) -> bool:
+    return any(name.rpartition("::")[2] in text or name.partition("::")[0] in text for name in operators)
+
+
+def threads_of(options: onnxruntime.SessionOptions, *, given: bool) -> tuple[int, bool, str]:
+    """Threads of a session.
+
+    Args:
+        options: Its options.
+        given: Whether the user gave them.
+
+    Returns:
+        Threads that work on one operator (0: ONNX Runtime chooses), whether they spin, and why.
+    """
+    try:
+        spinning = options.get_session_config_entry("session.intra_op.allow_spinning") != "0"
+    except RuntimeError:  # no such entry: ONNX Runtime spins
+        spinning = True
+    count = options.intra_op_num_threads
+    reason = "set by the session's options" if given and count else "ONNX Runtime's default: one per physical core"
+    return count, spinning, reason

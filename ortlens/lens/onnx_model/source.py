@@ -1,0 +1,332 @@
+"""An ONNX model as it is given: what ONNX Runtime loads, and its structure without the weights."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import os
+import tempfile
+import weakref
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+
+from ortlens.backend.conversion.node_provenance import iter_nodes, subgraphs_of
+from ortlens.backend.freeze.model_file import read_model, refuse_unsafe
+from ortlens.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LARGE = 1024
+"""Bytes; larger constants are left out of the structure. Shapes, axes and scales are smaller, and shape inference reads them."""
+
+_MOST_BYTES = 1 << 62
+"""Bytes that constants may claim: records hold 64 bits."""
+
+_WIDEST = 8
+"""Bytes of an element whose number takes one byte in a file."""
+
+_SERIALIZABLE = (1 << 31) - (1 << 20)
+"""Bytes that protobuf can serialise, with some room."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """A model, and how ONNX Runtime gets it.
+
+    Attributes:
+        name: File name, or the name of its graph.
+        path: The file; None where the model came as bytes.
+        data: The bytes; None where there is a file.
+        structure: The model without the data of large constants; None for a file in ONNX Runtime's own format, or where it is unknown.
+        constant_bytes: Size of its constants, external data included.
+        external_bytes: The part of it that lies in files beside the model.
+        digest: SHA-256 of the structure.
+        folder: Keeps a temporary folder alive, where the file is in one.
+    """
+
+    name: str
+    path: Path | None = None
+    data: bytes | None = None
+    structure: onnx.ModelProto | None = None
+    constant_bytes: int = 0
+    external_bytes: int = 0
+    digest: str | None = None
+    folder: object = field(default=None, repr=False)
+
+    @property
+    def loadable(self) -> str | bytes | None:
+        """What `onnxruntime.InferenceSession` takes; None if neither file nor bytes are known."""
+        return str(self.path) if self.path is not None else self.data
+
+
+def source_of(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ModelSource:
+    """Read a model. External data stays where it is, and weights are dropped as soon as their sizes are known.
+
+    Args:
+        model: The path of a file, the bytes of one, or a model in memory, which is not changed.
+
+    Returns:
+        The model.
+
+    Raises:
+        UsageError: There is no such file, or it is no ONNX model.
+    """
+    if isinstance(model, (str, os.PathLike)):
+        return _from_file(Path(model).expanduser())
+    if isinstance(model, onnx.ModelProto):
+        return _from_proto(model)
+    data = bytes(model)
+    return _described(_parsed(data, "the bytes", None), None, data=data)
+
+
+def _from_file(path: Path) -> ModelSource:
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "is no plain file" if path.exists() else "does not exist"
+        raise UsageError(f"{path} {what}; explain() takes the path of an ONNX file")
+    path = path.absolute()
+    if path.suffix == ".ort":
+        return ModelSource(name=path.name, path=path)
+    return _described(_parsed(path.read_bytes(), str(path), path), path)
+
+
+def _parsed(data: bytes, what: str, path: Path | None) -> onnx.ModelProto:
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except Exception as error:
+        raise UsageError(
+            f"{what}: not an ONNX model ({type(error).__name__}: {error}); the file is damaged or of another format"
+        ) from error
+    if not model.HasField("graph") or not model.opset_import:
+        raise UsageError(f"{what}: not an ONNX model: it has no graph and names no operator set; the file is damaged or of another format")
+    _refuse_unsafe(model, data, what, path)
+    return model
+
+
+def _refuse_unsafe(model: onnx.ModelProto, data: bytes, what: str, path: Path | None) -> None:
+    """Without a path, the folder of the model is the working directory, as for ONNX Runtime."""
+    try:
+        refuse_unsafe(read_model(data), path if path is not None else Path.cwd() / "model.onnx")
+    except (ValueError, OSError, RecursionError) as error:
+        raise UsageError(f"{what}: not given to ONNX Runtime: {error}; the file is damaged or hostile") from error
+    total = 0
+    for tensor in _constants(model):
+        size = size_of(tensor)
+        total += size
+        held = _WIDEST * tensor.ByteSize() if tensor.data_location != onnx.TensorProto.EXTERNAL else _MOST_BYTES
+        if size > held or total > _MOST_BYTES or any(dim < 0 for dim in tensor.dims):
+            sizes = list(tensor.dims)[:8]
+            raise UsageError(f"{what}: the constant {tensor.name!r} has sizes {sizes}, which its data are not; the file is damaged")
+
+
+def _described(model: onnx.ModelProto, path: Path | None, *, data: bytes | None = None, folder: object = None) -> ModelSource:
+    what = str(path) if path is not None else "the model"
+    constants, external = _stripped(model, path.parent if path is not None else None)
+    if not _is_readable(model):
+        raise UsageError(f"{what}: not an ONNX model: one of its texts is not UTF-8; the file is damaged")
+    return ModelSource(
+        name=path.name if path is not None else model.graph.name or "an ONNX model",
+        path=path,
+        data=data,
+        structure=model,
+        constant_bytes=constants,
+        external_bytes=external,
+        digest=hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest(),
+        folder=folder,
+    )
+
+
+def _from_proto(model: onnx.ModelProto) -> ModelSource:
+    structure = _without_large(model)
+    if model.ByteSize() < _SERIALIZABLE:
+        data = model.SerializeToString()
+        _refuse_unsafe(model, data, "the model", None)
+        return _described(structure, None, data=data)
+    # Protobuf serialises 2 GiB at most: the weights go into a file of their own. The copy shares nothing with the user's model.
+    folder = tempfile.TemporaryDirectory(prefix="ortlens-model-")
+    path = Path(folder.name) / "model.onnx"
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    onnx.save_model(copied, path, save_as_external_data=True, location="weights.bin")
+    del copied
+    source = _described(_parsed(path.read_bytes(), str(path), path), path, folder=folder)
+    weakref.finalize(source.structure, folder.cleanup)  # with the source, or when the interpreter exits
+    return source
+
+
+def _without_large(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of a model without the data of its large constants: weights are never copied."""
+    made = onnx.ModelProto()
+    for descriptor, value in model.ListFields():
+        if descriptor.name == "graph":
+            _copied_graph(value, made.graph)
+        elif descriptor.is_repeated:
+            getattr(made, descriptor.name).MergeFrom(value)
+        else:
+            setattr(made, descriptor.name, value)
+    return made
+
+
+def _copied_graph(graph: onnx.GraphProto, made: onnx.GraphProto) -> None:
+    for descriptor, value in graph.ListFields():
+        if descriptor.name == "initializer":
+            for tensor in value:
+                _copied_tensor(tensor, made.initializer.add())
+        elif descriptor.is_repeated:
+            getattr(made, descriptor.name).MergeFrom(value)
+        else:
+            setattr(made, descriptor.name, value)
+
+
+def _copied_tensor(tensor: onnx.TensorProto, made: onnx.TensorProto) -> None:
+    if size_of(tensor) <= LARGE or tensor.data_location == onnx.TensorProto.EXTERNAL:
+        made.CopyFrom(tensor)
+        return
+    made.name, made.data_type = tensor.name, tensor.data_type
+    made.dims.extend(tensor.dims)
+    _leave_out(made)
+
+
+def _stripped(model: onnx.ModelProto, folder: Path | None) -> tuple[int, int]:
+    """Leave the data of large constants out, read small external ones; the bytes of all constants, and of the external ones."""
+    total = external = 0
+    for tensor in _constants(model):
+        size = size_of(tensor)
+        total += size
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            external += size
+            if size <= LARGE and folder is not None:
+                with contextlib.suppress(Exception):  # a missing or damaged file: ONNX Runtime says so
+                    onnx.external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+                    tensor.data_location = onnx.TensorProto.DEFAULT
+                    del tensor.external_data[:]
+        elif size > LARGE:
+            _leave_out(tensor)
+    return total, external
+
+
+def _is_readable(message: Any) -> bool:
+    """Whether all texts are UTF-8: protobuf returns bytes for those that are not."""
+    for descriptor, value in message.ListFields():
+        items = value if descriptor.is_repeated else (value,)
+        if descriptor.type == descriptor.TYPE_STRING and any(isinstance(text, bytes) for text in items):
+            return False
+        if descriptor.type == descriptor.TYPE_MESSAGE and not all(_is_readable(item) for item in items):
+            return False
+    return True
+
+
+def _constants(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    graphs = [model.graph, *(body for node in iter_nodes(model.graph) for _, body in subgraphs_of(node))]
+    for graph in graphs:
+        yield from graph.initializer
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.HasField("t"):
+                    yield attribute.t
+                yield from attribute.tensors
+
+
+def size_of(tensor: onnx.TensorProto) -> int:
+    """The bytes of a constant, by its type and dimensions.
+
+    Args:
+        tensor: With or without its data.
+
+    Returns:
+        Bytes; of text, those of its characters.
+    """
+    if tensor.data_type == onnx.TensorProto.STRING:
+        return sum(len(text) for text in tensor.string_data)
+    count: int = math.prod(tensor.dims)
+    return math.ceil(count * bits_of(tensor.data_type) / 8)
+
+
+def bits_of(element_type: int) -> int:
+    """Bits of one element.
+
+    Args:
+        element_type: A number of `onnx.TensorProto.DataType`.
+
+    Returns:
+        Bits; 0 for text and unknown types.
+    """
+    name = onnx.TensorProto.DataType.Name(element_type) if element_type in onnx.TensorProto.DataType.values() else ""
+    return {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2, "STRING": 0, "UNDEFINED": 0, "": 0}.get(
+        name, _numpy_bits(element_type)
+    )
+
+
+def _numpy_bits(element_type: int) -> int:
+    try:
+        return 8 * int(onnx.helper.tensor_dtype_to_np_dtype(element_type).itemsize)
+    except (KeyError, TypeError, ValueError):
+        return 0
+
+
+def _leave_out(tensor: onnx.TensorProto) -> None:
+    """Drop the data of a constant, and mark it as external: the structure stays a valid model."""
+    for name in ("raw_data", "float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data"):
+        tensor.ClearField(name)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    del tensor.external_data[:]
+    tensor.external_data.add(key="location", value="weights.bin")
+
+
+def with_names(structure: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which every node has a name of its own, the one that ONNX Runtime's profiler gives it where it has none.
+
+    Args:
+        structure: As in `ModelSource`.
+
+    Returns:
+        The copy. A nameless node becomes `Add_3`: operator and place among the nodes that are no `Constant`, as in a profile.
+    """
+    made = onnx.ModelProto()
+    made.CopyFrom(structure)
+    taken = {node.name for node in iter_nodes(made.graph) if node.name}
+    given: set[str] = set()
+    _name_all(made.graph, taken, given)
+    return made
+
+
+def _name_all(graph: onnx.GraphProto, taken: set[str], given: set[str]) -> None:
+    place = 0
+    for node in graph.node:
+        if not node.name or node.name in given:
+            base = node.name or f"{node.op_type}_{place}"
+            name, number = base, 1
+            while name in given or (name in taken and name != node.name):
+                name, number = f"{base}_{number}", number + 1
+            node.name = name
+        given.add(node.name)
+        place += node.op_type != "Constant"
+    for node in graph.node:
+        for _, body in subgraphs_of(node):
+            _name_all(body, taken, given)
+
+
+def opset_of(structure: onnx.ModelProto) -> int | None:
+    """Version of the default operator set of a model; None if it names none.
+
+    Args:
+        structure: A model.
+    """
+    return next((entry.version for entry in structure.opset_import if entry.domain in ("", "ai.onnx")), None)
+
+
+def operator(node: Any) -> str:
+    """An operator with its domain, unless that is ONNX's own.
+
+    Args:
+        node: A node.
+
+    Returns:
+        `Conv`, or `com.microsoft::FusedConv`.
+    """
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"

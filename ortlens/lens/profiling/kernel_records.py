@@ -1,0 +1,221 @@
+"""From the profile of a session to records of its kernels. Nothing here needs torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ortlens.analysis.kernel_time import divided
+from ortlens.backend.conversion import node_provenance
+from ortlens.lens.profiling import kernel_origins, profiles
+from ortlens.trace import records as r
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import onnx
+
+MAX_EVENTS = 100_000
+"""Most kernel events of one session; each takes some 700 bytes in the file, and more when read."""
+
+_LARGE = 1024
+"""Bytes; larger constants are removed from the optimised model before it is kept."""
+
+
+def distortion(plain_ns: list[int], profiled_ns: list[int], groups: list[int | None]) -> float | None:
+    """How much longer a run takes under the profiler.
+
+    The shortest runs decide: other work on the machine lengthens runs of either side, and would make the profiled ones the faster. Where
+    the kernels take milliseconds, the profiler adds less than two sessions of one model differ by.
+
+    Args:
+        plain_ns: Time of each run without the profiler.
+        profiled_ns: Time of each run with it.
+        groups: For each run, the number of the call that it repeats; None for a run that does not count.
+
+    Returns:
+        The ratio, 1 at least, since the profiler only adds work; None without a plain run that took time.
+    """
+    plain, profiled = (sum(min(times) for times in _by_group(runs, groups)) for runs in (plain_ns, profiled_ns))
+    return max(profiled / plain, 1.0) if plain else None
+
+
+def settled(runs_ns: list[int], groups: list[int | None]) -> float:
+    """Time of all counted runs, estimated from the faster half of the runs of each call.
+
+    Args:
+        runs_ns: Time of each run.
+        groups: As for `distortion`.
+
+    Returns:
+        The time, in ns.
+    """
+    return sum(profiles.quiet_mean(times) * len(times) for times in _by_group(runs_ns, groups))
+
+
+def _by_group(runs_ns: list[int], groups: list[int | None]) -> list[list[int]]:
+    """The counted runs, call by call."""
+    found: dict[int, list[int]] = {}
+    for group, time in zip(groups, runs_ns, strict=True):
+        if group is not None:
+            found.setdefault(group, []).append(time)
+    return list(found.values())
+
+
+def without_weights(path: Path) -> onnx.ModelProto | None:
+    """The model as optimised by ONNX Runtime, without its weights.
+
+    Args:
+        path: The file that the session wrote.
+
+    Returns:
+        The model; None if the provider cannot write it.
+    """
+    import onnx
+
+    if not path.is_file():
+        return None
+    model = onnx.load(path, load_external_data=False)
+    for graph in (
+        model.graph,
+        *(body for node in node_provenance.iter_nodes(model.graph) for _, body in node_provenance.subgraphs_of(node)),
+    ):
+        for tensor in graph.initializer:
+            if len(tensor.raw_data) > _LARGE:  # with the user's session options, weights stay inside the model
+                tensor.ClearField("raw_data")
+                tensor.data_location = onnx.TensorProto.EXTERNAL
+                tensor.external_data.add(key="location", value="weights.bin")
+    return model
+
+
+def bodies_of(model: onnx.ModelProto) -> dict[str, str]:
+    """Map each kernel in a body of control flow to the kernel that runs the body.
+
+    Args:
+        model: The model whose nodes ran.
+
+    Returns:
+        Name of the inner kernel -> name of the outer one.
+    """
+    return {
+        inner.name: outer.name
+        for outer in node_provenance.iter_nodes(model.graph)
+        for _, body in node_provenance.subgraphs_of(outer)
+        for inner in body.node
+    }
+
+
+def kernel_rows(  # noqa: PLR0913 - what is known about the kernels of a session
+    session_id: str,
+    kernels: Sequence[profiles.KernelTime],
+    optimized: onnx.ModelProto | None,
+    origins: Mapping[str, kernel_origins.Origin],
+    nodes: Mapping[str, r.Node],
+    *,
+    assigned: Mapping[str, str],
+    total_ns: int,
+    cost_ns: float,
+) -> list[r.Kernel]:
+    """The records of the kernels of a session.
+
+    Args:
+        session_id: The session.
+        kernels: As read from its profile.
+        optimized: The model as optimised by ONNX Runtime; None where it is not known.
+        origins: Where kernels come from, by name.
+        nodes: The nodes of their graph, by name.
+        assigned: Execution providers by node name, for profiles that do not name them.
+        total_ns: Time of as many runs without the profiler, which is divided among them.
+        cost_ns: What the profiler adds to a call of a kernel.
+
+    Returns:
+        A record per kernel, in the order of the profile.
+    """
+    times = divided([kernel.total_ns for kernel in kernels], [kernel.calls for kernel in kernels], total_ns, cost_ns)
+    return [
+        _record(session_id, kernel, origins.get(kernel.name), nodes, assigned, own_ns, total_ns)
+        for kernel, own_ns in zip(_with_packed_weights(kernels, optimized), times, strict=True)
+    ]
+
+
+def _with_packed_weights(kernels: Sequence[profiles.KernelTime], model: onnx.ModelProto | None) -> list[profiles.KernelTime]:
+    """Count the weights that kernels packed when they were created: the profile does not list them among what is read.
+
+    They count in the size that they have in the model. Nameless nodes, and what a provider compiled, stay as they are.
+    """
+    nodes = {} if model is None else {node.name: node for node in model.graph.node if node.name}
+    sizes = {} if model is None else {tensor.name: _bytes_of(tensor) for tensor in model.graph.initializer}
+    found = []
+    for kernel in kernels:
+        if kernel.bytes is not None and kernel.name in nodes and kernel.op_type not in profiles.LOOKUPS:
+            constants = sum(sizes.get(name, 0) for name in set(nodes[kernel.name].input))
+            found.append(replace(kernel, bytes=kernel.bytes + max(constants - kernel.parameter_bytes, 0)))
+        else:
+            found.append(kernel)
+    return found
+
+
+def _bytes_of(tensor: onnx.TensorProto) -> int:
+    import onnx
+
+    if tensor.data_type == onnx.TensorProto.STRING:
+        return 0
+    size: int = math.prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    return size
+
+
+def _record(  # noqa: PLR0913, PLR0917 - one call site
+    session_id: str,
+    kernel: profiles.KernelTime,
+    origin: kernel_origins.Origin | None,
+    nodes: Mapping[str, r.Node],
+    assigned: Mapping[str, str],
+    own_ns: int,
+    total_ns: int,
+) -> r.Kernel:
+    found = _charged(origin or kernel_origins.Origin(kernel=kernel.name, op_type=kernel.op_type), nodes)
+    place = _place(found, nodes)
+    return r.Kernel(
+        session_id=session_id,
+        kernel=kernel.name,
+        op_type=kernel.op_type,
+        provider=kernel.provider or assigned.get(kernel.name, ""),
+        calls=kernel.calls,
+        total_ns=own_ns,
+        mean_ns=round(own_ns / kernel.calls),
+        share=own_ns / total_ns if total_ns else None,
+        bytes=kernel.bytes,
+        node=found.node,
+        nodes=found.nodes,
+        onnx_nodes=found.onnx_nodes,
+        onnx_ops=found.onnx_ops,
+        module=None if place is None else place.module,
+        file=None if place is None else place.file,
+        line=None if place is None else place.line,
+        confidence="inferred" if found.candidates and place is not None else found.confidence,
+    )
+
+
+def _charged(origin: kernel_origins.Origin, nodes: Mapping[str, r.Node]) -> kernel_origins.Origin:
+    """A kernel's time goes to the node with the most operations, such as the product of a product with its activation.
+
+    Of nodes with as many, to the last; where none are counted, to the node that makes the output.
+    """
+    flops = [(nodes[name].flops or 0, name) for name in origin.nodes if name in nodes]
+    most = max((count for count, _ in flops), default=0)
+    return replace(origin, node=[name for count, name in flops if count == most][-1]) if most else origin
+
+
+def _place(origin: kernel_origins.Origin, nodes: Mapping[str, r.Node]) -> r.Node | None:
+    """The node whose source line a kernel gets: the one that is charged with its time, else another one with a known line.
+
+    If only candidates are known, the line and module that all of them share.
+    """
+    names = (origin.node or "", *reversed(origin.nodes))
+    known = [nodes[name] for name in names if name in nodes]
+    maybe = [nodes[name] for name in origin.candidates if name in nodes]
+    if maybe and len({(node.file, node.line) for node in maybe}) == 1:
+        return replace(maybe[0], module=maybe[0].module if len({node.module for node in maybe}) == 1 else None)
+    return next((node for node in known if node.line is not None), known[0] if known else None)

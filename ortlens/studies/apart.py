@@ -1,0 +1,240 @@
+"""A function in a process of its own, with limits on time and memory: whatever happens there is an answer here."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortlens.errors import UsageError
+from ortlens.studies.child import ANSWER, STAGE, VARIABLE
+from ortlens.studies.held_memory import held_bytes
+from ortlens.units import size_from_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ortlens.analysis.surveyed import SurveyStatus
+
+_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from ortlens.studies.child import main; main()"
+_EVERY_S = 0.05
+_GRACE_S = {"timeout": 2.0, "memory": 0.2}
+"""How long a process that is being ended may take to say where it is."""
+
+_LOG_BYTES = 64 << 10
+_SIGNALS = {
+    signal.SIGSEGV: "segmentation fault",
+    signal.SIGABRT: "abort",
+    signal.SIGFPE: "arithmetic error",
+    signal.SIGILL: "unknown instruction",
+}
+_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
+_FATAL = re.compile(r"^Fatal Python error: ", re.MULTILINE)
+
+
+class StoppedError(Exception):
+    """Whoever wanted the answer no longer does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a process may take.
+
+    Attributes:
+        seconds: From its start to its answer.
+        memory_bytes: Of it and its children together; None for no limit. Held on Linux.
+        threads: Of OpenMP; None leaves the environment alone.
+    """
+
+    seconds: float
+    memory_bytes: int | None = None
+    threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a process ended.
+
+    Attributes:
+        status: `ok` when it answered.
+        reason: Why not, in one line.
+        value: Its answer; None without one.
+        log: What it printed last, tracebacks included.
+        wall_ns: From its start to its end.
+        peak_bytes: The most memory that was seen; None where the system does not tell.
+    """
+
+    status: SurveyStatus
+    reason: str
+    value: Any
+    log: str
+    wall_ns: int
+    peak_bytes: int | None
+
+
+def run_apart(
+    function: Callable[..., Any], args: Sequence[Any], *, limits: Limits, folder: Path, stop: threading.Event | None = None
+) -> Ended:
+    """Call a function in a new process, and wait for its answer or its end.
+
+    Args:
+        function: Found by its name there; what it returns must be plain enough for JSON.
+        args: Its arguments; must be picklable.
+        limits: When to end it.
+        folder: An existing folder, which the process also writes to.
+        stop: Ends it when set.
+
+    Returns:
+        How it ended. No process that it started is left.
+
+    Raises:
+        UsageError: The arguments cannot be pickled.
+        StoppedError: `stop` was set.
+    """
+    try:
+        order = pickle.dumps((function, tuple(args)))
+    except Exception as err:
+        raise UsageError(f"the case cannot be sent to another process: {type(err).__name__}: {err}") from err
+    environment = {**os.environ, VARIABLE: "1", **({} if limits.threads is None else {"OMP_NUM_THREADS": str(limits.threads)})}
+    command = [sys.executable, "-c", _START, json.dumps(sys.path), str(folder)]
+    began = time.monotonic_ns()
+    process = subprocess.Popen(  # noqa: S603 - this interpreter
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+    )
+    log = _Tail(process)
+    try:
+        with contextlib.suppress(OSError):  # it may end before it has read all
+            _send(process, order)
+        over, peak = _waited(process, limits, stop)
+    finally:
+        _kill_all(process)
+        text = log.text()
+    status, reason, value = _judged(process.returncode, over, folder, limits, text)
+    return Ended(status=status, reason=reason, value=value, log=text, wall_ns=time.monotonic_ns() - began, peak_bytes=peak)
+
+
+def _send(process: subprocess.Popen[bytes], order: bytes) -> None:
+    """The stream stays open: its end tells the process that this one is gone."""
+    if process.stdin is not None:
+        process.stdin.write(len(order).to_bytes(8, "big") + order)
+        process.stdin.flush()
+
+
+def _waited(process: subprocess.Popen[bytes], limits: Limits, stop: threading.Event | None) -> tuple[SurveyStatus | None, int | None]:
+    """Wait for the end of a process; which limit it went beyond, and the most memory that it held."""
+    deadline = time.monotonic() + limits.seconds
+    peak: int | None = None
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=_EVERY_S)
+            return None, peak
+        held = held_bytes(process.pid)
+        peak = held if peak is None else max(peak, held or 0)
+        if stop is not None and stop.is_set():
+            raise StoppedError
+        if held is not None and limits.memory_bytes is not None and held > limits.memory_bytes:
+            return _ended(process, "memory"), peak
+        if time.monotonic() > deadline:
+            return _ended(process, "timeout"), peak
+
+
+def _ended(process: subprocess.Popen[bytes], status: SurveyStatus) -> SurveyStatus:
+    """Have the process say on its error stream where it is, which is what it does on SIGABRT, and end."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        process.send_signal(signal.SIGABRT)
+        process.wait(timeout=_GRACE_S[status])
+    return status
+
+
+def _kill_all(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)  # its children are in its group
+        else:
+            process.kill()
+    process.wait()
+    with contextlib.suppress(OSError):
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+def _judged(code: int, over: SurveyStatus | None, folder: Path, limits: Limits, log: str) -> tuple[SurveyStatus, str, Any]:
+    answer = _answer(folder)
+    if answer is not None and "value" in answer:
+        return "ok", "", answer["value"]
+    if answer is not None:
+        return "memory" if answer.get("is_memory") else "failed", str(answer.get("error")), None
+    status = over or "crashed"
+    doing = (folder / STAGE).read_text(encoding="utf-8") if (folder / STAGE).is_file() else "starting"
+    return status, f"{_why(status, code, limits)} while {doing}{_last_line(log)}", None
+
+
+def _answer(folder: Path) -> dict[str, Any] | None:
+    with contextlib.suppress(OSError, ValueError):
+        answer = json.loads((folder / ANSWER).read_text(encoding="utf-8"))
+        return answer if isinstance(answer, dict) else None
+    return None
+
+
+def _why(status: SurveyStatus, code: int, limits: Limits) -> str:
+    if status == "timeout":
+        return f"no answer within {limits.seconds:g} s,"
+    if status == "memory":
+        return f"more memory than the limit of {size_from_bytes(limits.memory_bytes or 0)}"
+    if code >= 0:
+        return f"the process ended with exit code {code}"
+    try:
+        name = signal.Signals(-code)
+    except ValueError:
+        return f"the process was ended by signal {-code}"
+    if name == getattr(signal, "SIGKILL", None):
+        return "the process was killed (SIGKILL), by the system for lack of memory or by somebody,"
+    return f"the process crashed: {name.name}" + (f" ({_SIGNALS[name]})" if name in _SIGNALS else "")
+
+
+def _last_line(log: str) -> str:
+    """The innermost Python line that a process in its end was at: the user's, where there is one."""
+    fatal = list(_FATAL.finditer(log))
+    frames = list(_FRAME.finditer(log, fatal[-1].start())) if fatal else []
+    own = (frame for frame in frames if not _is_library(frame["file"]))
+    frame = next(own, None) or next((frame for frame in frames if not frame["file"].startswith("<")), None)
+    return "" if frame is None else f", at {frame['file']}:{frame['line']} in {frame['function']}"
+
+
+def _is_library(file: str) -> bool:
+    return "site-packages" in file or file.startswith(("<", os.path.dirname(os.__file__), str(Path(__file__).parents[1])))  # noqa: PTH120 - frames hold plain text
+
+
+class _Tail:
+    """Reads what a process prints, and keeps the end of it."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._stream = process.stdout
+        self._kept = bytearray()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        if self._stream is None:
+            return
+        with contextlib.suppress(OSError, ValueError):
+            while data := os.read(self._stream.fileno(), _LOG_BYTES):
+                self._kept += data
+                del self._kept[:-_LOG_BYTES]
+
+    def text(self) -> str:
+        """What is kept, once the process is gone."""
+        self._thread.join(timeout=5)
+        if self._stream is not None and not self._thread.is_alive():
+            self._stream.close()
+        return bytes(self._kept).decode("utf-8", "replace")

@@ -1,0 +1,214 @@
+"""One model in several ways, in turns: eager, Inductor, ONNX Runtime through ortlens, frozen, and the exported model in a bare session."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens import _torch
+from ortlens.analysis.compare.ways import MIN_ROUNDS, facts_of, failed_way, way_of
+from ortlens.errors import UsageError
+from ortlens.lens.freeze import freeze
+from ortlens.lens.lens import Lens
+from ortlens.progress import progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from ortlens.analysis.compare.ways import Way
+    from ortlens.trace.records import Capture
+
+WAYS = ("eager", "inductor", "ortlens", "frozen", "exported")
+"""What is measured by default."""
+
+_BATCH_NS = 1_000_000
+"""Short calls are timed several at a time: a single one after another way would show cold caches."""
+
+_MOST_CALLS, _MOST_ROUNDS = 200, 200
+
+
+@dataclass(slots=True)
+class _Contender:
+    """A way that runs.
+
+    Attributes:
+        name: Of the way.
+        call: Calls the model.
+        first_ns: What its first call took.
+        max_abs: Largest difference of its results from eager.
+        batch: Calls per round.
+        times: ns per call, a value per round.
+    """
+
+    name: str
+    call: Callable[[], Any]
+    first_ns: int
+    max_abs: float
+    batch: int
+    times: list[int]
+
+
+def bench(  # noqa: PLR0913 - those of `explain`, and what to measure
+    target: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    ways: Sequence[str] = WAYS,
+    seconds: float = 10.0,
+    options: Mapping[str, Any] | None = None,
+    name: str = "",
+) -> tuple[tuple[Way, ...], Capture]:
+    """Measure a model in several ways.
+
+    Args:
+        target: A function or module; called some hundred times, with gradients as the caller has set them.
+        args: Its arguments.
+        kwargs: Likewise.
+        ways: Some of `WAYS`; eager is always measured, as the reference.
+        seconds: How long the rounds may take together; at least ten are made.
+        options: Options of our backend.
+        name: Name of the capture.
+
+    Returns:
+        A row per way, and the capture of the calls through ortlens, with the rows among its facts as `bench_<way>`.
+
+    Raises:
+        UsageError: A way is unknown.
+        Exception: What the target itself raises.
+    """
+    unknown = [way for way in ways if way not in WAYS]
+    if unknown:
+        raise UsageError(f"there is no way {unknown[0]!r}; the ways are: {', '.join(WAYS)}")
+    lens = Lens(options=options, name=name)
+    lens.know_module(target)
+    chosen = ["eager", *(way for way in WAYS[1:] if way in ways)]
+    with contextlib.ExitStack() as stack:
+        isolated = stack.enter_context(_torch.isolated_compilations())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        makers: Mapping[str, Callable[[], Callable[[], Any]]] = {
+            "eager": lambda: lambda: target(*args, **kwargs),
+            "inductor": lambda: partial(torch.compile(target, backend="inductor", **isolated), *args, **kwargs),
+            "ortlens": lambda: partial(torch.compile(target, backend=lens, **isolated), *args, **kwargs),
+            "frozen": lambda: partial(freeze(target, *args, options=options, **kwargs), *args, **kwargs),
+            "exported": lambda: _exported(target, args, kwargs, folder),
+        }
+        running, failed = _started(chosen, makers)
+        _take_turns(running, seconds)
+    reference = running[0].times
+    rows = {way.name: way_of(way.name, way.times, reference, first_ns=way.first_ns, max_abs=way.max_abs) for way in running}
+    found = tuple(rows[way] if way in rows else failed_way(way, failed[way]) for way in chosen)
+    capture = lens.captured()
+    return found, replace(capture, environment={**capture.environment, **facts_of(found)})
+
+
+def _started(chosen: Sequence[str], makers: Mapping[str, Callable[[], Callable[[], Any]]]) -> tuple[list[_Contender], dict[str, str]]:
+    """Make and call each way once; one that fails is left out, with the reason, but eager."""
+    running: list[_Contender] = []
+    failed: dict[str, str] = {}
+    expected: Any = None
+    with progress("compiling", len(chosen), "way") as step:
+        for number, name in enumerate(chosen, start=1):
+            started = time.perf_counter_ns()
+            try:
+                with _torch.quiet():
+                    call = makers[name]()
+                    result = call()
+            except Exception as err:
+                if name == "eager":
+                    raise
+                failed[name] = f"{type(err).__name__}: {str(err).strip().splitlines()[0] if str(err).strip() else ''}"[:300]
+                continue
+            finally:
+                step(number)
+            first = time.perf_counter_ns() - started
+            expected = result if name == "eager" else expected
+            running.append(_Contender(name, call, first, _difference(expected, result), 1, []))
+    return running, failed
+
+
+def _difference(expected: Any, result: Any) -> float:  # noqa: ANN401 - results of any structure
+    """Largest absolute difference of the tensors in two results; infinite where they are not of the same number and shapes."""
+    left, right = _torch.tensors_of(expected), _torch.tensors_of(result)
+    if [tuple(tensor.shape) for tensor in left] != [tuple(tensor.shape) for tensor in right]:
+        return float("inf")
+    sizes = [_largest(first, second) for first, second in zip(left, right, strict=True) if first.numel()]
+    return max(sizes, default=0.0)
+
+
+def _largest(first: torch.Tensor, second: torch.Tensor) -> float:
+    wide = torch.complex128 if first.is_complex() else torch.float64
+    difference = (first.detach().to("cpu", wide) - second.detach().to("cpu", wide)).abs()
+    return float(difference.nan_to_num(nan=0.0 if torch.equal(first.isnan().cpu(), second.isnan().cpu()) else float("inf")).max())
+
+
+def _exported(target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], folder: Path) -> Callable[[], Any]:
+    """What one writes without ortlens: torch.onnx.export, and a session with default optimisations and torch's number of threads."""
+    import onnxruntime
+
+    tensors = _torch.tensors_of((args, kwargs))
+    if any(tensor.device.type != "cpu" for tensor in tensors):
+        raise UsageError("inputs on the CPU only")
+    module = target if isinstance(target, torch.nn.Module) else _Function(target)
+    with torch.no_grad():
+        program: Any = torch.onnx.export(module, args, kwargs=dict(kwargs), dynamo=True, verbose=False)
+    path = folder / "exported.onnx"
+    program.save(path)
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
+    names = [item.name for item in session.get_inputs()]
+    if len(names) != len(tensors):
+        raise UsageError(f"the exported model has {len(names)} inputs for {len(tensors)} tensors")
+    feeds = {name: tensor.detach().numpy() for name, tensor in zip(names, tensors, strict=True)}
+    return lambda: [torch.from_numpy(value) for value in session.run(None, feeds)]
+
+
+class _Function(torch.nn.Module):
+    """A function as a module, for the exporter."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of the function
+        return self._function(*args, **kwargs)
+
+
+def _take_turns(running: Sequence[_Contender], seconds: float) -> None:
+    """Time all ways round by round, each round in another order, so that what else the machine does meets all of them alike."""
+    for way in running:
+        way.call()  # the first after compiling may still settle
+        started = time.perf_counter_ns()
+        way.call()
+        way.batch = min(_MOST_CALLS, 1 + _BATCH_NS // max(time.perf_counter_ns() - started, 1))
+    deadline = time.perf_counter_ns() + round(seconds * 1e9)
+    for number in _rounds(deadline):
+        shift = number % len(running)
+        for way in (*running[shift:], *running[:shift]):
+            way.times.append(_timed(way.call, way.batch))
+
+
+def _rounds(deadline: int) -> Iterator[int]:
+    with progress("timing in turns", _MOST_ROUNDS, "round") as step:
+        for number in range(_MOST_ROUNDS):
+            if number >= MIN_ROUNDS and time.perf_counter_ns() > deadline:
+                return
+            yield number
+            step(number + 1)
+
+
+def _timed(call: Callable[[], Any], batch: int) -> int:
+    """Time a batch, in ns per call, after one call that fills the caches where the calls are short."""
+    if batch > 1:
+        call()
+    started = time.perf_counter_ns()
+    for _ in range(batch):
+        call()
+    return (time.perf_counter_ns() - started) // batch

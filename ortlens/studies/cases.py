@@ -1,0 +1,228 @@
+"""What a survey runs: cases, however they are written down."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortlens.errors import UsageError
+from ortlens.job.targets import object_from_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+_ATTRIBUTE = "CASES"
+"""Where a Python file has its cases when no other name is given."""
+
+_FORMS = "a MODULE:NAME, a function or class, a tuple (function, arguments), or an ortlens.Case"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One model of a survey.
+
+    Attributes:
+        target: `MODULE:NAME` or `FILE.py:NAME`, or a function or class at the top of a module: an `nn.Module`, its class, any function to
+            be compiled, or a function that returns the model, `(model, args)` or `(model, args, kwargs)`. It is imported by name in
+            another process, so that a lambda, a module made here or a function of a notebook will not do.
+        name: Name of the case; by default the target's.
+        inputs: Arguments of the model as on the command line, `f32[1,3,224,224]` or `mask=bool[1,16]`, where the target does not return
+            them itself.
+        args: Arguments of the function that returns the model.
+        kwargs: Likewise, by name.
+        options: Options of the backend.
+        backend: As for `ortlens.explain`.
+        dynamic: Likewise.
+        dry_run: Likewise.
+        calls: Likewise.
+        grad: Whether gradients are on, so that a training step's forward graph is compiled.
+        seed: Set before the model and the inputs are made.
+        time_limit: Seconds that the case may take; None for that of the survey.
+        memory_limit: Bytes that its processes may hold; None for that of the survey.
+    """
+
+    target: str | Callable[..., Any]
+    name: str = ""
+    inputs: Sequence[str] = ()
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    backend: str = "ortlens"
+    dynamic: bool | None = None
+    dry_run: bool = False
+    calls: int | None = None
+    grad: bool = False
+    seed: int = 0
+    time_limit: float | None = None
+    memory_limit: int | None = None
+
+
+_FIELDS = tuple(item.name for item in fields(Case))
+
+
+def cases_from(cases: object, options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None) -> list[Case]:
+    """Bring cases into one form, and multiply them with options.
+
+    Args:
+        cases: A mapping from names to cases, or several cases: each a `Case`, a text, a callable, a tuple `(callable, args)` or
+            `(callable, args, kwargs)`, or a mapping of the fields of `Case`. A text alone is a file or attribute as for
+            `cases_from_text`.
+        options: Options of the backend for every case; several such mappings run every case under each. Options of a case win.
+
+    Returns:
+        The cases; names are unique but for the options, and targets are texts.
+
+    Raises:
+        UsageError: Something is no case, cannot be found by name in another process, or two cases have one name.
+    """
+    if isinstance(cases, str):
+        return cases_from_text(cases, options)
+    named = cases.items() if isinstance(cases, Mapping) else ((None, case) for case in _several(cases))
+    found = [_case(name, given) for name, given in named]
+    if not found:
+        raise UsageError("there are no cases")
+    variants = [options] if isinstance(options, Mapping) else list(options or [{}])
+    return _distinct([replace(case, options={**variant, **case.options}) for case in found for variant in variants])
+
+
+def cases_from_text(text: str, options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None) -> list[Case]:
+    """Read the cases that a text names.
+
+    Args:
+        text: `FILE.py` or `FILE.py:NAME`, `MODULE:NAME` (what it holds is anything that `cases_from` takes, or a function that returns
+            it; without a name `CASES`), or a TOML or JSON file with a table `cases`, and optionally a list `options`.
+        options: As for `cases_from`; they replace those of the file.
+
+    Returns:
+        The cases.
+
+    Raises:
+        UsageError: There is no such file, module or name, the file cannot be read, or it holds something that is no case.
+    """
+    path = Path(text).expanduser()
+    if path.suffix in (".toml", ".json"):
+        table = _table(path)
+        if unknown := set(table) - {"cases", "options"}:
+            raise UsageError(f"{path}: unknown entry {min(unknown)!r}; the entries are: cases, options")
+        return cases_from(_in_folder(table.get("cases", {}), path), table.get("options") if options is None else options)
+    held = object_from_text(text if _has_name(text) else f"{text}:{_ATTRIBUTE}")
+    return cases_from(held() if callable(held) and not isinstance(held, type) else held, options)
+
+
+def _has_name(text: str) -> bool:
+    return ":" in text[2:]  # C:\cases.py
+
+
+def _table(path: Path) -> Mapping[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        table = json.loads(text) if path.suffix == ".json" else _toml().loads(text)
+    except OSError as err:
+        raise UsageError(f"{path} cannot be read: {err.strerror or err}") from err
+    except ValueError as err:
+        raise UsageError(f"{path} is no {path.suffix[1:].upper()}: {err}") from err
+    if not isinstance(table, dict):
+        raise UsageError(f"{path} holds {type(table).__name__}, not a table with the entry cases")
+    return table
+
+
+def _toml() -> ModuleType:
+    from ortlens._optional import require
+
+    return require("tomllib" if sys.version_info >= (3, 11) else "tomli", "A survey from a TOML file")
+
+
+def _in_folder(cases: object, path: Path) -> object:
+    """Targets `FILE.py:NAME` of a file are found from its folder."""
+    if not isinstance(cases, dict):
+        raise UsageError(f"{path}: cases must be a table of names, not {type(cases).__name__}")
+
+    def placed(given: object) -> object:
+        text = given if isinstance(given, str) else given.get("target") if isinstance(given, dict) else None
+        if not isinstance(text, str) or ".py:" not in text:
+            return given
+        whole = str(path.resolve().parent / text)
+        return whole if given is text else {**given, "target": whole} if isinstance(given, dict) else given
+
+    return {name: placed(given) for name, given in cases.items()}
+
+
+def _several(cases: object) -> Iterator[object]:
+    if isinstance(cases, (Case, tuple)) and not (isinstance(cases, tuple) and cases and not callable(cases[0])):
+        raise UsageError("survey() takes several cases: a mapping from names to cases, or a list of cases")
+    if not isinstance(cases, Iterable):
+        raise UsageError(f"survey() takes a mapping from names to cases, or a list of cases, not {type(cases).__name__}")
+    return iter(cases)
+
+
+def _case(name: str | None, given: object) -> Case:
+    case = _written(given)
+    text = _text_from_target(case.target)
+    label = case.name or text.rpartition(":")[2] if name is None else str(name)
+    if isinstance(case.inputs, str):
+        raise UsageError(f"case {label}: inputs must be a list of texts, not the text {case.inputs!r}")
+    partial = case.target if isinstance(case.target, functools.partial) else None
+    args = (*partial.args, *case.args) if partial is not None else tuple(case.args)
+    kwargs = {**partial.keywords, **case.kwargs} if partial is not None else dict(case.kwargs)
+    return replace(case, name=label, target=text, inputs=tuple(case.inputs), args=args, kwargs=kwargs, options=dict(case.options))
+
+
+def _written(given: object) -> Case:
+    if isinstance(given, Case):
+        return given
+    if isinstance(given, tuple) and len(given) in (2, 3) and callable(given[0]):
+        args = given[1] if isinstance(given[1], (tuple, list)) else (given[1],)
+        return Case(target=given[0], args=tuple(args), kwargs=dict(*given[2:]))
+    if isinstance(given, Mapping):
+        if unknown := set(given) - set(_FIELDS):
+            raise UsageError(f"a case has no field {min(map(str, unknown))!r}; the fields are: {', '.join(_FIELDS)}")
+        if "target" not in given:
+            raise UsageError(f"a case needs a target: {dict(given)!r}")
+        return Case(**given)
+    if isinstance(given, str) or callable(given):
+        return Case(target=given)
+    raise UsageError(f"{given!r} is no case; a case is {_FORMS}")
+
+
+def _text_from_target(target: object) -> str:
+    """The text by which another process finds a callable."""
+    if isinstance(target, str):
+        place, _, held = target.rpartition(":")
+        return f"{Path(place).expanduser().absolute()}:{held}" if place.endswith(".py") else target
+    if isinstance(target, functools.partial):
+        return _text_from_target(target.func)
+    name, module = getattr(target, "__qualname__", None), getattr(target, "__module__", None)
+    if not isinstance(name, str) or not isinstance(module, str):
+        raise UsageError(
+            f"a case runs in a process of its own, which cannot be given an object of type {type(target).__name__}: "
+            "write a function at the top of a module that returns it, and pass the function"
+        )
+    if "<" in name or _found(sys.modules.get(module), name) is not target:
+        raise UsageError(f"{module}.{name} cannot be imported by its name in another process: define it at the top of a module")
+    file = getattr(sys.modules[module], "__file__", None)
+    if module != "__main__" and ("." in module or not file or "site-packages" in file or not file.endswith(".py")):
+        return f"{module}:{name}"
+    if file is None:
+        raise UsageError(f"{name} is defined in a notebook or console, which another process cannot import: write it into a .py file")
+    return f"{Path(file).absolute()}:{name}"
+
+
+def _found(module: object, name: str) -> object:
+    for part in name.split("."):
+        module = getattr(module, part, None)
+    return module
+
+
+def _distinct(cases: Sequence[Case]) -> list[Case]:
+    """Cases, each once; two of one name and the same options must be the same."""
+    seen: dict[tuple[str, str], Case] = {}
+    for case in cases:
+        if seen.setdefault((case.name, repr(case.options)), case) != case:
+            raise UsageError(f"two cases are named {case.name!r}; give one of them another name")
+    return list(seen.values())

@@ -1,0 +1,223 @@
+"""`survey()`: many models under many options, each in a process of its own, on this machine or on a Dask cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import tempfile
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortlens._optional import require
+from ortlens.analysis.surveyed import SurveyRow
+from ortlens.errors import UsageError
+from ortlens.progress import progress
+from ortlens.studies.apart import Ended, Limits, run_apart
+from ortlens.studies.cases import cases_from
+from ortlens.studies.child import VARIABLE
+from ortlens.studies.held_memory import usable_bytes
+from ortlens.studies.measured_case import CAPTURE, JOURNAL, REPORT, Extras, measured
+from ortlens.studies.results import TABLE, Job, Results, key_of, shown_log
+from ortlens.trace.frames import frame_from_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import pandas as pd
+
+    from ortlens.studies.cases import Case
+
+TIME_LIMIT_S = 600.0
+"""What a case may take unless something else is said."""
+
+_USED = 0.9  # of the memory, by all cases together
+_CORES_PER_CASE = 2
+_REASON = 500  # characters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What comes back of a case.
+
+    Attributes:
+        ended: How its process ended.
+        host: Where it ran.
+        files: The files that it wrote, by name.
+    """
+
+    ended: Ended
+    host: str
+    files: Mapping[str, bytes]
+
+
+def survey(  # noqa: PLR0913 - the settings of a survey
+    cases: object,
+    client: Any = None,  # noqa: ANN401 - a dask.distributed.Client, which this module must not import
+    *,
+    options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    workers: int | None = None,
+    time_limit: float = TIME_LIMIT_S,
+    memory_limit: int | None = None,
+    profile: bool = False,
+    verify: bool = False,
+    reports: bool = True,
+    retry: bool = False,
+    title: str = "Survey",
+    tell: Callable[[SurveyRow], None] | None = None,
+) -> pd.DataFrame:
+    """Run many models, each in a process of its own: a crash, a hang or a lack of memory costs the case that it happens in.
+
+    With a folder, each result is written when it comes, with its capture, report and log. The same survey again runs only what is
+    missing: cases, options or versions that are new, and cases that a limit stopped which is higher now. What the modules of the
+    models hold is not compared: remove a case's folder, or all, after a change there.
+
+    Args:
+        cases: A mapping from names to cases, a list of cases, or a text that names a file of them. A case is a `Case`,
+            `MODULE:NAME`, a function or class at the top of a module, or a tuple of such a function and its arguments. A function that
+            takes no arguments and returns a module, `(model, args)` or `(model, args, kwargs)` is called in the process of the case.
+        client: A `dask.distributed.Client`: cases run on its workers, as many at once as they have threads. Workers must be able to import
+            the targets. What a lost worker was at runs on another one.
+        options: Options of the backend for all cases; several such mappings run every case under each.
+        folder: Where results are kept, and `index.html` is written; None keeps only the frame.
+        workers: Cases at the same time on this machine; by default one per two cores. They share the cores.
+        time_limit: Seconds that a case may take.
+        memory_limit: Bytes that the processes of a case may hold; by default they share 90 % of the memory. Held on Linux.
+        profile: Also find out where the time inside ONNX Runtime goes.
+        verify: Also compare every value with PyTorch's.
+        reports: Whether each case gets a report of its own.
+        retry: Run cases again that have no result in the folder but a reason.
+        title: Title of the page.
+        tell: Called with the row of each case as it comes.
+
+    Returns:
+        A row per case and options, in the order given: status, reason, key figures, times, capture. The columns are documented with the
+        survey.
+
+    Raises:
+        UsageError: Something is no case or cannot be imported in another process, a limit makes no sense, or the folder cannot be written.
+        OptionalDependencyError: There is a client, and `distributed` is not installed.
+    """
+    if os.environ.get(VARIABLE):
+        raise UsageError("survey() was called while a case was being imported: put the call below `if __name__ == '__main__':`")
+    if client is not None and getattr(client, "asynchronous", False):
+        raise UsageError("survey() waits for its results, so it needs a Client that was made without asynchronous=True")
+    if not time_limit > 0 or (memory_limit is not None and memory_limit <= 0) or (workers is not None and workers < 1):
+        raise UsageError(f"limits and workers must be positive: time_limit={time_limit}, memory_limit={memory_limit}, workers={workers}")
+    count = workers or max(1, _cores() // _CORES_PER_CASE)
+    extras = Extras(profile=profile, verify=verify, reports=reports and folder is not None)
+    local = Limits(seconds=time_limit, memory_bytes=memory_limit, threads=max(1, _cores() // count))
+    limits = _shared(local, count) if client is None else Limits(seconds=time_limit, memory_bytes=memory_limit)
+    jobs = [Job(case=case, key=key_of(case, extras), extras=extras, limits=_own(limits, case)) for case in cases_from(cases, options)]
+    with contextlib.ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory())) if folder is None else Path(folder)
+        results = Results(place)
+        rows = {job.key: row for job in jobs if (row := results.kept(job, retry=retry)) is not None}
+        missing = list({job.key: job for job in jobs if job.key not in rows}.values())
+        try:
+            with progress("survey", len(missing), "case") as step:
+                for job, outcome in _on_cluster(client, missing) if client is not None else _here(missing, count):
+                    rows[job.key] = _kept(results, job, outcome)
+                    step(1)
+                    if tell is not None:
+                        tell(rows[job.key])
+        finally:
+            found = [rows[job.key] for job in jobs if job.key in rows]
+            if folder is not None:
+                results.write_page(found, title)
+    return frame_from_records(TABLE, found if folder is not None else [replace(row, capture=None) for row in found])
+
+
+def run_case(job: Job, stop: threading.Event | None = None) -> Outcome:
+    """Run a case in a process of its own; called on this machine or by a worker of a cluster.
+
+    Args:
+        job: The case.
+        stop: Ends it when set.
+
+    Returns:
+        What came of it.
+
+    Raises:
+        StoppedError: `stop` was set.
+    """
+    limits = job.limits if job.limits.memory_bytes is not None else _shared(job.limits, 1)
+    with tempfile.TemporaryDirectory(prefix="ortlens-") as name:
+        folder = Path(name)
+        ended = run_apart(measured, (job.case, job.extras, name), limits=limits, folder=folder, stop=stop)
+        files = {file: (folder / file).read_bytes() for file in (CAPTURE, JOURNAL, REPORT) if (folder / file).is_file()}
+    if CAPTURE in files:
+        files.pop(JOURNAL, None)
+    return Outcome(ended=ended, host=platform.node(), files=files)
+
+
+def _here(jobs: Sequence[Job], count: int) -> Iterator[tuple[Job, Outcome]]:
+    stop = threading.Event()
+    with ThreadPoolExecutor(count) as pool:
+        futures = {pool.submit(run_case, job, stop): job for job in jobs}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:  # also on Ctrl-C, and when the caller stops asking
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+
+
+def _on_cluster(client: Any, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:  # noqa: ANN401 - a dask.distributed.Client
+    distributed = require("distributed", "survey(client=...)")
+    run = uuid.uuid4().hex[:8]  # the cluster may still hold the results of an earlier survey
+    waiting = {client.submit(run_case, job, key=f"ortlens-{run}-{job.key}", pure=False): job for job in jobs}
+    try:
+        for future in distributed.as_completed(list(waiting)):
+            job = waiting.pop(future)
+            error = future.exception() if future.status != "finished" else None
+            yield job, future.result() if error is None else _lost(error)
+            future.release()
+    finally:
+        client.cancel(list(waiting))
+
+
+def _lost(error: BaseException) -> Outcome:
+    reason = f"no worker brought an answer: {type(error).__name__}: {' '.join(str(error).split())}"
+    ended = Ended(status="lost", reason=reason[:_REASON], value=None, log="", wall_ns=0, peak_bytes=None)
+    return Outcome(ended=ended, host="", files={})
+
+
+def _kept(results: Results, job: Job, outcome: Outcome) -> SurveyRow:
+    ended = outcome.ended
+    figures = dict(ended.value or {})
+    figures["fallbacks"] = tuple(figures.get("fallbacks", ()))
+    row = SurveyRow(
+        case=job.case.name,
+        options=job.options,
+        backend=job.case.backend,
+        status=ended.status,
+        reason=ended.reason,
+        case_ns=ended.wall_ns,
+        peak_bytes=ended.peak_bytes,
+        log=shown_log(ended.log),
+        host=outcome.host,
+        key=job.key,
+        **figures,
+    )
+    return results.keep(job, row, outcome.files, ended.log)
+
+
+def _shared(limits: Limits, count: int) -> Limits:
+    if limits.memory_bytes is not None or (usable := usable_bytes()) is None:
+        return limits
+    return replace(limits, memory_bytes=round(usable * _USED / count))
+
+
+def _own(limits: Limits, case: Case) -> Limits:
+    return replace(limits, seconds=case.time_limit or limits.seconds, memory_bytes=case.memory_limit or limits.memory_bytes)
+
+
+def _cores() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1

@@ -1,0 +1,301 @@
+"""`tune()`: which options make a model faster here, measured in turns and verified. What was not measured is not recommended."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens import _torch
+from ortlens.analysis.compare.ways import MIN_ROUNDS, ratio_interval
+from ortlens.backend.api import OrtBackend
+from ortlens.backend.options import ExportOptions, OrtBackendOptions
+from ortlens.errors import UsageError
+from ortlens.lens.freeze import freeze
+from ortlens.progress import progress
+from ortlens.trace.records import column
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import onnxruntime
+    import pandas as pd
+
+_WORTH = 1.03
+"""A smaller difference is none that anybody should act on."""
+_ROUNDS = 40
+_ROUND_NS = 2_000_000
+"""Short calls are timed several at a time."""
+_MOST_CALLS = 200
+_NOT_COPIED = "not tried: ONNX Runtime cannot copy the session options that were given, with their libraries of operators"
+_TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+"""Of a result's root mean square; integers and booleans must be equal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One setting that was tried."""
+
+    option: str = column("The option; `call` for another way of calling, which is no option.")
+    value: str = column("The value that was tried.")
+    ratio: float | None = column(
+        "Times as long as with the given options: the median over the rounds; empty if not measured.", default=None
+    )
+    spread: float | None = column("Width of the 99 % interval of the ratio against the best options so far.", default=None)
+    verified: bool | None = column("Whether the results match eager; empty if it could not run.", default=None)
+    chosen: bool = column("Whether it is among the returned options.", default=False)
+    note: str = column("Why it was not measured, or not chosen.", default="")
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    option: str
+    value: str
+    change: Callable[[OrtBackendOptions], OrtBackendOptions]
+
+
+@dataclass(slots=True)
+class _Running:
+    """A compiled target.
+
+    Attributes:
+        call: Calls it.
+        ratio: Times as long as the options that were given.
+        options: Its options.
+    """
+
+    call: Callable[[], Any]
+    ratio: float
+    options: OrtBackendOptions
+
+
+def tune(
+    target: Callable[..., Any], *, options: OrtBackendOptions | Mapping[str, Any] | None = None, budget_s: float = 60.0
+) -> Callable[..., tuple[OrtBackendOptions, pd.DataFrame]]:
+    """Try the options that may make a target faster, one after the other, each in turns with the best so far.
+
+    A setting is kept if its results match eager and the whole 99 % interval of its time is below the best so far, by 3 % at least. In the
+    end, all that was kept is measured once more against the options that were given: if that gains nothing, those are returned.
+
+    Args:
+        target: A function or module; called some hundred times, with gradients as the caller has set them.
+        options: The options to begin with.
+        budget_s: Time limit in seconds, compilation included; no trial begins after it, and what was not tried is listed so.
+
+    Returns:
+        A callable of the target's arguments that returns the options, and the frame of all trials, with the columns of
+        `ortlens.studies.tune.Trial`.
+
+    Raises:
+        UsageError: The target cannot be called, or the budget is no time.
+    """
+    if not callable(target):
+        raise UsageError(f"tune() takes a function or a module, not {type(target).__name__}")
+    if not isinstance(budget_s, (int, float)) or not budget_s > 0:
+        raise UsageError(f"budget_s must be a number of seconds above 0, not {budget_s!r}")
+    given = OrtBackendOptions.from_any(options)
+
+    def run(*args: Any, **kwargs: Any) -> tuple[OrtBackendOptions, pd.DataFrame]:  # noqa: ANN401 - those of the target
+        import pandas as pd
+
+        with _torch.isolated_compilations() as apart:
+            chosen, trials = _Tuning(target, args, kwargs, budget_s, apart).run(given)
+        names = [field.name for field in fields(Trial)]
+        return chosen, pd.DataFrame([asdict(trial) for trial in trials], columns=names)
+
+    return run
+
+
+class _Tuning:
+    """One run of `tune`.
+
+    Attributes:
+        tried: The option that is being tried.
+    """
+
+    def __init__(
+        self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], budget_s: float, apart: Mapping[str, Any]
+    ) -> None:
+        self._target, self._args, self._kwargs, self._apart = target, args, kwargs, apart
+        self._budget_s = budget_s
+        self._deadline = time.perf_counter() + budget_s
+        self._expected = _torch.tensors_of(target(*args, **kwargs))
+        self._trials: list[Trial] = []
+        self._partitions = 0
+        self.tried = ""
+
+    def run(self, given: OrtBackendOptions) -> tuple[OrtBackendOptions, list[Trial]]:
+        first = best = _Running(self._compiled(given), 1.0, given)
+        if given.ort_session_options is not None:
+            self._note(_Candidate("ort_session_options", "other threads", _setting()), note=_NOT_COPIED)
+        candidates = _candidates(given, self._tensors(), self._partitions)
+        with progress("tuning", len(candidates) + 1, "setting") as step:
+            for number, candidate in enumerate(candidates, start=1):
+                best = self._tried(candidate, best)
+                step(number)
+            self._try_frozen(best)
+            step(len(candidates) + 1)
+        return self._confirmed(first, best)
+
+    def _tensors(self) -> list[torch.Tensor]:
+        weights = self._target.state_dict().values() if isinstance(self._target, torch.nn.Module) else ()
+        return [*_torch.tensors_of((self._args, dict(self._kwargs))), *_torch.tensors_of(list(weights))]
+
+    def _compiled(self, options: OrtBackendOptions) -> Callable[[], Any]:
+        backend = OrtBackend(options)
+        with _torch.quiet():
+            compiled = torch.compile(self._target, backend=backend, **self._apart)
+            call = partial(compiled, *self._args, **self._kwargs)
+            call()
+        self._partitions = self._partitions or sum(len(graph.runners) for graph in backend.compiler.graphs)
+        return call
+
+    def _tried(self, candidate: _Candidate, best: _Running) -> _Running:
+        """The better one of a candidate and the best so far."""
+        self.tried = candidate.option
+        if time.perf_counter() > self._deadline:
+            self._note(candidate, note=f"not tried: the time of {self._budget_s:g} s was over")
+            return best
+        try:
+            options = candidate.change(best.options)
+            if options == best.options:
+                return best
+            made = _Running(self._compiled(options), best.ratio, options)
+            verified = self._matches(made.call())
+        except Exception as error:  # noqa: BLE001 - a setting that cannot run is a row with its reason
+            self._note(candidate, note=f"{type(error).__name__}: {error}"[:200])
+            return best
+        ratio, low, high = self._measured(best.call, made.call)
+        made.ratio = best.ratio * ratio
+        keeps = verified and high < 1 / _WORTH
+        kind = "slower" if low > _WORTH else "no difference outside the noise"
+        note = "" if keeps else kind if verified else "results differ from eager"
+        self._note(candidate, ratio=made.ratio, spread=high - low, verified=verified, chosen=keeps, note=note)
+        return made if keeps else best
+
+    def _try_frozen(self, best: _Running) -> None:
+        candidate = _Candidate("call", "ortlens.freeze", lambda options: options)
+        self.tried = candidate.option
+        if time.perf_counter() > self._deadline or torch.is_grad_enabled():
+            self._note(candidate, note="not tried: gradients are enabled" if torch.is_grad_enabled() else "not tried: no time left")
+            return
+        try:
+            frozen = freeze(self._target, *self._args, options=best.options, **self._kwargs)
+            call = partial(frozen, *self._args, **self._kwargs)
+            verified = self._matches(call())
+        except Exception as error:  # noqa: BLE001 - likewise
+            self._note(candidate, note=f"{type(error).__name__}: {error}"[:200])
+            return
+        ratio, low, high = self._measured(best.call, call)
+        note = "no option: call ortlens.freeze for it" if verified and high < 1 / _WORTH else ""
+        self._note(candidate, ratio=best.ratio * ratio, spread=high - low, verified=verified, note=note)
+
+    def _confirmed(self, first: _Running, best: _Running) -> tuple[OrtBackendOptions, list[Trial]]:
+        """Measure everything that was kept against what was given; several comparisons find a difference by chance."""
+        if best is first:
+            return first.options, self._trials
+        self.tried = "all"
+        ratio, low, high = self._measured(first.call, best.call)
+        holds = high < 1 / _WORTH
+        together = " ".join(f"{trial.option}={trial.value}" for trial in self._trials if trial.chosen)
+        if not holds:
+            again = "did not hold when measured again"
+            self._trials = [replace(trial, chosen=False, note=again) if trial.chosen else trial for trial in self._trials]
+        self._trials.append(Trial(option="all", value=together, ratio=ratio, spread=high - low, verified=True, chosen=holds))
+        return (best if holds else first).options, self._trials
+
+    def _note(self, candidate: _Candidate, **facts: Any) -> None:  # noqa: ANN401 - the fields of a trial
+        self._trials.append(Trial(option=candidate.option, value=candidate.value, **facts))
+
+    def _matches(self, result: object) -> bool:
+        given = _torch.tensors_of(result)
+        return len(given) == len(self._expected) and all(map(_is_close, given, self._expected))
+
+    def _measured(self, base: Callable[[], Any], other: Callable[[], Any]) -> tuple[float, float, float]:
+        """Median and 99 % interval of the ratio of two calls, timed in turns."""
+        started = time.perf_counter_ns()
+        base()
+        batch = max(1, min(_MOST_CALLS, _ROUND_NS // max(time.perf_counter_ns() - started, 1)))
+        ratios: list[float] = []
+        for number in range(_ROUNDS):
+            if number >= MIN_ROUNDS and time.perf_counter() > self._deadline:
+                break
+            pair = (base, other) if number % 2 else (other, base)
+            times = {call: _timed(call, batch) for call in pair}
+            ratios.append(times[other] / max(times[base], 1))
+        low, high = ratio_interval(ratios)
+        return sorted(ratios)[len(ratios) // 2], low, high
+
+
+def _candidates(given: OrtBackendOptions, tensors: Sequence[torch.Tensor], partitions: int) -> list[_Candidate]:
+    """What may help, the most promising first."""
+    threads = _threads() if given.ort_session_options is None else ()
+    found = [_Candidate("ort_session_options", text, _setting(ort_session_options=made)) for text, made in threads]
+    flipped: Any = "auto" if given.freeze_weights is False else False
+    found.append(_Candidate("freeze_weights", str(flipped), _setting(freeze_weights=flipped)))
+    allocates = not given.preallocate_output
+    found.append(_Candidate("preallocate_output", str(allocates), _setting(preallocate_output=allocates)))
+    if given.min_partition_nodes > 1:
+        found.append(_Candidate("min_partition_nodes", "1", _setting(min_partition_nodes=1)))
+    if partitions > 1:
+        found += [_Candidate("min_partition_nodes", str(least), _setting(min_partition_nodes=least)) for least in (4, 16)]
+    other = "fallback" if given.on_slow == "keep" else "keep"
+    found.append(_Candidate("on_slow", other, _setting(on_slow=other)))
+    narrow = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors} & {"bfloat16", "float16"})
+    if narrow and not given.upcast:
+        found.append(_Candidate("upcast", repr(tuple(narrow)), _setting(upcast=tuple(narrow))))
+    exported = given.export_options or ExportOptions()
+    found.append(_Candidate("export_options", "opset_version=21", _setting(export_options=replace(exported, opset_version=21))))
+    if all(tensor.device.type == "cpu" for tensor in tensors):
+        others = _other_providers()
+        found += [_Candidate("preferred_execution_providers", name, _setting(preferred_execution_providers=(name,))) for name in others]
+    return found
+
+
+def _setting(**values: Any) -> Callable[[OrtBackendOptions], OrtBackendOptions]:  # noqa: ANN401 - values of options
+    return lambda options: replace(options, **values)
+
+
+def _threads() -> Iterator[tuple[str, onnxruntime.SessionOptions]]:
+    """Session options with other threads than ortlens chooses."""
+    import onnxruntime
+
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    for count in sorted({1, torch.get_num_threads(), cores}):
+        for spinning in (True, False) if count > 1 else (False,):
+            made = onnxruntime.SessionOptions()
+            made.log_severity_level = 4
+            made.intra_op_num_threads = count
+            made.add_session_config_entry("session.intra_op.allow_spinning", "1" if spinning else "0")
+            text = f"intra_op_num_threads={count}" + ("" if count == 1 else ", spinning" if spinning else ", sleeping")
+            yield text, made
+
+
+def _other_providers() -> list[str]:
+    import onnxruntime
+
+    return [name for name in onnxruntime.get_available_providers() if name not in ("CPUExecutionProvider", "AzureExecutionProvider")]
+
+
+def _is_close(given: torch.Tensor, expected: torch.Tensor) -> bool:
+    if given.shape != expected.shape or given.dtype != expected.dtype:
+        return False
+    if not expected.is_floating_point() or not expected.numel():
+        return bool(torch.equal(given.detach(), expected.detach()))
+    ours, theirs = given.detach().double(), expected.detach().double()
+    size = float(theirs.nan_to_num(posinf=0.0, neginf=0.0).square().mean().sqrt())
+    tolerance = _TOLERANCES.get(expected.dtype, 1e-2) * max(size, 1e-30)
+    return bool(torch.allclose(ours, theirs, rtol=tolerance / max(size, 1e-30), atol=tolerance, equal_nan=True))
+
+
+def _timed(call: Callable[[], Any], batch: int) -> int:
+    call()
+    started = time.perf_counter_ns()
+    for _ in range(batch):
+        call()
+    return time.perf_counter_ns() - started

@@ -1,3 +1,0 @@
-"""Many ways of running one model, measured together."""
-
-from __future__ import annotations

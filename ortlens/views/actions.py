@@ -1,0 +1,144 @@
+"""The list of actions as the explorer and the report show it: words, and the text of an issue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ortlens.analysis.actions import actions_of
+from ortlens.analysis.guards import guard_place
+from ortlens.units import time_from_ns
+from ortlens.views.sentences import look_sentence
+from ortlens.views.wording import REASON_WORDS, REMEDY_WORDS, clipped, guard, place, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ortlens.analysis.actions import Action
+    from ortlens.analysis.first_look import Look, Subject
+    from ortlens.analysis.overview import Overview
+    from ortlens.trace.records import Capture
+
+KIND_WORDS: Mapping[Subject, str] = {
+    "finding": "reported",
+    "slower": "slower than PyTorch",
+    "nothing_runs": "nothing runs in ONNX Runtime",
+    "break": "graph break",
+    "fallback": "stays in PyTorch",
+    "recompile": "recompile",
+    "rule": "finding",
+}
+_FACTS = ("version_ortlens", "version_torch", "version_onnxruntime", "python", "platform")
+
+
+def action_facts(capture: Capture, overview: Overview) -> list[dict[str, Any]]:
+    """The actions of a capture in words.
+
+    Args:
+        capture: Any capture.
+        overview: Its overview.
+
+    Returns:
+        Plain JSON data, the most useful action first.
+    """
+    return [_facts(action, capture, overview) for action in actions_of(capture, overview)]
+
+
+def _facts(action: Action, capture: Capture, overview: Overview) -> dict[str, Any]:
+    look = action.look
+    facts = {
+        "kind": KIND_WORDS[look.subject],
+        "subject": look.subject,
+        "title": visible(action.source or look.what),
+        "is_code": action.source is not None,
+        "where": place(look.file, look.line, look.module) if look.file or look.module else "",
+        "count": look.count,
+        "gain": gain_text(look),
+        "ns": look.ns_per_call,
+        "confidence": action.confidence + (" on a busy machine" if look.is_busy and action.confidence != "unknown" else ""),
+        "why": _why(action),
+        "do": _do(action),
+        "before": visible(action.source) if action.source and action.after is not None else None,
+        "after": None if action.after is None else visible(action.after),
+        "paste": list(action.paste),
+        "id": look_id(look, overview, capture),
+        "sentence": look_sentence(look),
+    }
+    return facts | {"issue": _issue(facts, capture)}
+
+
+def gain_text(look: Look) -> str:
+    """What it costs, or what changing it saves.
+
+    Args:
+        look: What it is about.
+
+    Returns:
+        `costs 155 µs per call`, `saves about 1.20 ms per call`, or `gain unknown`.
+    """
+    if not look.ns_per_call:
+        return "gain unknown"
+    amount = time_from_ns(look.ns_per_call)
+    if look.subject in ("break", "fallback", "nothing_runs", "recompile"):
+        return f"costs {amount} per call"
+    return f"saves {amount if look.is_measured else f'about {amount}'} per call"
+
+
+def _why(action: Action) -> str:
+    look = action.look
+    if look.subject == "recompile":
+        return f"guard failed: {guard(look.what)}"
+    if look.reason_code is not None:
+        why = visible(action.why) or REASON_WORDS[look.reason_code]
+        return why if look.what in why else f"{visible(look.what)}: {why}"
+    return visible(action.why)
+
+
+def _do(action: Action) -> str:
+    look = action.look
+    if look.reason_code is not None and not action.do:
+        said = REMEDY_WORDS[look.reason_code].format(visible(look.what))
+        return said[:1].upper() + said[1:]
+    if look.subject == "recompile" and not action.do:
+        return f"Keep `{guard(look.what)}` true on every call"
+    return visible(action.do) or "Rewrite the line as the reason suggests"
+
+
+def _issue(facts: Mapping[str, Any], capture: Capture) -> str:
+    """A text for an issue tracker, in Markdown."""
+    known = capture.environment
+    versions = ", ".join(f"{name.removeprefix('version_')} {visible(known[name])}" for name in _FACTS if known.get(name))
+    parts = [f"### {facts['kind']}: {clipped(facts['title'], 100)}", ""]
+    parts += [f"`{facts['where']}`", ""] if facts["where"] else []
+    parts += ["```python", facts["title"], "```", ""] if facts["is_code"] else []
+    parts += [f"- Why: {facts['why']}", f"- Per call: {facts['gain']} ({facts['confidence']})", f"- To do: {facts['do']}"]
+    if facts["after"]:
+        parts += ["", "```diff", f"- {facts['before']}", f"+ {facts['after']}", "```"]
+    parts += ["", "```python", *facts["paste"], "```"] if facts["paste"] else []
+    parts += ["", f"Recorded by ortlens{f' with {versions}' if versions else ''}; model: {visible(capture.name) or 'unnamed'}."]
+    return "\n".join(parts)
+
+
+def look_id(look: Look, overview: Overview, capture: Capture) -> str | None:
+    """What the explorer selects for a look.
+
+    Args:
+        look: The look.
+        overview: The overview that it is from.
+        capture: The capture.
+
+    Returns:
+        An id; None where nothing stands for it.
+    """
+    at = (look.file, look.line)
+    if look.subject == "break":
+        same = (f"break:{item.break_id}" for item in overview.breaks if (item.reason, item.file, item.line) == (look.what, *at))
+        return next(same, None)
+    if look.subject == "recompile":
+        compiled = (item for item in overview.recompiles if (item.guard or item.reason, *guard_place(item)) == (look.what, *at))
+        return next((f"recompile:{item.compile_id}" for item in compiled), None)
+    if look.subject in ("finding", "slower", "rule"):
+        titled = (row for row, item in enumerate(overview.findings) if (item.title, item.file, item.line) == (look.what, *at))
+        return next((f"finding:{row}" for row in titled), None)
+    if look.file:
+        return f"line:{look.file}:{look.line}"
+    return next((f"node:{item.graph_id}/{item.node}" for item in capture.fallbacks if item.target == look.what), None)

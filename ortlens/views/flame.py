@@ -1,0 +1,342 @@
+"""One call as a flame graph: graphs, modules, operators and kernels, each as wide as its time, and what lies around them.
+
+Widths are those of the ledger; kernels have the time that the profile gave them. What PyTorch runs, binding, guards and graph breaks are
+frames of their own, so that the frames of the first row add up to the call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from ortlens.analysis.coverage import current_graphs
+from ortlens.analysis.identity import graph_by_partition
+from ortlens.analysis.ledger import ledger_from_logs, totals_of
+from ortlens.analysis.timing import PHASES, compile_total_ns, fallback_ns, own_code_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from ortlens.trace.records import Capture, Graph, Kernel, LedgerPart, LedgerPartName, Node, Session
+
+FrameKind: TypeAlias = Literal[
+    "call", "graph", "module", "ort", "torch", "kernel", "session", "bind", "output", "residual", "guards", "between", "break", "phase"
+]
+KINDS: tuple[FrameKind, ...] = (
+    "call",
+    "graph",
+    "module",
+    "ort",
+    "torch",
+    "kernel",
+    "session",
+    "bind",
+    "output",
+    "residual",
+    "guards",
+    "between",
+    "break",
+    "phase",
+)
+"""Codes of the kinds in the packed data are places in this."""
+
+_AROUND: tuple[Literal["bind", "output", "residual"], ...] = ("bind", "output", "residual")
+
+COMPILE_PHASES = (*PHASES, "other")
+
+
+@dataclass(slots=True, kw_only=True)
+class Frame:
+    """One frame.
+
+    Attributes:
+        kind: What it is: `ort` and `torch` are operators by where they run, `session` a session whose kernels are not known.
+        ref: Row of its record in the table of its kind; of a phase, its place in `COMPILE_PHASES`; -1 without one.
+        path: Path of a module; empty elsewhere.
+        ns: Time per call of the model, as recorded; of a phase, time of compiling.
+        width: What is drawn for it, in ns: kernels of a profile, and operators with a clock of their own, are narrowed where they add up to
+            more than the ledger has, so that the frames inside a graph fill it at most.
+        children: Inside it, in the order in which a call meets them.
+    """
+
+    kind: FrameKind
+    ref: int = -1
+    path: str = ""
+    ns: float = 0.0
+    width: float = 0.0
+    children: list[Frame] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flame:
+    """The flame graph of a capture.
+
+    Attributes:
+        root: The call.
+        is_measured: Whether a call was measured as a whole; else what lies around sessions and operators is not in it.
+        has_kernels: Whether kernels were measured, so that operators in ONNX Runtime have a time.
+    """
+
+    root: Frame
+    is_measured: bool
+    has_kernels: bool
+
+
+def flame_of(capture: Capture, *, max_rows: int = 50_000) -> Flame:
+    """Make the flame graph of a capture.
+
+    Args:
+        capture: Any capture.
+        max_rows: Rows of each table that are looked at.
+
+    Returns:
+        The frames; `root.ns` is 0 where no call is known.
+    """
+    maker = _Maker(capture, max_rows)
+    return Flame(root=maker.root(), is_measured=maker.is_measured, has_kernels=bool(capture.kernels))
+
+
+def packed_flame(flame: Flame) -> dict[str, Any]:
+    """The frames as columns, in depth-first order.
+
+    Args:
+        flame: A flame graph.
+
+    Returns:
+        `depth`, `kind` (places in `kinds`), `ref`, `ns` and `width` (whole nanoseconds) per frame, and `paths` of the modules in
+        their order. Without `width`, it is `ns`.
+    """
+    rows = list(_walked(flame.root, 0))
+    widths = [_whole(frame.width) for _, frame in rows]
+    times = [_whole(frame.ns) for _, frame in rows]
+    return ({} if widths == times else {"width": widths}) | {
+        "kinds": list(KINDS),
+        "phases": list(COMPILE_PHASES),
+        "depth": [depth for depth, _ in rows],
+        "kind": [KINDS.index(frame.kind) for _, frame in rows],
+        "ref": [frame.ref for _, frame in rows],
+        "ns": times,
+        "paths": [frame.path for _, frame in rows if frame.kind == "module"],
+        "is_measured": flame.is_measured,
+        "has_kernels": flame.has_kernels,
+    }
+
+
+def _whole(number: float) -> int:
+    return round(number) if math.isfinite(number) else 0  # a damaged file may have anything
+
+
+def _walked(root: Frame, depth: int) -> Iterator[tuple[int, Frame]]:
+    waiting = [(depth, root)]
+    while waiting:
+        at, frame = waiting.pop()
+        yield at, frame
+        waiting += [(at + 1, child) for child in reversed(frame.children)]
+
+
+class _Maker:
+    """The records by what they belong to, and the frames made from them."""
+
+    def __init__(self, capture: Capture, max_rows: int) -> None:
+        self._capture, self._max = capture, max_rows
+        rows = capture.ledger or ledger_from_logs(capture)
+        totals = totals_of(rows)
+        self.is_measured = totals is not None and totals.is_measured
+        self._total = totals.total_ns if totals is not None else 0
+        self._parts = _by_graph(rows)
+        self._eager = fallback_ns(capture)
+        self._eager_of: defaultdict[str, float] = defaultdict(float)
+        for (graph_id, _), ns in self._eager.items():
+            self._eager_of[graph_id] += ns
+        self._graph_of = graph_by_partition(capture)
+        self._nodes: defaultdict[str, list[tuple[int, Node]]] = defaultdict(list)
+        for row, node in enumerate(capture.nodes[: self._max]):
+            if node.kind != "size":
+                self._nodes[node.graph_id].append((row, node))
+        self._sessions_of: defaultdict[str, list[tuple[int, Session]]] = defaultdict(list)
+        for row, session in enumerate(capture.sessions[: self._max]):
+            self._sessions_of[self._graph_of.get(session.partition_id, "")].append((row, session))
+        self._runs = self._runs_per_call()
+        self._profiled = {kernel.session_id for kernel in capture.kernels}
+        self._kernels = self._kernels_by_node()
+
+    def root(self) -> Frame:
+        capture = self._capture
+        current = {graph.graph_id for graph in current_graphs(capture.graphs)}
+        root = Frame(kind="call")
+        ends = self._breaks_by_graph()
+        for row, graph in enumerate(capture.graphs[: self._max]):
+            shown = graph.graph_id in self._parts or graph.graph_id in current
+            root.children.append(self._graph(row, graph, is_shown=shown))
+            root.children += ends.get(graph.graph_id, [])
+        root.children += self._around([child for child in root.children if child.kind == "break"])
+        root.ns = float(self._total)
+        root.width = sum(child.width for child in root.children)
+        left = compile_total_ns(capture) - sum(_phases_ns(child) for child in root.children)
+        if left > 0:
+            root.children.append(Frame(kind="phase", ref=len(PHASES), ns=float(left)))
+        return root
+
+    def _runs_per_call(self) -> dict[str, float]:
+        """Runs of each session per call of the model: its graph's entries, shared among the sessions of one partition by their calls."""
+        entries = {graph.graph_id: graph.entries_per_call or 1.0 for graph in self._capture.graphs}
+        calls: defaultdict[str, int] = defaultdict(int)
+        for session in self._capture.sessions:
+            calls[session.partition_id] += session.calls
+        return {
+            session.session_id: entries.get(self._graph_of.get(session.partition_id, ""), 1.0)
+            * (session.calls / calls[session.partition_id] if calls[session.partition_id] else 1.0)
+            for session in self._capture.sessions
+        }
+
+    def _kernels_by_node(self) -> dict[str, dict[str | None, list[Frame]]]:
+        """By graph and node; those that no node is charged with stand under None."""
+        graphs = {session.session_id: self._graph_of.get(session.partition_id, "") for session in self._capture.sessions}
+        names = {graph_id: {node.node for _, node in nodes} for graph_id, nodes in self._nodes.items()}
+        found: defaultdict[str, defaultdict[str | None, list[Frame]]] = defaultdict(lambda: defaultdict(list))
+        for row, kernel in enumerate(self._capture.kernels[: self._max]):
+            ns = _mean(kernel) * self._runs.get(kernel.session_id, 1.0)
+            graph_id = graphs.get(kernel.session_id, "")
+            node = kernel.node if kernel.node in names.get(graph_id, ()) else None
+            found[graph_id][node].append(Frame(kind="kernel", ref=row, ns=ns))
+        return {graph_id: dict(nodes) for graph_id, nodes in found.items()}
+
+    def _breaks_by_graph(self) -> dict[str, list[Frame]]:
+        """Breaks with a cost, behind the first graph of a call that ends in them."""
+        compiled: dict[str, str] = {}
+        for graph in self._capture.graphs:
+            if graph.compile_id and graph.phase != "backward":
+                compiled[graph.compile_id] = graph.graph_id
+        found: defaultdict[str, list[Frame]] = defaultdict(list)
+        for row, item in enumerate(self._capture.breaks[: self._max]):
+            last = self._capture.graphs[-1].graph_id if self._capture.graphs else ""
+            ended = [compiled[compile_id] for compile_id in item.compile_ids if compile_id in compiled]
+            behind = next((graph_id for graph_id in ended if graph_id in self._parts), ended[0] if ended else last)
+            if item.cost_ns and self.is_measured:
+                found[behind].append(Frame(kind="break", ref=row, ns=float(item.cost_ns)))
+        return found
+
+    def _around(self, breaks: Sequence[Frame]) -> list[Frame]:
+        """What lies around the graphs and is no break: entering compiled code, and Python whose clock is the ledger's alone."""
+        if not self.is_measured:
+            return []
+        guards = sum(float(parts.get("guards", 0)) for parts in self._parts.values())
+        between = sum(parts.get("eager", 0) - self._clocked(graph_id) for graph_id, parts in self._parts.items())
+        room, cost = guards + between, sum(frame.ns for frame in breaks)
+        for frame in breaks:  # medians, which need not add up to the means of the ledger
+            frame.width = frame.ns * min(1.0, room / cost)
+        records = [self._capture.breaks[frame.ref] for frame in breaks]
+        if all(item.overhead_ns is not None for item in records):
+            guards -= sum(item.overhead_ns or 0 for item in records)
+            between -= sum(own_code_ns(item) for item in records)
+        else:  # a capture that does not tell a break's overhead from the Python there
+            between -= cost
+        if between < 0 or guards < 0:
+            guards, between = max(guards + between, 0.0), 0.0
+        around = (Frame(kind="guards", ns=guards, width=guards), Frame(kind="between", ns=between, width=between))
+        return [frame for frame in around if frame.ns > 0]
+
+    def _clocked(self, graph_id: str) -> float:
+        """Time of the operators that PyTorch runs in a graph, as far as the ledger has it."""
+        clocked = self._eager_of[graph_id]
+        return min(clocked, float(self._parts[graph_id].get("eager", 0))) if self.is_measured else clocked
+
+    def _graph(self, row: int, graph: Graph, *, is_shown: bool) -> Frame:
+        parts = self._parts.get(graph.graph_id, {})
+        phases = [(getattr(graph, f"{phase}_ns") or 0) for phase in PHASES]
+        rest = max((graph.compile_ns or 0) - sum(phases), 0) if graph.compile_ns is not None else 0
+        compiling = [Frame(kind="phase", ref=at, ns=float(ns)) for at, ns in enumerate([*phases, rest]) if ns]
+        inside = self._inside(graph) if is_shown else []
+        run, known = float(parts.get("run", 0)), sum(_ort_ns(child) for child in inside)
+        clocked = self._eager_of[graph.graph_id] if parts else 0.0
+        kept = self._clocked(graph.graph_id) if parts else 0.0
+        factors = {"ort": min(1.0, run / known) if known else 1.0, "torch": kept / clocked if clocked else 1.0}
+        for child in inside:
+            _drawn(child, factors | {"kernel": factors["ort"]})
+        inside += self._sessions(graph, run - known) if run > known else []
+        bind, *behind = [Frame(kind=kind, ns=float(parts.get(kind, 0))) for kind in _AROUND]
+        around = [frame for frame in (bind, *inside, *behind, *compiling) if frame.ns or frame.children or frame.kind not in _AROUND]
+        whole = sum(parts.get(kind, 0) for kind in _AROUND) + run + kept
+        for frame in around:
+            frame.width = frame.width or frame.ns
+        return Frame(kind="graph", ref=row, ns=float(whole), width=float(whole), children=around)
+
+    def _sessions(self, graph: Graph, left: float) -> list[Frame]:
+        """The sessions of a graph whose kernels are not known share what the known ones leave, by their medians."""
+        own = [(row, item) for row, item in self._sessions_of[graph.graph_id] if item.session_id not in self._profiled]
+        weights = [(item.p50_ns or 0) * self._runs[item.session_id] for _, item in own]
+        whole = sum(weights)
+        if not whole:  # of another backend, or the time between kernels
+            return [] if self._profiled or not left else [Frame(kind="session", ns=left)]
+        return [Frame(kind="session", ref=row, ns=left * weight / whole) for (row, _), weight in zip(own, weights, strict=True) if weight]
+
+    def _inside(self, graph: Graph) -> list[Frame]:
+        """Modules, operators and kernels of a graph, each module where its first operator is."""
+        top = Frame(kind="graph")
+        modules: dict[str, Frame] = {"": top}
+        for row, node in self._nodes[graph.graph_id]:
+            _module(modules, node.module or "").children.append(self._operator(row, node))
+        top.children += self._kernels.get(graph.graph_id, {}).get(None, []) if graph.graph_id in self._parts else []
+        for child in top.children:
+            _summed(child)
+        return [_short(child) for child in top.children]
+
+    def _operator(self, row: int, node: Node) -> Frame:
+        if node.partition_id is None:
+            return Frame(
+                kind="torch", ref=row, ns=self._eager.get((node.graph_id, node.node), 0.0) if node.graph_id in self._parts else 0.0
+            )
+        kernels = self._kernels.get(node.graph_id, {}).get(node.node, []) if node.graph_id in self._parts else []
+        return Frame(kind="ort", ref=row, ns=sum(kernel.ns for kernel in kernels), children=kernels)
+
+
+def _by_graph(rows: Iterable[LedgerPart]) -> dict[str, dict[LedgerPartName, int]]:
+    found: defaultdict[str, dict[LedgerPartName, int]] = defaultdict(dict)
+    for row in rows:
+        found[row.graph_id][row.part] = found[row.graph_id].get(row.part, 0) + row.ns
+    return found
+
+
+def _mean(kernel: Kernel) -> float:
+    return float(kernel.mean_ns or 0)
+
+
+def _module(modules: dict[str, Frame], path: str) -> Frame:
+    """The frame of a module, made with those around it when it is first met."""
+    if path not in modules:
+        modules[path] = made = Frame(kind="module", path=path)
+        _module(modules, path.rpartition(".")[0]).children.append(made)
+    return modules[path]
+
+
+def _summed(frame: Frame) -> float:
+    if frame.kind == "module":
+        frame.ns = sum(_summed(child) for child in frame.children)
+    return frame.ns
+
+
+def _short(frame: Frame) -> Frame:
+    """Without modules that hold nothing but one other."""
+    while frame.kind == "module" and len(frame.children) == 1 and frame.children[0].kind == "module":
+        frame = frame.children[0]
+    frame.children = [_short(child) for child in frame.children]
+    return frame
+
+
+def _ort_ns(frame: Frame) -> float:
+    if frame.kind in ("ort", "kernel"):
+        return frame.ns
+    return sum(_ort_ns(child) for child in frame.children)
+
+
+def _drawn(frame: Frame, factors: Mapping[str, float]) -> float:
+    """Set what is drawn. A profile and single clocks need not add up to what the ledger has; the frames are as wide as the ledger says."""
+    inside = sum(_drawn(child, factors) for child in frame.children)
+    frame.width = inside if frame.kind == "module" else frame.ns * factors.get(frame.kind, 1.0)
+    return frame.width
+
+
+def _phases_ns(frame: Frame) -> float:
+    return frame.ns if frame.kind == "phase" else sum(child.ns for child in frame.children if child.kind == "phase")

@@ -1,0 +1,236 @@
+"""The verdict as four tiles in words: the explorer, the report, the summary and the magics draw these and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from ortlens.analysis.identity import graph_by_partition
+from ortlens.analysis.verdict import verdict_of
+from ortlens.units import counted, percent, time_from_ns, times
+from ortlens.views.wording import place, visible
+
+if TYPE_CHECKING:
+    from ortlens.analysis.onnx_model import OnnxFacts
+    from ortlens.analysis.overview import Overview
+    from ortlens.analysis.verdict import Correct, OrtTime, Pace, Splits, Verdict
+    from ortlens.trace.records import Capture
+
+State: TypeAlias = Literal["good", "bad", "caution", "unknown", "plain"]
+
+SIGNS: dict[State, str] = {"good": "✓", "bad": "✗", "caution": "▲", "unknown": "○", "plain": ""}
+"""A sign for each state, so that colour is not the only one."""
+_UNEVEN = 1.2
+"""Below, the median call and the shortest are the same to a reader."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """One answer.
+
+    Attributes:
+        name: `speed`, `time`, `splits` or `correct`.
+        title: What is asked.
+        state: How good the answer is.
+        word: The answer in a few words.
+        detail: The figures behind it.
+        share: Filled part of a bar, 0 to 1; None without one.
+        call: What to call where nothing was measured; empty elsewhere.
+        tab: Panel of the explorer that shows the evidence.
+        card: Card of its overview.
+        selected: Id that is selected there.
+    """
+
+    name: str
+    title: str
+    state: State
+    word: str
+    detail: str
+    share: float | None = None
+    call: str = ""
+    tab: str = "overview"
+    card: str = ""
+    selected: str | None = None
+
+    @property
+    def sign(self) -> str:
+        """The sign of its state."""
+        return SIGNS[self.state]
+
+
+def tiles_of(capture: Capture, overview: Overview) -> tuple[Tile, ...]:
+    """The four tiles of a capture.
+
+    Args:
+        capture: Any capture.
+        overview: Its overview.
+
+    Returns:
+        Speed, time in ONNX Runtime, splits, correctness, in this order.
+    """
+    verdict = verdict_of(capture, overview)
+    if overview.onnx is not None:
+        correct = _correct(verdict.correct, capture, overview)
+        return (*_onnx_tiles(overview.onnx), replace(correct, call=correct.call and "lens.verify(module)"))
+    return (
+        _speed(verdict, overview),
+        _time(verdict.time, overview),
+        _splits(verdict.splits, overview),
+        _correct(verdict.correct, capture, overview),
+    )
+
+
+def _onnx_tiles(facts: OnnxFacts) -> tuple[Tile, Tile, Tile]:
+    """What a call of an ONNX model takes, which kernels, and on which execution providers."""
+    if facts.p50_ns is None:
+        speed = Tile(name="speed", title="Time per call", state="unknown", word="not measured", detail="nothing ran", card="time")
+    else:
+        detail = "one call" if facts.calls == 1 else f"median of {facts.calls:,} calls"
+        speed = Tile(name="speed", title="Time per call", state="plain", word=time_from_ns(facts.p50_ns), detail=detail, card="time")
+    if facts.kernel_shares:
+        op, share = facts.kernel_shares[0]
+        rest = ", ".join(f"{visible(name)} {percent(part)}" for name, part in facts.kernel_shares[1:3])
+        kernels = Tile(
+            name="time", title="Kernels", state="plain", word=f"{visible(op)} {percent(share)}", detail=rest, share=share, tab="flame"
+        )
+    else:
+        call = "lens.profile()" if facts.providers else ""
+        kernels = Tile(name="time", title="Kernels", state="unknown", word="not profiled", detail="", call=call, card="ort")
+    first = facts.providers[0] if facts.providers else None
+    elsewhere = sum(count for provider, count in facts.placed if provider != first)
+    state: State = "unknown" if first is None else "caution" if elsewhere or facts.copies else "good"
+    word = "no session" if first is None else f"{counted(elsewhere, 'node')} elsewhere" if elsewhere else visible(first)
+    copies = counted(facts.copies, "copy between providers", "copies between providers")
+    detail = f"not on {visible(first or '')}; {copies}" if elsewhere else counted(facts.node_count, "node")
+    return speed, kernels, Tile(name="splits", title="Placement", state=state, word=word, detail=detail, tab="graph")
+
+
+def tile_sentence(tile: Tile) -> str:
+    """A tile on one line.
+
+    Args:
+        tile: The tile.
+
+    Returns:
+        Sign, answer, figures, and what to call where nothing was measured; without a full stop.
+    """
+    said = f"{tile.sign} {tile.word}; {tile.detail}".strip()
+    return f"{said}; {tile.call}" if tile.call else said
+
+
+def _speed(verdict: Verdict, overview: Overview) -> Tile:
+    pace = verdict.speed
+    title = "Speed"
+    if pace.verdict == "unmeasured":
+        detail = "nothing ran" if verdict.is_dry_run else "against eager PyTorch"
+        call = _call("lens.measure(x)", overview)
+        return Tile(name="speed", title=title, state="unknown", word="not measured", detail=detail, call=call, card="time")
+    state: dict[str, State] = {"faster": "good", "slower": "caution", "same": "plain"}
+    details = [f"{time_from_ns(pace.call_ns or 0)}, eager {time_from_ns(pace.eager_ns or 0)}", "in turns"]
+    if pace.interval is not None:
+        details.append(f"99 % interval {_interval(pace)} of eager")
+    elif verdict.spread is not None and verdict.spread >= _UNEVEN:
+        details.append(f"median call {times(verdict.spread)} the shortest")
+    details += ["machine was busy"] if verdict.is_busy else []
+    details += [f"inductor: {pace_words(verdict.inductor)} eager"] if verdict.inductor is not None else []
+    return Tile(
+        name="speed", title=title, state=state[pace.verdict], word=f"{pace_words(pace)} eager", detail="; ".join(details), card="time"
+    )
+
+
+def pace_words(pace: Pace) -> str:
+    """How does a way compare with eager?
+
+    Args:
+        pace: A measured one.
+
+    Returns:
+        `1.4 times as fast as`, `1.4 times as long as` or `about as fast as`, to be followed by what it is compared with.
+    """
+    ratio = pace.ratio or 1.0
+    if pace.verdict == "same":
+        return "about as fast as"
+    return f"{times(1 / ratio)} as fast as" if pace.verdict == "faster" else f"{times(ratio)} as long as"
+
+
+def _interval(pace: Pace) -> str:
+    low, high = pace.interval or (1.0, 1.0)
+    return f"{low:.2f}x to {high:.2f}x"
+
+
+def _time(time: OrtTime, overview: Overview) -> Tile:
+    title = "Time in ONNX Runtime"
+    nodes = f"{time.ort_node_count:,} of {counted(time.node_count, 'operator')}"
+    share = f" ({percent(time.ort_node_count / time.node_count)})" if time.node_count else ""
+    if time.verdict == "measured":
+        return Tile(
+            name="time",
+            title=title,
+            state="plain",
+            word=f"{percent(time.share or 0.0)} of a call",
+            detail=nodes + share,
+            share=time.share,
+            tab="flame",
+        )
+    words: dict[str, tuple[State, str, str]] = {
+        "unmeasured": ("unknown", "not measured", nodes + share),
+        "planned": ("unknown", "nothing ran", f"planned: {nodes}{share}"),
+        "foreign": ("plain", "none", f"the backend is {visible(overview.backend)}"),
+        "none": ("caution", "none", nodes),
+        "empty": ("unknown", "unknown" if overview.coverage.is_cut_short else "none", "nothing was compiled"),
+    }
+    state, word, detail = words[time.verdict]
+    call = _call("lens.measure(x)", overview) if time.verdict == "unmeasured" else ""
+    return Tile(name="time", title=title, state=state, word=word, detail=detail, call=call, card="ort")
+
+
+def _splits(splits: Splits, overview: Overview) -> Tile:
+    title = "Splits"
+    partitions = [] if splits.partitions is None else [counted(splits.partitions, "partition")]
+    facts = [
+        counted(splits.breaks, "graph break") if splits.breaks else "no graph break",
+        *partitions,
+        counted(splits.recompiles, "recompile") if splits.recompiles else "no recompile",
+    ]
+    tab = "breaks" if splits.breaks or splits.recompiles else "graph"
+    if splits.is_cut_short:
+        end = next((item for item in overview.findings if item.rule == "dry_run_ended"), None)
+        at = f" at {place(end.file, end.line)}" if end is not None and end.file else ""
+        detail = f"the dry run ended{at}; until there {', '.join(facts)}"
+        return Tile(name="splits", title=title, state="caution", word="unknown: cut short", detail=detail, tab="breaks")
+    if not splits.graphs and not splits.breaks:
+        return Tile(name="splits", title=title, state="unknown", word="none", detail="nothing was compiled")
+    first = 0 if splits.breaks else len(facts) - 1 if splits.recompiles else 1 if splits.partitions is not None else 0
+    word = facts.pop(first)
+    state: State = "good" if splits.is_whole else "caution"
+    if overview.is_dry_run:
+        word, state = f"planned: {word}", "unknown" if splits.is_whole else "caution"
+    return Tile(name="splits", title=title, state=state, word=word, detail=", ".join(facts), tab=tab)
+
+
+def _correct(correct: Correct, capture: Capture, overview: Overview) -> Tile:
+    title = "Correct"
+    call = _call("lens.verify(x)", overview) if correct.verdict == "unchecked" else ""
+    compared = f"{counted(correct.right + correct.wrong, 'value')} compared with PyTorch"
+    words: dict[str, tuple[State, str, str]] = {
+        "verified": ("good", "verified", f"{compared}, all match"),
+        "partly": ("unknown", "verified in part", f"{compared}, all match; others were not compared"),
+        "differs": ("bad", "differs", f"{correct.wrong:,} of {compared} {'differs' if correct.wrong == 1 else 'differ'}"),
+        "unchecked": ("unknown", "not checked", "nothing ran" if overview.is_dry_run else "against PyTorch"),
+        "nothing": ("unknown", "not checked", "ONNX Runtime computed nothing"),
+    }
+    state, word, detail = words[correct.verdict]
+    return Tile(name="correct", title=title, state=state, word=word, detail=detail, call=call, tab="numerics", selected=_wrong(capture))
+
+
+def _wrong(capture: Capture) -> str | None:
+    """Id of the first wrong value, as the explorer knows it."""
+    graph_of = graph_by_partition(capture)
+    wrong = [row for row in capture.numerics if row.ok is False and row.partition_id in graph_of]
+    first = next((row for row in wrong if row.first_divergence), wrong[0] if wrong else None)
+    return None if first is None else f"node:{graph_of[first.partition_id or '']}/{first.node}"
+
+
+def _call(call: str, overview: Overview) -> str:
+    """What fills the tile in; nothing is measured in a dry run, or where nothing was compiled."""
+    return "" if overview.is_dry_run or overview.coverage.verdict == "empty" else call

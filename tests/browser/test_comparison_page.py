@@ -1,0 +1,86 @@
+"""The page of a comparison in a real browser: what a stranger sees first, rows that stay beside each other, links by keyboard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import ortlens
+from tests.browser.page import BROWSER_MARKS
+from tests.browser.test_access import CONTRAST, ENOUGH
+from tests.browser.walk import watch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, Locator, Page
+
+pytestmark = BROWSER_MARKS
+
+DATA = Path(__file__).parents[1] / "data" / "compare"
+WIDTHS = {1440: 900, 390: 844}
+
+
+@pytest.fixture(params=[(1440, "light"), (1440, "dark"), (390, "light")], ids=str)
+def page(request: pytest.FixtureRequest, browser: Browser, tmp_path: Path) -> Iterator[Page]:
+    width, scheme = request.param
+    file = ortlens.load(DATA / "before.ortlens").compare(DATA / "after.ortlens").report(tmp_path / "compare.html")
+    trouble: list[str] = []
+    shown = browser.new_page(viewport={"width": width, "height": WIDTHS[width]}, color_scheme=scheme)
+    watch(shown, trouble, file.as_uri())
+    shown.goto(file.as_uri())
+    yield shown
+    shown.close()
+    assert trouble == []
+
+
+def box(found: Locator) -> tuple[float, float, float, float]:
+    shown = found.bounding_box()
+    assert shown is not None
+    return shown["x"], shown["y"], shown["x"] + shown["width"], shown["y"] + shown["height"]
+
+
+def test_what_was_planted_is_on_the_first_screen(page: Page) -> None:
+    height = page.evaluate("innerHeight")
+    for words in ("slower: 2.15x as long", "1 break fixed", "1 moved into it", "into ONNX Runtime: aten.mul.Tensor", "+270 µs", "+261 µs"):
+        assert box(page.get_by_text(words).first)[3] <= height, words
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_partners_are_beside_each_other_and_a_link_leads_to_them_by_keyboard(page: Page) -> None:
+    page.locator("a", has_text="addmm").first.focus()
+    page.keyboard.press("Enter")
+    row = page.locator("tr:target")
+    left, right = row.locator("td").nth(0), row.locator("td").nth(1)
+    assert "widen" in left.inner_text()
+    assert "widen" in right.inner_text()
+    assert "FusedGemm" in right.inner_text()
+    assert abs(box(left)[1] - box(right)[1]) < 1
+    assert box(left)[2] <= box(right)[0] + 1
+    assert 0 <= box(row)[1] < page.evaluate("innerHeight")
+    assert "slower" in row.inner_text()
+
+
+def test_equal_rows_are_folded_and_open_by_keyboard(page: Page) -> None:
+    fold = page.locator("summary", has_text="9 operators without a difference")
+    inside = page.locator("details td", has_text="front.layers.1").first
+    assert not inside.is_visible()
+    fold.focus()
+    page.keyboard.press("Enter")
+    assert inside.is_visible()
+
+
+def test_every_text_stands_out_from_what_is_behind_it(page: Page) -> None:
+    page.locator("summary").first.click()
+    texts = page.evaluate(CONTRAST.replace("'.ortlens'", "'.ortlens-compare'"))
+    assert len(texts) > 100
+    assert [(one["kind"], one["text"]) for one in texts if one["ratio"] < ENOUGH] == []
+
+
+def test_the_break_is_a_slab_on_the_side_that_had_it(page: Page) -> None:
+    slab = page.locator(".oc-rows td.oc-break")
+    assert slab.count() == 1
+    assert "graph break" in slab.inner_text()
+    assert slab.evaluate("cell => cell.cellIndex") == 0

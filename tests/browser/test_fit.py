@@ -1,0 +1,124 @@
+"""What is shown can be read and stays in view: sizes of words, the wheel, and narrow screens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ortlens.trace import store
+from tests.browser.page import BROWSER_MARKS
+from tests.browser.walk import go, lane_middle, settled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from playwright.sync_api import Page
+
+pytestmark = BROWSER_MARKS
+
+CAPTURES = {name: store.load(Path(__file__).parent / "captures" / f"{name}.ortlens") for name in ("twelve", "bert", "llama", "training")}
+_SIZES = """() => [...document.querySelectorAll('.olg-svg text')]
+  .filter((text) => text.textContent && text.checkVisibility())
+  .map((text) => [text.textContent, parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a])"""
+_IN_VIEW = """(selector) => {
+  const [box, around] = [document.querySelector(selector), document.querySelector('.ol-main')].map((one) => one.getBoundingClientRect());
+  return box.top >= around.top - 1 && box.top < around.bottom;
+}"""
+
+
+@pytest.mark.parametrize("width", [1440, 900, 390])
+@pytest.mark.parametrize("name", CAPTURES)
+def test_words_of_the_opening_view_can_be_read(show: Callable[..., Page], name: str, width: int) -> None:
+    page = show(CAPTURES[name], viewport={"width": width, "height": 900})
+    go(page, "graph").locator(".olg-stage").wait_for()
+    settled(page)
+    sizes = page.evaluate(_SIZES)
+    assert sizes
+    assert [(text, round(size, 1)) for text, size in sizes if size < 9.99] == []
+
+
+def test_no_control_covers_the_graph(show: Callable[..., Page]) -> None:
+    page = show(CAPTURES["twelve"])
+    go(page, "graph").locator(".olg-stage").wait_for()
+    assert page.locator(".olg-stage button").count() == 0
+
+
+def test_details_take_a_third_of_a_phone_and_hide_nothing_that_was_clicked(show: Callable[..., Page]) -> None:
+    page = show(CAPTURES["twelve"], viewport={"width": 390, "height": 800})
+    go(page, "actions")
+    last = ".ol-actions > li:last-child h4 .ol-link"
+    page.locator(last).scroll_into_view_if_needed()
+    page.click(last)
+    settled(page)
+    details = page.locator(".ol-details").bounding_box()
+    assert details is not None
+    assert details["height"] <= 800 / 3
+    assert page.evaluate(_IN_VIEW, last)
+    go(page, "graph").locator(".olg-stage").wait_for()
+    settled(page)
+    page.keyboard.press("Escape")
+    stage = page.locator(".olg-stage").bounding_box()
+    assert stage is not None
+    page.mouse.click(stage["x"] + stage["width"] / 2, stage["y"] + stage["height"] - 8)  # where the details come up
+    low = next(
+        box
+        for box in page.locator(".olg-op").all()  # inputs and outputs have no details
+        if (at := box.bounding_box())
+        and at["y"] > stage["y"]
+        and at["y"] + at["height"] < stage["y"] + stage["height"]
+        and at["x"] > stage["x"]
+    )
+    low.click(position={"x": 12, "y": 8})
+    settled(page)
+    settled(page)
+    assert page.locator(".ol-details-name").count() == 1
+    chosen = page.locator(".olg-selected").first.bounding_box()
+    shown = page.locator(".olg-stage").bounding_box()
+    assert chosen is not None
+    assert shown is not None
+    assert shown["y"] - 1 <= chosen["y"] < shown["y"] + shown["height"]
+
+
+@pytest.mark.parametrize(("panel", "target"), [("graph", ".olg-stage"), ("timeline", ".ol-panel-timeline canvas")])
+def test_the_wheel_scrolls_the_page_unless_the_drawing_has_the_focus(show: Callable[..., Page], panel: str, target: str) -> None:
+    page = show(CAPTURES["twelve"])
+    go(page, panel)
+    page.locator(target).wait_for()
+    drawn = (
+        "document.querySelector('.olg-svg > g').getAttribute('transform')"
+        if panel == "graph"
+        else f"document.querySelector('{target}').toDataURL()"
+    )
+    page.hover(target)
+    settled(page)
+    before = page.evaluate(drawn)
+    page.mouse.wheel(0, -300)
+    settled(page)
+    assert page.evaluate(drawn) == before
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -100)
+    page.keyboard.up("Control")
+    settled(page)
+    zoomed = page.evaluate(drawn)
+    assert zoomed != before
+    page.focus(target)
+    page.mouse.wheel(0, -300)
+    settled(page)
+    assert page.evaluate(drawn) != zoomed
+
+
+def test_a_gap_of_the_timeline_can_be_clicked(show: Callable[..., Page]) -> None:
+    page = show(CAPTURES["twelve"])
+    go(page, "timeline")
+    canvas = ".ol-panel-timeline canvas"
+    box = page.locator(canvas).bounding_box()
+    assert box is not None
+    kinds = set()
+    for x in range(150, int(box["width"]), 12):
+        page.mouse.click(box["x"] + x, box["y"] + lane_middle(page, "calls"))
+        chosen = page.get_attribute(".ol-details", "data-selected") or ""
+        kinds.add(chosen.partition(":")[0])
+    assert "run" in kinds
+    assert kinds & {"break", "node"}

@@ -1,0 +1,184 @@
+"""The flame graph in a real browser: what is slow is wide, what is found adds up, and all of it by keyboard."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ortlens.trace import store
+from ortlens.units import time_from_ns
+from tests.browser.page import BROWSER_MARKS
+from tests.browser.walk import go, selected, settled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from playwright.sync_api import Page, ViewportSize
+
+    from ortlens.trace.records import Capture
+
+pytestmark = BROWSER_MARKS
+
+TESTS = Path(__file__).parents[1]
+TWELVE, BERT = (store.load(TESTS / "browser" / "captures" / f"{name}.ortlens") for name in ("twelve", "bert"))
+DRY = store.load(TESTS / "data" / "captures" / "dry.ortlens")
+PHONE: ViewportSize = {"width": 390, "height": 800}
+CANVAS = ".ol-panel-flame canvas"
+
+
+def said(page: Page) -> str:
+    settled(page)
+    return page.inner_text(".ol-panel-flame .ol-status")
+
+
+def test_the_call_is_as_long_as_the_ledger_says(show: Callable[..., Page]) -> None:
+    page = show(TWELVE)
+    go(page, "flame")
+    assert said(page) == f"one call: {time_from_ns(sum(part.ns for part in TWELVE.ledger))}"
+
+
+def test_a_slow_line_is_the_widest_and_first_in_the_list(show: Callable[..., Page]) -> None:
+    slow = next(row for row in TWELVE.fallbacks if "mode" in row.target)
+    capture = replace(
+        TWELVE,
+        fallbacks=tuple(replace(row, call_ns=5_000_000) if row is slow else row for row in TWELVE.fallbacks),
+        ledger=tuple(
+            replace(part, ns=part.ns + 5_000_000) if (part.graph_id, part.part) == (slow.graph_id, "eager") else part
+            for part in TWELVE.ledger
+        ),
+    )
+    page = show(capture, viewport=PHONE)
+    page.click("[data-tile=time]")
+    first = page.locator(".ol-longest li").first
+    assert first.inner_text().split("\n")[0].startswith("5.")
+    first.locator(".ol-link").click()
+    assert selected(page).startswith("mode")
+    assert "operator in PyTorch: 5.00 ms" in said(page)
+
+
+def test_a_graph_break_is_a_slab_that_leads_to_its_line(show: Callable[..., Page]) -> None:
+    page = show(TWELVE)
+    go(page, "flame")
+    page.fill(".ol-panel-flame [data-find]", "graph break")
+    total = sum(item.cost_ns or 0 for item in TWELVE.breaks)
+    assert page.inner_text(".ol-panel-flame .ol-tools [role=status]").startswith(f"5 frames: {time_from_ns(total)}")
+    page.fill(".ol-panel-flame [data-find]", "")
+    box = page.locator(CANVAS).bounding_box()
+    assert box is not None
+    hit = None
+    for x in range(5, int(box["width"]), 8):
+        page.mouse.move(box["x"] + x, box["y"] + 36)
+        if "graph break" in said(page):
+            hit = x
+            break
+    assert hit is not None
+    page.mouse.click(box["x"] + hit, box["y"] + 36)
+    assert selected(page) in {item.reason for item in TWELVE.breaks}
+
+
+def test_by_keyboard_to_the_longest_kernel_and_back(show: Callable[..., Page]) -> None:
+    page = show(BERT)
+    go(page, "flame")
+    page.focus(CANVAS)
+    met = [said(page)]
+    for _ in range(12):
+        page.keyboard.press("ArrowDown")
+        met.append(said(page))
+    assert "kernel of ONNX Runtime" in met[-1]
+    page.keyboard.press("Enter")
+    assert page.get_attribute(".ol-details", "data-selected") is not None
+    page.keyboard.press("+")
+    assert page.locator(".ol-crumbs .ol-link").count() > 4
+    page.keyboard.press("0")
+    assert not page.locator(".ol-crumbs").is_visible()
+    page.keyboard.press("ArrowUp")
+    assert "operator in ONNX Runtime" in said(page)
+
+
+def test_widths_change_their_meaning(show: Callable[..., Page]) -> None:
+    page = show(BERT)
+    go(page, "flame")
+    page.click("[data-metric=flops]")
+    total = sum(node.flops or 0 for node in BERT.nodes)
+    assert said(page) == f"one call: {total / 1e9:.2f} GFLOP"
+    page.click("[data-metric=compile]")
+    assert said(page) == f"one call: {time_from_ns(sum(graph.compile_ns or 0 for graph in BERT.graphs))}"
+    assert page.get_attribute("[data-metric=compile]", "aria-pressed") == "true"
+
+
+def test_a_dry_run_says_that_no_width_is_a_time(show: Callable[..., Page]) -> None:
+    page = show(DRY, viewport=PHONE)
+    text = go(page, "flame").inner_text()
+    assert "A dry run: nothing ran, so no width is a time" in text
+    assert page.locator("[data-metric=time]").count() == 0
+
+
+def test_the_wheel_scrolls_unless_the_graph_has_the_focus(show: Callable[..., Page]) -> None:
+    page = show(TWELVE)
+    go(page, "flame")
+    box = page.locator(CANVAS).bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 200, box["y"] + 30)
+    drawn = f"document.querySelector('{CANVAS}').toDataURL()"
+    before = page.evaluate(drawn)
+    page.mouse.wheel(0, -300)
+    settled(page)
+    assert page.evaluate(drawn) == before
+    page.focus(CANVAS)
+    settled(page)
+    focused = page.evaluate(drawn)
+    page.mouse.wheel(0, -300)
+    settled(page)
+    assert page.evaluate(drawn) != focused
+
+
+def ten_thousand() -> Capture:
+    layers = [
+        (replace(node, node=f"{node.node}_{n}", module=f"copies.{n}.{node.module or 'top'}"), n) for n in range(27) for node in BERT.nodes
+    ]
+    kernels = [
+        replace(kernel, kernel=f"{kernel.kernel}_{n}", node=f"{kernel.node}_{n}", nodes=()) for n in range(27) for kernel in BERT.kernels
+    ]
+    return replace(BERT, nodes=tuple(node for node, _ in layers), kernels=tuple(kernels), numerics=())
+
+
+def test_ten_thousand_nodes_are_drawn_as_what_can_be_seen(show: Callable[..., Page]) -> None:
+    capture = ten_thousand()
+    assert len(capture.nodes) > 10_000
+    page = show(capture)
+    go(page, "flame")
+    settled(page)
+    assert 100 < int(page.get_attribute(CANVAS, "data-drawn") or 0) < 10_000
+    took = page.evaluate("performance.getEntriesByName('ortlens-flame-draw').map(entry => entry.duration)")
+    print(f"drawn in {max(took):.0f} ms at most")  # noqa: T201 - a figure, which fails no test
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_stand_out_from_every_fill(show: Callable[..., Page], scheme: str) -> None:
+    page = show(TWELVE, color_scheme=scheme)
+    go(page, "flame")
+    weak = page.evaluate(
+        """() => {
+      const probe = document.querySelector('.ortlens').appendChild(document.createElement('span'));
+      const canvas = Object.assign(document.createElement('canvas'), { width: 1, height: 1 });
+      const context = canvas.getContext('2d', { willReadFrequently: true });
+      const light = (name) => {
+        probe.style.color = `var(--ol-flame-${name})`;
+        context.fillStyle = getComputedStyle(probe).color;
+        context.fillRect(0, 0, 1, 1);
+        const linear = (part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+        const [r, g, b] = [...context.getImageData(0, 0, 1, 1).data].map((part) => linear(part / 255));
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+      };
+      const ink = light('ink');
+      const fills = ['call', 'graph', 'module', 'ort', 'kernel', 'torch', 'bind', 'output', 'residual',
+        'guards', 'between', 'break', 'phase'];
+      const found = fills.map((name) => [name, (light(name) + 0.05) / (ink + 0.05)]).filter(([, ratio]) => ratio < 4.5);
+      probe.remove();
+      return found;
+    }"""
+    )
+    assert weak == []

@@ -1,0 +1,78 @@
+"""The roofline in a real browser: the kernel that loses most is first, stands under the roof, and is linked to everything else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ortlens.analysis.roofline import roofs
+from ortlens.trace import store
+from tests.browser.page import BROWSER_MARKS
+from tests.browser.walk import go, selected, settled, with_peaks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from playwright.sync_api import Page, ViewportSize
+
+pytestmark = BROWSER_MARKS
+
+BERT = with_peaks(store.load(Path(__file__).parent / "captures" / "bert.ortlens"))
+SLOW = max((row for row in roofs(BERT) if row.flops), key=lambda row: row.mean_ns)
+PLANTED = replace(
+    BERT,
+    kernels=tuple(
+        replace(kernel, mean_ns=100 * SLOW.mean_ns) if (kernel.session_id, kernel.kernel) == (SLOW.session_id, SLOW.kernel) else kernel
+        for kernel in BERT.kernels
+    ),
+)
+VIEWS: dict[str, ViewportSize] = {"desk": {"width": 1440, "height": 900}, "phone": {"width": 390, "height": 800}}
+DOT = f".ol-roof-dot[data-id='kernel:{SLOW.session_id}/{SLOW.kernel}']"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_planted_slow_kernel_is_first_and_far_below_the_roof(show: Callable[..., Page], view: str, scheme: str) -> None:
+    page = show(PLANTED, viewport=VIEWS[view], color_scheme=scheme)
+    go(page, "roofline")
+    first = page.locator(".ol-panel-roofline .ol-longest li").first
+    assert first.locator(".ol-link").inner_text() == f"{SLOW.op_type} from {SLOW.node}"
+    dots = page.locator(".ol-roof-dot").evaluate_all("all => all.map(dot => [dot.dataset.id, Number(dot.getAttribute('cy'))])")
+    assert max(dots, key=lambda dot: dot[1])[0] == f"kernel:{SLOW.session_id}/{SLOW.kernel}"  # the lowest: y grows downwards
+    box = page.locator(".ol-roofline svg").bounding_box()
+    assert box is not None
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= VIEWS[view]["width"]
+
+
+def test_a_dot_and_its_row_select_the_kernel_in_every_panel(show: Callable[..., Page]) -> None:
+    page = show(PLANTED)
+    go(page, "roofline")
+    page.click(DOT)
+    settled(page)
+    assert selected(page) == SLOW.kernel
+    assert "ol-roof-chosen" in str(page.get_attribute(DOT, "class"))
+    assert page.locator(".ol-panel-roofline li.ol-linked").count() == 1
+    go(page, "tables")
+    page.click("[data-table=roofline]")
+    settled(page)
+    assert page.locator(".ol-grid-row[aria-current=true]").count() == 1
+    page.click(".ol-details .ol-icon")
+    go(page, "roofline")
+    assert page.locator(".ol-roof-chosen").count() == 0
+    page.focus(".ol-panel-roofline .ol-longest .ol-link >> nth=0")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
+    assert "% of the" in page.inner_text(".ol-panel-roofline .ol-status")
+    page.keyboard.press("Enter")
+    settled(page)
+    assert selected(page) == SLOW.kernel
+
+
+def test_without_peaks_it_says_how_to_measure_them(show: Callable[..., Page]) -> None:
+    page = show(replace(BERT, environment={}))
+    assert "lens.profile(x)" in go(page, "roofline").inner_text()
+    assert page.locator("[data-table=roofline]").count() == 0

@@ -1,0 +1,71 @@
+"""The page of a survey in a real browser: filtered, sorted and unfolded, with names that are markup."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ortlens.analysis.surveyed import SurveyRow
+from ortlens.trace import store
+from ortlens.views.survey_page import survey_page
+from tests.browser.page import BROWSER_MARKS, WIDE
+from tests.browser.walk import watch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, Page
+
+pytestmark = BROWSER_MARKS
+
+PIECES = store.load(Path(__file__).parent / "captures" / "pieces.ortlens")
+HOSTILE = "<img src=x onerror=alert(1)>"
+ROWS = (
+    SurveyRow(case="slow", status="ok", call_ns=9_000_000, eager_ns=3_000_000, ratio=3.0),
+    SurveyRow(case="fast", status="ok", call_ns=1_000_000, eager_ns=3_000_000, ratio=1 / 3),
+    SurveyRow(case=HOSTILE, status="crashed", reason="SIGSEGV (segmentation fault) while compiling"),
+)
+
+
+@pytest.fixture(params=["light", "dark"])
+def page(request: pytest.FixtureRequest, browser: Browser, tmp_path: Path) -> Iterator[Page]:
+    file = tmp_path / "index.html"
+    trouble: list[str] = []
+    file.write_text(
+        survey_page(ROWS, lambda row: PIECES if row.case == "slow" else None, title="Models", folder=tmp_path), encoding="utf-8"
+    )
+    shown = browser.new_page(viewport=WIDE, color_scheme=request.param)
+    watch(shown, trouble, file.as_uri())
+    shown.goto(file.as_uri())
+    yield shown
+    shown.close()
+    assert trouble == []
+
+
+def cases(page: Page) -> list[str]:
+    return [row.split("\n")[0].split("\t")[0].strip() for row in page.locator(".os-table tbody:visible > tr:first-child").all_inner_texts()]
+
+
+def test_cases_are_filtered_by_words_and_by_how_they_ended(page: Page) -> None:
+    assert len(cases(page)) == 3
+    page.fill("#os-filter", "sigsegv")
+    assert [HOSTILE in case for case in cases(page)] == [True]
+    assert page.inner_text("#os-count") == "1 of 3"
+    page.fill("#os-filter", "no such thing")
+    assert page.locator("#os-none").is_visible()
+    page.fill("#os-filter", "")
+    page.locator(".os-chip input[value=ok]").uncheck()
+    assert [HOSTILE in case for case in cases(page)] == [True]
+
+
+def test_cases_are_sorted_and_unfolded(page: Page) -> None:
+    page.locator(".os-table > thead button", has_text="times PyTorch").click()
+    first = page.locator(".os-table tbody").first
+    assert "fast" in first.inner_text()
+    slow = page.locator(".os-table tbody", has_text="slow").first
+    assert slow.locator("> tr").nth(1).is_hidden()
+    slow.locator(".os-open").click()
+    assert "5 graph breaks" in slow.locator("> tr").nth(1).inner_text()
+    assert slow.locator(".os-open").get_attribute("aria-expanded") == "true"

@@ -1,0 +1,131 @@
+"""The timeline in a real browser: graphs above the calls, profiled kernels inside the runs, memory, and how long calls take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ortlens.trace import store
+from ortlens.units import size_from_bytes, time_from_ns
+from tests.browser.page import BROWSER_MARKS, WIDE
+from tests.browser.walk import go, lane_middle, settled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from playwright.sync_api import Page, ViewportSize
+
+pytestmark = BROWSER_MARKS
+
+TWELVE, BERT = (store.load(Path(__file__).parent / "captures" / f"{name}.ortlens") for name in ("twelve", "bert"))
+PHONE: ViewportSize = {"width": 390, "height": 800}
+CANVAS = ".ol-panel-timeline canvas"
+
+
+def hovered(page: Page, kind: str) -> list[str]:
+    """What is said along a lane, each once."""
+    box = page.locator(CANVAS).bounding_box()
+    assert box is not None
+    said: dict[str, None] = {}
+    for x in range(122, int(box["width"]), 3):
+        page.mouse.move(box["x"] + x, box["y"] + lane_middle(page, kind))
+        said[page.inner_text(".ol-panel-timeline .ol-status")] = None
+    return list(said)
+
+
+def test_each_graph_is_a_slice_that_selects_it(show: Callable[..., Page]) -> None:
+    page = show(TWELVE)
+    go(page, "timeline")
+    words = hovered(page, "graph")
+    assert {text.split()[0] for text in words if "entered for" in text} == {graph.graph_id for graph in TWELVE.graphs}
+    page.focus(CANVAS)
+    page.keyboard.press("ArrowUp")  # from the calls, where the keyboard begins
+    page.keyboard.press("Enter")
+    assert (page.get_attribute(".ol-details", "data-selected") or "").startswith("graph:")
+
+
+@pytest.mark.parametrize("viewport", [WIDE, PHONE])
+def test_kernels_by_keyboard_have_the_time_of_their_row(show: Callable[..., Page], viewport: ViewportSize) -> None:
+    slow = replace(BERT.kernels[0], mean_ns=900_000_000)
+    page = show(replace(BERT, kernels=(slow, *BERT.kernels[1:])), viewport=viewport)
+    go(page, "timeline")
+    page.focus(CANVAS)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Home")
+    status = page.locator(".ol-panel-timeline .ol-status")
+    for kernel in (slow, *BERT.kernels[1:4]):
+        text = status.inner_text()
+        assert text.startswith(f"{kernel.op_type} {kernel.kernel}: {time_from_ns(kernel.mean_ns or 0)} per run")
+        assert "not of this one" in text
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    kernel = BERT.kernels[4]
+    assert page.get_attribute(".ol-details", "data-selected") == f"kernel:{kernel.session_id}/{kernel.kernel}"
+    page.keyboard.press("ArrowLeft")
+    assert status.inner_text().startswith(f"{BERT.kernels[3].op_type} {BERT.kernels[3].kernel}: ")
+
+
+def test_memory_is_the_profiled_peak_of_each_session(show: Callable[..., Page]) -> None:
+    page = show(TWELVE)
+    go(page, "timeline")
+    told = {text.split()[2].rstrip(":"): text for text in hovered(page, "memory") if text.startswith("Activations of ")}
+    sizes = {session.session_id: session.arena_bytes for session in TWELVE.sessions if session.arena_bytes}
+    assert set(told) == set(sizes)
+    for session, text in told.items():
+        assert f": {size_from_bytes(sizes[session])} at their peak in profiled calls, not in this one" in text
+
+
+def test_what_was_not_profiled_has_no_lane(show: Callable[..., Page]) -> None:
+    plain = tuple(replace(session, arena_bytes=None) for session in TWELVE.sessions)
+    page = show(replace(TWELVE, kernels=(), sessions=plain))
+    root = go(page, "timeline")
+    lanes = page.get_attribute(CANVAS, "data-lanes") or ""
+    assert '"kernel"' not in lanes
+    assert '"memory"' not in lanes
+    assert "from a profile" not in root.inner_text()
+
+
+def test_the_histogram_has_the_percentiles_of_the_selected_session(show: Callable[..., Page]) -> None:
+    page = show(TWELVE)
+    go(page, "tables")
+    page.click("[data-table=sessions]")
+    page.click(".ol-panel-tables .ol-grid-row[data-at='2']")
+    chosen = (page.get_attribute(".ol-details", "data-selected") or "").removeprefix("session:")
+    figure = go(page, "timeline").locator(".ol-call-times")
+    assert figure.get_attribute("data-session") == chosen
+    session = next(item for item in TWELVE.sessions if item.session_id == chosen)
+    marks = {"p50": session.p50_ns, "p90": session.p90_ns, "p99": session.p99_ns}
+    wanted = ", ".join(f"{name} {time_from_ns(ns or 0)}" for name, ns in marks.items())
+    assert figure.inner_text().startswith(f"{session.calls} calls of {chosen}: {wanted}.")
+    kept = sum(run.session_id == chosen for run in TWELVE.runs)
+    assert f"Bars show the latest {kept} calls" in figure.inner_text()
+
+
+def test_a_hundred_thousand_profiled_calls_are_drawn_by_the_pixel(show: Callable[..., Page]) -> None:
+    """What one redraw draws is bounded by the width of the picture, not by the calls."""
+    first = BERT.runs[0]
+    runs = tuple(replace(first, call=at, start_ns=first.start_ns + at * (first.total_ns + 1000)) for at in range(100_000))
+    page = show(replace(BERT, runs=runs, nodes=(), numerics=()))
+    go(page, "timeline")
+    page.focus(CANVAS)
+    drawn, width = page.evaluate(
+        """async () => {
+          const canvas = document.querySelector('.ol-panel-timeline canvas');
+          const frame = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+          await frame();
+          const pens = CanvasRenderingContext2D.prototype;
+          let drawn = 0;
+          for (const name of ['fillRect', 'strokeRect', 'fillText', 'fill', 'stroke', 'moveTo', 'lineTo']) {
+            const pen = pens[name];
+            pens[name] = function (...where) { drawn += 1; return pen.apply(this, where); };
+          }
+          canvas.dispatchEvent(new KeyboardEvent('keydown', { key: '0' }));
+          await frame();
+          return [drawn, canvas.clientWidth];
+        }"""
+    )
+    settled(page)
+    assert width < drawn < 20 * width

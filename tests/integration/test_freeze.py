@@ -1,0 +1,412 @@
+"""A frozen callable does what its source does, refuses what it was not traced for, and never shares memory between calls."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils import _pytree
+
+import ortlens
+from ortlens.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def same(actual: Any, expected: Any) -> None:  # noqa: ANN401 - results of any structure
+    """Same structure, and tensors with the same dtype, shape and values."""
+    given, wanted = _pytree.tree_flatten(actual), _pytree.tree_flatten(expected)
+    assert given[1] == wanted[1]
+    for left, right in zip(given[0], wanted[0], strict=True):
+        if isinstance(right, torch.Tensor):
+            assert not left.requires_grad
+            torch.testing.assert_close(left, right.detach(), atol=1e-5, rtol=1e-5)
+        else:
+            assert type(left) is type(right)
+            assert left == right
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4)).eval()
+
+
+class Nested(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, parts: dict[str, Any], scale: float = 2.0, *, mask: torch.Tensor | None = None) -> dict[str, Any]:
+        y = self.linear(x) * scale + parts["pair"][0] - parts["shift"]
+        y = y if mask is None else y.masked_fill(mask, 0.0)
+        return {"y": y, "list": [y.sum(), (x, 3)], "nothing": None, "t": x.t()}
+
+
+def nested_inputs(*, negative: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    x = torch.randn(4, 8) * (-1 if negative else 1)
+    return (x, {"shift": torch.randn(()), "pair": (torch.randn(8), torch.randn(3))}), {"mask": x > 0.5}
+
+
+def test_nested_arguments_and_results() -> None:
+    model = Nested().eval()
+    args, kwargs = nested_inputs()
+    frozen = ortlens.freeze(model, *args, **kwargs)
+    for _ in range(3):
+        args, kwargs = nested_inputs()
+        same(frozen(*args, **kwargs), model(*args, **kwargs))
+
+
+def test_arguments_may_be_passed_in_another_way() -> None:
+    model = Nested().eval()
+    (x, parts), kwargs = nested_inputs()
+    frozen = ortlens.freeze(model, x, parts, **kwargs)
+    expected = model(x, parts, **kwargs)
+    same(frozen(parts=parts, x=x, scale=2.0, **kwargs), expected)
+    same(frozen(x, dict(reversed(parts.items())), **kwargs), expected)
+    same(frozen(nn.Parameter(x, requires_grad=False), parts, **kwargs), expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda x, p, m: ((x.double(), p), {"mask": m}), r"x: expected f32\[4,8\], given f64\[4,8\]"),
+        (lambda x, p, m: ((x[:3], p), {"mask": m}), r"x: expected f32\[4,8\], given f32\[3,8\]"),
+        (lambda x, p, m: ((x[None], p), {"mask": m}), r"x: expected f32\[4,8\], given f32\[1,4,8\]"),
+        (lambda x, p, _m: ((x, p), {"mask": None}), r"mask: expected bool\[4,8\], given None"),
+        (lambda x, p, _m: ((x, p), {}), r"mask: expected bool\[4,8\], given None"),
+        (lambda x, p, m: ((x, p, 3.0), {"mask": m}), r"scale: left out, for 2.0, in tracing, given 3.0"),
+        (lambda x, p, m: ((x, {"shift": p["shift"]}), {"mask": m}), "another structure"),
+        (lambda x, p, m: ((x, [p]), {"mask": m}), "another structure"),
+        (lambda x, p, m: ((x, p), {"mask": m, "other": 1}), "unexpected keyword argument 'other'"),
+        (lambda x, p, m: ((x.to_sparse(), p), {"mask": m}), r"x: expected f32\[4,8\], given Tensor"),
+        (lambda x, p, m: ((x, {**p, "shift": 1.0}), {"mask": m}), r"parts\['shift'\]: expected f32\[\], given 1.0"),
+    ],
+)
+def test_what_differs_is_named(change: Callable[..., Any], said: str) -> None:
+    args, kwargs = nested_inputs()
+    frozen = ortlens.freeze(Nested().eval(), *args, **kwargs)
+    args, kwargs = change(*args, kwargs["mask"])
+    with pytest.raises(UsageError, match=said):
+        frozen(*args, **kwargs)
+
+
+def test_the_fallback_gets_what_is_outside_the_signature() -> None:
+    model = mlp()
+    frozen = ortlens.freeze(model, torch.randn(3, 16), fallback=lambda x: ("fallback", model(x)))
+    x = torch.randn(5, 16)
+    name, result = frozen(x)
+    assert name == "fallback"
+    same(result.detach(), model(x))
+    same(frozen(x[:3]), model(x[:3]))
+
+
+def test_constants_are_checked() -> None:
+    def function(x: torch.Tensor, times: int, name: str, flag: bool) -> torch.Tensor:  # noqa: FBT001 - a constant of each kind
+        return x * times + len(name) if flag else x
+
+    x, flag = torch.randn(3), True
+    frozen = ortlens.freeze(function, x, 2, "ab", flag)
+    same(frozen(x, 2, "ab", flag), function(x, 2, "ab", flag))
+    with pytest.raises(UsageError, match=r"times: expected 2 \(constant since tracing\), given 3"):
+        frozen(x, 3, "ab", flag)
+    with pytest.raises(UsageError, match=r"flag: expected True \(constant since tracing\), given 1"):
+        frozen(x, 2, "ab", 1)
+    with pytest.raises(UsageError, match="name: expected 'ab'"):
+        frozen(x, 2, "abc", flag)
+
+
+def test_sizes_vary() -> None:
+    model = mlp()
+    frozen = ortlens.freeze(model, torch.randn(3, 16), dynamic=True)
+    for rows in (2, 7, 3, 64, 7):
+        x = torch.randn(rows, 16)
+        same(frozen(x), model(x))
+    with pytest.raises(UsageError, match=r"given f32\[7,15\]"):
+        frozen(torch.randn(7, 15))
+    assert "1 partitions, 0 nodes in PyTorch" in repr(frozen)
+
+
+def test_sizes_that_guards_exclude_raise() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x + y).view(x.shape[0] // 2, 2, -1).sum(1) if x.shape[0] > 3 else x
+
+    batch = torch.export.Dim("batch", min=4, max=32)
+    shapes = {"x": {0: 2 * batch}, "y": {0: 2 * batch}}
+    frozen = ortlens.freeze(function, torch.randn(12, 4), torch.randn(12, 4), dynamic_shapes=shapes)
+    for rows in (8, 10, 64):
+        x, y = torch.randn(rows, 4), torch.randn(rows, 4)
+        same(frozen(x, y), function(x, y))
+    for left, right in ((6, 6), (9, 9), (66, 66), (8, 10)):
+        x, y = torch.randn(left, 4), torch.randn(right, 4)
+        with pytest.raises(UsageError, match=r"expected|Guard failed"):
+            frozen(x, y)
+
+
+def test_sizes_as_results_and_sizes_derived_from_others() -> None:
+    def function(x: torch.Tensor) -> tuple[Any, ...]:
+        return x.flatten(), x.shape[0] * 2, torch.zeros(x.shape[0], 3) + x.sum()
+
+    frozen = ortlens.freeze(function, torch.randn(4, 5), dynamic=True)
+    for rows, columns in ((3, 2), (6, 9)):
+        x = torch.randn(rows, columns)
+        same(frozen(x), function(x))
+
+
+class Counting(nn.Module):
+    mean: torch.Tensor
+    calls: torch.Tensor
+    kept: torch.Tensor
+
+    def __init__(self, rows: int = 8) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(rows))
+        self.register_buffer("calls", torch.tensor(0), persistent=False)
+        self.register_buffer("kept", torch.ones(rows))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        before = self.mean.clone()
+        self.mean.mul_(0.9).add_(x.mean(0))
+        self.calls += 1
+        return x + self.mean * self.kept, before, self.mean
+
+
+def test_buffers_that_calls_change_are_state_of_the_frozen_callable() -> None:
+    model = Counting()
+    plain = copy.deepcopy(model)
+    frozen = ortlens.freeze(model, torch.randn(4, 8))
+    kept = []
+    for _ in range(3):
+        x = torch.randn(4, 8)
+        kept.append((frozen(x), [item.clone() for item in plain(x)]))
+        torch.testing.assert_close(frozen.state["mean"], plain.mean)
+    for actual, expected in kept:
+        same(actual, tuple(expected))
+    assert sorted(frozen.state) == ["calls", "mean"]
+    assert int(frozen.state["calls"]) == 3
+    assert int(model.calls) == 0
+    assert not model.mean.any()
+    frozen.state["mean"].zero_()
+    x = torch.randn(4, 8)
+    same(frozen(x)[1], torch.zeros(8))
+
+
+class Cache(nn.Module):
+    """A buffer that is large enough to be written in place."""
+
+    cache: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(512, 1024))
+
+    def forward(self, place: torch.Tensor, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.cache.index_copy_(0, place, row)
+        return self.cache.sum(0), self.cache
+
+
+def test_a_large_buffer() -> None:
+    model = Cache()
+    plain = copy.deepcopy(model)
+    frozen = ortlens.freeze(model, torch.tensor([0]), torch.randn(1, 1024))
+    kept = []
+    for place in range(3):
+        row = torch.randn(1, 1024)
+        expected = [item.clone() for item in plain(torch.tensor([place]), row)]
+        kept.append((frozen(torch.tensor([place]), row), expected))
+    for actual, expected in kept:
+        same(actual, tuple(expected))
+    torch.testing.assert_close(frozen.state["cache"], plain.cache)
+
+
+def test_an_input_that_is_written() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(y)
+        return x * 2
+
+    frozen = ortlens.freeze(function, torch.zeros(4), torch.zeros(4))
+    x, y = torch.randn(4), torch.randn(4)
+    ours, plain = x.clone(), x.clone()
+    same(frozen(ours, y), function(plain, y))
+    torch.testing.assert_close(ours, plain)
+
+
+def test_results_that_share_memory() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        return x, x.t(), x[0], y, y.view(-1), y, x.view(2, 2, 2)
+
+    x = torch.randn(4, 2)
+    frozen = ortlens.freeze(function, x)
+    given, transposed, row, made, flat, again, viewed = frozen(x)
+    same((given, transposed, row, made, flat, again, viewed), function(x))
+    assert given is x
+    assert again is made
+    row.fill_(7.0)
+    assert (x[0] == 7.0).all()
+    assert (transposed[:, 0] == 7.0).all()
+    made.zero_()
+    assert not flat.any()
+    viewed.zero_()
+    assert not x.any()
+
+
+def test_calls_share_no_memory() -> None:
+    model = mlp()
+    x = torch.randn(3, 16)
+    frozen = ortlens.freeze(model, x)
+    first = frozen(x)
+    expected = model(x)
+    x.zero_()
+    second = frozen(x)
+    same(first, expected)
+    first.fill_(1.0)
+    same(second, model(x))
+    same(frozen(x), model(x))
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.randn(16, 3).t(),
+        torch.randn(3, 32)[:, ::2],
+        torch.randn(1, 16).expand(3, 16),
+        torch.randn(3, 16, dtype=torch.complex64).conj().imag,
+    ],
+)
+def test_tensors_that_lie_otherwise(x: torch.Tensor) -> None:
+    model = mlp()
+    same(ortlens.freeze(model, torch.randn(3, 16))(x), model(x))
+
+
+def test_empty_and_0d_tensors() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.cat([x, x + y]), x.sum() + y, y * 2
+
+    for rows in (0, 3):
+        x, y = torch.randn(rows, 2), torch.randn(())
+        frozen = ortlens.freeze(function, x, y)
+        for _ in range(2):
+            same(frozen(x, y), function(x, y))
+
+
+def test_without_inputs_and_without_results() -> None:
+    same(ortlens.freeze(lambda: torch.arange(3) + 1)(), torch.arange(3) + 1)
+    assert ortlens.freeze(lambda x: None, torch.ones(2))(torch.ones(2)) is None  # noqa: ARG005 - its result is nothing
+    assert ortlens.freeze(lambda x: (), torch.ones(2))(torch.ones(2)) == ()  # noqa: ARG005 - likewise
+
+
+def mixed(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = (x @ weight).softmax(-1)
+    values = torch.linalg.svdvals(y)
+    return (y * values.sum()).sum(0), torch.linalg.det(y[:, :4] + values[:4]).exp()
+
+
+def test_pytorch_between_partitions() -> None:
+    x, weight = torch.randn(4, 8), torch.randn(8, 8)
+    frozen = ortlens.freeze(mixed, x, weight)
+    assert len(frozen.graph.runners) >= 2
+    assert frozen.graph.left_in_torch()
+    for _ in range(3):
+        x = torch.randn(4, 8)
+        same(frozen(x, weight), mixed(x, weight))
+
+
+def test_an_embedding_is_no_argument_of_a_call() -> None:
+    model = nn.Sequential(nn.Embedding(3000, 16), nn.Linear(16, 4)).eval()
+    tokens = torch.randint(3000, (2, 5))
+    frozen = ortlens.freeze(model, tokens)
+    for _ in range(2):
+        tokens = torch.randint(3000, (2, 5))
+        same(frozen(tokens), model(tokens))
+    with pytest.raises(IndexError):
+        frozen(torch.full((2, 5), 3000))
+    same(frozen(tokens), model(tokens))
+
+
+def test_four_threads_at_once() -> None:
+    model = mlp()
+    frozen = ortlens.freeze(model, torch.randn(6, 16), dynamic=True)
+    inputs = [torch.randn(rows, 16) for rows in (2, 6, 11, 30)]
+    expected = [model(x).detach() for x in inputs]
+    wrong: list[int] = []
+    start = threading.Barrier(4)
+
+    def work(number: int) -> None:
+        start.wait()
+        wrong.extend(number for _ in range(300) if not torch.allclose(frozen(inputs[number]), expected[number], atol=1e-5))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_threads_that_share_state_count_each_call() -> None:
+    frozen = ortlens.freeze(Counting(), torch.randn(4, 8))
+    threads = [threading.Thread(target=lambda: [frozen(torch.ones(4, 8)) for _ in range(100)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert int(frozen.state["calls"]) == 400
+
+
+def test_a_write_to_a_weight_is_known() -> None:
+    model = mlp()
+    x = torch.randn(3, 16)
+    frozen = ortlens.freeze(model, x)
+    assert frozen.changed_weights() == ()
+    with torch.no_grad():
+        model.get_parameter("0.weight").add_(1.0)
+    assert frozen.changed_weights() == ("0.weight",)
+
+
+def test_a_graph_break_is_refused_with_its_place() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            x = x + 1
+        return x.sin()
+
+    with pytest.raises(UsageError, match=r"(?s)function cannot be frozen.*test_freeze.py:\d+: Data-dependent branching.*torch.where"):
+        ortlens.freeze(function, torch.ones(3))
+
+
+def test_a_lens_freezes_what_it_explained() -> None:
+    model = mlp()
+    x = torch.randn(3, 16)
+    with torch.no_grad():
+        lens = ortlens.explain(model, calls=1)(x)
+    same(lens.freeze()(x), model(x))
+    y = torch.randn(5, 16)
+    same(lens.freeze(y)(y), model(y))
+
+
+def test_an_exported_program_and_a_method() -> None:
+    model = mlp()
+    x = torch.randn(3, 16)
+    same(ortlens.freeze(torch.export.export(model, (x,)))(x), model(x))
+    same(ortlens.freeze(model.forward, x)(x), model(x))
+
+
+def test_options_that_are_arguments_of_the_target() -> None:
+    def function(x: torch.Tensor, options: torch.Tensor) -> torch.Tensor:
+        return x + options
+
+    x = torch.ones(2)
+    same(ortlens.freeze(function, x, x)(x, x), x + x)
+    with pytest.raises(UsageError, match="takes an argument 'options' too"):
+        ortlens.freeze(function, x, options=x)  # type: ignore[arg-type]  # what is refused
+
+
+def test_nothing_is_looked_up_per_weight() -> None:
+    """The generated function takes the arguments only: no weight is checked, passed or bound."""
+    small, large = (nn.Sequential(*(nn.Linear(8, 8) for _ in range(count))).eval() for count in (1, 30))
+    x = torch.randn(2, 8)
+    codes = [type(ortlens.freeze(model, x)).__call__.__code__ for model in (small, large)]
+    assert codes[0].co_code == codes[1].co_code

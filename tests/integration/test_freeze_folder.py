@@ -1,0 +1,254 @@
+"""A saved frozen callable runs without torch and ortlens, and a damaged or hostile folder is refused before anything runs."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+import ortlens
+from ortlens.errors import CaptureError, UsageError
+from tests.integration.test_freeze import Counting, Nested, mixed, mlp, nested_inputs, same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("frozen") / "mlp"
+    model = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.ReLU()).eval()
+    return ortlens.freeze(model, torch.randn(3, 16), dynamic=True).save(folder)
+
+
+_ALONE = """
+import sys
+sys.path.insert(0, {folder!r})
+from loader import load_frozen
+import numpy as np
+frozen = load_frozen({folder!r})
+np.save({out!r}, frozen(np.load({given!r})))
+assert not {{"torch", "onnx", "ortlens"}} & set(sys.modules), "loaded"
+"""
+
+
+def test_a_fresh_process_needs_onnxruntime_and_numpy_only(saved: Path, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(5, 16)).astype(np.float32)
+    given, out = tmp_path / "given.npy", tmp_path / "out.npy"
+    np.save(given, x)
+    code = _ALONE.format(folder=str(saved), given=str(given), out=str(out))
+    subprocess.run([sys.executable, "-B", "-c", code], check=True, env={}, cwd=tmp_path, timeout=60)
+    frozen = ortlens.load_frozen(saved)
+    result = frozen(x)
+    assert isinstance(result, np.ndarray)
+    np.testing.assert_array_equal(np.load(out), result)
+    same(frozen(torch.from_numpy(x)), torch.from_numpy(result))
+
+
+def test_load_frozen_loads_no_torch(saved: Path) -> None:
+    code = f"import ortlens, sys; ortlens.load_frozen({str(saved)!r}); assert not {{'torch', 'onnx', 'pandas'}} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_structures_names_and_constants(tmp_path: Path) -> None:
+    model = Nested().eval()
+    args, kwargs = nested_inputs()
+    ortlens.freeze(model, *args, **kwargs).save(tmp_path / "nested")
+    loaded = ortlens.load_frozen(tmp_path / "nested")
+    args, kwargs = nested_inputs()
+    same(loaded(*args, **kwargs), model(*args, **kwargs))
+    same(loaded(args[0], parts=args[1], **kwargs), model(*args, **kwargs))
+    with pytest.raises(UsageError, match=r"x: expected f32\[4,8\], given f32\[3,8\]"):
+        loaded(args[0][:3], args[1], **kwargs)
+    with pytest.raises(UsageError, match="expected the arguments"):
+        loaded(*args)
+
+
+def test_sizes_outside_the_guards_are_refused(saved: Path, tmp_path: Path) -> None:
+    loaded = ortlens.load_frozen(saved)
+    for shape in ((1, 16), (3, 15), (3, 16, 1)):
+        with pytest.raises(UsageError, match="input"):
+            loaded(np.zeros(shape, np.float32))
+
+    def pairs(x: torch.Tensor) -> torch.Tensor:
+        return x.view(x.shape[0] // 2, 2, -1).sum(1)
+
+    ortlens.freeze(pairs, torch.randn(8, 4), dynamic=True).save(tmp_path / "pairs")
+    loaded = ortlens.load_frozen(tmp_path / "pairs")
+    x = torch.randn(6, 4)
+    same(loaded(x), pairs(x))
+    with pytest.raises(UsageError, match="Guard failed"):
+        loaded(torch.randn(7, 4))
+
+
+def test_state_goes_on_from_where_it_was_saved(tmp_path: Path) -> None:
+    model = Counting()
+    plain = copy.deepcopy(model)
+    frozen = ortlens.freeze(model, torch.randn(4, 8))
+    x = torch.randn(4, 8)
+    frozen(x)
+    plain(x)
+    loaded = ortlens.load_frozen(frozen.save(tmp_path / "counting"))
+    kept = []
+    for _ in range(3):
+        x = torch.randn(4, 8)
+        kept.append((loaded(x), tuple(item.clone() for item in plain(x))))
+    for actual, expected in kept:
+        same(actual, expected)
+    assert int(loaded.state["calls"]) == 4
+    assert int(frozen.state["calls"]) == 1
+
+
+def test_an_argument_that_is_written(tmp_path: Path) -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.add_(y) * 2
+
+    loaded = ortlens.load_frozen(ortlens.freeze(function, torch.zeros(4), torch.zeros(4)).save(tmp_path / "written"))
+    x = np.ones(4, np.float32)
+    np.testing.assert_allclose(loaded(x, np.ones(4, np.float32)), 4.0)
+    np.testing.assert_allclose(x, 2.0)
+
+
+def test_what_cannot_be_saved_is_listed_and_nothing_is_written(tmp_path: Path) -> None:
+    frozen = ortlens.freeze(mixed, torch.randn(4, 8), torch.randn(8, 8))
+    with pytest.raises(UsageError, match="_linalg_svd"):
+        frozen.save(tmp_path / "mixed")
+    half = ortlens.freeze(lambda x: x * 2, torch.ones(2, dtype=torch.bfloat16))
+    with pytest.raises(UsageError, match="bfloat16"):
+        half.save(tmp_path / "half")
+    model = mlp()
+    changed = ortlens.freeze(model, torch.randn(3, 16))
+    with torch.no_grad():
+        model.get_parameter("0.weight").add_(1.0)
+    with pytest.raises(UsageError, match=r"written to since freeze \(0.weight\)"):
+        changed.save(tmp_path / "changed")
+    assert not list(tmp_path.iterdir())
+
+
+def _manifest(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        path = folder / "manifest.json"
+        manifest = json.loads(path.read_text())
+        change(manifest)
+        path.write_text(json.dumps(manifest))
+
+    return damage
+
+
+def _text(text: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        (folder / "manifest.json").write_text(text)
+
+    return damage
+
+
+def _cut(folder: Path) -> None:
+    (folder / "model.onnx").write_bytes((folder / "model.onnx").read_bytes()[:-7])
+
+
+def _flip(folder: Path) -> None:
+    raw = bytearray((folder / "model.onnx").read_bytes())
+    raw[len(raw) // 2] ^= 1
+    (folder / "model.onnx").write_bytes(raw)
+
+
+def _replaced(folder: Path, raw: bytes) -> None:
+    """Another model, with the right hash."""
+    (folder / "model.onnx").write_bytes(raw)
+    entry = {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+    _manifest(lambda manifest: manifest["files"].update({"model.onnx": entry}))(folder)
+
+
+def _outside(location: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        model = onnx.load(str(folder / "model.onnx"))
+        tensor = model.graph.initializer[0]
+        tensor.ClearField("raw_data")
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        entry = tensor.external_data.add()
+        entry.key, entry.value = "location", location
+        _replaced(folder, model.SerializeToString())
+
+    return damage
+
+
+def _hidden(folder: Path) -> None:
+    """External data in a tensor of a branch of an If, in a function."""
+    tensor = onnx.TensorProto(name="t", data_type=1, dims=[1], data_location=onnx.TensorProto.EXTERNAL)
+    entry = tensor.external_data.add()
+    entry.key, entry.value = "location", "../secret"
+    inner = onnx.GraphProto(name="inner", initializer=[tensor])
+    node = onnx.helper.make_node("If", ["c"], ["y"], then_branch=inner)
+    model = onnx.load(str(folder / "model.onnx"))
+    model.functions.add(name="f", domain="d").node.append(node)
+    _replaced(folder, model.SerializeToString())
+
+
+def _endless(folder: Path) -> None:
+    """A function that calls itself."""
+    model = onnx.load(str(folder / "model.onnx"))
+    model.graph.node.append(onnx.helper.make_node("f", ["x"], ["never"], domain="d"))
+    model.functions.add(name="f", domain="d", input=["x"], output=["y"]).node.append(onnx.helper.make_node("f", ["x"], ["y"], domain="d"))
+    _replaced(folder, model.SerializeToString())
+
+
+def _linked(folder: Path) -> None:
+    (folder.parent / "elsewhere.onnx").write_bytes((folder / "model.onnx").read_bytes())
+    (folder / "model.onnx").unlink()
+    (folder / "model.onnx").symlink_to(folder.parent / "elsewhere.onnx")
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (_text(""), "holds no sound frozen callable"),
+        (_text("[" * 100_000), "holds no sound frozen callable"),
+        (_text("[]"), "no manifest"),
+        (_text("{}"), "no manifest"),
+        (_manifest(lambda m: m.update(schema=99)), "schema 99"),
+        (_manifest(lambda m: m.pop("files")), "holds no sound frozen callable"),
+        (_manifest(lambda m: m.update(model="../model.onnx")), "no hash for the model"),
+        (_manifest(lambda m: m["files"].update({"../up": {"bytes": 1, "sha256": ""}})), "no name of a file"),
+        (_manifest(lambda m: m["files"].update({"gone": {"bytes": 1, "sha256": ""}})), "missing"),
+        (_manifest(lambda m: m["files"]["model.onnx"].update(sha256="0" * 64)), "was changed"),
+        (_manifest(lambda m: m["feeds"].clear()), "does not fit"),
+        (_manifest(lambda m: m["feeds"][0].update(leaf=7)), "does not fit"),
+        (_manifest(lambda m: m["returned"][0].update(output="nothing")), "does not fit"),
+        (_manifest(lambda m: m.update(result=["exec", ["*"]])), "no structure"),
+        (_manifest(lambda m: m.update(arguments="*")), "holds no sound frozen callable"),
+        (_manifest(lambda m: m["signature"]["leaves"][0].update(sizes=[["s", 0, 0]])), "no size"),
+        (_manifest(lambda m: m.update(state={"x": {"file": "/etc/hostname", "dtype": "uint8", "shape": [1]}})), "no name of a file"),
+        (_manifest(lambda m: m.update(state={"x": {"file": "model.onnx", "dtype": "object", "shape": [1]}})), "holds no sound"),
+        (_cut, "was changed"),
+        (_flip, "was changed"),
+        (_linked, "no plain file"),
+        (_outside("../../etc/passwd"), "does not list"),
+        (_outside("/etc/passwd"), "does not list"),
+        (_hidden, "'../secret'"),
+        (_endless, "calls itself"),
+        (lambda folder: _replaced(folder, b"\x80\x04\x95 a pickle"), "holds no sound frozen callable|refuses"),
+    ],
+)
+def test_a_damaged_or_hostile_folder_is_refused(saved: Path, tmp_path: Path, damage: Callable[[Path], None], said: str) -> None:
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for path in filter(Path.is_file, saved.iterdir()):
+        (folder / path.name).write_bytes(path.read_bytes())
+    assert ortlens.load_frozen(folder)
+    damage(folder)
+    with pytest.raises(CaptureError, match=said):
+        ortlens.load_frozen(folder)
+
+
+def test_a_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match="missing"):
+        ortlens.load_frozen(tmp_path / "nowhere")

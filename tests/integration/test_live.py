@@ -1,0 +1,161 @@
+"""`lens.live()` on a terminal, in a real kernel and in a saved notebook."""
+
+from __future__ import annotations
+
+import gc
+import re
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import nbformat
+import pytest
+import torch
+
+import ortlens
+from ortlens.analysis.live import live_figures
+from ortlens.lens import live
+from ortlens.trace import store
+from tests.integration.test_magic_kernel import Kernel, errors_of, kernel_after
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+LINE = re.compile(r"ortlens: [\d,]+ runs?; .*; 0 recompiles, 1 session, 2 operators in PyTorch.*")
+SET_UP = """\
+import torch, time, ortlens
+x = torch.randn(64, 8)
+layer = torch.nn.Linear(8, 8)
+lens = ortlens.Lens(name="net")
+fast = torch.compile(lambda a: torch.fft.fft(layer(a).relu()).abs(), backend=lens, dynamic=False)
+fast(x)
+"""
+LOOP = """\
+with lens.live(every=0.1):
+    until = time.monotonic() + 1.5
+    while time.monotonic() < until:
+        fast(x)
+    fast(x[:5])
+"""
+
+
+def looking() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "ortlens live"]
+
+
+@pytest.fixture
+def lens() -> ortlens.Lens:
+    made = ortlens.Lens(name="net")
+    made.fast = torch.compile(lambda a: torch.fft.fft(torch.sin(a) * 2).abs(), backend=made)  # type: ignore[attr-defined, misc]  # held as long as the lens
+    return made
+
+
+def called(lens: Any, calls: int) -> None:  # noqa: ANN401 - see the fixture
+    for _ in range(calls):
+        lens.fast(X)
+
+
+def test_lines_on_a_terminal_come_at_a_bounded_rate_and_end_with_the_block(lens: ortlens.Lens, capsys: pytest.CaptureFixture[str]) -> None:
+    called(lens, 2)
+    with lens.live(every=0.2) as shown:
+        assert looking() == ["ortlens live"]
+        began = time.monotonic()
+        while time.monotonic() - began < 1:
+            called(lens, 10)
+    took = time.monotonic() - began
+    lines = capsys.readouterr().err.splitlines()
+    assert 1 <= len(lines) <= took / 0.2 + 2
+    assert all(LINE.fullmatch(line) for line in lines)
+    assert int(lines[-1].split()[1].replace(",", "")) == sum(lens.sessions.calls), "the last line is of the end"
+    assert looking() == []
+    assert repr(shown).startswith("<Live: ")
+    shown.close()
+    assert capsys.readouterr().err == ""
+
+
+def test_it_ends_when_the_loop_raises(lens: ortlens.Lens) -> None:
+    def loop() -> None:
+        with lens.live(every=0.05):
+            called(lens, 1)
+            raise KeyError("in the loop")
+
+    with pytest.raises(KeyError, match="in the loop"):
+        loop()
+    assert looking() == []
+
+
+def test_it_ends_with_its_lens() -> None:
+    made = ortlens.Lens()
+    shown = made.live(every=0.05)
+    del made
+    gc.collect()
+    shown._thread.join(timeout=10)
+    assert looking() == []
+    shown.close()
+
+
+def test_its_own_failure_never_reaches_the_loop(lens: ortlens.Lens, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "live_figures", lambda *_: 1 // 0)
+    with lens.live(every=0.05) as shown:
+        called(lens, 3)
+    assert repr(shown) == "<Live>"
+    assert [row.rule for row in lens.captured().findings if "showing live figures" in row.title] == ["lens_failed"]
+
+
+def test_lens_and_journal_give_the_same_figures(tmp_path: Path) -> None:
+    lens = ortlens.Lens(journal=tmp_path / "run.journal")
+    fast = torch.compile(lambda a: torch.fft.fft(torch.sin(a) * 2).abs(), backend=lens)
+    for rows in (3, 3, 2, 2, 2):
+        fast(X[:rows])
+    lens._recorder.journal.close()  # type: ignore[union-attr]  # it has one
+    now = live_figures(live.snapshot(lens._recorder))
+    assert now.runs == 5
+    assert now.recompile_count == 1
+    assert now == live_figures(lens.captured()) == live_figures(store.load(tmp_path / "run.journal"))
+
+
+# ----------------------------------------------------------------------------------------------------------- notebooks
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[Kernel]:
+    with kernel_after(SET_UP, tmp_path_factory.mktemp("kernel"), root) as made:
+        yield made
+
+
+def test_one_output_is_drawn_over_while_the_loop_runs(kernel: Kernel) -> None:
+    reply, published = kernel.run(LOOP)
+    assert (reply["status"], errors_of(published)) == ("ok", [])
+    shown = [each for each in published if each["type"] in ("display_data", "update_display_data")]
+    assert [each["type"] for each in shown[:2]] == ["display_data", "update_display_data"]
+    assert len({each["transient"]["display_id"] for each in shown}) == 1
+    assert 4 <= len(shown) <= 18
+    assert not [each for each in published if each["type"] == "stream"]
+    runs = [runs_of(each) for each in shown]
+    assert runs == sorted(runs)
+    assert len(set(runs)) > 3, "the figures move while the cell runs"
+    last = shown[-1]["data"]["text/html"]
+    assert "running for" in shown[-2]["data"]["text/html"]
+    assert "net: ended after" in last
+    assert "<b>1</b><span>recompile</span>" in last
+    assert ">1 recompile</text>" in last
+    assert '<polyline points="' in last
+    assert "<script" not in last
+    assert kernel.says("[each.name for each in __import__('threading').enumerate() if each.name == 'ortlens live']") == "[]"
+
+
+def runs_of(shown: Mapping[str, Any]) -> int:
+    return int(shown["data"]["text/plain"].split()[0].replace(",", ""))
+
+
+@pytest.mark.slow
+def test_a_saved_notebook_keeps_the_last_picture(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = pytest.importorskip("nbclient")
+    monkeypatch.setenv("PYTHONPATH", str(root))
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(SET_UP), nbformat.v4.new_code_cell(LOOP)])
+    client.NotebookClient(made, timeout=300, kernel_name="python3").execute()
+    (output,) = made.cells[1].outputs
+    assert "ended after" in output["data"]["text/html"]
+    assert output["data"]["text/plain"].startswith(f"{runs_of(output):,} runs; ")

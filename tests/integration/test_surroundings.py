@@ -1,0 +1,123 @@
+"""What a program does around a lens: forks, tasks, resets, exits, other lenses. And what a lens never does: open a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from ortlens import Lens, capture
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+X = torch.linspace(-1, 1, 6)
+
+
+def function(x: torch.Tensor) -> torch.Tensor:
+    x = x.sin()
+    torch._dynamo.graph_break()
+    return x.cos()
+
+
+def test_a_reset_in_the_middle_loses_nothing() -> None:
+    lens = Lens()
+    compiled = torch.compile(function, backend=lens)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(compiled(X), function(X))
+            torch._dynamo.reset()
+    assert len(lens.graphs) == 6
+    assert lens.breaks.occurrences.sum() == 3
+
+
+def test_tasks_each_have_their_own_capture() -> None:
+    async def one(operator: Callable[[torch.Tensor], torch.Tensor]) -> list[str]:
+        with capture() as lens:
+            await asyncio.sleep(0)
+            torch.compile(operator, backend="ortlens")(X)
+            await asyncio.sleep(0)
+        names: list[str] = lens.graphs.name.tolist()
+        return names
+
+    async def both() -> list[list[str]]:
+        return list(await asyncio.gather(one(torch.sin), one(torch.cos), one(torch.tan)))
+
+    with torch.no_grad():  # out here: overlapping blocks inside of tasks would leave the thread without gradients
+        assert asyncio.run(both()) == [["sin"], ["cos"], ["tan"]]
+    assert torch.is_grad_enabled()
+
+
+def test_lenses_overlap() -> None:
+    lenses = [Lens(), Lens("eager"), Lens()]
+    compiled = [torch.compile(function, backend=lens) for lens in lenses]
+    with torch.no_grad():
+        for x in (X, torch.ones(3)):
+            for run in compiled:
+                torch.testing.assert_close(run(x), function(x))
+    assert [len(lens.breaks) for lens in lenses] == [1, 1, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_goes_on_without_the_parents_journal(run_python: Callable[..., str]) -> None:
+    told = run_python(
+        "import os, torch, ortlens\n"
+        "lens = ortlens.Lens('eager', journal='journal')\n"
+        "run = torch.compile(torch.sin, backend=lens)\n"
+        "x = torch.ones(3)\n"
+        "run(x)\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    assert torch.equal(run(x), x.sin()) and len(lens.graphs) == 1\n"
+        "    os._exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "run(x)\n"
+        "lens._recorder.journal.close()\n"
+        "print(len(ortlens.load('journal').runs), len(lens.runs))\n"
+    )
+    assert told.split() == ["2", "2"]
+
+
+EXITING = """
+import sys, threading, torch, ortlens
+lens = ortlens.Lens(journal="journal")
+run = torch.compile(torch.nn.Linear(3, 3).eval(), backend=lens)
+with torch.no_grad():
+    run(torch.ones(2, 3))
+    held = ortlens.capture()
+    other = held.__enter__()
+    torch.compile(torch.cos, backend="ortlens")(torch.ones(3))
+print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(15, marks=pytest.mark.soak)])
+def test_the_interpreter_exits_with_live_lenses(times: int, run_python: Callable[..., str]) -> None:
+    for _ in range(times):
+        assert run_python(EXITING).splitlines() == ["done"]
+
+
+@pytest.mark.slow
+def test_no_connection_is_opened(run_python: Callable[..., str]) -> None:
+    told = run_python(
+        "import socket, sys\n"
+        "def refused(*_, **__):\n"
+        "    raise SystemExit('a connection was opened')\n"
+        "for name in ('connect', 'connect_ex', 'sendto', 'bind', 'listen'):\n"
+        "    setattr(socket.socket, name, refused)\n"
+        "socket.create_connection = socket.getaddrinfo = socket.gethostbyname = refused\n"
+        "import torch, ortlens\n"
+        "model, x = torch.nn.Linear(3, 3).eval(), torch.ones(2, 3)\n"
+        "with torch.no_grad():\n"
+        "    lens = ortlens.explain(model, calls=2)(x)\n"
+        "    lens.profile(x), lens.verify(x), lens.export_onnx('m.onnx'), lens.repro('p0', 'repro', args=(x,))\n"
+        "lens.report('r.html'), lens.save('c.ortlens'), lens.summary(), lens.netron('p0').save('n.html')\n"
+        "ortlens.load('c.ortlens').compare(lens)\n"
+        "from ortlens.cli.entry import main\n"
+        "print(main(['doctor']), 'done')\n"
+    )
+    assert told.splitlines()[-1].endswith("done")

@@ -1,0 +1,160 @@
+"""Surveys of real models: what ends one case leaves the others alone, nothing runs twice, and a lost worker loses nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import ortlens
+from ortlens import cli
+from ortlens.errors import UsageError
+from ortlens.studies.child import VARIABLE
+from tests.integration import survey_cases
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+pytestmark = pytest.mark.slow
+HERE = survey_cases.__name__
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A line per model that a case made, with its process and the one that started it."""
+    file = tmp_path / "notes"
+    file.touch()
+    monkeypatch.setenv("SURVEY_TEST_NOTES", str(file))
+    return file
+
+
+def made(notes: Path) -> Counter[str]:
+    return Counter(line.split(" ")[0] for line in notes.read_text(encoding="utf-8").splitlines())
+
+
+def by_case(frame: pd.DataFrame) -> dict[str, str]:
+    return dict(zip(frame.case, frame.status, strict=True))
+
+
+@pytest.mark.parametrize("count", [6, pytest.param(27, marks=pytest.mark.soak)])
+def test_three_models_end_their_process_and_the_others_have_results(count: int, tmp_path: Path, notes: Path) -> None:
+    cases = {**survey_cases.quick(survey_cases.many(count)), **survey_cases.BAD}
+    assert len(cases) == count + 3
+    frame = ortlens.survey(cases, folder=tmp_path / "out", reports=False, workers=2)
+    assert list(frame.case) == list(cases)
+    assert Counter(frame.status) == {"ok": count, "crashed": 1, "timeout": 1, "memory": 1}
+    good = frame[frame.status == "ok"]
+    assert (good.coverage == 1.0).all()
+    assert (good.partitions == 1).all()
+    reasons = dict(zip(frame.case, frame.reason, strict=True))
+    assert "SIGSEGV (segmentation fault) while compiling and calling, at " in reasons["crashes"]
+    assert reasons["crashes"].endswith(" in forward")
+    assert reasons["hangs"].startswith("no answer within 40 s, while making the model and its inputs, at ")
+    assert reasons["eats"].startswith("more memory than the limit of 1.00 GiB while making the model")
+    assert all(len(ortlens.load(path).sessions) == 1 for path in good.capture)
+
+    first = made(notes)
+    assert sum(first.values()) == count + 1  # of each but those that crash and eat, which note nothing
+    more = ortlens.survey({**cases, "new": {"target": survey_cases.broken_graph, "calls": 1}}, folder=tmp_path / "out", reports=False)
+    assert made(notes) == first, "nothing was made again"
+    assert list(more.kept) == [True] * (count + 3) + [False]
+    assert by_case(more) == {**by_case(frame), "new": "ok"}
+    row = more.iloc[-1]
+    assert (row.breaks, row.fallbacks) == (1, ("aten._linalg_svd.default (1)",))
+
+
+def test_what_was_stopped_half_way_goes_on_and_a_raised_limit_runs_a_case_again(tmp_path: Path) -> None:
+    cases = survey_cases.quick(survey_cases.many(3))
+    frame = ortlens.survey(cases, folder=tmp_path / "out", reports=False)
+    damaged, gone = (Path(path).parent for path in frame.capture[:2])
+    (damaged / "row.json").write_text("{", encoding="utf-8")
+    (gone / "row.json").unlink()
+    hang = {"target": survey_cases.waits, "args": (3.0, 0), "calls": 1}
+    again = ortlens.survey({**cases, "slow": hang}, folder=tmp_path / "out", reports=False, time_limit=2.0, retry=True)
+    assert list(again.kept) == [False, False, True, False]
+    assert again.status.iloc[3] == "timeout"
+    kept = ortlens.survey({**cases, "slow": hang}, folder=tmp_path / "out", reports=False, time_limit=1.0)
+    assert kept.status.iloc[3] == "timeout"
+    assert kept.kept.iloc[3]
+    raised = ortlens.survey({**cases, "slow": hang}, folder=tmp_path / "out", reports=False)
+    assert raised.status.iloc[3] == "ok"
+
+
+def test_the_command_runs_models_under_options_and_writes_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    arguments = ["survey", f"{HERE}:CASES", "-o", str(out), "--only", "broken", "--options", "min_partition_nodes=1"]
+    arguments += ["--options", "min_partition_nodes=50", "--verify", "--json", "--workers", "1"]
+    assert cli.main(arguments) == 0
+    streams = capsys.readouterr()
+    rows = json.loads(streams.out)
+    assert [(row["case"], row["options"], row["status"]) for row in rows] == [
+        ("broken", "min_partition_nodes=1", "ok"),
+        ("broken", "min_partition_nodes=50", "ok"),
+    ]
+    assert [row["coverage"] > 0 for row in rows] == [True, False]
+    assert rows[0]["wrong"] == 0
+    assert rows[0]["call_ns"] > 0
+    assert rows[0]["eager_ns"] > 0
+    assert all(Path(row["report"]).is_file() for row in rows)
+    page = (out / "index.html").read_text(encoding="utf-8")
+    assert page.count('<tbody data-status="ok"') == 2
+    assert "Full report" in page
+    assert "broken (min_partition_nodes=50): ok, " in streams.err
+    assert cli.main([*arguments[:-3], "--no-reports"]) == 0
+    assert "broken" in capsys.readouterr().out
+
+
+def test_a_case_that_surveys_while_it_is_imported_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "1")
+    with pytest.raises(UsageError, match="below `if __name__ == '__main__':`"):
+        ortlens.survey(["torch:relu"])
+
+
+def test_ctrl_c_ends_the_cases_and_keeps_what_was_done(tmp_path: Path, notes: Path) -> None:
+    def interrupt() -> None:
+        while "waits-1" not in notes.read_text(encoding="utf-8"):
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    cases = {str(number): {"target": survey_cases.waits, "args": (60.0 * number, number), "calls": 1} for number in range(3)}
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        ortlens.survey(cases, folder=tmp_path / "out", workers=1, reports=False)
+    assert made(notes) == {"waits-0": 1, "waits-1": 1}
+    assert '<tbody data-status="ok"' in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    again = ortlens.survey({"0": cases["0"]}, folder=tmp_path / "out", reports=False)
+    assert list(again.kept) == [True]
+
+
+def test_a_killed_worker_of_a_cluster_loses_nothing(tmp_path: Path, notes: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    cases = {f"w{number}": {"target": survey_cases.waits, "args": (0.1, number), "calls": 1} for number in range(4)}
+    cases |= {"victim": {"target": survey_cases.waits_for_release, "calls": 1}, "crashes": survey_cases.BAD["crashes"]}
+    killed: list[int] = []
+
+    def kill() -> None:
+        while not (lines := [line for line in notes.read_text(encoding="utf-8").splitlines() if line.startswith("victim ")]):
+            time.sleep(0.02)
+        killed.extend(map(int, lines[0].split(" ")[1:]))
+        os.kill(killed[1], signal.SIGKILL)
+        Path(f"{notes}.release").touch()
+
+    threading.Thread(target=kill).start()
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        frame = ortlens.survey(cases, client, folder=tmp_path / "out", reports=False)
+        assert by_case(frame) == {name: "crashed" if name == "crashes" else "ok" for name in cases}
+        before = made(notes)
+        assert before["victim"] == 2, "what the worker was at ran again"
+        assert not Path(f"/proc/{killed[0]}").exists(), "the case ended with its worker"
+        assert ortlens.survey(cases, client, folder=tmp_path / "out", reports=False).kept.all()
+        assert made(notes) == before

@@ -1,0 +1,116 @@
+"""Options that truly help are found, others are not recommended, and what was not measured is listed as such."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+import ortlens
+from ortlens import cli
+from ortlens.errors import UsageError
+from ortlens.studies import tune as tune_module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, ratios: Callable[[str], float]) -> None:
+    """Decide what each trial measures, of two options: on a busy machine, times decide nothing."""
+    every = tune_module._candidates
+    two = {"freeze_weights", "preallocate_output"}
+    monkeypatch.setattr(tune_module, "_candidates", lambda *given: [item for item in every(*given) if item.option in two])
+
+    def measured(self: Any, _base: object, _other: object) -> tuple[float, float, float]:  # noqa: ANN401 - the private class
+        ratio = ratios(self.tried)
+        return ratio, ratio * 0.99, ratio * 1.01
+
+    monkeypatch.setattr(tune_module._Tuning, "_measured", measured)
+
+
+def test_what_helps_is_chosen_and_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, lambda tried: 0.5 if tried in {"freeze_weights", "all"} else 1.0)
+    model = nn.Linear(8, 4).eval()
+    with torch.no_grad():
+        options, table = ortlens.tune(model, options={"freeze_weights": False})(torch.randn(2, 8))
+    assert options.freeze_weights == "auto"
+    chosen = table[table.chosen]
+    assert list(chosen.option) == ["freeze_weights", "all"]
+    assert chosen.verified.all()
+    assert (chosen.ratio == 0.5).all()
+    assert table[table.option == "preallocate_output"].note.item() == "no difference outside the noise"
+
+
+def test_nothing_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, lambda _tried: 1.0)
+    with torch.no_grad():
+        options, table = ortlens.tune(nn.Linear(8, 4).eval())(torch.randn(2, 8))
+    assert options == ortlens.OrtBackendOptions()
+    assert not table.chosen.any()
+    assert "call" in set(table.option)
+
+
+def test_what_does_not_hold_in_the_end_is_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, lambda tried: 0.9 if tried == "preallocate_output" else 1.0)
+    with torch.no_grad():
+        options, table = ortlens.tune(nn.Linear(8, 4).eval())(torch.randn(2, 8))
+    assert options == ortlens.OrtBackendOptions()
+    assert "did not hold when measured again" in set(table.note)
+
+
+def test_wrong_results_are_never_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, lambda _tried: 0.5)
+    monkeypatch.setattr(tune_module._Tuning, "_matches", lambda self, _result: self.tried != "preallocate_output")
+    with torch.no_grad():
+        options, table = ortlens.tune(nn.Linear(8, 4).eval())(torch.randn(2, 8))
+    assert options.preallocate_output is False
+    assert table[table.option == "preallocate_output"].note.item() == "results differ from eager"
+
+
+def test_session_options_of_the_user_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    every = tune_module._candidates
+    planted(monkeypatch, lambda _tried: 0.5)
+    own = onnxruntime.SessionOptions()
+    own.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    with torch.no_grad():
+        options, table = ortlens.tune(nn.Linear(8, 4).eval(), options={"ort_session_options": own})(torch.randn(2, 8))
+    assert options.ort_session_options is own
+    (row,) = table[table.option == "ort_session_options"].itertuples()
+    assert row.note.startswith("not tried: ")
+    assert not [item for item in every(options, [], 1) if item.option == "ort_session_options"]
+
+
+def test_the_budget_ends_it() -> None:
+    with torch.no_grad():
+        options, table = ortlens.tune(nn.Linear(8, 4).eval(), budget_s=1e-3)(torch.randn(2, 8))
+    assert options == ortlens.OrtBackendOptions()
+    assert table.ratio.isna().all()
+    assert table.note.str.startswith("not tried").all()
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+def test_a_real_difference_is_measured() -> None:
+    """Weights as inputs are transposed in every call; as constants, once."""
+    model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(2))).eval()
+    with torch.no_grad():
+        _, table = ortlens.tune(model, options={"freeze_weights": False}, budget_s=30)(torch.randn(1, 1024))
+    rows = table[table.option.isin(["freeze_weights", "call"])]
+    assert rows.ratio.notna().all()
+    assert rows.verified.all()
+    assert rows.ratio.min() < 0.9
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(UsageError, match="budget_s"):
+        ortlens.tune(torch.sin, budget_s=0)
+    with pytest.raises(UsageError, match="function or a module"):
+        ortlens.tune(3)  # type: ignore[arg-type]  # what is refused
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tune", "torch:sin", "--input", "f32[4]", "--budget", "0.001"]) == 0
+    assert "keep the defaults" in capsys.readouterr().out

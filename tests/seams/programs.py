@@ -1,0 +1,194 @@
+"""A small program under each way of observing it, and what becomes of it when a function of the package fails."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import torch
+from torch import nn
+
+from ortlens import Lens, OrtBackend, capture, explain
+from ortlens.trace.recorder import CURRENT
+from tests.seams.faults import SAID, Planted, Seam, raising
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Kind: TypeAlias = Literal["survived", "quiet", "refused", "unreached", "raised", "wrong", "poisoned", "unreported", "leaked"]
+BROKEN: frozenset[Kind] = frozenset({"raised", "wrong", "poisoned", "unreported", "leaked"})
+"""What must not happen. `refused` is a call of ortlens's own that raised before the program ran; `quiet` a failure that costs nothing."""
+
+
+class Net(nn.Module):
+    """A graph break, an operator that stays in PyTorch, and a number that a recompile is about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, scale: int) -> torch.Tensor:
+        y = self.linear(x).relu()
+        torch._dynamo.graph_break()
+        scaled: torch.Tensor = torch.special.bessel_j0(y) * scale
+        return scaled
+
+
+def step(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """A training step."""
+    return (x * weight).sin().sum()
+
+
+ROWS = torch.linspace(-1, 1, 12).reshape(3, 4)
+MORE = torch.linspace(-1, 1, 20).reshape(5, 4)
+
+
+def answers(net: Callable[..., Any], train: Callable[..., Any]) -> list[torch.Tensor]:
+    """Run the program: calls that compile, compile again, and train."""
+    with torch.no_grad():
+        results = [net(ROWS, 2), net(MORE, 2), net(ROWS, 3)]
+    weight = torch.ones(4, requires_grad=True)
+    loss = train(ROWS, weight)
+    loss.backward()
+    return [*results, loss.detach(), weight.grad]
+
+
+def again(net: Callable[..., Any]) -> list[torch.Tensor]:
+    """The next calls: one of sizes that are known, one of others."""
+    with torch.no_grad():
+        return [net(ROWS, 2), net(torch.ones(7, 4), 2)]
+
+
+@dataclass(slots=True)
+class Watched:
+    """A program under observation."""
+
+    net: Callable[..., Any]
+    train: Callable[..., Any]
+    lens: Lens | None
+    shown: list[torch.Tensor] | None = None
+
+
+MODEL = Net().eval()
+
+
+@contextlib.contextmanager
+def under_lens() -> Iterator[Watched]:
+    lens = Lens()
+    yield Watched(torch.compile(MODEL, backend=lens), torch.compile(step, backend=lens), lens)
+
+
+@contextlib.contextmanager
+def under_capture() -> Iterator[Watched]:
+    with capture() as lens:
+        yield Watched(torch.compile(MODEL, backend="ortlens"), torch.compile(step, backend="ortlens"), lens)
+
+
+@contextlib.contextmanager
+def under_explain() -> Iterator[Watched]:
+    """`explain` makes the calls itself; its result is one of the answers."""
+    with torch.no_grad():
+        lens = explain(MODEL, calls=3)(ROWS, 2)
+    yield Watched(MODEL, step, lens, [lens.result])
+
+
+@contextlib.contextmanager
+def under_other() -> Iterator[Watched]:
+    lens = Lens("eager")
+    yield Watched(torch.compile(MODEL, backend=lens), torch.compile(step, backend=lens), lens)
+
+
+@contextlib.contextmanager
+def plain() -> Iterator[Watched]:
+    yield Watched(torch.compile(MODEL, backend="ortlens"), torch.compile(step, backend="ortlens"), None)
+
+
+WAYS: dict[str, Callable[[], contextlib.AbstractContextManager[Watched]]] = {
+    "Lens": under_lens,
+    "capture": under_capture,
+    "explain": under_explain,
+    'Lens("eager")': under_other,
+    "no lens": plain,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of the program."""
+
+    kind: Kind
+    detail: str = ""
+
+
+def tidy() -> None:
+    """Forget what was compiled."""
+    torch.compiler.reset()
+    OrtBackend.clear_cached_instances()
+
+
+def outcome(way: str, seam: Seam) -> Outcome:  # noqa: PLR0911 - an outcome each
+    """Run the program with a function that fails.
+
+    Args:
+        way: How it is observed.
+        seam: The function.
+
+    Returns:
+        What became of it.
+    """
+    tidy()
+    expected, expected_again = answers(MODEL, step), again(MODEL)
+    Planted.hits = 0
+    with warnings.catch_warnings(record=True) as heard, contextlib.ExitStack() as stack:
+        warnings.simplefilter("always")
+        with raising(seam):
+            try:
+                watched = stack.enter_context(WAYS[way]())
+            except Exception as error:  # noqa: BLE001 - the exception is the outcome
+                return _while_making(error)
+            try:
+                given = answers(watched.net, watched.train)
+            except Exception as error:  # noqa: BLE001 - likewise
+                return Outcome("raised", f"{type(error).__name__}: {str(error)[:200]}")
+            hits = Planted.hits
+        try:
+            next_given = again(watched.net)
+            stack.close()
+        except Exception as error:  # noqa: BLE001 - likewise
+            return Outcome("poisoned", f"{type(error).__name__}: {str(error)[:200]}")
+    if not hits:
+        return Outcome("unreached")
+    if CURRENT.get() is not None:
+        return Outcome("leaked")
+    if not _alike(given, expected) or (watched.shown is not None and not _alike(watched.shown, expected[:1])):
+        return Outcome("wrong")
+    if not _alike(next_given, expected_again):
+        return Outcome("poisoned", "another result")
+    if seam.name.startswith(SILENT):
+        return Outcome("quiet")
+    return _reported(watched.lens, [str(item.message) for item in heard if SAID in str(item.message)])
+
+
+def _while_making(error: Exception) -> Outcome:
+    return Outcome("refused") if SAID in str(error) else Outcome("raised", f"{type(error).__name__}: {str(error)[:200]}")
+
+
+def _alike(given: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
+    return len(given) == len(expected) and all(torch.allclose(a, b, atol=1e-5) for a, b in zip(given, expected, strict=True))
+
+
+SILENT = ("ortlens.progress", "ortlens._shell.", "ortlens.backend.runtime.call.Binding.__del__")
+"""Drawing a bar, finding the notebook, letting go: Python or the caller goes on without, and nothing is missing in the capture."""
+
+
+def _reported(lens: Lens | None, warned: list[str]) -> Outcome:
+    if lens is None:
+        return Outcome("survived" if warned else "quiet")
+    held = lens.captured()
+    texts = [finding.evidence or "" for finding in held.findings]
+    texts += [f"{row.reason} {row.exception}" for row in held.fallbacks]
+    if any(SAID in text for text in texts):
+        return Outcome("survived", f"{len(warned)} warnings")
+    return Outcome("unreported", f"{len(warned)} warnings")

@@ -1,0 +1,64 @@
+"""Observing never breaks the observed: whichever function of the package fails, the program's answers are PyTorch's.
+
+A sample here, a larger one in the slow tests; `make seams` has every function fail.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.seams.faults import Seam, seams
+from tests.seams.programs import BROKEN, WAYS, outcome, tidy
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+# Functions that run before a fallback exists, or in the user's call: each of these reached the user once.
+NAMED = [
+    ("Lens", "ortlens.lens.dynamo.listener._event_of"),
+    ("Lens", "ortlens.lens.targets.CompiledTargets.note_compilation"),
+    ("capture", "ortlens.backend.recording.reporter.GraphReporter.planned"),
+    ("no lens", "ortlens.backend.lowering.provenance.input_name"),
+    ('Lens("eager")', "ortlens.trace.recorder.Recorder.add"),
+]
+MORE = [
+    ("Lens", "ortlens.trace.runlog.RunLog.record"),
+    ("capture", "ortlens.lens.environment.chosen_options"),
+    ("Lens", "ortlens.lens.dynamo.listener._TraceListener._owner"),
+    ("Lens", "ortlens.lens.dynamo.listener._TraceListener._attach"),
+    ("Lens", "ortlens.lens.dynamo.listener.DynamoWatch._count_boundary"),
+    ("Lens", "ortlens.lens.dynamo.listener._frame"),
+    ("Lens", "ortlens.backend.lowering.entry.DynamoGraph._is_plain"),
+    ("Lens", "ortlens.backend.custom.registered_ops"),
+    ("Lens", "ortlens.backend.compiler.GraphCompiler.tables"),
+    ("Lens", "ortlens._torch.aot.mutated_input_indices"),
+    ("Lens", "ortlens._torch.aot.boxed"),
+]
+
+
+@pytest.fixture(scope="module")
+def by_name() -> dict[str, Seam]:
+    return {seam.name: seam for seam in seams().values()}
+
+
+@pytest.mark.parametrize(("way", "name"), [*NAMED, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)])
+def test_a_failure_of_the_package_costs_no_answer(way: str, name: str, by_name: dict[str, Seam]) -> None:
+    found = outcome(way, by_name[name])
+    tidy()
+    assert found.kind in {"survived", "quiet"}, found.detail
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_whatever_fails_costs_no_answer(way: str) -> None:
+    """Every twentieth function, others in each run."""
+    from tests.seams.__main__ import reached_by
+
+    broken = {}
+    for seam in reached_by(way)[random.SystemRandom().randrange(20) :: 20]:
+        found = outcome(way, seam)
+        if found.kind in BROKEN:
+            broken[seam.name] = found
+    tidy()
+    assert broken == {}

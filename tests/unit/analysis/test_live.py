@@ -1,0 +1,98 @@
+"""The figures of a running program, from records made by hand."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from ortlens._process import is_running, resident_bytes
+from ortlens.analysis.live import LivePoint, live_figures, thinned
+from ortlens.trace.records import Capture, Fallback, Graph, Run, Session
+from ortlens.views.live_text import live_line
+
+MS = 1_000_000
+GRAPHS = (
+    Graph(graph_id="g0", compile_id="0/0", name="step", phase="forward", op_count=3),
+    Graph(graph_id="g1", compile_id="0/0", phase="backward", op_count=0),
+    Graph(graph_id="g2", name="unused", phase="inference", op_count=1),
+)
+
+
+def run(session: str | None, graph: str, call: int, start_ms: float, took_ms: float) -> Run:
+    return Run(session_id=session, graph_id=graph, call=call, start_ns=int(start_ms * MS), total_ns=int(took_ms * MS))
+
+
+def training(first_call: int = 0, calls: int = 10) -> Capture:
+    """A step every 10 ms: forward for 2 ms in one session, backward for 1 and 3 ms in two; sessions of another size ran before."""
+    runs = [run("old", "g0", at, at, 0.5) for at in range(3)]
+    for at in range(first_call, first_call + calls):
+        runs += [run("s0", "g0", at, 100 + 10 * at, 2), run("s1", "g1", at, 103 + 10 * at, 1), run("s2", "g1", at, 104 + 10 * at, 3)]
+    sessions = tuple(Session(session_id=name, partition_id="p", calls=first_call + calls, held_bytes=100) for name in ("s0", "s1", "s2"))
+    fallbacks = tuple(
+        Fallback(graph_id="g0", node=f"n{at}", target=target, reason_code="no_converter", reason="none", calls=10, total_ns=spent)
+        for at, (target, spent) in enumerate([("aten.sort", 5), ("aten.fft", 90), ("aten.sort", 5)])
+    )
+    return Capture(graphs=GRAPHS, sessions=sessions, runs=tuple(runs), fallbacks=fallbacks)
+
+
+def test_a_training_loop() -> None:
+    figures = live_figures(training(), memory_bytes=3 << 20)
+    assert (figures.runs, figures.period_ns, figures.busy_ns) == (30, 10 * MS, 6 * MS)
+    assert [(graph.graph_id, graph.phase, graph.call_ns) for graph in figures.graphs] == [
+        ("g0", "forward", 2 * MS),
+        ("g1", "backward", 4 * MS),
+    ], "sessions that are no longer called do not count, nor graphs that never were"
+    assert (figures.graph_count, figures.session_count, figures.session_bytes) == (3, 3, 300)
+    assert figures.fallbacks == ("aten.fft", "aten.sort")
+    assert live_line(figures) == (
+        "30 runs; one call every 10.0 ms, 6.00 ms (60.0 %) of it in sessions; "
+        "median of the latest: step (forward) 2.00 ms, step (backward) 4.00 ms; "
+        "0 recompiles, 3 sessions, 2 operators in PyTorch; memory 3.00 MiB"
+    )
+
+
+def test_runs_that_are_no_longer_kept_do_not_make_the_loop_look_idle() -> None:
+    """Of one session the latest 20 runs are kept, of the one that runs ten times as often as well."""
+    slow = [run("s0", "g0", at, 10 * at, 1) for at in range(80, 100)]
+    quick = [run("s1", "g0", at, at + 5, 0.5) for at in range(975, 995)]
+    figures = live_figures(Capture(graphs=GRAPHS, runs=(*slow, *quick)))
+    assert (figures.period_ns, figures.busy_ns) == (MS, round((19 * 0.5 + 2 * 1) * MS / 19))
+
+
+def test_nothing_ran_yet() -> None:
+    figures = live_figures(Capture(graphs=GRAPHS))
+    assert (figures.runs, figures.period_ns, figures.busy_ns, figures.graphs) == (0, None, None, ())
+    assert live_line(figures) == "no run yet"
+
+
+def test_a_single_run_has_no_period() -> None:
+    figures = live_figures(Capture(graphs=GRAPHS, runs=(run(None, "g0", 0, 1, 2),)))
+    assert (figures.runs, figures.period_ns) == (1, None)
+    assert [graph.call_ns for graph in figures.graphs] == [2 * MS]
+    assert live_line(figures).startswith("1 run; median of the latest: step (forward) 2.00 ms; ")
+
+
+def test_another_backend_runs_whole_graphs() -> None:
+    figures = live_figures(Capture(graphs=GRAPHS, runs=tuple(run(None, "g2", at, 4 * at, 1) for at in range(5))))
+    assert (figures.runs, figures.period_ns, figures.busy_ns) == (5, 4 * MS, MS)
+    assert "25.0 %) of it in graphs" in live_line(figures)
+
+
+def test_a_curve_stays_short_and_keeps_its_ends() -> None:
+    figures = live_figures(Capture())
+    points: list[LivePoint] = []
+    for at in range(1000):
+        points = thinned([*points, LivePoint(at_s=at, figures=figures)], 60)
+    assert 30 <= len(points) <= 60
+    assert (points[0].at_s, points[-1].at_s) == (0, 999)
+
+
+def test_what_the_system_knows_of_a_process() -> None:
+    assert is_running(os.getpid())
+    if sys.platform == "linux":
+        assert 1 << 20 < (resident_bytes(os.getpid()) or 0) < 1 << 40
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        child.wait()
+    assert not is_running(child.pid)
+    assert resident_bytes(child.pid) is None

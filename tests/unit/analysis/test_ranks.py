@@ -1,0 +1,164 @@
+"""Merged captures of ranks, and what the rules find in them. Equal ranks must give nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ortlens.analysis.findings.registry import findings_of
+from ortlens.analysis.overview import overview_of
+from ortlens.analysis.ranks import merged, rank_rows, ranks_of
+from ortlens.errors import UsageError
+from ortlens.trace import store
+from ortlens.trace.records import Break, Capture, Finding, Graph, LedgerPart, Model, Node, Partition, Recompile, Run, Session
+from ortlens.trace.schema import TABLES
+from tests.unit.views.sample_captures import SAMPLES
+
+MS = 1_000_000
+RANK_RULES = {"rank_break", "rank_recompiles", "rank_graphs", "rank_sessions", "straggler"}
+
+
+def one(rank: int, *, delay_ms: float = 0, slow: float = 1, calls: int = 30, ops: tuple[str, ...] = ("aten.mm", "aten.add")) -> Capture:
+    """A rank that trains: forward and backward in a session each, all ranks starting a step together."""
+    forward = Graph(graph_id="g0", compile_id="0/0", phase="forward", op_count=2, name="forward", file="/job/net.py", line=7)
+    graphs = [forward, replace(forward, graph_id="g1", phase="backward")]
+    nodes = [Node(graph_id=graph.graph_id, node=f"n{n}", target=op, supported=True) for graph in graphs for n, op in enumerate(ops)]
+    part = Partition(partition_id="p0", graph_id="g0", node_count=2, input_count=1, output_count=1, model_id="m0")
+    parts = [part, replace(part, partition_id="p1", graph_id="g1", model_id="m1")]
+    models = [Model(model_id=f"m{n}", partition_id=f"p{n}", node_count=2, path=f"models/m{n}.onnx") for n in (0, 1)]
+    sessions = [Session(session_id=f"s{n}", partition_id=f"p{n}", providers=("CPUExecutionProvider",), calls=calls) for n in (0, 1)]
+    runs = []
+    for call in range(calls):
+        start = 50 * MS * call + round(delay_ms * MS) + rank * 1000 * (call % 3)
+        took = round(5 * MS * slow)
+        runs.append(Run(session_id="s0", call=call, start_ns=start, run_ns=took, total_ns=took))
+        runs.append(Run(session_id="s1", call=call, start_ns=start + took, run_ns=took, total_ns=took))
+    return Capture(
+        name=f"train rank{rank}-{100 + rank}",
+        environment={"rank": str(rank), "boot": "abc", "torch_threads": "1", "pid": str(rank)},
+        graphs=tuple(graphs),
+        nodes=tuple(nodes),
+        partitions=tuple(parts),
+        models=tuple(models),
+        sessions=tuple(sessions),
+        runs=tuple(runs),
+        attachments={"models/m0.onnx": b"0", "models/m1.onnx": b"1", "notes.txt": b"n"},
+    )
+
+
+def found(*captures: Capture) -> dict[str, Finding]:
+    return {item.rule: item for item in findings_of(merged(captures)) if item.rule in RANK_RULES}
+
+
+def test_records_and_ids_of_all_ranks() -> None:
+    capture = merged([one(1), one(0)])
+    assert ranks_of(capture) == (0, 1)
+    assert capture.name == "train (2 ranks)"
+    assert [(graph.graph_id, graph.compile_id, graph.rank) for graph in capture.graphs] == [
+        ("r0.g0", "r0.0/0", 0),
+        ("r0.g1", "r0.0/0", 0),
+        ("r1.g0", "r1.0/0", 1),
+        ("r1.g1", "r1.0/0", 1),
+    ]
+    assert [model.path for model in capture.models[:1]] == ["models/r0.m0.onnx"]
+    assert sorted(capture.attachments)[:2] == ["models/r0.m0.onnx", "models/r0.m1.onnx"]
+    assert capture.environment == {"boot": "abc", "torch_threads": "1", "rank0_pid": "0", "rank1_pid": "1", "ranks": "0 1"}
+    assert [(row.rank, row.graphs, row.runs, row.run_ns) for row in rank_rows(capture)] == [(0, 2, 60, 5 * MS), (1, 2, 60, 5 * MS)]
+
+
+def test_a_call_is_not_longer_for_being_recorded_on_two_ranks() -> None:
+    alone, both = overview_of(one(0)), overview_of(merged([one(0), one(1)]))
+    assert [call.total_ns for call in both.calls] == [alone.call.total_ns] * 2
+    ledger = (LedgerPart(graph_id="g0", part="run", ns=80, share=0.8), LedgerPart(graph_id="g0", part="residual", ns=20, share=0.2))
+    timed = merged([replace(one(rank), ledger=ledger) for rank in (0, 1)])
+    totals = overview_of(timed).ledger
+    assert totals is not None
+    assert totals.total_ns == 100
+
+
+@pytest.mark.parametrize("name", sorted(set(SAMPLES) - {"huge"}))  # whose breaks would not fit into a file twice
+def test_any_captures_merge_and_are_saved_and_shown(name: str, tmp_path: object) -> None:
+    capture = merged([SAMPLES[name], SAMPLES[name]])
+    assert all(len(getattr(capture, table)) == 2 * len(getattr(SAMPLES[name], table)) for table in TABLES)
+    assert {record.rank for table in TABLES for record in getattr(capture, table)} <= {0, 1}
+    assert store.load(store.save(capture, f"{tmp_path}/m.ortlens")) == capture
+    overview_of(capture)
+    assert not {item.rule for item in findings_of(capture)} & (RANK_RULES | {"rule_failed"})
+
+
+@pytest.mark.parametrize(
+    ("captures", "message"),
+    [
+        ([one(0)], "two ranks or more, not 1"),
+        ([one(0), one(0)], "two captures are of rank 0"),
+        ([one(0), replace(one(1), environment={})], "some did not: 0, none"),
+        ([one(0), merged([one(0), one(1)])], "merged already"),
+    ],
+)
+def test_what_cannot_be_merged(captures: list[Capture], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        merged(captures)
+
+
+def test_equal_ranks_have_no_finding() -> None:
+    assert found(*(one(rank) for rank in range(4))) == {}
+    assert found(one(0, delay_ms=2), one(1), one(2, slow=1.2), one(3)) == {}
+
+
+def test_a_break_on_one_rank_is_named_with_its_rank_and_line() -> None:
+    item = Break(break_id="b0", reason="print", file="/job/net.py", line=9, compile_ids=("0/0",), source="print(x)", advice="Delete it")
+    broken = replace(one(2, ops=("aten.mm",)), breaks=(item,))
+    findings = found(one(0), one(1), broken, one(3))
+    assert set(findings) == {"rank_break"}, "the other graphs are explained by it"
+    finding = findings["rank_break"]
+    assert (finding.file, finding.line, finding.subject) == ("/job/net.py", 9, "r2.b0")
+    assert finding.title == "graph break on rank 2 only, at net.py:9: print"
+    assert finding.evidence == "ranks 0, 1, 3 compiled the same function without it; line: print(x)"
+    assert finding.mitigation == "Delete it"
+    assert found(*(replace(one(rank), breaks=(item,)) for rank in range(3))) == {}
+
+
+def test_another_graph_on_one_rank() -> None:
+    finding = found(one(0), one(1, ops=("aten.mm", "aten.add", "aten.tanh")), one(2))["rank_graphs"]
+    assert finding.title.startswith("rank 1 compiles another forward graph of forward")
+    assert finding.evidence == "more: 1 aten.tanh"
+    assert (finding.file, finding.line) == ("/job/net.py", 7)
+    missing = replace(one(2), graphs=one(2).graphs[:1])
+    assert found(one(0), one(1), missing)["rank_graphs"].title == "rank 2 compiles another backward graph of forward"
+
+
+def test_recompiles_on_one_rank() -> None:
+    again = Recompile(compile_id="0/1", of_compile_id="0/0", function="forward", file="/job/net.py", line=7, guard="size 4", reason="r")
+    finding = found(one(0), replace(one(1), recompiles=(again, again)), replace(one(2), recompiles=(again,)))["rank_recompiles"]
+    assert finding.title == "forward was recompiled 2 times on rank 1, at most 1 time on the others"
+    assert finding.evidence == "guard that failed: size 4"
+    assert finding.subject == "r1.0/1"
+
+
+def test_other_sessions_on_one_rank() -> None:
+    ours = one(1)
+    other = replace(ours, sessions=(*ours.sessions, replace(ours.sessions[0], session_id="s9", providers=("CUDAExecutionProvider",))))
+    finding = found(one(0), other, one(2))["rank_sessions"]
+    assert finding.title == "rank 1 runs the forward graph of forward in other sessions"
+    assert (
+        finding.evidence
+        == "2 sessions on CPUExecutionProvider and CUDAExecutionProvider there, 1 session on CPUExecutionProvider on rank 0"
+    )
+
+
+def test_a_rank_that_is_delayed_outside_its_graphs() -> None:
+    finding = found(one(0), one(1), one(2, delay_ms=30), one(3))["straggler"]
+    assert (finding.subject, finding.gain_ns is not None and round(finding.gain_ns / MS)) == ("rank 2", 30)
+    assert finding.title.startswith("rank 2 is 30.0 ms behind the other ranks in a step of 50.0 ms")
+    assert finding.evidence == "its graphs take 10.0 ms per step, those of the other ranks 10.0 ms: the delay is outside compiled code"
+    elsewhere = replace(one(2, delay_ms=30), environment={"rank": "2", "boot": "other"})
+    assert found(one(0), one(1), elsewhere, one(3)) == {}, "clocks of two machines tell nothing"
+    assert found(one(0, calls=9), one(1, calls=9), one(2, delay_ms=30, calls=9)) == {}
+
+
+def test_a_rank_whose_graphs_take_longer() -> None:
+    finding = found(one(0), one(1, slow=4), one(2), one(3))["straggler"]
+    assert finding.subject == "rank 1"
+    assert finding.evidence == "its graphs take 40.0 ms per step, those of the other ranks 10.0 ms"
+    assert "larger or longer inputs" in finding.mitigation

@@ -1,0 +1,168 @@
+"""What is beside what in a comparison, what is tinted, and which kernels are held against each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ortlens.analysis.check import Limits, verdicts_of
+from ortlens.analysis.compare.comparison import compared
+from ortlens.analysis.compare.kernels import kernel_times
+from ortlens.analysis.compare.panes import panes
+from ortlens.trace import store
+from ortlens.trace.records import Break
+
+if TYPE_CHECKING:
+    from ortlens.analysis.compare.comparison import Compared
+    from ortlens.analysis.compare.kernels import KernelTime
+    from ortlens.analysis.compare.panes import PaneRow, PaneSide
+    from ortlens.trace.records import Capture
+
+DATA = Path(__file__).parents[2] / "data"
+
+
+@cache
+def recorded(name: str) -> Capture:
+    return store.load(DATA / "compare" / f"{name}.ortlens")
+
+
+@cache
+def edited() -> Compared:
+    return compared(recorded("before"), recorded("after"))
+
+
+def rows_of(result: Compared) -> tuple[PaneRow, ...]:
+    return panes(result, kernel_times(result))
+
+
+def name(side: PaneSide | None) -> str:
+    return "" if side is None else side.name
+
+
+def kernel_of(result: Compared, node: str) -> KernelTime:
+    (row,) = (row for row in kernel_times(result) if node in row.before_nodes)
+    return row
+
+
+def test_every_operator_is_beside_its_partner_in_the_order_of_the_program() -> None:
+    rows = [(row.difference, name(row.before), name(row.after)) for row in rows_of(edited())]
+    assert rows[8:15] == [
+        ("same", "g0:relu_2", "g0:relu_2"),
+        ("fused", "g0:t_3", "g0:t_3"),
+        ("slower", "g0:addmm_3", "g0:addmm_3"),
+        ("removed", "g0 b0", ""),
+        ("fused", "g1:relu", "g0:relu_3"),
+        ("same", "g1:t", "g0:t_4"),
+        ("slower", "g1:addmm", "g0:addmm_4"),
+    ]
+    assert ("moved", "g1:mul", "g0:mul") in rows
+    assert [row.effect for row in rows_of(edited()) if row.difference == "moved"] == ["better"]
+
+
+def test_the_other_way_round_everything_is_the_opposite() -> None:
+    opposite = {
+        "same": "same", "fused": "split", "slower": "faster", "removed": "added", "moved": "moved",
+    }  # fmt: skip
+    effects = {"worse": "better", "better": "worse", "neutral": "neutral"}
+    there = {(opposite[row.difference], effects[row.effect], name(row.after), name(row.before)) for row in rows_of(edited())}
+    back = rows_of(compared(recorded("after"), recorded("before")))
+    assert {(row.difference, row.effect, name(row.before), name(row.after)) for row in back} == there
+    places = {name(row.after): number for number, row in enumerate(back)}
+    assert places["g0:addmm_3"] < places["g0 b0"] < places["g1:mul"]
+
+
+@pytest.mark.parametrize("other", ["plain3", "planted2"])
+def test_the_same_program_has_no_row_that_differs_without_a_profile(other: str) -> None:
+    rows = rows_of(compared(recorded("plain2"), recorded(other)))
+    assert {row.difference for row in rows} == {"same"}
+    assert len(rows) == len([node for node in recorded("plain2").nodes if node.kind == "compute"])
+
+
+def test_what_one_kernel_computes_on_either_side_is_held_against_all_of_it() -> None:
+    row = kernel_of(edited(), "g1:relu")
+    assert (row.before_kernels, row.after_kernels) == (("Gemm", "Relu"), ("FusedGemm",))
+    assert row.before_nodes == ("g0:t_3", "g0:addmm_3", "g1:relu")
+    kernels = {(kernel.session_id, kernel.node): kernel.mean_ns or 0 for kernel in recorded("before").kernels}
+    assert row.before_ns == kernels["s0", "addmm_3"] + kernels["s1", "relu"]
+    assert row.difference_ns is not None
+    assert row.verdict == "slower"
+
+
+def test_the_slow_layers_come_first_and_a_busy_machine_is_not_blamed_on_others() -> None:
+    rows = kernel_times(edited())
+    assert [(row.module, row.verdict) for row in rows[:2]] == [("widen", "slower"), ("narrow", "slower")]
+    assert {row.verdict for row in rows[2:]} == {"same"}
+    assert all(row.module != "widen" for row in rows[1:])
+
+
+def test_an_operator_that_moved_has_its_time_in_pytorch_on_one_side() -> None:
+    row = kernel_of(edited(), "g1:mul")
+    assert (row.before_kernels, row.after_kernels) == (("PyTorch",), ("Mul",))
+
+
+def test_no_kernel_is_slower_where_the_call_is_not() -> None:
+    after = recorded("before")
+    result = compared(after, replace(after, kernels=tuple(replace(item, mean_ns=9 * (item.mean_ns or 0)) for item in after.kernels)))
+    assert {row.verdict for row in kernel_times(result)} == {"same"}
+    assert {row.difference for row in rows_of(result)} == {"same"}
+
+
+def test_kernels_of_no_operator_are_not_lost() -> None:
+    before = recorded("before")
+    odd = replace(before.kernels[0], kernel="odd", op_type="Odd", node=None, nodes=(), mean_ns=1000)
+    found = [row for row in kernel_times(compared(before, replace(before, kernels=(*before.kernels, odd)))) if not row.operators]
+    assert [(row.before_kernels, row.after_kernels, row.difference_ns) for row in found] == [((), ("Odd",), 1000)]
+
+
+def test_partitions_that_were_cut_anew_are_not_said_to_be_slower() -> None:
+    assert [(row.scope, row.subject) for row in edited().timings] == [("call", "Edited"), ("partition", "p2")]
+
+
+def test_a_new_break_is_a_row_of_the_second_pane() -> None:
+    before = recorded("before")
+    new = Break(break_id="new", reason="Call to print", file="m.py", function="f", source="print(x)", compile_ids=("1/0",))
+    rows = rows_of(compared(before, replace(before, breaks=(*before.breaks, new))))
+    assert [(row.difference, row.effect, name(row.after)) for row in rows if row.difference != "same"] == [("added", "worse", "g1 new")]
+    assert rows[-1].after is not None
+    assert rows[-1].after.item is new
+
+
+def test_backends_that_record_no_operators_have_no_panes() -> None:
+    deep = store.load(DATA / "captures" / "deep_break.ortlens")
+    assert rows_of(compared(deep, deep)) == ()
+
+
+@pytest.mark.parametrize(("node", "is_end"), [("addmm_1", True), ("mul", False)])
+def test_a_call_is_not_compared_where_an_operator_left_what_is_timed_of_it(node: str, is_end: bool) -> None:  # noqa: FBT001 - a case
+    before = recorded("after") if node == "mul" else recorded("before")
+    graph = "g0" if node == "mul" else "g1"
+    nodes = tuple(
+        replace(item, supported=False, partition_id=None) if (item.graph_id, item.node) == (graph, node) else item for item in before.nodes
+    )
+    there, back = compared(before, replace(before, nodes=nodes)), compared(replace(before, nodes=nodes), before)
+    assert there.ends_moved is back.ends_moved is is_end
+    for result in (there, back):
+        assert ("call" in {row.scope for row in result.timings}) is not is_end
+        (verdict,) = (row for row in verdicts_of(result.after, Limits(max_slowdown=1.1), result.before) if row.limit == "max_slowdown")
+        assert verdict.verdict == ("unmeasured" if is_end else "passed")
+
+
+def test_a_slowdown_is_not_said_of_a_call_that_only_covers_more() -> None:
+    before = recorded("before")
+    nodes = tuple(replace(item, supported=False, partition_id=None) if item.graph_id == "g1" else item for item in before.nodes)
+    sooner = replace(before, nodes=nodes, runs=tuple(run for run in before.runs if run.session_id == "s0"))
+    result = compared(sooner, before)
+    assert result.ends_moved
+    assert [row.scope for row in result.timings if row.verdict == "slower"] == []
+    assert not result.is_worse
+
+
+def test_origins_that_many_kernels_share_do_not_join_them() -> None:
+    resnet = store.load(DATA.parent / "browser" / "captures" / "resnet.ortlens")
+    rows = kernel_times(compared(resnet, resnet))
+    assert max(len(row.before_nodes) for row in rows) <= 5
+    assert sum(row.before_ns or 0 for row in rows) == sum(kernel.mean_ns or 0 for kernel in resnet.kernels)

@@ -1,0 +1,196 @@
+"""What every command owes a shell: examples that work, errors on one line, JSON that parses, silence when asked, completion."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ortlens import cli
+from ortlens.cli import entry
+from ortlens.cli.printing import json_text
+from ortlens.trace import store
+from ortlens.trace.journal import Journal
+from ortlens.trace.recorder import Recorder
+from ortlens.trace.records import Numeric
+from tests.unit.views.sample_captures import SAMPLES
+
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+
+COMMANDS = entry.commands_of(entry.parser())
+READERS = {"show": ["{0}"], "compare": ["{0}", "{0}"], "check": ["{0}", "--max-breaks", "9"], "watch": ["{1}", "--once"], "doctor": []}
+WITH_JSON = [*READERS, "explain", "bench", "survey", "tune"]  # which four call models
+QUIET = {"check": ["{0}", "--max-breaks", "0"], "export": ["{0}", "{2}"], "report": ["{0}", "-o", "{2}.html"], "doctor": []}
+
+
+def options_of(command: argparse.ArgumentParser) -> list[str]:
+    return [text for action in command._actions for text in action.option_strings]
+
+
+def examples_of(name: str) -> list[str]:
+    lines = (COMMANDS[name].epilog or "").splitlines()[1:]
+    return [re.split(r"  # | [|>] | && ", line.replace("<(", " ; ").replace(")", " "))[0].split(";")[-1].strip() for line in lines]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    """A capture with an infinite difference, a journal, and a path that is free."""
+    capture = replace(SAMPLES["demo_like"], numerics=(Numeric(partition_id="p0", node="n", max_abs=float("inf"), ok=False),))
+    journal = Journal(tmp_path / "run.journal", lambda: {"name": "n", "backend": "b", "environment": {}}, Recorder())
+    journal.close()
+    return [str(store.save(capture, tmp_path / "run.ortlens")), str(tmp_path / "run.journal"), str(tmp_path / "out")]
+
+
+def filled(arguments: list[str], files: list[str]) -> list[str]:
+    return [argument.format(*files) for argument in arguments]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_examples_that_parse(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([name, "--help"]) == 0
+    assert f"examples:\n  ortlens {name}" in capsys.readouterr().out
+    for example in examples_of(name):
+        program, *arguments = shlex.split(example)
+        assert program == "ortlens"
+        options, unknown = entry.parser().parse_known_args(arguments)
+        assert (options.command, unknown) == (name, [])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_wrong_option_is_one_line_with_the_near_one(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    near = max(options_of(COMMANDS[name]), key=len)
+    words = [] if name == "run" else ["x"] * len(COMMANDS[name]._get_positional_actions())
+    words = ["bash"] if name == "completion" else words
+    assert cli.main([name, f"--x{near[2:]}", *words]) == 2
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert streams.err == f"ortlens: {name} has no option --x{near[2:]}. Did you mean {near}? See: ortlens {name} --help\n"
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("demo", "doctor")])
+def test_what_is_missing_is_named_on_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([name]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert re.search(r"required|which script|needs a", err)
+
+
+def test_what_is_too_much_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", "a", "b"]) == 2
+    assert capsys.readouterr().err == "ortlens: 'b' is one argument too many. See: ortlens show --help\n"
+
+
+def test_a_slip_in_a_name_gets_the_near_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", "f", "--table", "braeks"]) == 2
+    assert "there is no 'braeks'. Did you mean breaks? There are: graphs, breaks," in capsys.readouterr().err
+
+
+def test_every_command_with_json_is_read_here() -> None:
+    assert sorted(name for name, command in COMMANDS.items() if "--json" in options_of(command)) == sorted(WITH_JSON)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_json_parses_as_every_parser_reads_it(name: str, files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    cli.main([name, *filled(READERS[name], files), "--json"])
+    assert json.loads(capsys.readouterr().out, parse_constant=refuse)
+
+
+def test_infinity_becomes_null_in_json_at_any_depth() -> None:
+    value: dict[str, Any] = {"a": [float("inf"), (float("nan"), 1.5)], "b": {"c": -float("inf")}, "d": "inf", "e": True}
+    assert json.loads(json_text(value)) == {"a": [None, [None, 1.5]], "b": {"c": None}, "d": "inf", "e": True}
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_quiet_leaves_the_exit_code_and_the_files(name: str, files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    loud = cli.main([name, *filled(QUIET[name], files)])
+    assert capsys.readouterr().out
+    again = [*filled(QUIET[name], files), "--quiet", *(["--force"] if name == "export" else [])]
+    assert cli.main([name, *again]) == loud
+    assert capsys.readouterr() == ("", "")
+    assert cli.main(["show", files[0]]) == 0
+    assert capsys.readouterr().out, "the next command is not quiet"
+
+
+def test_quiet_still_prints_errors_and_json(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", "-q", "gone.ortlens", "--max-breaks", "0"]) == 2
+    assert capsys.readouterr().err.startswith("ortlens: ")
+    assert cli.main(["check", "-q", files[0], "--max-breaks", "0", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["ok"] is False
+
+
+COLOURS = {  # what the environment says, on a terminal or not, and whether there are colours
+    "": (("pipe", False), ("terminal", True)),
+    "NO_COLOR=1": (("terminal", False),),
+    "FORCE_COLOR=1": (("pipe", True),),
+    "FORCE_COLOR=1 NO_COLOR=1": (("terminal", False),),
+    "TERM=dumb": (("terminal", False),),
+}
+
+
+@pytest.mark.parametrize("said", COLOURS)
+def test_colours(said: str, files: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, _, value in (setting.partition("=") for setting in said.split()):
+        monkeypatch.setenv(name, value)
+    for where, is_coloured in COLOURS[said]:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda where=where: where == "terminal")
+        assert cli.main(["show", files[0]]) == 0
+        assert ("\x1b[" in capsys.readouterr().out) is is_coloured
+
+
+def completed(shell: str, line: str, capsys: pytest.CaptureFixture[str], *, files: Path) -> set[str]:
+    """What a shell offers at the end of a line, in a folder."""
+    found = shutil.which(shell)
+    if found is None:
+        pytest.skip(f"{shell} is not installed")
+    assert cli.main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    words = line.split(" ")
+    if shell == "fish":
+        program = f"{script}\ncomplete -C {shlex.quote(line)}"
+        done = subprocess.run([found, "--no-config", "-c", program], capture_output=True, text=True, check=True, cwd=files, timeout=60)
+        return {each.split("\t")[0] for each in done.stdout.splitlines()}
+    call = f"COMP_WORDS=({' '.join(map(shlex.quote, words))}); COMP_CWORD={len(words) - 1}; _ortlens; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    done = subprocess.run([found, "-c", f"{script}\n{call}"], capture_output=True, text=True, check=True, cwd=files, timeout=60)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish"])
+def test_a_shell_completes_commands_options_and_values(shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def after(line: str) -> set[str]:
+        return completed(shell, line, capsys, files=tmp_path)
+
+    assert after("ortlens com") == {"compare", "completion"}
+    assert after("ortlens ") >= set(COMMANDS)
+    assert after("ortlens check --max-") == {"--max-breaks", "--max-recompiles", "--max-abs-err", "--max-slowdown"}
+    assert after("ortlens show run.ortlens --table f") == {"fallbacks", "findings"}
+    assert after("ortlens completion f") == {"fish"}
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_completes_on_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pexpect = pytest.importorskip("pexpect")  # comes with IPython
+    cli.main(["completion", "zsh"])
+    (tmp_path / ".zshrc").write_text(f"autoload -U compinit && compinit -D -u\n{capsys.readouterr().out}PS1='ready> '\n", encoding="utf-8")
+    env = {**os.environ, "ZDOTDIR": str(tmp_path)}
+    with contextlib.closing(pexpect.spawn("zsh", ["-i"], env=env, cwd=str(tmp_path), encoding="utf-8", timeout=30)) as zsh:
+        zsh.expect("ready> ")
+        for typed, seen in (("ortlens comp\t\t", "compare +completion"), ("ortlens show run.ortlens --table fa\t", "fallbacks")):
+            zsh.send(typed)
+            zsh.expect(seen)
+            zsh.sendcontrol("u")

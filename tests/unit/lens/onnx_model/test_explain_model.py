@@ -1,0 +1,252 @@
+"""`explain("model.onnx")`: records, inputs, views and refusals, against real ONNX Runtime."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto as T
+from onnx import helper, numpy_helper
+
+import ortlens
+from ortlens.errors import SessionError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ortlens.lens.onnx_model.onnx_lens import OnnxLens
+
+RNG = np.random.default_rng(0)
+
+
+def model_of(  # noqa: PLR0913 - what a model is made of
+    nodes: list[onnx.NodeProto],
+    inputs: list[Any],
+    outputs: list[Any],
+    constants: dict[str, Any] | None = None,
+    *,
+    opset: int = 18,
+    domains: tuple[str, ...] = (),
+    ir_version: int = 10,
+) -> onnx.ModelProto:
+    held = [numpy_helper.from_array(np.asarray(value), name) for name, value in (constants or {}).items()]
+    ends = [[helper.make_tensor_value_info(*each) if isinstance(each, tuple) else each for each in side] for side in (inputs, outputs)]
+    graph = helper.make_graph(nodes, "graph", ends[0], ends[1], held)
+    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=ir_version)
+
+
+def small() -> onnx.ModelProto:
+    """A convolution with a nameless and a named node, and a symbolic batch."""
+    return model_of(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3]),
+            helper.make_node("Relu", ["c"], ["r"], name="relu"),
+            helper.make_node("Flatten", ["r"], ["f"]),
+            helper.make_node("MatMul", ["f", "v"], ["y"]),
+        ],
+        [("x", T.FLOAT, ["batch", 3, 10, 10])],
+        [("y", T.FLOAT, ["batch", 5])],
+        {"w": RNG.standard_normal((4, 3, 3, 3), np.float32), "v": RNG.standard_normal((256, 5), np.float32)},
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    onnx.save(small(), tmp_path / "small.onnx")
+    return tmp_path / "small.onnx"
+
+
+def test_every_frame_tells_of_the_model(path: Path) -> None:
+    x = RNG.standard_normal((2, 3, 10, 10), np.float32)
+    lens = ortlens.explain(path, calls=3)(x)
+
+    graph = lens.graphs.iloc[0]
+    assert (graph.phase, graph.node_count, graph.coverage, graph.dynamic_shapes, graph["name"]) == ("inference", 4, 1.0, True, "small.onnx")
+    assert lens.nodes.node.tolist() == ["Conv_0", "relu", "Flatten_2", "MatMul_3"]
+    assert lens.nodes.target.tolist() == ["Conv", "Relu", "Flatten", "MatMul"]
+    assert lens.nodes["shape"].tolist()[0] == ("batch", 4, 8, 8)
+    assert lens.nodes.dtype.unique().tolist() == ["float32"]
+    assert lens.nodes.flops.tolist() == [2 * 2 * 4 * 8 * 8 * 27, 0, 0, 2 * 2 * 5 * 256]
+    assert lens.nodes.provider.unique().tolist() == ["CPUExecutionProvider"]
+    assert lens.nodes.inputs.tolist()[3] == ("Flatten_2", "v")
+    model = lens.models.iloc[0]
+    assert (model.opset, model.node_count, model.initializer_bytes) == (18, 4, 4 * (4 * 27 + 256 * 5))
+    assert lens.sessions.calls.tolist() == [3]
+    assert len(lens.runs) == 3
+    assert lens.breaks.empty
+    assert lens.fallbacks.empty
+    expected = onnxruntime.InferenceSession(str(path)).run(None, {"x": x})[0]
+    assert lens.result is not None
+    np.testing.assert_array_equal(lens.result["y"], expected)
+
+
+@pytest.mark.parametrize("form", ["text", "path", "bytes", "proto"])
+def test_every_form_of_a_model_gives_the_same(form: str, path: Path) -> None:
+    forms: dict[str, Any] = {"text": str(path), "path": path, "bytes": path.read_bytes(), "proto": onnx.load(path)}
+    lens = ortlens.explain(forms[form], calls=1)(x=np.ones((1, 3, 10, 10), np.float32))
+    assert lens.nodes.target.tolist() == ["Conv", "Relu", "Flatten", "MatMul"]
+    if form == "proto":
+        assert forms[form] == onnx.load(path)
+
+
+def test_kernels_lead_back_to_nodes(path: Path) -> None:
+    lens = ortlens.explain(path, calls=2)()
+    kernels = lens.profile(repeat=3)
+    conv = kernels[kernels.op_type == "Conv"].iloc[0]
+    assert conv.onnx_nodes == ("Conv_0", "relu")
+    assert conv.node == "Conv_0"
+    assert kernels.provider.unique().tolist() == ["CPUExecutionProvider"]
+    assert float(kernels.share.sum()) == pytest.approx(1.0)
+    assert int(kernels.total_ns.sum()) > 0
+    assert "fused" in lens.fusions().change.tolist()
+    assert lens.models.optimized_node_count.notna().all()
+    assert "Optimiser" in lens.summary()
+
+
+def test_the_text_speaks_of_a_model_and_of_nothing_else(path: Path) -> None:
+    lens = ortlens.explain(path, calls=2)()
+    text = lens.summary()
+    assert text.startswith("small.onnx: ONNX model in onnxruntime")
+    assert "x=f32[1,3,10,10] (random numbers, batch=1)" in text
+    for word in ("torch", "Graph breaks", "Recompiles", "Partitions"):
+        assert word not in text
+        assert word not in lens._repr_html_().partition("<table")[0]
+    assert repr(lens) == "<OnnxLens 'small.onnx': ONNX model of 4 nodes, 2 calls>"
+
+
+def test_views_and_files_work(path: Path, tmp_path: Path) -> None:
+    lens = ortlens.explain(path, calls=5)()
+    lens.profile(repeat=2)
+    saved = ortlens.load(lens.save(tmp_path / "small.ortlens"))
+    assert saved.summary() == lens.summary()
+    assert lens.report(tmp_path / "small.html").stat().st_size > 10_000
+    assert "m0" in repr(lens.netron("m0"))
+    assert "m0.optimized" in repr(lens.netron("p0", optimized=True))
+    assert not lens.compare(saved).is_worse
+    assert lens.check(max_breaks=0, min_coverage=1.0).verdict.tolist() == ["passed", "passed"]
+    assert lens.memory().weight_bytes.notna().all()
+
+
+def test_a_dry_run_makes_no_session(path: Path) -> None:
+    lens = ortlens.explain(path, dry_run=True)()
+    assert lens.session is None
+    assert lens.sessions.empty
+    assert lens.nodes.flops.tolist()[0] == 2 * 4 * 8 * 8 * 27
+    assert "dry run" in lens.summary()
+    with pytest.raises(UsageError, match="dry run"):
+        lens.profile()
+
+
+def test_a_model_is_explained_without_torch(path: Path) -> None:
+    code = (
+        "import sys, ortlens\n"
+        f"lens = ortlens.explain({str(path)!r}, calls=1)()\n"
+        "lens.summary(); lens.findings\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"args": (1, 2)}, "2 inputs were given, and the model takes 1"),
+        ({"kwargs": {"x1": 1}}, r"no input 'x1'\. Did you mean 'x'"),
+        ({"kwargs": {"x": np.ones((1, 3, 10, 10))}}, r"float64, and the model takes f32\[batch,3,10,10\]"),
+        ({"args": (None,)}, "is None"),
+        ({"args": ("text",)}, "'x' is str"),
+    ],
+)
+def test_wrong_inputs_are_refused_by_name(path: Path, given: dict[str, Any], message: str) -> None:
+    explained = ortlens.explain(path, calls=1)
+    with pytest.raises(UsageError, match=message):
+        explained(*given.get("args", ()), **given.get("kwargs", {}))
+
+
+def test_sizes_that_a_model_cannot_take_are_refused_with_onnx_runtimes_reason(path: Path) -> None:
+    explained = ortlens.explain(path, calls=1)
+    with pytest.raises(SessionError, match=r"cannot run small.onnx with x=f32\[1,3,9,9\]"):
+        explained(np.ones((1, 3, 9, 9), np.float32))
+
+
+def test_generated_inputs_find_sizes_that_the_model_takes() -> None:
+    fussy = model_of(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        [("x", T.FLOAT, ["a", "b"])],
+        [("y", T.FLOAT, None)],
+        {"shape": np.array([16, 16], np.int64)},
+    )
+    lens = ortlens.explain(fussy, calls=1)()
+    assert lens.captured().environment["onnx_inputs_made"] == "random numbers, a=16, b=16"
+
+
+def refused(model: Path | onnx.ModelProto) -> str:
+    explained = ortlens.explain(model, calls=1)
+    with pytest.raises((SessionError, UsageError)) as raised:
+        explained()
+    return str(raised.value)
+
+
+def test_an_unknown_operator_of_another_domain_is_named_with_what_to_do() -> None:
+    strange = model_of(
+        [helper.make_node("Turn", ["x"], ["y"], domain="com.acme")], [("x", T.FLOAT, [2])], [("y", T.FLOAT, [2])], domains=("com.acme",)
+    )
+    message = refused(strange)
+    assert "operators of other libraries: com.acme::Turn" in message
+    assert "register_custom_ops_library" in message
+
+
+def test_a_newer_ir_version_says_which_one_would_do() -> None:
+    new = small()
+    new.ir_version = 99
+    message = refused(new)
+    assert "IR version 99" in message
+    assert "Upgrade onnxruntime" in message
+
+
+def test_missing_external_data_is_named(path: Path) -> None:
+    onnx.save(small(), path, save_as_external_data=True, location="weights.data", size_threshold=0)
+    lens = ortlens.explain(path, calls=1)()
+    assert lens.models.initializer_bytes.tolist() == [4 * (4 * 27 + 256 * 5)]
+    (path.parent / "weights.data").unlink()
+    assert "its weights lie in other files beside" in refused(path)
+
+
+@pytest.mark.parametrize("damage", ["text", "empty", "cut"])
+def test_damaged_files_are_refused(damage: str, path: Path) -> None:
+    whole = path.read_bytes()
+    path.write_bytes({"text": b"not a model", "empty": b"", "cut": whole[: len(whole) // 2]}[damage])
+    with pytest.raises(UsageError, match="not an ONNX model"):
+        ortlens.explain(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no\.onnx does not exist"):
+        ortlens.explain(tmp_path / "no.onnx")
+    with pytest.raises(UsageError, match="is a folder"):
+        ortlens.explain(tmp_path)
+
+
+def test_options_without_effect_are_refused(path: Path) -> None:
+    with pytest.raises(UsageError, match="'min_partition_nodes' has no effect on an ONNX model"):
+        ortlens.explain(path, options={"min_partition_nodes": 2})
+    with pytest.raises(UsageError, match="NoSuchProvider"):
+        ortlens.explain(path, options={"preferred_execution_providers": ["NoSuchProvider"]})
+
+
+def test_the_users_session_options_are_used_and_kept(path: Path) -> None:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    lens: OnnxLens = ortlens.explain(path, calls=1, options={"ort_session_options": options})()
+    lens.profile(repeat=1)
+    assert lens.sessions.threads.tolist() == [1]
+    assert lens.kernels.op_type.tolist() == ["Conv", "Relu", "Flatten", "MatMul"]
+    assert not options.enable_profiling
+    assert not options.optimized_model_filepath

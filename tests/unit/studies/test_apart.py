@@ -1,0 +1,188 @@
+"""Whatever happens in a process of its own is an answer: real crashes, hangs and memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ortlens.errors import UsageError
+from ortlens.studies import held_memory
+from ortlens.studies.apart import Ended, Limits, StoppedError, run_apart
+from tests.unit.studies import small_cases
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is watched on Linux")
+LONG = Limits(seconds=60)
+
+
+def end_of(function: Callable[..., Any], folder: Path, *args: object, limits: Limits = LONG) -> Ended:
+    return run_apart(function, args, limits=limits, folder=folder)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def gone(pid: int) -> bool:
+    for _ in range(500):
+        if not is_alive(pid):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def pid_in(file: Path) -> int:
+    for _ in range(3000):
+        if file.exists() and (text := file.read_text(encoding="utf-8")):
+            return int(text)
+        time.sleep(0.01)
+    raise AssertionError(f"{file} was not written")
+
+
+def test_an_answer(tmp_path: Path) -> None:
+    ended = end_of(small_cases.doubled, tmp_path, 4)
+    assert (ended.status, ended.reason, ended.value, ended.log) == ("ok", "", {"twice": 8}, "working\n")
+    assert ended.wall_ns > 0
+
+
+def test_a_segmentation_fault_names_the_signal_and_the_line(tmp_path: Path) -> None:
+    ended = end_of(small_cases.dereferences_null, tmp_path)
+    assert ended.status == "crashed"
+    assert ended.reason.startswith("the process crashed: SIGSEGV (segmentation fault) while reading memory, at ")
+    assert ended.reason.endswith(" in dereferences_null")
+    assert "small_cases.py:" in ended.reason
+
+
+def test_a_hang_ends_at_its_limit_and_names_the_line(tmp_path: Path) -> None:
+    ended = end_of(small_cases.hangs, tmp_path, limits=Limits(seconds=1.5))
+    assert ended.status == "timeout"
+    assert ended.reason.startswith("no answer within 1.5 s, while waiting, at ")
+    assert ended.reason.endswith(" in hangs")
+
+
+def test_nothing_that_it_started_is_left(tmp_path: Path) -> None:
+    ended = end_of(small_cases.hangs_with_a_child, tmp_path, str(tmp_path / "pid"), limits=Limits(seconds=1.5))
+    assert ended.status == "timeout"
+    assert gone(pid_in(tmp_path / "pid"))
+
+
+@LINUX
+def test_more_memory_than_the_limit(tmp_path: Path) -> None:
+    ended = end_of(small_cases.eats, tmp_path, limits=Limits(seconds=60, memory_bytes=200 << 20))
+    assert ended.status == "memory"
+    assert ended.reason.startswith("more memory than the limit of 200 MiB while eating, at ")
+    assert ended.peak_bytes is not None
+    assert 200 << 20 < ended.peak_bytes < 2 << 30
+
+
+def test_an_allocation_that_is_refused_is_a_lack_of_memory(tmp_path: Path) -> None:
+    ended = end_of(small_cases.asks_for_too_much, tmp_path)
+    assert ended.status == "memory"
+    assert "can't allocate memory" in ended.reason
+
+
+def test_an_exception_is_a_line_with_its_place(tmp_path: Path) -> None:
+    ended = end_of(small_cases.raises, tmp_path)
+    assert ended.status == "failed"
+    assert ended.reason.startswith("ValueError: no <weights> at ")
+    assert "Traceback (most recent call last)" in ended.log
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "status", "reason"),
+    [
+        (small_cases.leaves, (3,), "crashed", "the process ended with exit code 3 while starting"),
+        (small_cases.leaves, (0,), "crashed", "the process ended with exit code 0 while starting"),
+        (
+            small_cases.is_killed,
+            (),
+            "crashed",
+            "the process was killed (SIGKILL), by the system for lack of memory or by somebody,",
+        ),
+        (small_cases.exits, (), "failed", "SystemExit: 7"),
+    ],
+)
+def test_other_ends(function: Callable[..., Any], args: tuple[int, ...], status: str, reason: str, tmp_path: Path) -> None:
+    ended = end_of(function, tmp_path, *args)
+    assert ended.status == status
+    assert ended.reason.startswith(reason)
+
+
+def test_an_early_answer_counts_though_the_process_crashes_after_it(tmp_path: Path) -> None:
+    ended = end_of(small_cases.answers_and_crashes, tmp_path)
+    assert (ended.status, ended.value) == ("ok", {"done": True})
+
+
+def test_the_end_of_a_long_output_is_kept(tmp_path: Path) -> None:
+    ended = end_of(small_cases.chatters, tmp_path)
+    assert ended.status == "ok"
+    assert ended.log.endswith("the end\n")
+    assert len(ended.log) < 100_000
+
+
+def test_it_has_no_input_and_no_arguments(tmp_path: Path) -> None:
+    assert end_of(small_cases.reads, tmp_path).value == ["", "ortlens"]
+
+
+def test_what_cannot_be_pickled_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be sent to another process"):
+        end_of(small_cases.doubled, tmp_path, threading.Lock())
+
+
+def test_it_ends_when_it_is_no_longer_wanted(tmp_path: Path) -> None:
+    stop, file = threading.Event(), tmp_path / "pid"
+
+    def stop_it() -> None:
+        pid_in(file)
+        stop.set()
+
+    threading.Thread(target=stop_it).start()
+    with pytest.raises(StoppedError):
+        run_apart(small_cases.hangs, (str(file),), limits=LONG, folder=tmp_path, stop=stop)
+    assert gone(pid_in(file))
+
+
+def test_it_does_not_outlive_the_process_that_started_it(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    code = (
+        "import json, pathlib, sys; sys.path[:] = json.loads(sys.argv[1])\n"
+        "from ortlens.studies.apart import Limits, run_apart\n"
+        "from tests.unit.studies import small_cases\n"
+        "run_apart(small_cases.hangs, (sys.argv[2],), limits=Limits(seconds=600), folder=pathlib.Path(sys.argv[3]))"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code, json.dumps(sys.path), str(file), str(tmp_path)])
+    try:
+        case = pid_in(file)
+        assert is_alive(case)
+    finally:
+        os.kill(parent.pid, signal.SIGKILL)
+        parent.wait()
+    assert gone(case)
+
+
+@LINUX
+def test_memory_is_that_of_all_its_processes() -> None:
+    before = held_memory.held_bytes(os.getpid()) or 0
+    code = "held = bytearray(100 << 20); print('ready', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        held = held_memory.held_bytes(os.getpid()) or 0
+        child.communicate(b"\n")
+    assert held > before + (80 << 20)
+    assert (held_memory.usable_bytes() or 0) > 1 << 28

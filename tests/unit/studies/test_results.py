@@ -1,0 +1,139 @@
+"""Which results of an earlier survey are taken, and what a page makes of hostile ones."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ortlens import _versions
+from ortlens.analysis.surveyed import SurveyRow
+from ortlens.errors import UsageError
+from ortlens.studies.apart import Limits
+from ortlens.studies.cases import Case
+from ortlens.studies.measured_case import CAPTURE, JOURNAL, Extras
+from ortlens.studies.results import TABLE, Job, Results, key_of
+from ortlens.trace import store
+from tests.unit.views.sample_captures import SAMPLES
+
+if TYPE_CHECKING:
+    from ortlens.analysis.surveyed import SurveyStatus
+
+CASE = Case(target="m:net", name="../net <b>")
+
+
+def job(case: Case = CASE, seconds: float = 10, memory: int | None = 100) -> Job:
+    return Job(case=case, key=key_of(case, Extras()), extras=Extras(), limits=Limits(seconds=seconds, memory_bytes=memory))
+
+
+def row(status: SurveyStatus = "ok") -> SurveyRow:
+    return SurveyRow(case=CASE.name, status=status, key=job().key, reason="" if status == "ok" else "why")
+
+
+def capture_bytes(folder: Path) -> bytes:
+    return store.save(SAMPLES["demo_like"], folder / "made.ortlens").read_bytes()
+
+
+def test_the_key_depends_on_case_options_extras_and_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = [
+        replace(CASE, name="other"),
+        replace(CASE, target="m:other"),
+        replace(CASE, args=(1,)),
+        replace(CASE, kwargs={"a": 1}),
+        replace(CASE, inputs=("f32[1]",)),
+        replace(CASE, options={"min_partition_nodes": 2}),
+        replace(CASE, backend="inductor"),
+        replace(CASE, seed=1),
+    ]
+    keys = [key_of(CASE, Extras()), key_of(CASE, Extras(verify=True)), *(key_of(case, Extras()) for case in others)]
+    assert len(set(keys)) == len(keys)
+    assert key_of(replace(CASE, time_limit=3, memory_limit=4), Extras()) == keys[0]
+    monkeypatch.setattr(_versions, "installed", lambda: {"torch": "9.9"})
+    assert key_of(CASE, Extras()) not in keys
+
+
+def test_what_cannot_be_pickled_is_refused() -> None:
+    case = replace(CASE, options={"pre_ort_model_transforms": [lambda model: model]})
+    with pytest.raises(UsageError, match="cannot be sent to another process"):
+        key_of(case, Extras())
+
+
+def test_a_result_is_found_again_with_its_files(tmp_path: Path) -> None:
+    results = Results(tmp_path / "out")
+    assert results.kept(job(), retry=False) is None
+    written = results.keep(
+        job(), replace(row(), coverage=0.5, graphs=1, fallbacks=("aten.sort (2)",)), {CAPTURE: capture_bytes(tmp_path)}, "said"
+    )
+    assert written.capture is not None
+    assert Path(written.capture).parent.parent == tmp_path / "out"
+    assert results.kept(job(), retry=True) == replace(written, kept=True)
+    (tmp_path / "out").rename(tmp_path / "moved")
+    moved = Results(tmp_path / "moved").kept(job(), retry=False)
+    assert moved is not None
+    assert (moved.capture or "").startswith(str(tmp_path / "moved"))
+
+
+@pytest.mark.parametrize(
+    ("status", "asked", "verdict"),
+    [
+        ("ok", (True, 10, 100), "kept"),
+        ("failed", (False, 10, 100), "kept"),
+        ("failed", (True, 10, 100), "run again"),
+        ("crashed", (False, 99, 999), "kept"),
+        ("timeout", (False, 10, 100), "kept"),
+        ("timeout", (False, 9, 100), "kept"),
+        ("timeout", (False, 11, 100), "run again"),
+        ("memory", (False, 99, 100), "kept"),
+        ("memory", (False, 10, 101), "run again"),
+        ("memory", (False, 10, None), "run again"),
+        ("lost", (False, 10, 100), "run again"),
+    ],
+)
+def test_which_results_are_taken_again(status: SurveyStatus, asked: tuple[bool, float, int | None], verdict: str, tmp_path: Path) -> None:
+    results = Results(tmp_path / "out")
+    results.keep(job(), row(status), {}, "")
+    retry, seconds, memory = asked
+    found = results.kept(job(seconds=seconds, memory=memory), retry=retry)
+    assert ("run again" if found is None else "kept") == verdict
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"row": {}}', '{"row": {"case": 1, "status": "ok"}, "limits": [1, 1]}', '{"row": null}'])
+def test_a_damaged_result_is_none(text: str, tmp_path: Path) -> None:
+    results = Results(tmp_path / "out")
+    results.keep(job(), row(), {}, "")
+    (results.place(job()) / "row.json").write_text(text, encoding="utf-8")
+    assert results.kept(job(), retry=False) is None
+
+
+def test_a_result_of_another_key_is_none(tmp_path: Path) -> None:
+    results = Results(tmp_path / "out")
+    results.keep(job(), row(), {}, "")
+    file = results.place(job()) / "row.json"
+    held = json.loads(file.read_text(encoding="utf-8"))
+    held["row"]["key"] = "0" * 64
+    file.write_text(json.dumps(held), encoding="utf-8")
+    assert results.kept(job(), retry=False) is None
+
+
+def test_what_a_process_recorded_before_its_end_is_in_its_row(tmp_path: Path) -> None:
+    results = Results(tmp_path / "out")
+    data = capture_bytes(tmp_path)
+    written = results.keep(job(), row("crashed"), {CAPTURE: data}, "")
+    assert written.graphs == len(SAMPLES["demo_like"].graphs)
+    assert written.reason == "why"
+    assert results.keep(job(), row("crashed"), {JOURNAL: b"no journal"}, "").graphs is None
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be created"):
+        Results(tmp_path / "no" / "out")
+
+
+def test_the_page_of_the_docs_lists_the_columns() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "survey.md").read_text(encoding="utf-8")
+    for column in TABLE.columns:
+        assert f"| `{column.name}` | {column.dtype} | {column.unit} |" in page
+        assert column.meaning in page

@@ -1,0 +1,42 @@
+"""Captures of each schema version that there has been: every one loads, with all that it holds."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ortlens
+from ortlens.trace.records import SCHEMA_VERSION
+
+SCHEMAS = Path(__file__).resolve().parents[2] / "data" / "captures" / "schemas"
+
+
+def members(path: Path) -> dict[str, Any]:
+    with zipfile.ZipFile(path) as archive:
+        return {name: json.loads(archive.read(name)) for name in archive.namelist() if name.endswith(".json")}
+
+
+def test_each_schema_version_has_a_capture() -> None:
+    found = {int(path.stem): members(path)["manifest.json"]["schema_version"] for path in SCHEMAS.glob("*.ortlens")}
+    assert found == {version: version for version in range(1, SCHEMA_VERSION + 1)}
+
+
+@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION + 1))
+def test_a_capture_of_each_version_loads_with_all_that_it_holds(version: int, tmp_path: Path) -> None:
+    """A column that is renamed, removed or of another type needs a new version of the schema, and a capture of it here."""
+    path = SCHEMAS / f"{version}.ortlens"
+    capture = ortlens.load(path)
+    assert "graph break" in capture.summary()
+    if version < SCHEMA_VERSION:
+        return
+    capture.save(tmp_path / "again.ortlens")
+    then, now = members(path), members(tmp_path / "again.ortlens")
+    tables = [name for name in then if name != "manifest.json"]
+    assert len(tables) > 10
+    for name in tables:
+        for column, values in then[name]["columns"].items():
+            assert now[name]["columns"][column] == values, f"{name}: {column}"

@@ -1,0 +1,119 @@
+"""The list of actions: one per change, ranked by what it brings, with the line to write or to paste where a rule knows it."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from ortlens.analysis.actions import OPTIONS, actions_of, line_after, settings_in
+from ortlens.analysis.first_look import looks_of, ranked_looks
+from ortlens.analysis.overview import overview_of
+from ortlens.analysis.timing import price_of
+from ortlens.backend.options import OrtBackendOptions
+from ortlens.trace import store
+from ortlens.units import time_from_ns
+from ortlens.views.actions import action_facts
+from ortlens.views.payload import payload_from_capture
+from tests.unit.views.sample_captures import SAMPLES
+
+TESTS = Path(__file__).resolve().parents[2]
+RECORDED = {path.stem + path.parts[-3][0]: store.load(path) for path in sorted(TESTS.glob("*/captures/*.ortlens"))}
+CAPTURES = {**SAMPLES, **RECORDED}
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_the_first_actions_are_what_to_look_at_first(name: str) -> None:
+    overview = overview_of(CAPTURES[name])
+    looks = looks_of(overview)
+    actions = actions_of(CAPTURES[name], overview)
+    assert [action.look for action in actions[: len(looks)]] == list(looks)
+    keys = [(action.look.subject, action.look.what, action.look.file, action.look.line) for action in actions]
+    assert len(keys) == len(set(keys)) or name == "huge"  # whose findings are all the same
+    shown = payload_from_capture(CAPTURES[name])["overview"]
+    assert [item["sentence"] for item in shown["actions"][: len(looks)]] == [item["sentence"] for item in shown["looks"]]
+
+
+def test_a_slow_operator_comes_before_a_cheap_break_and_says_how_it_is_known() -> None:
+    facts = action_facts(RECORDED["twelveb"], overview_of(RECORDED["twelveb"]))
+    assert [(item["kind"], item["confidence"]) for item in facts[:4]] == [
+        ("stays in PyTorch", "measured"),
+        ("stays in PyTorch", "measured"),
+        ("finding", "estimated"),
+        ("graph break", "measured"),
+    ]
+    for target, item in zip(("prims.bessel_j0.default", "aten.mode.default"), facts, strict=False):
+        spent = sum(row.call_ns or 0 for row in RECORDED["twelveb"].fallbacks if row.target == target)
+        assert item["gain"] == f"costs {time_from_ns(spent)} per call"
+    looks = [look for look in ranked_looks(overview_of(RECORDED["twelveb"])) if look.ns_per_call]
+    ns = [(look.ns_per_call or 0) + look.own_code_ns + look.splitting_ns for look in looks]
+    assert ns == sorted(ns, reverse=True)
+    assert len(facts) == 8
+
+
+def test_what_is_not_known_is_not_promised() -> None:
+    for item in action_facts(RECORDED["dryd"], overview_of(RECORDED["dryd"])):
+        assert (item["gain"], item["confidence"]) == ("gain unknown", "unknown")
+
+
+def test_a_busy_machine_is_told() -> None:
+    busy = replace(RECORDED["splitd"], environment={**RECORDED["splitd"].environment, "ledger_spread": "3.0"})
+    assert action_facts(busy, overview_of(busy))[0]["confidence"] == "measured on a busy machine"
+
+
+@pytest.mark.parametrize(
+    ("source", "advice", "after"),
+    [
+        ("torch._dynamo.graph_break()", "Delete the call of `torch._dynamo.graph_break()`, which breaks the graph on purpose", ""),
+        ("scale = x.mean().item()", "Keep the value in a tensor without `.item()`", "scale = x.mean()"),
+        (
+            "if x.abs().max() > 1e6:",
+            "Compute both outcomes and choose with `torch.where`",
+            "result = torch.where(x.abs().max() > 1e6, result_if_true, result_if_false)",
+        ),
+        (
+            "return x.cos() if x.sum() > 0 else x.tanh()",
+            "Compute both outcomes and choose with `torch.where`",
+            "return torch.where(x.sum() > 0, x.cos(), x.tanh())",
+        ),
+        ("if a > 0 and b:", "Compute both outcomes and choose with `torch.where`", None),
+        ("kept = x[x[:, 0] > -100]", "Keep all elements and mask with `torch.where`", None),
+        ("y = helper(x)", "Call `helper` before or after the compiled function", None),
+    ],
+)
+def test_a_line_is_rewritten_where_a_rule_can(source: str, advice: str, after: str | None) -> None:
+    assert line_after(source, advice) == after
+
+
+@pytest.mark.parametrize(
+    ("advice", "pasted"),
+    [
+        ("Set `torch._dynamo.config.capture_scalar_outputs = True`", "torch._dynamo.config.capture_scalar_outputs = True"),
+        (
+            "Print outside, or add `print` to `torch._dynamo.config.reorderable_logging_functions`",
+            "torch._dynamo.config.reorderable_logging_functions.add(print)",
+        ),
+        ('on_slow="fallback" does so by itself', 'model = torch.compile(model, backend="ortlens", options={"on_slow": "fallback"})'),
+        (
+            "leave such graphs to PyTorch: min_partition_nodes=9.",
+            'model = torch.compile(model, backend="ortlens", options={"min_partition_nodes": 9})',
+        ),
+        ('options={"upcast": ("bfloat16",)} does so', 'model = torch.compile(model, backend="ortlens", options={"upcast": ("bfloat16",)})'),
+        ("Leave it as it is.", None),
+    ],
+)
+def test_a_setting_becomes_a_line_to_paste(advice: str, pasted: str | None) -> None:
+    assert list(settings_in(advice)) == ([] if pasted is None else [pasted])
+
+
+def test_the_options_that_are_pasted_exist() -> None:
+    assert set(OPTIONS) <= {field.name for field in fields(OrtBackendOptions)}
+
+
+def test_an_issue_holds_the_line_the_reason_the_cost_and_the_versions() -> None:
+    item = next(item for item in action_facts(RECORDED["twelveb"], overview_of(RECORDED["twelveb"])) if ".item()" in item["title"])
+    assert item["issue"].splitlines()[0] == "### graph break: scale = x.mean().item()"
+    cost = next(price_of(row) for row in RECORDED["twelveb"].breaks if ".item()" in (row.source or ""))
+    for part in ("scale = x.mean()\n", f"- Per call: costs {time_from_ns(cost or 0)} per call (measured)", "torch 2.13.0"):
+        assert part in item["issue"], part

@@ -1,0 +1,163 @@
+"""The flame graph: its frames add up to the call of the ledger, and every number in it is that of its record."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from ortlens.analysis.overview import overview_of
+from ortlens.errors import UsageError
+from ortlens.trace import store
+from ortlens.trace.records import Capture, Graph, Kernel, LedgerPart, LedgerPartName, Node, Partition, Session
+from ortlens.units import time_from_ns
+from ortlens.views.capture_view import SavedCapture
+from ortlens.views.flame import KINDS, Flame, Frame, flame_of, packed_flame
+from ortlens.views.flame_svg import flame_svg
+from tests.unit.views.sample_captures import SAMPLES
+
+TESTS = Path(__file__).resolve().parents[2]
+RECORDED = {path.stem + path.parts[-3][0]: store.load(path) for path in sorted(TESTS.glob("*/captures/*.ortlens"))}
+CAPTURES = {**SAMPLES, **RECORDED}
+
+
+def frames(frame: Frame) -> list[Frame]:
+    return [frame, *(inner for child in frame.children for inner in frames(child))]
+
+
+def of_kind(flame: Flame, kind: str) -> list[Frame]:
+    return [frame for frame in frames(flame.root) if frame.kind == kind]
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_frames_fill_what_is_around_them_and_no_more(name: str) -> None:
+    capture = CAPTURES[name]
+    flame, overview = flame_of(capture), overview_of(capture)
+    if overview.ledger is not None:
+        assert flame.root.ns == overview.ledger.total_ns
+        assert flame.root.width == pytest.approx(flame.root.ns, abs=10)
+    for frame in frames(flame.root):
+        inside = sum(child.width for child in frame.children if child.kind != "phase")
+        assert inside <= frame.width * 1.0001 + 5, frame.kind
+        assert frame.width >= 0
+        assert frame.ns >= 0
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_every_frame_says_what_its_record_says(name: str) -> None:
+    capture = RECORDED[name]
+    flame = flame_of(capture)
+    for frame in of_kind(flame, "kernel"):
+        assert frame.ns == pytest.approx(capture.kernels[frame.ref].mean_ns, abs=1)
+    for frame in of_kind(flame, "break"):
+        assert frame.ns == capture.breaks[frame.ref].cost_ns
+    for frame in of_kind(flame, "torch"):
+        node = capture.nodes[frame.ref]
+        assert node.partition_id is None
+        row = next(item for item in capture.fallbacks if (item.graph_id, item.node) == (node.graph_id, node.node))
+        assert row.call_ns is None or frame.ns in (row.call_ns, 0)
+    assert all(capture.nodes[frame.ref].partition_id for frame in of_kind(flame, "ort"))
+    assert sum(frame.ns for frame in of_kind(flame, "phase")) == overview_of(capture).compile_ns
+
+
+def test_a_graph_break_is_a_slab_between_the_graphs_that_it_parts() -> None:
+    capture = RECORDED["twelveb"]
+    kinds = [child.kind for child in flame_of(capture).root.children if child.kind != "phase"]
+    assert kinds == [*["graph", "break"] * 5, "graph", "guards", "between"]
+    assert [frame.ns for frame in of_kind(flame_of(capture), "break")] == [item.cost_ns for item in capture.breaks]
+
+
+def test_what_no_call_measured_is_not_drawn() -> None:
+    assert flame_of(RECORDED["dryd"]).root.ns == 0
+    assert of_kind(flame_of(RECORDED["dryd"]), "torch")
+    assert not of_kind(flame_of(RECORDED["trainingb"]), "guards")
+    assert {frame.kind for frame in frames(flame_of(RECORDED["deep_breakd"]).root)} == {"call", "graph", "session", "phase"}
+
+
+def measured(run: int, kernel: int) -> Capture:
+    parts: dict[LedgerPartName, int] = {"guards": 10, "bind": 5, "run": run, "output": 5, "eager": 0, "residual": 0}
+    total = sum(parts.values())
+    return Capture(
+        graphs=(Graph(graph_id="g0", phase="inference", node_count=1, op_count=1),),
+        nodes=(Node(graph_id="g0", node="add", target="aten.add.Tensor", module="a.b.c", partition_id="p0", supported=True),),
+        partitions=(Partition(partition_id="p0", graph_id="g0", node_count=1, input_count=1, output_count=1),),
+        sessions=(Session(session_id="s0", partition_id="p0", calls=10, p50_ns=run),),
+        kernels=(Kernel(session_id="s0", kernel="Add", op_type="Add", provider="CPU", node="add", mean_ns=kernel),),
+        ledger=tuple(LedgerPart(graph_id="g0", part=part, ns=ns, share=ns / total) for part, ns in parts.items()),
+    )
+
+
+def test_kernels_of_a_profile_are_narrowed_to_the_time_of_the_ledger_and_keep_their_own() -> None:
+    flame = flame_of(measured(100, 150))
+    (kernel,) = of_kind(flame, "kernel")
+    assert (kernel.ns, round(kernel.width)) == (150, 100)
+    (kernel,) = of_kind(flame_of(measured(100, 60)), "kernel")
+    assert (kernel.ns, kernel.width) == (60, 60)
+    (module,) = of_kind(flame, "module")
+    assert module.path == "a.b.c"
+
+
+def test_a_session_that_was_not_profiled_stands_for_its_operators() -> None:
+    flame = flame_of(replace(measured(100, 60), kernels=()))
+    assert [(frame.ref, frame.ns) for frame in of_kind(flame, "session")] == [(0, 100)]
+
+
+def test_packed_frames_are_in_depth_first_order() -> None:
+    packed = packed_flame(flame_of(measured(100, 150)))
+    kinds = [KINDS[code] for code in packed["kind"]]
+    assert list(zip(packed["depth"], kinds, strict=True)) == [
+        (0, "call"),
+        (1, "graph"),
+        (2, "bind"),
+        (2, "module"),
+        (3, "ort"),
+        (4, "kernel"),
+        (2, "output"),
+        (1, "guards"),
+    ]
+    assert packed["width"][5] == 100
+    assert "width" not in packed_flame(flame_of(measured(100, 60)))
+
+
+def test_ten_thousand_nodes_take_no_time() -> None:
+    capture = measured(100, 60)
+    nodes = tuple(replace(capture.nodes[0], node=f"add_{n}", module=f"layers.{n // 50}.block.{n % 50 // 10}") for n in range(10_000))
+    kernels = tuple(replace(capture.kernels[0], kernel=f"k{n}", node=f"add_{n}") for n in range(10_000))
+    started = time.perf_counter()
+    packed = packed_flame(flame_of(replace(capture, nodes=nodes, kernels=kernels)))
+    assert len(packed["ns"]) > 21_000
+    assert time.perf_counter() - started < 10  # about 0.1 s; a limit that no busy machine breaks
+
+
+def test_the_picture_is_inert_and_says_what_the_frames_say() -> None:
+    capture = RECORDED["twelveb"]
+    svg = flame_svg(capture)
+    root = ET.fromstring(svg)  # noqa: S314 - our own picture
+    titles = [element.text or "" for element in root.iter("title")]
+    assert titles[0] == f"one call: {time_from_ns(sum(part.ns for part in capture.ledger))}"
+    assert sum(title.startswith("✂ graph break") for title in titles) == 5
+    for item in capture.breaks:
+        assert any(f"record.py:{item.line}: {time_from_ns(item.cost_ns or 0)}" in title for title in titles)
+    assert {element.tag for element in root.iter()} <= {"svg", "g", "rect", "text", "title", "defs", "pattern"}
+    assert "http" not in svg
+    assert len(svg) < 60_000
+    assert flame_svg(RECORDED["dryd"]) == ""
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_every_picture_is_well_formed(name: str) -> None:
+    svg = flame_svg(CAPTURES[name], standalone=True)
+    assert not svg or ET.fromstring(svg) is not None  # noqa: S314 - our own picture
+    assert len(svg) < 200_000
+
+
+def test_a_picture_is_saved_and_shown_in_a_notebook(tmp_path: Path) -> None:
+    picture = SavedCapture(RECORDED["twelveb"]).flame()
+    assert picture.save(tmp_path / "flame.svg").read_text(encoding="utf-8") == picture._repr_svg_()
+    with pytest.raises(UsageError, match="no call was recorded"):
+        SavedCapture(RECORDED["dryd"]).flame()
+    with pytest.raises(UsageError, match="cannot be written"):
+        picture.save(tmp_path / "none" / "flame.svg")

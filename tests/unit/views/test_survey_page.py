@@ -1,0 +1,100 @@
+"""The page of a survey: all that is shown is escaped, every case is there, and nothing is loaded."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ortlens.analysis.surveyed import SurveyRow, figures_of
+from ortlens.views.survey_page import survey_page
+from tests.unit.views.sample_captures import SAMPLES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ortlens.trace.records import Capture
+
+HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">\u202e\x00"\'&'
+
+
+class Tags(HTMLParser):
+    """Collects what a page is made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.handlers: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note it."""
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("href", "src", "srcset", "action")]
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
+
+
+def read(page: str) -> Tags:
+    tags = Tags()
+    tags.feed(page)
+    return tags
+
+
+def good(name: str, capture: Capture, folder: Path) -> SurveyRow:
+    figures = figures_of(capture)
+    return SurveyRow(
+        case=name, status="ok", capture=str(folder / name / "capture.ortlens"), report=str(folder / name / "r 1.html"), **figures
+    )
+
+
+@pytest.mark.parametrize("sample", sorted(SAMPLES))
+def test_every_capture_makes_a_row_and_a_part(sample: str, tmp_path: Path) -> None:
+    page = survey_page([good("a", SAMPLES[sample], tmp_path)], lambda _: SAMPLES[sample], title="All", folder=tmp_path)
+    assert read(page).tags.count("tbody") >= 1
+    assert page.count('<tr class="os-row">') == page.count('<tr class="os-detail">') == 1
+    assert 'class="ortlens-summary"' in page
+
+
+def test_hostile_names_reasons_and_logs_are_text(tmp_path: Path) -> None:
+    rows = [
+        SurveyRow(
+            case=HOSTILE, status="failed", reason=HOSTILE, log=HOSTILE, options=HOSTILE, backend=HOSTILE, host=HOSTILE, finding=HOSTILE
+        ),
+        SurveyRow(case="plain", status="ok", fallbacks=(HOSTILE,), report=str(tmp_path / HOSTILE.replace("/", "").replace("\x00", ""))),
+    ]
+    page = survey_page(rows, lambda _: None, title=HOSTILE, folder=tmp_path)
+    tags = read(page)
+    assert tags.tags.count("script") == 1
+    assert "img" not in tags.tags
+    assert tags.handlers == []
+    assert "\u202e" not in page
+    assert "\x00" not in page
+
+
+def test_links_are_relative_and_quoted_and_nothing_is_loaded(tmp_path: Path) -> None:
+    page = survey_page([good("a", SAMPLES["demo_like"], tmp_path)], lambda _: SAMPLES["demo_like"], title="All", folder=tmp_path)
+    tags = read(page)
+    assert tags.links == ["a/r%201.html", "a/capture.ortlens"]
+    assert {"link", "iframe", "object", "embed"}.isdisjoint(tags.tags)
+    assert "default-src 'none'" in page
+    assert not re.search(r"https?://(?!www\.w3\.org)", page)
+
+
+def test_the_head_counts_and_columns_without_content_are_left_out(tmp_path: Path) -> None:
+    rows = [
+        SurveyRow(case="a", status="ok", coverage=1.0, partitions=1, breaks=0, ratio=0.5),
+        SurveyRow(case="b", status="ok", coverage=0.5, partitions=2, breaks=1, ratio=1.5, wrong=1, max_abs=0.1),
+        SurveyRow(case="c", status="crashed", reason="SIGSEGV"),
+    ]
+    page = survey_page(rows, lambda _: None, title="Mine", folder=tmp_path)
+    assert "2 of 3 cases have a result; 1 crashed" in page
+    assert "1 run as a single partition; 1 have graph breaks; of 2 that were timed, 1 are faster than PyTorch and 1 slower; 1 give" in page
+    assert 'data-label="options"' not in page
+    assert 'data-label="backend"' not in page
+    assert 'data-label="max error"' in page
+
+
+def test_a_survey_without_rows(tmp_path: Path) -> None:
+    assert "0 of 0 cases have a result" in survey_page([], lambda _: None, title="None", folder=tmp_path)

@@ -1,0 +1,125 @@
+"""The verdict in four tiles: what was measured says so, what was not says that, and what is wrong cannot be overlooked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ortlens.analysis.overview import overview_of
+from ortlens.trace import store
+from ortlens.trace.records import Numeric
+from ortlens.views.html import summary_html
+from ortlens.views.payload import payload_from_capture
+from ortlens.views.text import summary
+from ortlens.views.tiles import Tile, tile_sentence, tiles_of
+from tests.unit.views.sample_captures import SAMPLES
+
+if TYPE_CHECKING:
+    from ortlens.trace.records import Capture
+
+TESTS = Path(__file__).resolve().parents[2]
+SPLIT, DRY = (store.load(TESTS / "data" / "captures" / f"{name}.ortlens") for name in ("split", "dry"))
+TWELVE, LLAMA, PIECES = (store.load(TESTS / "browser" / "captures" / f"{name}.ortlens") for name in ("twelve", "llama", "pieces"))
+
+
+def tiles(capture: Capture) -> dict[str, Tile]:
+    return {tile.name: tile for tile in tiles_of(capture, overview_of(capture))}
+
+
+def timed(ns: int, **facts: str) -> Capture:
+    return replace(SPLIT, environment={**SPLIT.environment, "uncompiled_ns": str(ns), **facts})
+
+
+@pytest.mark.parametrize(
+    ("eager_ns", "state", "word"),
+    [
+        (1_000_000, "good", "6.0 times as fast as eager"),
+        (170_000, "plain", "about as fast as eager"),
+        (20_366, "caution", "8.2 times as long as eager"),
+    ],
+)
+def test_speed_is_against_eager_in_turns(eager_ns: int, state: str, word: str) -> None:
+    speed = tiles(timed(eager_ns))["speed"]
+    assert (speed.state, speed.word) == (state, word)
+    assert speed.detail.endswith("in turns")
+
+
+def test_a_busy_machine_is_told_beside_the_speed() -> None:
+    detail = tiles(timed(20_366, ledger_spread="2.5"))["speed"].detail
+    assert detail.endswith("in turns; median call 2.5 times the shortest; machine was busy")
+    assert "shortest" not in tiles(timed(20_366, ledger_spread="1.1"))["speed"].detail
+
+
+def test_bench_brings_intervals_and_inductor() -> None:
+    facts = {
+        "bench_eager": "call_ns=1000000 ratio=1.000 low=1.000 high=1.000 reference",
+        "bench_ortlens": "call_ns=500000 ratio=0.500 low=0.480 high=0.520 faster",
+        "bench_inductor": "call_ns=800000 ratio=0.800 low=0.790 high=0.810 faster",
+    }
+    speed = tiles(replace(SAMPLES["whole"], environment=facts))["speed"]
+    assert speed.word == "2.0 times as fast as eager"
+    assert speed.detail == "500 µs, eager 1.00 ms; in turns; 99 % interval 0.48x to 0.52x of eager; inductor: 1.2 times as fast as eager"
+    damaged = replace(SAMPLES["whole"], environment=facts | {"bench_ortlens": "call_ns=1e9 <script>"})
+    assert tiles(damaged)["speed"].word == "not measured"
+
+
+def test_a_dry_run_claims_nothing() -> None:
+    for capture in (DRY, LLAMA):
+        found = tiles(capture)
+        assert {tile.state for tile in found.values()} <= {"unknown", "caution"}
+        assert (found["speed"].word, found["time"].word, found["correct"].word) == ("not measured", "nothing ran", "not checked")
+        assert found["time"].share is None
+        assert not any(tile.call for tile in found.values())
+    assert tiles(LLAMA)["splits"].word == "planned: 1 partition"
+
+
+def test_a_truncated_dry_run_names_the_line() -> None:
+    splits = tiles(DRY)["splits"]
+    assert splits.word == "unknown: cut short"
+    assert splits.detail.startswith("the dry run ended at captures/record.py:88; until there 1 graph break")
+
+
+def test_a_wrong_value_turns_the_tile_red_and_is_what_a_click_selects() -> None:
+    row = next(item for item in TWELVE.numerics if item.partition_id)
+    wrong = replace(row, ok=False, first_divergence=True)
+    found = tiles(replace(TWELVE, numerics=tuple(wrong if item is row else item for item in TWELVE.numerics)))["correct"]
+    graph = next(item.graph_id for item in TWELVE.partitions if item.partition_id == row.partition_id)
+    assert (found.state, found.sign, found.word, found.selected) == ("bad", "✗", "differs", f"node:{graph}/{row.node}")
+    assert found.detail == f"1 of {len(TWELVE.numerics)} values compared with PyTorch differs"
+
+
+def test_a_wrong_result_of_the_call_alone_is_red_too() -> None:
+    call = Numeric(partition_id=None, node="result[0]", ok=False, scope="call")
+    assert tiles(replace(TWELVE, numerics=(*TWELVE.numerics, call)))["correct"].state == "bad"
+
+
+def test_what_was_compared_in_part_is_not_green() -> None:
+    assert tiles(TWELVE)["correct"].state == "good"
+    assert (tiles(PIECES)["correct"].state, tiles(PIECES)["correct"].word) == ("unknown", "verified in part")
+    without = replace(TWELVE, numerics=tuple(item for item in TWELVE.numerics if item.partition_id != "p0"))
+    assert tiles(without)["correct"].state == "unknown"
+
+
+@pytest.mark.parametrize("name", ["empty", "foreign", "no_compute", "nothing_runs", "hostile", "huge"])
+def test_there_are_always_four(name: str) -> None:
+    found = tiles(SAMPLES[name])
+    assert list(found) == ["speed", "time", "splits", "correct"]
+    assert all(tile.word and tile.detail for tile in found.values())
+    assert found["correct"].state == "unknown"
+
+
+def test_every_view_says_the_same_four() -> None:
+    for capture in (TWELVE, DRY):
+        expected = tiles_of(capture, overview_of(capture))
+        text, page = " ".join(summary(capture, width=2000).split()), summary_html(capture)
+        assert all(" ".join(tile_sentence(tile).split()) in text for tile in expected)
+        assert all(tile.word in page and tile.detail in page for tile in expected)
+        packed = payload_from_capture(capture)["overview"]["tiles"]
+        assert [(tile["word"], tile["sign"]) for tile in packed] == [(tile.word, tile.sign) for tile in expected]
+
+
+def test_signs_survive_ascii() -> None:
+    assert "Correct           + verified" in summary(TWELVE, ascii_only=True)
