@@ -56,6 +56,19 @@ def test_the_arbiter_tells_rounding_from_wrong() -> None:
     assert verdict_on(rounded, eager, truth, Tolerances(rtol=1e-6)).ok is False, "the user's word goes"
 
 
+def test_the_small_errors_of_a_few_numbers_may_differ_by_chance() -> None:
+    """Seen where PyTorch's dot product of ten million numbers was off by 11, ONNX Runtime's by 55; on other machines PyTorch's is off by 190."""
+    truth = torch.tensor([2_500_000.0], dtype=torch.float64)
+    by_chance = verdict_on((truth + 55).float(), (truth - 11).float(), truth)
+    assert by_chance.ok is True
+    assert "errors of so few numbers differ by chance (55 and 11)" in by_chance.note
+    assert verdict_on((truth + 55).float(), (truth - 0.5).float(), truth).ok is False, "100 times PyTorch's error is no chance"
+    assert verdict_on((truth + 150).float(), (truth - 11).float(), truth).ok is False, "that far beyond the tolerance, it is looked into"
+    several = truth.expand(4)
+    assert verdict_on((several + 55).float(), (several - 11).float(), several).ok is False, "four numbers do not differ so by chance"
+    assert verdict_on((truth + 55).float(), (truth - 11).float(), truth, Tolerances(rtol=1e-5)).ok is False, "the user's word goes"
+
+
 def test_one_element_that_is_far_off_is_not_excused_by_the_many() -> None:
     truth = torch.ones(100_000, dtype=torch.float64)
     eager = (truth + torch.randn(100_000) * 1e-4).float()
