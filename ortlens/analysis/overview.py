@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import Coverage, code_key, coverage_of, current_graphs, is_dry_run, ort_node_count, partitioned_nodes
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Break, Capture, Fallback, Finding, Graph, Node, ReasonCode, Recompile
 
 _BUSY = 1.5  # times the shortest call; on an idle machine half of the calls stay below 1.2
+_CROWDED = 0.25  # cores: others had this many, and fewer were idle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,7 @@ class Overview:
         call: What one call of the function compiled first costs, by the logs of all calls.
         calls: The same for every function that was called.
         spread: Median of the measured calls over the shortest; from 1.5 on the machine was busy. None where it is not known.
+        others: Cores that other processes had during the measured calls, where they left none idle; None else, or where it is not known.
         uncompiled_ns: Median time of a call without torch.compile, made in turns with the calls of the ledger; None where not measured.
         is_dry_run: Whether nothing was run, so that everything is a plan.
         ledger: Where the wall time of a call went, all graphs together; None when nothing ran.
@@ -133,6 +136,7 @@ class Overview:
     call: CallTime
     calls: tuple[CallTime, ...]
     spread: float | None
+    others: float | None
     uncompiled_ns: int | None
     is_dry_run: bool
     ledger: LedgerTotals | None
@@ -145,15 +149,26 @@ class Overview:
     @property
     def is_busy(self) -> bool:
         """Whether other work ran beside the measured calls, so that times are less certain."""
-        return self.spread is not None and self.spread >= _BUSY
+        return self.others is not None or (self.spread is not None and self.spread >= _BUSY)
 
 
 def _spread(capture: Capture) -> float | None:
+    value = _figure(capture, "ledger_spread")
+    return value if value is not None and value >= 1 else None
+
+
+def _others(capture: Capture) -> float | None:
+    others, idle = _figure(capture, "ledger_others"), _figure(capture, "ledger_idle")
+    return others if others is not None and idle is not None and others >= _CROWDED > idle else None
+
+
+def _figure(capture: Capture, name: str) -> float | None:
+    """A figure among the facts, which anybody may have written."""
     try:
-        value = float(capture.environment.get("ledger_spread", ""))
+        value = float(capture.environment.get(name, ""))
     except ValueError:
         return None
-    return value if 1 <= value < float("inf") else None
+    return value if isfinite(value) else None
 
 
 def overview_of(capture: Capture) -> Overview:
@@ -180,6 +195,7 @@ def overview_of(capture: Capture) -> Overview:
         call=call_time(capture),
         calls=call_times(capture),
         spread=_spread(capture),
+        others=_others(capture),
         uncompiled_ns=uncompiled_ns(capture),
         is_dry_run=is_dry_run(capture),
         ledger=totals_of(capture.ledger),

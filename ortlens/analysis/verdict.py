@@ -110,6 +110,7 @@ class Verdict:
         inductor: Inductor against eager; None where nobody asked.
         spread: Median of the measured calls over the shortest; None where unknown.
         is_busy: Whether other work ran beside the measured calls.
+        is_crowded: Whether it had cores that threads of PyTorch or ONNX Runtime waited for: then either may seem a hundred times as fast.
         time: How much of a call is in ONNX Runtime.
         splits: Into how much the model falls.
         correct: Whether results match.
@@ -120,6 +121,7 @@ class Verdict:
     inductor: Pace | None
     spread: float | None
     is_busy: bool
+    is_crowded: bool
     time: OrtTime
     splits: Splits
     correct: Correct
@@ -142,6 +144,7 @@ def verdict_of(capture: Capture, overview: Overview) -> Verdict:
         inductor=inductor,
         spread=overview.spread,
         is_busy=overview.is_busy,
+        is_crowded=overview.others is not None and capture.environment.get("torch_threads", "1") != "1",
         time=_time(overview),
         splits=Splits(
             breaks=len(overview.breaks),

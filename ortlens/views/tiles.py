@@ -131,11 +131,13 @@ def _speed(verdict: Verdict, overview: Overview) -> Tile:
         details.append(f"99 % interval {_interval(pace)} of eager")
     elif verdict.spread is not None and verdict.spread >= _UNEVEN:
         details.append(f"median call {times(verdict.spread)} the shortest")
-    details += ["machine was busy"] if verdict.is_busy else []
+    if verdict.is_crowded and pace.interval is None:
+        details.append("uncertain: the machine was busy; try OMP_NUM_THREADS=1")
+    elif verdict.is_busy:
+        details.append("machine was busy")
     details += [f"inductor: {pace_words(verdict.inductor)} eager"] if verdict.inductor is not None else []
-    return Tile(
-        name="speed", title=title, state=state[pace.verdict], word=f"{pace_words(pace)} eager", detail="; ".join(details), card="time"
-    )
+    sure = "unknown" if verdict.is_crowded and pace.interval is None else state[pace.verdict]
+    return Tile(name="speed", title=title, state=sure, word=f"{pace_words(pace)} eager", detail="; ".join(details), card="time")
 
 
 def pace_words(pace: Pace) -> str:

@@ -65,8 +65,11 @@ def busy_sentence(overview: Overview) -> str:
         overview: The overview of a capture.
 
     Returns:
-        One sentence without a full stop when the measured calls differ so much that other work must have run beside them; else empty.
+        One sentence without a full stop when other processes had the cores, or when the measured calls differ so much that other work must
+        have run beside them; else empty.
     """
+    if overview.others is not None:
+        return f"the machine was busy: other processes had {overview.others:.1f} of its cores, and none was idle"
     if overview.spread is None or not overview.is_busy:
         return ""
     return f"the machine was busy: half of the calls took {times(overview.spread)} as long as the shortest, or longer"

@@ -1,9 +1,14 @@
-"""The cores that this process may use, and how long its threads waited for one."""
+"""The cores that this process may use, and what has them."""
 
 from __future__ import annotations
 
-import contextlib
 import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_STAT = Path("/proc/stat")
+_WATCHED_S = 0.1
 
 
 def usable_cores() -> int:
@@ -12,19 +17,46 @@ def usable_cores() -> int:
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
-def waited_ns() -> int | None:
-    """How long the threads of this process were ready to run while other work had the cores.
+class CoreWatch:
+    """What has the cores of this machine while something is measured.
 
-    Linux counts it per thread (`/proc/PID/task/*/schedstat`), within a container and under a quota, too. It is what a clock cannot tell: where
-    a pool of threads meets at a barrier and one of them has no core, every call takes milliseconds, also the fastest.
-
-    Returns:
-        Nanoseconds since the threads that live now began; None where the system does not count them.
+    No clock tells: where a pool of threads meets at a barrier and one of them has no core, every call takes milliseconds, the fastest too.
     """
-    total, counted = 0, False
-    with contextlib.suppress(OSError):
-        for thread in os.listdir("/proc/self/task"):
-            with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/self/task/{thread}/schedstat", "rb") as figures:
-                total += int(figures.read().split()[1])  # on a core, waiting for one, turns
-                counted = True
-    return total if counted else None
+
+    def __init__(self) -> None:
+        """Begin to watch."""
+        self._began = _reading()
+
+    def shares(self) -> tuple[float, float] | None:
+        """Who had the cores since then.
+
+        Returns:
+            Cores that other processes had, on average, and cores that were idle; None where the system does not count them, as Linux does,
+            or not long enough: it counts in steps of 10 ms.
+        """
+        began, now = self._began, _reading()
+        if began is None or now is None or now.at - began.at < _WATCHED_S:
+            return None
+        passed = now.at - began.at
+        others = (now.used - began.used) - (now.own - began.own)
+        return max(0.0, others / passed), max(0.0, (now.idle - began.idle) / passed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """Clocks in seconds: wall time, time that the cores of the machine were used and idle, and the part of it that this process used."""
+
+    at: float
+    used: float
+    idle: float
+    own: float
+
+
+def _reading() -> _Reading | None:
+    try:
+        name, *figures = _STAT.read_bytes().split(b"\n", 1)[0].split()
+        user, nice, system, idle, waiting, *rest = (int(figure) / os.sysconf("SC_CLK_TCK") for figure in figures[:8])
+    except (OSError, ValueError, AttributeError):
+        return None
+    used = user + nice + system + sum(rest)  # interrupts, and what the host took for another guest
+    return _Reading(at=time.perf_counter(), used=used, idle=idle + waiting, own=time.process_time()) if name == b"cpu" else None

@@ -33,6 +33,7 @@ from ortlens.analysis.ledger import (
     lookups_ahead,
     middle_half,
 )
+from ortlens.backend.runtime.cores import CoreWatch
 from ortlens.backend.runtime.turns import clocked
 from ortlens.lens.watching import around_calls
 from ortlens.trace import records as r
@@ -87,8 +88,8 @@ class LedgerPass:
         """Calls that the ledger averages; 0 before it was recorded."""
         self.spread = 0.0
         """Median of their wall times over the shortest: how busy the machine was."""
-        self.waiting: float | None = None
-        """Threads of this process that waited for a core, on average over the measured calls; None where the system does not count."""
+        self.cores: tuple[float, float] | None = None
+        """Cores that other processes had during the calls, and cores that were idle, on average; None where it is not known."""
         self.uncompiled_ns = 0
         """Median time of a call of the target as it is, of `generate` the sum of its steps; 0 where it was not called, or too seldom."""
 
@@ -112,11 +113,9 @@ class LedgerPass:
             The result of the last call. Exceptions of the target are raised; a failure of the measurement becomes a finding.
         """
         deadline = None if budget_ns is None else time.perf_counter_ns() + budget_ns
-        started, waited = time.perf_counter_ns(), waited_ns()
+        cores = CoreWatch()
         result = self._make_calls(call, max_calls, deadline, uncompiled)
-        now = waited_ns()
-        if waited is not None and now is not None:
-            self.waiting = max(0, now - waited) / max(1, time.perf_counter_ns() - started)  # less where a thread ended meanwhile
+        self.cores = cores.shares()
         try:
             self._read_logs()
             self._write()

@@ -51,7 +51,7 @@ class Measurement:
         originals: What Dynamo recorded, by compile id; None where the backend is not ours, and has no partitions to compare.
         steps: Calls of the model inside the `generate` that is measured.
         captured: The capture so far.
-        facts: Receives, as text, how many calls were averaged, their spread, how many threads waited, and the time of an uncompiled one.
+        facts: Receives, as text, how many calls were averaged, their spread, what else had the cores, and the time of an uncompiled one.
     """
 
     recorder: Recorder
@@ -92,8 +92,8 @@ class Measurement:
             self.facts["ledger_calls"] = str(ledger.averaged)
             if ledger.spread:
                 self.facts["ledger_spread"] = f"{ledger.spread:.2f}"
-            if ledger.waiting is not None:
-                self.facts["ledger_waiting"] = f"{ledger.waiting:.2f}"
+            if ledger.cores is not None:
+                self.facts["ledger_others"], self.facts["ledger_idle"] = (f"{cores:.2f}" for cores in ledger.cores)
             if ledger.uncompiled_ns:
                 self.facts["uncompiled_ns"] = str(ledger.uncompiled_ns)
         if limits.get("budget_ns", MEASURE_NS) is not None:  # else the caller counts the calls

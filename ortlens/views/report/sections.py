@@ -171,7 +171,8 @@ _UNITS = (
         "Gains",
         (
             "`measured`: the change was made and timed against the current setup. `about`: estimated from what was recorded. Where half of "
-            "the measured calls took 1.5 times as long as the shortest, or longer, it says that the machine was busy."
+            "the measured calls took 1.5 times as long as the shortest, or longer, or other processes left no core idle, it says that the "
+            "machine was busy."
         ),
     ),
 )

@@ -57,7 +57,7 @@ def test_the_arbiter_tells_rounding_from_wrong() -> None:
 
 
 def test_the_small_errors_of_a_few_numbers_may_differ_by_chance() -> None:
-    """Seen where PyTorch's dot product of ten million numbers was off by 11, ONNX Runtime's by 55; on other machines PyTorch's is off by 190."""
+    """Seen in a dot product of ten million numbers: off by 55 in ONNX Runtime, by 11 in PyTorch, which is off by 190 on another machine."""
     truth = torch.tensor([2_500_000.0], dtype=torch.float64)
     by_chance = verdict_on((truth + 55).float(), (truth - 11).float(), truth)
     assert by_chance.ok is True

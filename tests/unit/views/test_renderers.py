@@ -303,6 +303,16 @@ def test_a_measured_call_is_held_against_the_uncompiled_one(plain: str, words: s
     assert against_sentence(overview_of(replace(capture, ledger=()))) == ""
 
 
+@pytest.mark.parametrize(
+    ("others", "idle", "told"),
+    [("1.05", "0.02", True), ("0.24", "0.0", False), ("1.05", "0.25", False), ("nan", "0", False), ("1", "", False)],
+)
+def test_other_processes_are_told_beside_the_time_of_a_call(others: str, idle: str, told: bool) -> None:  # noqa: FBT001 - a case
+    measured = replace(SAMPLES["told"], environment={"ledger_others": others, "ledger_idle": idle})
+    said = "the machine was busy: other processes had 1.1 of its cores, and none was idle"
+    assert (said in " ".join(summary(measured, width=400).split())) is told
+
+
 @pytest.mark.parametrize(("spread", "told"), [("1.50", True), ("1.49", False), ("", False), ("nan", False), ("nonsense", False)])
 def test_a_busy_machine_is_told_beside_the_time_of_a_call(spread: str, told: bool) -> None:  # noqa: FBT001 - a case
     measured = replace(SAMPLES["told"], environment={"ledger_spread": spread})

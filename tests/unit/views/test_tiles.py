@@ -53,6 +53,17 @@ def test_a_busy_machine_is_told_beside_the_speed() -> None:
     assert "shortest" not in tiles(timed(20_366, ledger_spread="1.1"))["speed"].detail
 
 
+def test_a_speed_for_which_threads_waited_has_no_tick() -> None:
+    crowd = {"ledger_others": "1.05", "ledger_idle": "0.02"}
+    speed = tiles(timed(1_000_000, torch_threads="2", **crowd))["speed"]
+    assert (speed.state, speed.word) == ("unknown", "6.0 times as fast as eager")
+    assert speed.detail.endswith("uncertain: the machine was busy; try OMP_NUM_THREADS=1")
+    alone = tiles(timed(1_000_000, torch_threads="1", **crowd))["speed"]
+    assert (alone.state, alone.detail.endswith("machine was busy")) == ("good", True)
+    idle = tiles(timed(1_000_000, torch_threads="2", ledger_others="1.05", ledger_idle="0.9"))["speed"]
+    assert (idle.state, "busy" in idle.detail) == ("good", False)
+
+
 def test_bench_brings_intervals_and_inductor() -> None:
     facts = {
         "bench_eager": "call_ns=1000000 ratio=1.000 low=1.000 high=1.000 reference",
