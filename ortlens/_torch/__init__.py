@@ -54,6 +54,7 @@ from ortlens._torch.dynamo import (
     record_lookups,
     trace_artifact,
     unlogged_failures,
+    unlogged_steps,
 )
 from ortlens._torch.exporter import (
     NodeRecorder,
@@ -96,6 +97,7 @@ from ortlens._torch.tensors import (
     scaled_term,
     shallow_spec,
     size_hint,
+    spec_children,
     tensors_of,
     unflatten,
     version_of,
@@ -163,6 +165,7 @@ __all__ = [
     "shallow_spec",
     "shared_registry",
     "size_hint",
+    "spec_children",
     "static_input_indices",
     "tangent_indices",
     "tensors_of",
@@ -170,6 +173,7 @@ __all__ = [
     "trace_artifact",
     "unflatten",
     "unlogged_failures",
+    "unlogged_steps",
     "user_outputs",
     "version_of",
     "with_renamed_guards",

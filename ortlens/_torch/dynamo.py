@@ -12,6 +12,7 @@ import sys
 import time
 import types
 import warnings
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -313,19 +314,44 @@ def _registered_breaks() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def unlogged_failures() -> dict[str, int]:
-    """Return failures to trace inlined functions that Dynamo may not have logged.
+    """Return failures to trace that Dynamo may not have logged.
 
     torch 2.9 skips a frame that iterates over a generator it cannot trace, and logs no reason: it raises `SkipFrame` without a
     message (`LocalGeneratorObjectVariable.next_variable` in `torch/_dynamo/variables/functions.py`; 2.13 no longer imports
-    `SkipFrame` there). The message is only in `counters` of `torch/_dynamo/utils.py`.
+    `SkipFrame` there). Nor does it log why the rest of a function runs in Python, see `unlogged_steps`. The message is only in
+    `counters` of `torch/_dynamo/utils.py`.
 
     Returns:
-        Dynamo's message -> number of occurrences; empty in versions of torch that log it.
+        Dynamo's message -> number of occurrences, in the order of the first; empty in versions of torch that log it.
     """
     from torch._dynamo import utils
+
+    if not _skips_silently():
+        return {}
+    return dict(utils.counters.get("unimplemented", Counter()) + utils.counters.get("inline_call", Counter()))
+
+
+def unlogged_steps() -> list[tuple[str, int]]:
+    """Return where Dynamo left the rest of a function to Python, which torch 2.9 does not log.
+
+    It does so where it cannot resume behind a break, as inside of `with` or `try` (`step_graph_break` in
+    `torch/_dynamo/symbolic_convert.py`), and keeps the reason in `graph_break_reasons` of `torch/_dynamo/utils.py`.
+
+    Returns:
+        File and line of each since the last reset, in order; empty in versions of torch that log it.
+    """
+    from torch._dynamo import utils
+
+    if not _skips_silently():
+        return []
+    frames = [reason.user_stack[-1] for reason in utils.graph_break_reasons if reason.reason == "step_unsupported" and reason.user_stack]
+    return [(frame.filename, frame.lineno or 0) for frame in frames]
+
+
+def _skips_silently() -> bool:
     from torch._dynamo.variables import functions
 
-    return dict(utils.counters.get("inline_call", {})) if hasattr(functions, "SkipFrame") else {}
+    return hasattr(functions, "SkipFrame")
 
 
 @contextlib.contextmanager

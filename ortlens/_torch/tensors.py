@@ -336,6 +336,19 @@ def _key_of(entry: Any) -> Any:
     return next((getattr(entry, name) for name in ("idx", "key", "name") if hasattr(entry, name)), str(entry))
 
 
+def spec_children(spec: Any) -> list[Any]:
+    """Return the specs of what a structure holds.
+
+    Args:
+        spec: A tree spec of `torch.utils._pytree`.
+
+    Returns:
+        One spec per item, in order. torch 2.9 has no method for it, and later versions deprecate the attribute.
+    """
+    children: list[Any] = spec.children() if hasattr(spec, "children") else spec.children_specs
+    return children
+
+
 def shallow_spec(spec: Any) -> Any:
     """Return the spec of a structure whose children are leaves.
 
@@ -347,7 +360,7 @@ def shallow_spec(spec: Any) -> Any:
     """
     from torch.utils import _pytree
 
-    leaf = _pytree.tree_flatten([0])[1].child(0)
+    (leaf,) = spec_children(_pytree.tree_flatten([0])[1])
     return _pytree.TreeSpec(spec.type, spec.context, [leaf] * spec.num_children)
 
 

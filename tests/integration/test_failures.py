@@ -161,7 +161,7 @@ def test_a_decomposition_that_raises_leaves_a_program_undivided() -> None:
 
 @pytest.mark.usefixtures("broken_decompositions")
 def test_a_decomposition_that_raises_raises_if_asked_to() -> None:
-    with pytest.raises(IndexError, match="planted"):
+    with pytest.raises((IndexError, BackendCompilerFailed), match="planted"):  # torch 2.9 wraps it
         torch.compile(function, backend=Lens(options={"on_error": "raise"}))(X)
 
 

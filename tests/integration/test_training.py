@@ -251,6 +251,7 @@ def test_training_with_symbolic_sizes_compiles_once() -> None:
 
 def test_what_has_no_gradient_has_none_when_pytorch_runs_its_decomposition() -> None:
     x = torch.rand(4, requires_grad=True)
+    expected = torch.special.bessel_j0(x)
     made = torch.compile(torch.special.bessel_j0, backend="ortlens")(x)  # eager's kernel has no gradient, that of the decomposition raises
-    assert not made.requires_grad
-    torch.testing.assert_close(made, torch.special.bessel_j0(x))
+    assert made.requires_grad == expected.requires_grad  # from torch 2.15 on it has one
+    torch.testing.assert_close(made, expected)

@@ -14,6 +14,7 @@ import onnx
 import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
+from ortlens import _torch
 from ortlens._files import whole_folder
 from ortlens.backend.deploy.export import export_graph
 from ortlens.backend.freeze import loader, model_file, signature
@@ -161,7 +162,7 @@ def _outputs(program: Any, names: Sequence[str]) -> tuple[list[dict[str, Any]], 
 def _tree(spec: Any) -> Any:
     if spec.is_leaf():
         return "*"
-    children = [_tree(child) for child in spec.children()]
+    children = [_tree(child) for child in _torch.spec_children(spec)]
     if spec.type in (tuple, list):
         return [spec.type.__name__, children]
     keys = getattr(spec.context, "_fields", spec.context)

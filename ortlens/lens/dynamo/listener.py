@@ -56,18 +56,18 @@ class DynamoWatch:
         self._entries: dict[object, int] = {}  # entry -> graphs so far, without recompiles
         self._recompiles: dict[str, str | None] = {}
         self._backend_ns: dict[str, int] = {}
-        self._failures: dict[str, dict[str, int]] = {}  # compile id -> unlogged failures before it began
+        self._unlogged: dict[str, tuple[dict[str, int], int]] = {}  # compile id -> failures and steps before it began
         with surviving(recorder, "listening to torch's log"):
             _LISTENER.add(self)
         weakref.finalize(self, _LISTENER.leave_when_alone)
 
     def heard_start(self, compile_id: str) -> None:
-        """Note the failures of Dynamo before a compilation, to find those during it.
+        """Note the failures of Dynamo that it does not log before a compilation, to find those during it.
 
         Args:
             compile_id: The compilation that starts.
         """
-        self._failures[compile_id] = _torch.unlogged_failures()
+        self._unlogged[compile_id] = _torch.unlogged_failures(), len(_torch.unlogged_steps())
 
     def heard_break(self, compile_id: str, text: str) -> None:
         """Record a graph break.
@@ -222,14 +222,16 @@ class DynamoWatch:
             self.recorder.amend(r.Break, made.break_id, advice=advice_for_limit(refused), **place)
 
     def _heard_nothing(self, compile_id: str, metrics: dict[str, Any]) -> None:
-        """Record a frame that Dynamo gave up silently as a break, with the reason found in its counters."""
-        before = self._failures.pop(compile_id, {})
-        compiled = metrics.get("guard_count") is not None
+        """Record a frame that Dynamo silently left to Python, or its rest, as a break, with the reason found in its counters."""
+        before, seen = self._unlogged.pop(compile_id, ({}, 0))
+        steps = _torch.unlogged_steps()[seen:]
+        compiled = metrics.get("guard_count") is not None and not steps
         if compiled or metrics.get("fail_type") or any(compile_id in known.compile_ids for known in self._breaks.values()):
             return
         failed = [text for text, count in _torch.unlogged_failures().items() if count > before.get(text, 0)]
         if failed:
             file, line, name = (metrics.get(key) for key in ("co_filename", "co_firstlineno", "co_name"))
+            file, line = steps[-1] if steps else (file, line)
             frame = f'User code traceback:\n  File "{file}", line {line}, in {name}'
             self.heard_break(compile_id, f"Graph break in user code at {file}:{line}\n{failed[-1]}\n\n{frame}")
 

@@ -119,8 +119,12 @@ def test_without_the_rewrite_the_result_is_right(name: str) -> None:
 @torch.no_grad()
 def test_ortlens_gives_pytorchs_answer(name: str, sizes: str) -> None:
     inputs = [torch.from_numpy(value.copy()) for value in BY_NAME[name].inputs.values()]
+    try:
+        expected = PROGRAMS[name](*inputs)
+    except RuntimeError as error:  # torch 2.15 has no normalisation of nothing
+        pytest.skip(f"PyTorch refuses it: {error}")
     result = torch.compile(PROGRAMS[name], backend="ortlens", dynamic=sizes == "symbolic")(*inputs)
-    torch.testing.assert_close(result, PROGRAMS[name](*inputs), rtol=BY_NAME[name].rtol, atol=0, equal_nan=True)
+    torch.testing.assert_close(result, expected, rtol=BY_NAME[name].rtol, atol=0, equal_nan=True)
 
 
 def test_every_fault_has_a_name_of_its_own_and_a_program() -> None:
