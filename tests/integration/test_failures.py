@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from torch._dynamo.exc import BackendCompilerFailed
 
 from ortlens import ConversionError, Lens, OrtBackend, SessionError, UsageError, explain
 from ortlens.backend.conversion import optimize
