@@ -48,6 +48,7 @@ Where tests fail with an older or newer torch, ortlens says less, or other words
 
 - torch 2.9 leaves a function to Python without a word where it is told to skip it, marks a tensor dirty, or lists the values of a
   tensor; those breaks are not recorded. Breaks inside of `with` and `try` are, with the line of the statement.
+
 """
 
 

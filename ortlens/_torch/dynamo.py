@@ -142,7 +142,7 @@ def compiled_callable() -> CompiledCallable | None:
     found: CompiledCallable | None = None
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:  # the outermost is the user's own
-        if frame.f_code.co_name == "compile_wrapper" and {"fn", "self", "args", "kwargs"} <= frame.f_locals.keys():
+        if frame.f_code.co_name == "compile_wrapper" and all(name in frame.f_locals for name in ("fn", "self", "args", "kwargs")):
             function, context, args, kwargs = (frame.f_locals[name] for name in ("fn", "self", "args", "kwargs"))
             found = CompiledCallable(function, context(function), args, kwargs)
         frame = frame.f_back
