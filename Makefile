@@ -190,7 +190,7 @@ deps: $(VENV)/.dev
 
 docs: $(VENV)/.dev ## Build the documentation into build/site, warnings are errors
 	$(SAY) 'Docs: mkdocs, strict'
-	@$(BIN)/mkdocs build --strict --quiet
+	@$(BIN)/mkdocs build --strict 2>&1 | { grep -v '^INFO' || true; }
 	@echo 'built $(BUILD)/site'
 
 tests: $(VENV)/.dev ## Run the tests of `make test` only

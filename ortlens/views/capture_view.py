@@ -303,8 +303,9 @@ class CaptureView(CaptureFrames):
         Example:
             >>> import tempfile, ortlens
             >>> with tempfile.TemporaryDirectory() as folder:
-            ...     [path.name for path in ortlens.Lens().export(folder, tables=["graphs"])]
-            ['graphs.csv']
+            ...     (path,) = ortlens.Lens().export(folder, tables=["graphs"])
+            >>> path.name
+            'graphs.csv'
         """
         return exported(self.captured(), Path(folder).expanduser(), format, tables=tables, replace=replace)
 

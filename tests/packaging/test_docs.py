@@ -51,3 +51,10 @@ def test_the_changelog_has_a_section_for_what_comes_next() -> None:
     sections = re.findall(r"^## \[(.+?)\]( - \d{4}-\d\d-\d\d)?$", changelog, flags=re.MULTILINE)
     assert sections[0] == ("Unreleased", "")
     assert all(date for _, date in sections[1:])
+
+
+def test_the_gate_counts_warnings() -> None:
+    # With --quiet, mkdocs does not even make the warnings that --strict counts: broken links passed.
+    (command,) = re.findall(r"^\t.*mkdocs build.*$", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert "--strict" in command
+    assert "--quiet" not in command
