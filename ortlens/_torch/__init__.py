@@ -12,6 +12,7 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 | compile ids, static inputs, fake mode | `torch/_guards.py` | not available elsewhere |
 | counts of failures to trace | `torch/_dynamo/utils.py` | torch 2.9 keeps nothing else of some breaks |
 | the structured trace | `torch/_logging/_internal.py` | the log that tlparse reads has no public name |
+| levels of `torch.func` | `torch/_functorch/predispatch.py` | no public name says that a graph opens them |
 | decompositions of single operators | `torch/_decomp/__init__.py` | no public table |
 | the mode that sees every operator | `torch/utils/_python_dispatch.py` | the same |
 | the entry of every `torch.compile` | `torch/_dynamo/eval_frame.py` | the public names are bound before anyone can replace them |
@@ -25,6 +26,7 @@ from ortlens._torch.aot import (
     autocasts,
     boxed,
     example_of,
+    holds_transforms,
     input_sources,
     lookup_backend,
     mutated_input_indices,
@@ -135,6 +137,7 @@ __all__ = [
     "graph_break_hints",
     "graph_break_registry",
     "guard_texts",
+    "holds_transforms",
     "innermost_backend",
     "input_sources",
     "insert_type_promotion",

@@ -218,3 +218,20 @@ def autocasts() -> bool:
     import torch
 
     return torch._C._is_any_autocast_enabled()
+
+
+def holds_transforms(graph_module: Any) -> bool:
+    """Whether Dynamo recorded transforms of `torch.func`, or forward-mode differentiation, in a graph.
+
+    Their nodes open and close levels that the whole process shares (`torch/_functorch/predispatch.py`). Such a graph that stops half-way, for
+    example because it differentiates where gradients are disabled, leaves them open: PyTorch itself fails from then on.
+
+    Args:
+        graph_module: A `torch.fx.GraphModule` as Dynamo passes it to a backend.
+
+    Returns:
+        True where a node of it, or of a graph inside it, does so.
+    """
+    graphs = (module.graph for module in graph_module.modules() if hasattr(module, "graph"))
+    homes = (getattr(node.target, "__module__", None) or "" for graph in graphs for node in graph.nodes if node.op == "call_function")
+    return any("functorch" in home or home == "torch.autograd.forward_ad" for home in homes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from typing import TYPE_CHECKING, Any, TypeGuard, overload
 
@@ -78,7 +79,7 @@ def explain(  # noqa: PLR0913 - the contract's own signature
         arrays or torch tensors, and returns an `OnnxLens`; without inputs, it makes them from the model's signature.
 
     Raises:
-        UsageError: `calls` is not a positive number, the target cannot be called, or there is no such file.
+        UsageError: `calls` is not a positive number, the target cannot be called or is a coroutine function, or there is no such file.
         SessionError: ONNX Runtime refuses the ONNX model or cannot run it; raised when the callable is called.
 
     Example:
@@ -97,6 +98,11 @@ def explain(  # noqa: PLR0913 - the contract's own signature
         return explain_model(target, options=options, dry_run=dry_run, calls=calls, name=name)
     if not callable(target):  # an ExportedProgram is callable too: it raises when called
         raise UsageError(f"explain() takes a function, a module, an exported program or an ONNX model, not {type(target).__name__}")
+    if inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(type(target).__call__):
+        raise UsageError(
+            f"explain() does not await, and {getattr(target, '__name__', type(target).__name__)} is a coroutine function; "
+            "explain what it calls, or await it inside `with ortlens.capture()`, or in a notebook with %ortlens"
+        )
 
     def run(*args: Any, **kwargs: Any) -> Lens:
         from ortlens.lens.explain_torch import explain_under, name_of

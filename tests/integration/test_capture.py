@@ -159,6 +159,17 @@ def test_explain_refuses_impossible_numbers_of_calls(calls: Any) -> None:
         explain(3)  # type: ignore[call-overload]  # the mistake under test
 
 
+class Awaited:
+    async def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+@pytest.mark.parametrize("target", [Awaited(), Awaited().__call__])
+def test_explain_refuses_what_it_would_have_to_await(target: Any) -> None:
+    with pytest.raises(UsageError, match="is a coroutine function; explain what it calls"):
+        explain(target)
+
+
 def test_a_capture_in_one_thread_hears_nothing_of_another() -> None:
     done = threading.Event()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from ortlens import Lens, capture
+from ortlens import Lens, capture, explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +49,28 @@ def test_tasks_each_have_their_own_capture() -> None:
     with torch.no_grad():  # out here: overlapping blocks inside of tasks would leave the thread without gradients
         assert asyncio.run(both()) == [["sin"], ["cos"], ["tan"]]
     assert torch.is_grad_enabled()
+
+
+def cubes(x: torch.Tensor) -> torch.Tensor:
+    return (x**3).sum()
+
+
+def tangent(x: torch.Tensor) -> torch.Tensor:
+    along: torch.Tensor = torch.func.jvp(cubes, (x,), (x,))[1]
+    return along
+
+
+@pytest.mark.parametrize(
+    "derived",
+    [torch.func.hessian(cubes), torch.func.jacfwd(torch.sin), torch.func.jacrev(torch.sin), torch.func.grad(cubes), tangent],
+    ids=["hessian", "jacfwd", "jacrev", "grad", "jvp"],
+)
+def test_transforms_leave_no_level_open(derived: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    expected = derived(X)
+    lens = explain(derived)(X)
+    torch.testing.assert_close(lens.result, expected)
+    torch.testing.assert_close(derived(X), expected)  # a level that was left open fails every later one of the process
+    assert "lens_failed" not in set(lens.findings.rule)
 
 
 def test_lenses_overlap() -> None:

@@ -132,7 +132,7 @@ class AgainstTorch:
         """Dynamo's graph, if it can be run on the same inputs and has no effects but the known ones."""
         lowered, found = item.graph.lowered, self.originals.get(item.graph.lowered.compile_id)
         sure = all(len(runner.sessions) <= 1 for runner in item.graph.runners)  # of one per size, it is not known which one runs
-        if found is None or lowered.phase != "inference" or not item.graph.runners or not sure:
+        if found is None or lowered.phase != "inference" or not item.graph.runners or not sure or _torch.holds_transforms(found):
             return None
         wanted = [_torch.example_of(node) for node in found.graph.find_nodes(op="placeholder")]
         same = len(wanted) == len(item.args) and all(map(_fits, wanted, item.args))
