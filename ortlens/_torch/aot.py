@@ -223,8 +223,8 @@ def autocasts() -> bool:
 def holds_transforms(graph_module: Any) -> bool:
     """Whether Dynamo recorded transforms of `torch.func`, or forward-mode differentiation, in a graph.
 
-    Their nodes open and close levels that the whole process shares (`torch/_functorch/predispatch.py`). Such a graph that stops half-way, for
-    example because it differentiates where gradients are disabled, leaves them open: PyTorch itself fails from then on.
+    Their nodes open and close levels that the whole process shares (`torch/_functorch/predispatch.py`). Such a graph that stops
+    half-way, for example because it differentiates where gradients are disabled, leaves them open: PyTorch itself fails from then on.
 
     Args:
         graph_module: A `torch.fx.GraphModule` as Dynamo passes it to a backend.
