@@ -210,7 +210,7 @@ def generation_of(capture: Capture) -> Generation | None:
         own = [times[graph.graph_id] for graph in graphs if graph.role == role]
         count = sum(time.calls for time in own)
         if count:
-            entries[role] = count, sum(time.ort_ns + time.eager_ns + time.foreign_ns for time in own) / count
+            entries[role] = count, sum(time.total_ns for time in own) / count
     versions = Counter(graph.role for graph in graphs if graph.role is not None)
     return Generation(
         steps=capture.steps,

@@ -37,6 +37,11 @@ class GraphTime:
     eager_ns: int
     foreign_ns: int
 
+    @property
+    def total_ns(self) -> int:
+        """All of it: sessions, nodes that PyTorch ran, and other backends."""
+        return self.ort_ns + self.eager_ns + self.foreign_ns
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionCost:

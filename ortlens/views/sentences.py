@@ -188,7 +188,7 @@ def numbers_sentence(numbers: Numbers) -> str:
         others = sum(more for _, more in numbers.unchecked[1:])
         parts.append(f"{count:,} not compared ({visible(reason)})" + (f" and {others:,} for other reasons" if others else ""))
     if numbers.eager_nodes:
-        parts.append(f"{counted(numbers.eager_nodes, 'node')} in PyTorch need no comparison")
+        parts.append(f"{counted(numbers.eager_nodes, 'node')} in PyTorch, not compared")
     return "; ".join(parts)
 
 
@@ -283,23 +283,22 @@ def look_sentence(look: Look) -> str:
     Returns:
         One sentence without a full stop.
     """
-    where = place(look.file, look.line, look.module)
+    at = f"{place(look.file, look.line, look.module)}: " if look.file or look.module else ""
     price = price_text(look.ns_per_call, look.own_code_ns, look.splitting_ns, is_busy=look.is_busy)
     cost = f" ({price})" if price else ""
     saving = saving_words(look.ns_per_call, is_measured=look.is_measured, is_busy=look.is_busy)
     if look.subject in ("finding", "slower", "rule"):
-        return (f"{where}: " if look.file else "") + visible(look.what) + saving + (f"; {_advice(look)}" if look.advice else "")
+        return (at if look.file else "") + visible(look.what) + saving + (f"; {_advice(look)}" if look.advice else "")
     if look.subject == "break":
-        return f"{where}: {_advice(look) or 'remove the graph break, or rewrite the line as the reason suggests'}{cost}"
+        return f"{at}{_advice(look) or 'remove the graph break, or rewrite the line as the reason suggests'}{cost}"
     if look.reason_code is not None:
         remedy = visible(look.advice) if look.advice else REMEDY_WORDS[look.reason_code].format(visible(look.what))
         if look.reason_code == "policy" and look.reason and not look.advice:
             remedy = visible(look.reason) if look.what in look.reason else f"{remedy}: {visible(look.reason)}"
         if look.subject == "nothing_runs":
-            at = f"{where}: " if look.file or look.module else ""
             return f"{at}nothing runs in ONNX Runtime: {remedy}; otherwise leave the function uncompiled{saving}"
-        return f"{where}: {remedy}{cost}"
-    return f"{where}: {_advice(look) or f'avoid the recompile: keep `{guard(look.what)}` true on every call'}"
+        return f"{at}{remedy}{cost}"
+    return f"{at}{_advice(look) or f'avoid the recompile: keep `{guard(look.what)}` true on every call'}"
 
 
 def _advice(look: Look) -> str:

@@ -188,15 +188,18 @@ def whole_by_graph(capture: Capture) -> dict[str, int]:
         capture: Any capture.
 
     Returns:
-        Nanoseconds by graph id: the wall time, for the function whose calls were measured; else the recorded parts. A graph whose
-        function was never called is absent.
+        Nanoseconds by graph id: the wall time, for the function whose calls were measured; else the recorded parts. A graph that the
+        measured calls did not enter, such as a backward graph, adds its own recorded time. A graph whose function was never called is
+        absent.
     """
     ledger = measured_ledger(capture)
-    whole, measured = sum(part.ns for part in ledger), {part.graph_id for part in ledger}
+    whole, measured, times = sum(part.ns for part in ledger), {part.graph_id for part in ledger}, graph_times(capture)
     found: dict[str, int] = {}
     for time in call_times(capture):
         is_measured = whole and measured.intersection(time.graph_ids)
-        found.update(dict.fromkeys(time.graph_ids, whole if is_measured else time.total_ns))
+        for graph_id in time.graph_ids:
+            beside = 0 if graph_id in measured else round(times[graph_id].total_ns / time.calls)
+            found[graph_id] = whole + beside if is_measured else time.total_ns
     return found
 
 

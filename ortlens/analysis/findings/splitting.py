@@ -107,6 +107,7 @@ def hot_fallback(capture: Capture) -> Iterator[Finding]:
     """Operators that stay in PyTorch and matter."""
     calls, costs, wholes = calls_by_graph(capture), fallback_ns(capture), whole_by_graph(capture)
     currently = {graph.graph_id for graph in current(capture)}
+    backward = {graph.graph_id for graph in capture.graphs if graph.phase == "backward"}
     for (target, code), rows in _by_cause(capture).items():
         here = [row for row in rows if row.graph_id in currently]
         timed = [row for row in rows if calls.get(row.graph_id, 0) >= ENOUGH_CALLS]
@@ -116,7 +117,8 @@ def hot_fallback(capture: Capture) -> Iterator[Finding]:
         if not here or not (is_hot or (len(here) >= _MANY_NODES and code not in _CHOSEN)):
             continue
         worst = max(here, key=lambda row: row.total_ns)
-        spent = f" and takes {time_from_ns(per_call)}, {share:.0%} of a call" if per_call else ""
+        whole = "a call with its backward" if worst.graph_id in backward else "a call"
+        spent = f" and takes {time_from_ns(per_call)}, {share:.0%} of {whole}" if per_call else ""
         yield hot_fallback.finding(
             subject=worst.target,
             severity="warning" if is_hot or not per_call else "info",

@@ -538,6 +538,15 @@ def test_the_time_of_a_fallback_is_that_of_the_ledger_where_there_is_one() -> No
     assert group.ns_per_call == 12_000 * len(warm)
 
 
+def test_what_a_backward_takes_is_no_share_of_the_calls_that_were_measured_without_it() -> None:
+    forward = graph(phase="forward", target="net")
+    backward = graph("g1", compile_id=forward.compile_id, phase="backward", partition_count=0, fallback_count=1)
+    parts = (LedgerPart(graph_id="g0", part="guards", ns=100_000, share=0.1), LedgerPart(graph_id="g0", part="run", ns=900_000, share=0.9))
+    row = fallback(graph_id="g1", calls=100, total_ns=300 * MILLI)  # 3 ms, beside a measured forward of 1 ms
+    (finding,) = found(clean(graphs=(forward, backward), fallbacks=(row,), ledger=parts), "hot_fallback")
+    assert finding.title == "aten.median.dim stays in PyTorch at 1 node and takes 3.00 ms, 75% of a call with its backward"
+
+
 @pytest.mark.parametrize(("times", "count"), [(3.0, 1), (2.0, 0), (None, 0)])
 def test_entries_are_those_that_were_counted(times: float | None, count: int) -> None:
     """The frame of the model itself holds no graph, so that its calls were not counted in the logs."""

@@ -31,7 +31,7 @@ def test_all_right() -> None:
 def test_what_is_wrong_first_and_what_was_not_compared_is_said() -> None:
     assert sentence(RIGHT, WRONG, replace(WRONG, node="later", first_divergence=False), LEFT_OUT, fallbacks=2) == (
         "3 values of 2 partitions compared with PyTorch; 2 out of tolerance, first at gelu (model.py:12); "
-        "1 not compared (nobody wrote to this memory); 2 nodes in PyTorch need no comparison"
+        "1 not compared (nobody wrote to this memory); 2 nodes in PyTorch, not compared"
     )
 
 
