@@ -129,6 +129,34 @@ def test_pieces_of_a_value_made_here_share_its_memory() -> None:
         assert (mine.stride(), mine.storage_offset()) == (theirs.stride(), theirs.storage_offset())
 
 
+SILENT_VIEWS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "pieces": lambda x: torch.unsafe_chunk(x, 2),
+    "pieces of given sizes": lambda x: torch.unsafe_split_with_sizes(x, [1, 3]),
+    "pieces of a result": lambda x: torch.unsafe_chunk(x + 1, 2),
+    "view of a part": lambda x: torch.ops.aten._unsafe_view(x[1:3], [4]),
+    "window behind pieces": lambda x: torch.unsafe_chunk(x, 2)[1].as_strided((2,), (1,), 0),
+    "window behind a view of a part": lambda x: torch.ops.aten._unsafe_view((x + 1)[1:3], [4]).as_strided((2,), (1,), 0),
+}
+"""Their operators return views of their argument, though their schemas do not say so."""
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", SILENT_VIEWS)
+def test_views_that_no_schema_declares(name: str, *, dynamic: bool) -> None:
+    function = SILENT_VIEWS[name]
+    compiled = torch.compile(function, backend="ortlens", dynamic=dynamic)
+    ours, theirs = (torch.arange(8.0).reshape(4, 2) for _ in range(2))
+    with torch.no_grad():
+        got, wanted = as_tuple(compiled(ours)), as_tuple(function(theirs))
+    for mine, value in zip(got, wanted, strict=True):
+        torch.testing.assert_close(mine, value)
+        assert mine.storage_offset() == value.storage_offset()
+    for place, (mine, value) in enumerate(zip(got, wanted, strict=True)):
+        mine.fill_(place + 20)
+        value.fill_(place + 20)
+    torch.testing.assert_close((*got, ours), (*wanted, theirs))
+
+
 def test_a_size_that_is_returned_beside_a_view_that_reads_it() -> None:
     def function(x: torch.Tensor) -> tuple[Any, ...]:
         x.view(-1)[-1] = 2

@@ -18,7 +18,7 @@ import torch
 import torch.fx
 
 from ortlens.backend.lowering import provenance
-from ortlens.backend.lowering.returned_views import base_of, memory_of
+from ortlens.backend.lowering.returned_views import base_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
@@ -252,7 +252,7 @@ def _readers(
             held.append(node)
             continue
         found = tuple(dict.fromkeys(reader for value in held for reader in _reading(value) if reader not in members))
-        views = [reader for reader in found if memory_of(reader) is not None]
+        views = [reader for reader in found if base_of(reader) is not None]
         if any(value in returned for value in (*held, *views) if value is not last):
             return None
         if strict and not all(view.target in _ANY_LAYOUT for view in views):
@@ -270,5 +270,5 @@ def _reading(value: torch.fx.Node) -> Iterator[torch.fx.Node]:
     for user in value.users:
         if user.op == "call_function":
             yield user
-            if memory_of(user) is value:
+            if base_of(user) is value:
                 yield from _reading(user)

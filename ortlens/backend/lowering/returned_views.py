@@ -24,7 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 
-_UNSAFE_VIEW = torch.ops.aten._unsafe_view.default  # noqa: SLF001 - an operator's name
+_UNDECLARED = frozenset({
+    torch.ops.aten._unsafe_view.default,  # noqa: SLF001 - an operator's name
+    torch.ops.aten.unsafe_split.Tensor,
+    torch.ops.aten.unsafe_split_with_sizes.default,
+})  # fmt: skip
+"""Operators whose results lie in the memory of their first argument, though their schemas do not say so."""
+
 _WINDOW = torch.ops.aten.as_strided.default
 
 
@@ -84,11 +90,11 @@ def without_returned_views(
     outputs = _outputs(module.graph)
     new_values = set(outputs[: len(mutated)])  # they lie as their inputs do, so what is a view of them is made of them
     asked = [(place, node) for place, node in enumerate(outputs) if place in user_outputs]
-    in_memory = {place: chain for place, node in asked if (chain := _chain_of(node, new_values, memory_of))}
-    together = _sharing_memory(outputs, in_memory)
-    alone = ((place, _chain_of(node, new_values, base_of)) for place, node in asked if place not in together)
-    chains = {place: chain for place, chain in in_memory.items() if place in together}
-    chains |= {place: chain for place, chain in alone if chain and _must_be_view(chain, rebuilt=user_outputs[place])}
+    views = {place: chain for place, node in asked if (chain := _chain_of(node, new_values))}
+    together = _sharing_memory(outputs, views)
+    chains = {
+        place: chain for place, chain in views.items() if place in together or _must_be_view(chain, rebuilt=user_outputs[place])
+    }
     if not chains:
         return None
     taken = {node for chain in chains.values() for node in chain}
@@ -116,10 +122,10 @@ def _placeholders(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     return list(graph.find_nodes(op="placeholder"))
 
 
-def _chain_of(node: Any, ends: Collection[torch.fx.Node], further: Callable[[torch.fx.Node], torch.fx.Node | None]) -> list[torch.fx.Node]:
+def _chain_of(node: Any, ends: Collection[torch.fx.Node]) -> list[torch.fx.Node]:
     """The view operators that lead from a base, or from one of `ends`, to a value, the last one first; empty for what is no view."""
     chain = []
-    while isinstance(node, torch.fx.Node) and node not in ends and (base := further(node)) is not None:
+    while isinstance(node, torch.fx.Node) and node not in ends and (base := base_of(node)) is not None:
         chain.append(node)
         node = base
     return chain
@@ -139,33 +145,13 @@ def base_of(node: torch.fx.Node) -> torch.fx.Node | None:
         return None
     if node.target is operator.getitem:
         return first if base_of(first) is not None else None
-    return first if is_view_operator(node.target) else None
+    return first if _is_view_operator(node.target) else None
 
 
-def memory_of(node: torch.fx.Node) -> torch.fx.Node | None:
-    """What a node lies in the memory of: what it is a view of, or what `_unsafe_view` reads, whose schema does not say so.
-
-    A write through a view of a view makes several `_unsafe_view` of one value, which have to share its memory.
-
-    Args:
-        node: Of an ATen graph.
-
-    Returns:
-        The node, one step towards the owner; None when it has memory of its own.
-    """
-    first = node.args[0] if node.args else None
-    return first if node.target is _UNSAFE_VIEW and isinstance(first, torch.fx.Node) else base_of(node)
-
-
-def is_view_operator(target: Any) -> bool:
-    """Whether an operator returns a view of its first argument.
-
-    Args:
-        target: Of a `call_function` node.
-
-    Returns:
-        True when its schema says that it returns an alias and writes nothing.
-    """
+def _is_view_operator(target: Any) -> bool:
+    """Whether an operator returns an alias of its first argument and writes nothing."""
+    if target in _UNDECLARED:
+        return True
     schema = getattr(target, "_schema", None)
     if schema is None or schema.is_mutable or not schema.arguments:
         return False
@@ -235,7 +221,7 @@ def _returning(module: torch.fx.GraphModule, outputs: list[Any]) -> torch.fx.Gra
 def _erase_unread(graph: torch.fx.Graph) -> None:
     """Erase the views that nothing reads any more; everything else stays, checks without a reader among them."""
     for node in reversed(list(graph.nodes)):
-        if node.op == "call_function" and not node.users and memory_of(node) is not None:
+        if node.op == "call_function" and not node.users and base_of(node) is not None:
             graph.erase_node(node)
 
 
