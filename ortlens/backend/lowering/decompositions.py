@@ -52,6 +52,7 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.as_strided_scatter.default: _as_strided_scatter,
         _aten.channel_shuffle.default: _channel_shuffle,
         _aten._convolution.default: _convolution,  # noqa: SLF001 - an operator's name
+        _aten.convolution.default: _whole_convolution,
         _aten._trilinear.default: _trilinear,  # noqa: SLF001 - same
         _aten._native_multi_head_attention.default: encoder_layers.attention,  # noqa: SLF001 - same
         _aten._transformer_encoder_layer_fwd.default: encoder_layers.encoder_layer,  # noqa: SLF001 - same
@@ -255,6 +256,8 @@ def _adaptive_max_pool(tensor: torch.Tensor, output_size: Sequence[int]) -> tupl
     sizes: Sequence[Any] = tensor.shape[-len(output_size) :]
     stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
     pairs = list(zip(sizes, output_size, strict=True))
+    if not tensor.is_floating_point():  # PyTorch refuses it
+        return stays
     if any(not isinstance(size, int) and wanted != 1 for size, wanted in pairs) or any(size == 0 or wanted == 0 for size, wanted in pairs):
         return stays
     if any(size % wanted for size, wanted in pairs):
@@ -295,6 +298,28 @@ def _rrelu(  # noqa: PLR0913, PLR0917 - the operator's schema
 def _convolution(tensor: torch.Tensor, *arguments: Any) -> torch.Tensor:
     """A convolution with the flags of cuDNN, which the CPU ignores."""
     made: torch.Tensor = _aten.convolution.default(tensor, *arguments[:8])
+    return made
+
+
+def _whole_convolution(  # noqa: PLR0913, PLR0917 - the operator's schema
+    tensor: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,  # noqa: FBT001 - same
+    output_padding: Sequence[int],
+    groups: int,
+) -> torch.Tensor:
+    """A convolution whose lists may hold one number for all dimensions, with one number per dimension, as ONNX wants them."""
+    dims = weight.dim() - 2
+    lists = (stride, padding, dilation, output_padding)
+    if all(len(numbers) == dims for numbers in lists):
+        stays: torch.Tensor = _STAYS
+        return stays
+    steps, pads, distances, ends = ([*numbers] * dims if len(numbers) == 1 else [*numbers] for numbers in lists)
+    made: torch.Tensor = _aten.convolution.default(tensor, weight, bias, steps, pads, distances, transposed, ends, groups)
     return made
 
 

@@ -24,7 +24,8 @@ _STAYS: Any = NotImplemented  # a decomposition returns it to leave the operator
 
 def adaptive_average_2d(tensor: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
     """`aten._adaptive_avg_pool2d`: by windows if there are few, else as torch decomposes it: to a pool that refuses to have no channels."""
-    if any(isinstance(size, int) and not size for size in (*tensor.shape, *output_size)):
+    empty = any(isinstance(size, int) and not size for size in (*tensor.shape, *output_size))
+    if empty or not tensor.is_floating_point():  # PyTorch refuses integers
         stays: torch.Tensor = _STAYS
         return stays
     if _are_known(tensor.shape[-2:], output_size) and not _are_even(tensor.shape[-2:], output_size) and sum(output_size) <= MOST_WINDOWS:
@@ -36,7 +37,7 @@ def adaptive_average_2d(tensor: torch.Tensor, output_size: Sequence[int]) -> tor
 def adaptive_average_3d(tensor: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
     """`aten._adaptive_avg_pool3d`, which torch does not decompose."""
     sizes = tensor.shape[-3:]
-    if not _are_known(sizes, output_size) or 0 in sizes or 0 in output_size:
+    if not _are_known(sizes, output_size) or 0 in sizes or 0 in output_size or not tensor.is_floating_point():
         stays: torch.Tensor = _STAYS
         return stays
     if _are_even(sizes, output_size):

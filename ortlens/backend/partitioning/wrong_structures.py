@@ -72,6 +72,10 @@ def _pool(dims: int, given: dict[str, Any]) -> str | None:
     return "ignores divisor_override in smaller windows" if not down and given.get("divisor_override") is not None else None
 
 
+def _adaptive(given: dict[str, Any]) -> str | None:
+    return None if given["self"].dtype.is_floating_point else "pools integers, which PyTorch refuses"
+
+
 def _gather(given: dict[str, Any]) -> str | None:
     ranks = given["self"].dim(), given["index"].dim()
     return "needs an index of as many dimensions" if 0 not in ranks and ranks[0] != ranks[1] else None
@@ -115,6 +119,8 @@ def _sums_at_indices(given: dict[str, Any]) -> str | None:
 _JUDGES: dict[Any, Callable[[dict[str, Any]], str | None]] = {
     _aten._upsample_bicubic2d_aa.default: _antialiased,  # noqa: SLF001 - an operator's name, here and below
     _aten._upsample_bilinear2d_aa.default: _antialiased,  # noqa: SLF001 - same
+    _aten.adaptive_max_pool2d.default: _adaptive,
+    _aten.adaptive_max_pool3d.default: _adaptive,
     _aten.avg_pool1d.default: functools.partial(_pool, 1),
     _aten.avg_pool2d.default: functools.partial(_pool, 2),
     _aten.avg_pool3d.default: functools.partial(_pool, 3),

@@ -54,6 +54,21 @@ def test_windows_of_different_sizes() -> None:
     assert not left(differing({name: case for name, case in ADAPTIVE.items() if "largest to" not in name or "values" in name}, X)[1])
 
 
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_adaptive_pools_refuse_integers_as_pytorch_does(size: int) -> None:
+    images = torch.arange(2 * 6 * 6 * 6).reshape(2, 6, 6, 6)
+    for dims, (pool, name) in itertools.product((1, 2, 3), ((F.adaptive_max_pool1d, "max"), (F.adaptive_avg_pool1d, "avg"))):
+        function = getattr(F, pool.__name__.replace("1d", f"{dims}d"))
+        given = images[(0,) * (3 - dims)]
+        try:
+            wanted = function(given, size)
+        except (RuntimeError, NotImplementedError) as error:
+            with pytest.raises(type(error)):
+                torch.compile(function, backend="ortlens")(given, size)
+        else:
+            assert torch.equal(torch.compile(function, backend="ortlens")(given, size), wanted), (name, dims)
+
+
 def test_gradients_of_windows_of_different_sizes() -> None:
     assert differing(ADAPTIVE, X, grad=True)[0] == {}
 

@@ -74,3 +74,16 @@ def test_transposed_convolutions_with_more_output_padding_than_stride(gap: int) 
         for dims, extra in itertools.product((1, 2, 3), range(gap))
     }
     assert differing(made, X)[0] == {}
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["forward", "gradients"])
+def test_convolutions_with_one_number_for_all_dimensions(*, grad: bool) -> None:
+    made: dict[str, Any] = {
+        f"{dims} dimensions, transposed {back}": lambda x, d=dims, t=back: torch.ops.aten.convolution(
+            x[(0,) * (3 - d)], torch.ones(*x.shape[4 - d : 5 - d] * 2, *(2,) * d), None, (2,), (1,), (1,), t, (0,), 1
+        )
+        for dims, back in itertools.product((1, 2, 3), (False, True))
+    }
+    found, capture = differing(made, X, grad=grad)
+    assert found == {}
+    assert grad or not left(capture)
