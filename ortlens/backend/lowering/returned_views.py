@@ -92,9 +92,7 @@ def without_returned_views(
     asked = [(place, node) for place, node in enumerate(outputs) if place in user_outputs]
     views = {place: chain for place, node in asked if (chain := _chain_of(node, new_values))}
     together = _sharing_memory(outputs, views)
-    chains = {
-        place: chain for place, chain in views.items() if place in together or _must_be_view(chain, rebuilt=user_outputs[place])
-    }
+    chains = {place: chain for place, chain in views.items() if place in together or _must_be_view(chain, rebuilt=user_outputs[place])}
     if not chains:
         return None
     taken = {node for chain in chains.values() for node in chain}
