@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 GainConfidence: TypeAlias = Literal["measured", "estimated", "unknown"]
 
-OPTIONS = ("min_partition_nodes", "on_slow", "preallocate_output", "cache_dir", "upcast", "freeze_weights", "on_error")
+OPTIONS = ("min_partition_nodes", "on_slow", "preallocate_output", "cache_dir", "upcast", "freeze_weights", "prepack_weights", "on_error")
 """Options of the backend that findings name; a test holds them against the backend's own."""
 
 MAX_ACTIONS = 100

@@ -39,7 +39,8 @@ class MemoryRow:
     weight_bytes: int | None = column("Parameters and buffers that it reads; PyTorch holds one copy for all sessions.", unit="bytes")
     shared_bytes: int | None = column("The share that ONNX Runtime reads as constants in PyTorch's memory, without a copy.", unit="bytes")
     copied_bytes: int | None = column(
-        "The share that was copied to become constants: weights that are not contiguous, or all with `ort_session_options`.", unit="bytes"
+        "The share that ONNX Runtime packs or rearranges for itself, weights that are not contiguous, or all with `ort_session_options`.",
+        unit="bytes",
     )
     held_bytes: int | None = column(
         "Heap memory that creating the session took: weights that ONNX Runtime packed or folded into its own copies, and its structures. "

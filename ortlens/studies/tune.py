@@ -237,6 +237,8 @@ def _candidates(given: OrtBackendOptions, tensors: Sequence[torch.Tensor], parti
     found = [_Candidate("ort_session_options", text, _setting(ort_session_options=made)) for text, made in threads]
     flipped: Any = "auto" if given.freeze_weights is False else False
     found.append(_Candidate("freeze_weights", str(flipped), _setting(freeze_weights=flipped)))
+    if flipped is False:  # else there are no constants to pack
+        found.append(_Candidate("prepack_weights", str(not given.prepack_weights), _setting(prepack_weights=not given.prepack_weights)))
     allocates = not given.preallocate_output
     found.append(_Candidate("preallocate_output", str(allocates), _setting(preallocate_output=allocates)))
     if given.min_partition_nodes > 1:

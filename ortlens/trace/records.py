@@ -305,7 +305,13 @@ class Session:
     )
     frozen_bytes: int | None = column("Bytes of weights that it holds as constants.", unit="bytes", default=None)
     copied_bytes: int | None = column(
-        "Of these, what is no longer PyTorch's own memory: weights that are not contiguous, or all with `ort_session_options`.",
+        "Of these, what it does not read in PyTorch's memory: weights that ONNX Runtime packs or rearranges, those that are not "
+        "contiguous, and all with `ort_session_options`.",
+        unit="bytes",
+        default=None,
+    )
+    shareable_bytes: int | None = column(
+        "Of the constants, what it would read in PyTorch's memory with `prepack_weights=False`: weights of matrix products.",
         unit="bytes",
         default=None,
     )

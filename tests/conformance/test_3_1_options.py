@@ -293,6 +293,7 @@ def test_3_1_defaults() -> None:
             "preallocate_output": False,
             "use_aot_autograd": True,
             "freeze_weights": "auto",
+            "prepack_weights": True,
             "min_partition_nodes": 1,
             "on_error": "fallback",
             "on_slow": "keep",

@@ -106,11 +106,11 @@ def test_onnx_names_in_the_chain_are_those_of_the_model(lens: ortlens.Lens) -> N
     assert set(found.onnx_node.dropna()) == set(labels)
 
 
-def test_weights_are_shared_and_not_copied(lens: ortlens.Lens) -> None:
+def test_weights_are_packed_into_copies_by_default(lens: ortlens.Lens) -> None:
     whole, partition = memory(lens.captured())
     size = sum(parameter.nbytes for parameter in Model().parameters())
     assert whole.weight_bytes == partition.weight_bytes == size
-    assert (partition.shared_bytes, partition.copied_bytes) == (size, 0)
+    assert (partition.shared_bytes, partition.copied_bytes) == (0, size)
     assert partition.input_bytes == partition.output_bytes == 4 * 16 * 4
     # Up's output and what it was made of, at least; at most every value at once.
     assert partition.live_bytes in range(4 * 32 * 4, int(lens.nodes.output_bytes.sum()) + 1)

@@ -27,6 +27,7 @@ RULES: tuple[Rule, ...] = (
     sessions.weights_changed,
     sessions.unfrozen_weights,
     sessions.unpacked_weights,
+    sessions.packed_copies,
     sessions.too_many_threads,
     sessions.spinning_threads,
     sessions.tiny_graph,

@@ -30,6 +30,7 @@ _MANY_SIZES = 4
 _SEVERAL = 2
 _WORTH_FREEZING = 1 << 16
 _MUCH_PACKED = 4 << 20
+_MANY_PACKED = 256 << 20
 _UNPACKED = 2
 _TINY_NS = 100_000
 _TINY_SHARE = 0.4
@@ -180,6 +181,37 @@ def unpacked_weights(capture: Capture) -> Iterator[Finding]:
             mitigation="Integers stay packed in linear layers of float32 on the CPU, whose width is a multiple of 16 and whose scales are "
             "for whole rows or for groups of a multiple of 16, without ort_session_options. Or set freeze_weights=False: the session "
             "then reads PyTorch's integers, and converts them in every call.",
+            file=graph.file if graph else None,
+            line=graph.line if graph else None,
+        )
+
+
+@rule(
+    name="packed_copies",
+    looks_for="Large weights of matrix products that a session holds once more, packed for its kernels.",
+    fires="At 256 MiB that reading PyTorch's own memory would save: of less, the rest of the process is the larger part.",
+    hazard="The weights are in memory twice: as PyTorch's, and as ONNX Runtime's packed copies.",
+)
+def packed_copies(capture: Capture) -> Iterator[Finding]:
+    """Sessions whose packed weights take much memory."""
+    graphs = {graph.graph_id: graph for graph in capture.graphs}
+    parts = {partition.partition_id: partition for partition in capture.partitions}
+    for partition_id, sessions in sessions_by_partition(capture).items():
+        session, part = sessions[-1], parts.get(partition_id)
+        shared = (session.frozen_bytes or 0) - (session.copied_bytes or 0)
+        saved = (session.shareable_bytes or 0) - shared
+        if saved < _MANY_PACKED:
+            continue
+        graph = graphs.get(part.graph_id) if part is not None else None
+        yield packed_copies.finding(
+            subject=partition_id,
+            severity="info",
+            title=f"{session.session_id} holds packed copies of {size_from_bytes(saved)} of weights",
+            evidence=f"creating it took {size_from_bytes(session.held_bytes or 0)} of heap and {time_from_ns(session.create_ns)}; "
+            f"{size_from_bytes(session.shareable_bytes or 0)} of its {size_from_bytes(session.frozen_bytes or 0)} of constants are read "
+            "by matrix products alone, which can read PyTorch's memory",
+            mitigation=f"Where memory matters more than time, set prepack_weights=False: it saves about {size_from_bytes(saved)}, and "
+            "sessions are created faster, but products of several rows get slower; ortlens.tune measures by how much.",
             file=graph.file if graph else None,
             line=graph.line if graph else None,
         )

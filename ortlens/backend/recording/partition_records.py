@@ -131,6 +131,7 @@ def session_record(  # noqa: PLR0913 - ids and figures, each a column
         cause=info.cause,
         frozen_bytes=frozen_bytes(info),
         copied_bytes=info.copied_bytes,
+        shareable_bytes=info.shareable_bytes,
         integer_bytes=sum(weight.integer_bytes for weight in info.frozen),
         table_bytes=table_bytes,
         threads=info.threads.count,

@@ -28,6 +28,16 @@ if not (hasattr(_native.OrtValue, "from_dlpack") and hasattr(_native.OrtValue, "
 _DEVICE_KINDS = {"cpu": 0, "cuda": 1, "maia": 3}  # OrtDevice::CPU, GPU, NPU in include/onnxruntime/core/framework/ortdevice.h
 
 
+def keep_with(session: onnxruntime.InferenceSession, values: Sequence[Any]) -> None:
+    """Keep values alive as long as a session, whoever has it: ONNX Runtime does not own what `add_initializer` gives it.
+
+    Args:
+        session: The session.
+        values: What it reads.
+    """
+    vars(session)["_ortlens_values"] = values
+
+
 def device_of(device: torch.device) -> Any:
     """Translate a torch device.
 

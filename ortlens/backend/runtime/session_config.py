@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
+from ortlens.backend.runtime import _ort
 from ortlens.backend.runtime.rewrites import unwanted_rewrites
 
 if TYPE_CHECKING:
@@ -32,12 +33,14 @@ class SessionConfig:
         options: Options of the session.
         providers: Names and options of the execution providers, in order.
         threads: Threads of the session, and why these.
+        weights: Values that the options refer to; the session is given them to keep alive.
     """
 
     model: onnx.ModelProto
     options: onnxruntime.SessionOptions
     providers: list[tuple[str, dict[str, Any]]]
     threads: threads.ThreadChoice
+    weights: Sequence[Any] = ()
 
     def session(self, serialized: bytes, *, without: Sequence[str] = ()) -> onnxruntime.InferenceSession:
         """Create the session.
@@ -53,7 +56,7 @@ class SessionConfig:
             ModelRefused: ONNX Runtime rejects the model.
         """
         try:
-            return onnxruntime.InferenceSession(
+            made = onnxruntime.InferenceSession(
                 serialized,
                 self.options,
                 providers=self.providers,
@@ -62,6 +65,8 @@ class SessionConfig:
             )
         except Exception as error:
             raise ModelRefused(str(error)) from error
+        _ort.keep_with(made, self.weights)
+        return made
 
 
 def default_session_options(choice: threads.ThreadChoice) -> onnxruntime.SessionOptions:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens.backend.memory_order import memory_order
-from ortlens.backend.runtime import layout, providers, threads, weights
+from ortlens.backend.runtime import layout, providers, shared_weights, threads, weights
 from ortlens.backend.runtime.boundary import mismatch
 from ortlens.backend.runtime.call import Input, Output
 from ortlens.backend.runtime.heap import heap_bytes
@@ -112,10 +112,16 @@ class SessionFactory:
         options = given or default_session_options(chosen)
         for name, size in dimensions.items() if given is None else ():
             options.add_free_dimension_override_by_name(name, size)
+        values: list[Any] = []
         if frozen and given is None:
             read = {tensor.name for tensor in made.graph.initializer}
-            options.add_external_initializers(*weights.ort_values([weight for weight in frozen if weight.name in read]))
-        return SessionConfig(model=made, options=options, providers=providers.providers_for(self._devices(), self.options), threads=chosen)
+            names, values = weights.ort_values([weight for weight in frozen if weight.name in read])
+            options.add_external_initializers(names, values)
+            shared_weights.share(options, names, values, self._shareable(made))
+        if given is None and not self.options.prepack_weights:
+            shared_weights.leave_unpacked(options)
+        wanted = providers.providers_for(self._devices(), self.options)
+        return SessionConfig(model=made, options=options, providers=wanted, threads=chosen, weights=values)
 
     def session(self, frozen: Sequence[FrozenWeight], dimensions: Mapping[str, int], *, cause: SessionCause) -> SessionInfo:
         """Create a session and measure the time and memory that this takes.
@@ -132,7 +138,8 @@ class SessionFactory:
             ModelRefused: ONNX Runtime rejects the model.
         """
         config = self.config(frozen, dimensions)
-        serialized = config.model.SerializeToString()
+        serialized, shareable = config.model.SerializeToString(), self._shareable(config.model)
+        unpacked = not self.options.prepack_weights
         before, started = heap_bytes(), time.perf_counter_ns()
         session = config.session(serialized)
         elapsed, after = time.perf_counter_ns() - started, heap_bytes()
@@ -151,7 +158,8 @@ class SessionFactory:
             dimensions=dimensions,
             threads=config.threads,
             held_bytes=None if before is None or after is None else max(after - before, 0),
-            copied_bytes=weights.copied_bytes(list(frozen), inline=self.options.ort_session_options is not None),
+            copied_bytes=weights.copied_bytes(frozen, shared=shareable if unpacked else frozenset()),
+            shareable_bytes=weights.shareable_bytes(frozen, shareable),
             cause=cause,
         )
 
@@ -195,6 +203,11 @@ class SessionFactory:
             shape = layout.given_shape(shapes[name], sizes if order is None else [sizes[dim] for dim in order])
             made.append(Output(name=name, meta=meta, permutation=order, shape=shape))
         return made
+
+    def _shareable(self, model: onnx.ModelProto) -> frozenset[str]:
+        """The frozen weights that a session can read in torch's memory; none with the user's own options, which hold no weights."""
+        ours = self.options.ort_session_options is None and providers.runs_on_cpu_alone(self.options)
+        return shared_weights.shareable(model) if ours else frozenset()
 
     def _orders(self, frozen: Sequence[FrozenWeight]) -> dict[str, tuple[int, ...]]:
         """Memory order of the inputs that are not contiguous. Of frozen weights the session has contiguous copies."""

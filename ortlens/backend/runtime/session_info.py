@@ -41,7 +41,8 @@ class SessionInfo:
         threads: Threads of the session, and why these.
         held_bytes: Heap memory that creating the session took; None where the C library does not report it.
         cause: Why the session was created, as in the column `cause` of the frame `sessions`.
-        copied_bytes: Size of the frozen weights that do not share memory with torch.
+        copied_bytes: Size of the frozen weights that the session does not read in torch's memory: packed, rearranged or inside the model.
+        shareable_bytes: Size of the frozen weights that it would read there with `prepack_weights=False`.
     """
 
     input_names: tuple[str, ...]
@@ -60,6 +61,7 @@ class SessionInfo:
     held_bytes: int | None
     cause: SessionCause
     copied_bytes: int
+    shareable_bytes: int
 
 
 def signature_text(info: SessionInfo, partition: Partition) -> str:

@@ -25,7 +25,7 @@ def lookup_tables(model: onnx.ModelProto, weights: Iterable[str]) -> frozenset[s
     tables: set[str] = set()
     others = {value.name for value in model.graph.output}
     for node in model.graph.node:
-        read = [*node.input, *_captured(node)]
+        read = [*node.input, *captured(node)]
         if varying.intersection(read):
             varying.update(node.output)
         looks_up = node.op_type == "Gather" and not node.domain and node.input[1] in varying
@@ -34,10 +34,17 @@ def lookup_tables(model: onnx.ModelProto, weights: Iterable[str]) -> frozenset[s
     return frozenset(tables & given) - others
 
 
-def _captured(node: onnx.NodeProto) -> Iterator[str]:
-    """What the graphs inside a node read; names of their own values do no harm here."""
+def captured(node: onnx.NodeProto) -> Iterator[str]:
+    """What the graphs inside a node read.
+
+    Args:
+        node: Of a model.
+
+    Yields:
+        Names, those of the graphs' own values among them.
+    """
     for attribute in node.attribute:
         for inner in (attribute.g, *attribute.graphs):
             for nested in inner.node:
                 yield from nested.input
-                yield from _captured(nested)
+                yield from captured(nested)

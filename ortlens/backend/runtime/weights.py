@@ -1,4 +1,4 @@
-"""Frozen weights: constants of a session that share torch's memory, and the check that they have not changed."""
+"""Frozen weights: constants of a session, given to it in torch's memory, and the check that they have not changed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from ortlens import _torch
 from ortlens.backend.runtime import _ort
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import onnx
 
 LOCATION = "weights"
@@ -150,17 +152,31 @@ def ort_values(weights: list[FrozenWeight]) -> tuple[list[str], list[Any]]:
     return [weight.name for weight in weights], [_ort.value_over(weight.contiguous) for weight in weights]
 
 
-def copied_bytes(weights: list[FrozenWeight], *, inline: bool) -> int:
-    """Size of the frozen weights that a session does not share with torch.
+def copied_bytes(weights: Sequence[FrozenWeight], *, shared: frozenset[str]) -> int:
+    """Size of the frozen weights that a session does not read in torch's memory.
 
     Args:
         weights: As returned by `freeze`.
-        inline: As for `with_frozen`.
+        shared: Names of those that it reads where they are.
 
     Returns:
-        Bytes: of all weights if they are inside the model, else of those that had to be made contiguous.
+        Bytes: of all others, and of those that had to be made contiguous first.
     """
-    return sum(weight.contiguous.nbytes for weight in weights if inline or weight.contiguous.data_ptr() != weight.pointer)
+    return sum(weight.contiguous.nbytes for weight in weights) - shareable_bytes(weights, shared)
+
+
+def shareable_bytes(weights: Sequence[FrozenWeight], shareable: frozenset[str]) -> int:
+    """Size of the frozen weights that a session could read in torch's memory.
+
+    Args:
+        weights: As returned by `freeze`.
+        shareable: Names of those that ONNX Runtime leaves as they are.
+
+    Returns:
+        Bytes, without those that had to be made contiguous first.
+    """
+    in_place = [weight for weight in weights if weight.contiguous.data_ptr() == weight.pointer]
+    return sum(weight.contiguous.nbytes for weight in in_place if weight.name in shareable)
 
 
 def with_frozen(model: onnx.ModelProto, weights: list[FrozenWeight], *, inline: bool = False) -> onnx.ModelProto:

@@ -99,6 +99,11 @@ def quantised(held: int, floats: int = 0, integers: int = 4 << 20) -> Capture:
     return clean(sessions=(session(held_bytes=held, frozen_bytes=floats + integers, integer_bytes=integers),))
 
 
+def packed(shareable: int, shared: int = 0) -> Capture:
+    frozen = shareable + 100
+    return clean(sessions=(session(held_bytes=shareable, frozen_bytes=frozen, copied_bytes=frozen - shared, shareable_bytes=shareable),))
+
+
 def looked_up(tables: int, held: int, size: int) -> Capture:
     return clean(partitions=(partition(weight_bytes=size),), sessions=(session(frozen_bytes=held, table_bytes=tables),))
 
@@ -375,6 +380,14 @@ CASES = (
     ),
     Case(rule="unpacked_weights", fires=quantised(13 << 20, 5 << 20), silent=quantised((13 << 20) - 1, 5 << 20), says=("8.00 MiB",)),
     Case(rule="unpacked_weights", fires=quantised(8 << 20), silent=quantised(16 << 20, integers=(4 << 20) - 1), says=("8.00 MiB",)),
+    Case(
+        rule="packed_copies",
+        fires=packed(256 << 20),
+        silent=packed((256 << 20) - 1),
+        says=("s0 holds packed copies of 256 MiB",),
+        severity="info",
+    ),
+    Case(rule="packed_copies", fires=packed(300 << 20, 44 << 20), silent=packed(300 << 20, 300 << 20), says=("256 MiB",), severity="info"),
     Case(rule="unfrozen_weights", fires=weights(499_999, 1_000_000), silent=weights(500_000, 1_000_000), says=("p0", "488 KiB")),
     Case(
         rule="unfrozen_weights",

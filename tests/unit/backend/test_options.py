@@ -17,6 +17,7 @@ def test_defaults_are_those_of_the_contract() -> None:
     options = OrtBackendOptions()
     assert options.infer_execution_providers is True
     assert options.preallocate_output is False
+    assert options.prepack_weights is True
     assert (options.freeze_weights, options.min_partition_nodes, options.on_error, options.on_slow) == ("auto", 1, "fallback", "keep")
     assert options.upcast == ()
     for name in ("preferred_execution_providers", "default_execution_providers", "ort_session_options", "pre_ort_model_transforms"):
@@ -60,6 +61,7 @@ def test_defaults_are_those_of_the_contract() -> None:
         ("dump_path", 3),
         ("infer_execution_providers", "no"),
         ("preallocate_output", "no"),
+        ("prepack_weights", "no"),
         ("export_options", 3),
         ("export_options", {"opset_version": 17}),
         ("export_options", {"opset_version": "20"}),

@@ -54,10 +54,11 @@ def test_frozen_inputs_become_constants_with_their_values(inline: bool, transpos
     torch.testing.assert_close(torch.from_numpy(result), torch.where(mask, torch.ones(3), weight))
 
 
-def test_copied_bytes_are_those_of_weights_that_share_no_memory() -> None:
+def test_copied_bytes_are_those_of_weights_that_are_not_read_where_they_are() -> None:
     plain, turned = frozen("w", torch.rand(10)), frozen("t", torch.rand(3, 5).t())
-    assert weights.copied_bytes([plain, turned], inline=False) == 3 * 5 * 4
-    assert weights.copied_bytes([plain, turned], inline=True) == 3 * 5 * 4 + 10 * 4
+    assert weights.copied_bytes([plain, turned], shared=frozenset({"w", "t"})) == 3 * 5 * 4
+    assert weights.copied_bytes([plain, turned], shared=frozenset({"t"})) == 3 * 5 * 4 + 10 * 4
+    assert weights.shareable_bytes([plain, turned], frozenset({"w", "t"})) == 10 * 4
 
 
 def test_the_bytes_stay_outside_the_model_unless_asked_for() -> None:

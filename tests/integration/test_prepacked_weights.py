@@ -1,0 +1,162 @@
+"""Weights in torch's memory: `prepack_weights`, what it saves, and that no answer is wrong or stale."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import ortlens
+from ortlens.backend.runtime.heap import heap_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ortlens.backend.runtime.session_info import SessionInfo
+
+SIDE = 512
+SIZE = 2 * SIDE * SIDE * 4
+BOTH = pytest.mark.parametrize("prepack", [True, False], ids=["packed", "shared"])
+
+
+def two_layers() -> torch.nn.Sequential:
+    model = torch.nn.Sequential(torch.nn.Linear(SIDE, SIDE, bias=False), torch.nn.ReLU(), torch.nn.Linear(SIDE, SIDE, bias=False))
+    return model.eval()
+
+
+def compiled(model: Callable[..., Any], *, prepack: bool) -> tuple[Callable[..., Any], ortlens.OrtBackend]:
+    backend = ortlens.OrtBackend({"prepack_weights": prepack, "on_error": "raise"})
+    return torch.compile(model, backend=backend), backend
+
+
+def only_session(backend: ortlens.OrtBackend) -> SessionInfo:
+    ((info,),) = backend.sessions_by_graph.values()
+    return info
+
+
+@BOTH
+def test_what_a_session_shares_is_what_it_says(prepack: bool) -> None:  # noqa: FBT001 - a parameter
+    model, x = two_layers(), torch.randn(3, SIDE)
+    with torch.no_grad():
+        fast, backend = compiled(model, prepack=prepack)
+        torch.testing.assert_close(fast(x), model(x))
+    info = only_session(backend)
+    assert (info.copied_bytes, info.shareable_bytes) == (SIZE if prepack else 0, SIZE)
+    if heap_bytes() is not None:
+        assert info.held_bytes is not None
+        assert (info.held_bytes > 0.9 * SIZE) if prepack else (info.held_bytes < 0.2 * SIZE)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: torch.relu(x.t() + w).t(),
+        lambda x, w: torch.relu(torch.where(x.t() > 0, x.t(), w)).t(),
+        lambda x, w: torch.cat([x.t(), w]).t(),
+        lambda x, w: torch.relu(x.t() + w).t() @ w,
+        lambda x, w: (x.t() @ w).t() + w.t(),
+        lambda x, w: torch.relu((x.t() @ w).t()),
+        lambda x, w: torch.relu((w @ x.t()).t()),
+        lambda x, w: torch.nn.functional.linear(x.t(), w, w[0]).t(),
+        lambda x, w: (x.reshape(2, 8, 16) @ w).transpose(1, 2) @ w[:8],
+    ],
+)
+def test_a_weight_that_onnxruntime_rearranges_in_place_keeps_its_values(function: Callable[..., Any], prepack: bool) -> None:  # noqa: FBT001
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.randn(16, 16))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = function(x, self.w)
+            return result
+
+    model, x = Model(), torch.randn(16, 16)
+    with torch.no_grad():
+        fast, _ = compiled(model, prepack=prepack)
+        for _ in range(2):
+            torch.testing.assert_close(fast(x), model(x))
+
+
+@BOTH
+def test_no_write_to_a_weight_gives_a_stale_answer(prepack: bool) -> None:  # noqa: FBT001 - a parameter
+    model, x = two_layers(), torch.randn(3, SIDE)
+    writes: list[Callable[[torch.nn.Parameter], object]] = [
+        lambda w: w.mul_(2),
+        lambda w: w.data.mul_(0.5),
+        lambda w: setattr(w, "data", torch.randn_like(w)),
+        lambda w: w.copy_(torch.zeros_like(w)),
+    ]
+    with torch.no_grad():
+        fast, _ = compiled(model, prepack=prepack)
+        fast(x)
+        for write in writes:
+            first = model[0]
+            assert isinstance(first, torch.nn.Linear)
+            write(first.weight)
+            torch.testing.assert_close(fast(x), model(x))
+
+
+def test_a_session_that_shares_sees_each_write_at_once() -> None:
+    model, x = two_layers(), torch.randn(3, SIDE)
+    with torch.no_grad():
+        fast, _ = compiled(model, prepack=False)
+        fast(x)
+        last = model[2]
+        assert isinstance(last, torch.nn.Linear)
+        last.weight.numpy()[7, 11:13] += 100  # a write of two elements that torch does not count
+        torch.testing.assert_close(fast(x), model(x))
+
+
+def test_the_memory_of_shared_weights_lives_as_long_as_the_session() -> None:
+    model, x = two_layers(), torch.randn(3, SIDE)
+    with torch.no_grad():
+        expected = model(x)
+        fast, backend = compiled(model, prepack=False)
+        fast(x)
+        session = only_session(backend).session
+        del fast, backend, model
+        torch.compiler.reset()
+        gc.collect()
+        noise = [torch.full((SIDE, SIDE), float("nan")) for _ in range(8)]  # would take the memory, were it free
+    (result,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(result), expected)
+    assert len(noise) == 8
+
+
+@BOTH
+def test_a_frozen_callable_and_a_lens_take_the_option(prepack: bool) -> None:  # noqa: FBT001 - a parameter
+    model, x, options = two_layers(), torch.randn(3, SIDE), {"prepack_weights": prepack}
+    with torch.no_grad():
+        torch.testing.assert_close(ortlens.freeze(model, x, options=options)(x), model(x))
+        lens = ortlens.explain(model, calls=1, options=options)(x)
+        lens.profile(x)
+        lens.verify(x)
+    assert lens.numerics.ok.all()
+    assert list(lens.sessions.shareable_bytes) == [SIZE]
+    assert list(lens.sessions.copied_bytes) == [SIZE if prepack else 0]
+
+
+PEAK = """
+import pathlib, torch, ortlens
+def memory(which):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(which)) * 1024
+with torch.no_grad():
+    torch.compile(torch.nn.Linear(4, 4).eval(), backend="ortlens")(torch.randn(1, 4))
+    model, x = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048, bias=False) for _ in range(6))).eval(), torch.randn(1, 2048)
+    pathlib.Path("/proc/self/clear_refs").write_text("5")
+    torch.compile(model, backend="ortlens")(x)
+    print(memory("VmHWM") - memory("VmRSS"))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux alone reports a peak that can be reset")
+def test_creating_a_session_takes_no_memory_beyond_what_it_keeps() -> None:
+    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 8 << 20, "less than the copy of one weight of 16 MiB"
