@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,9 +13,11 @@ from ortlens.cli.commands import add_quiet, command_in
 from ortlens.cli.exit_codes import EXIT_NO, EXIT_OK
 from ortlens.cli.printing import json_text, print_json, print_note, print_text, width
 from ortlens.errors import UsageError
+from ortlens.job.request import Read
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
     from ortlens.analysis.check import VerdictRow
     from ortlens.cli.commands import Commands
@@ -25,6 +29,8 @@ _EXAMPLES = """
     ortlens check run.ortlens --baseline main.ortlens --max-slowdown 20% --junit check.xml
 """
 _STDOUT = "-"
+_LIMITS = ("max_breaks", "max_recompiles", "min_coverage", "max_abs_err", "max_slowdown")
+_WHOLE = Read(int, "a whole number")
 
 
 def add(commands: Commands) -> None:
@@ -35,11 +41,19 @@ def add(commands: Commands) -> None:
     """
     command = command_in(commands, "check", _TEXT, _check, examples=_EXAMPLES)
     command.add_argument("capture", metavar="CAPTURE", nargs="?", help="a file or folder that lens.save() or another command wrote")
-    command.add_argument("--max-breaks", metavar="N", type=int, help="distinct graph breaks at most")
-    command.add_argument("--max-recompiles", metavar="N", type=int, help="recompiles at most")
-    command.add_argument("--min-coverage", metavar="SHARE", type=_share, help="least share of operations in ONNX Runtime: 0.9 or 90%%")
+    command.add_argument("--max-breaks", metavar="N", type=_WHOLE, help="distinct graph breaks at most")
+    command.add_argument("--max-recompiles", metavar="N", type=_WHOLE, help="recompiles at most")
     command.add_argument(
-        "--max-abs-err", metavar="SIZE", type=float, help="largest absolute difference from PyTorch at most; the capture must be verified"
+        "--min-coverage",
+        metavar="SHARE",
+        type=Read(_share, "a share, as 0.9 or 90%"),
+        help="least share of operations in ONNX Runtime: 0.9 or 90%%",
+    )
+    command.add_argument(
+        "--max-abs-err",
+        metavar="SIZE",
+        type=Read(float, "a number"),
+        help="largest absolute difference from PyTorch at most; the capture must be verified",
     )
     command.add_argument(
         "--baseline",
@@ -47,7 +61,10 @@ def add(commands: Commands) -> None:
         help="an earlier capture of the same program: breaks, recompiles, operators, results and times must not be worse",
     )
     command.add_argument(
-        "--max-slowdown", metavar="FACTOR", type=_factor, help="with --baseline: how many times as long anything may take, as 1.2 or 20%%"
+        "--max-slowdown",
+        metavar="FACTOR",
+        type=Read(_factor, "a factor, as 1.2 or 20%"),
+        help="with --baseline: how many times as long anything may take, as 1.2 or 20%%",
     )
     command.add_argument(
         "--json", metavar="FILE", nargs="?", const=_STDOUT, help="write the verdicts as JSON, to stdout if no file is named"
@@ -70,18 +87,23 @@ def _check(options: argparse.Namespace) -> int:
     from ortlens.trace.store import load
 
     _take_back_the_capture(options)
-    limits = limits_from(
-        max_breaks=options.max_breaks,
-        max_recompiles=options.max_recompiles,
-        min_coverage=options.min_coverage,
-        max_abs_err=options.max_abs_err,
-        max_slowdown=options.max_slowdown,
-    )
+    with _named_as_options():
+        limits = limits_from(**{name: getattr(options, name) for name in _LIMITS})
     capture = load(options.capture)
-    baseline = load(options.baseline) if options.baseline else None
-    rows = verdicts_of(capture, limits, baseline)
+    baseline = None if options.baseline is None else load(options.baseline)
+    with _named_as_options():
+        rows = verdicts_of(capture, limits, baseline)
     _write(options, capture, baseline, rows)
     return EXIT_OK if all(row.holds for row in rows) else EXIT_NO
+
+
+@contextlib.contextmanager
+def _named_as_options() -> Iterator[None]:
+    """Refuse limits by the names that were typed, not by those of `lens.check`."""
+    try:
+        yield
+    except UsageError as err:
+        raise UsageError(re.sub("|".join(_LIMITS), lambda name: f"--{name[0].replace('_', '-')}", str(err))) from err
 
 
 def _take_back_the_capture(options: argparse.Namespace) -> None:

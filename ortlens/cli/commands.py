@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import shutil
 import textwrap
@@ -48,10 +49,10 @@ def seconds(text: str) -> float:
     Raises:
         ArgumentTypeError: It is no such number.
     """
-    number = float(text)
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not a time in seconds")
-    return number
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a time in seconds")
 
 
 def command_in(
@@ -85,9 +86,11 @@ def add_quiet(command: argparse.ArgumentParser) -> None:
     """Add `--quiet`, which the printing functions obey.
 
     Args:
-        command: The parser of a command.
+        command: The parser of a command, with its other options.
     """
-    command.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors, and what --json asks for")
+    has_json = any("--json" in action.option_strings for action in command._actions)  # noqa: SLF001 - argparse offers no other way
+    asked = ", and what --json asks for" if has_json else ""
+    command.add_argument("-q", "--quiet", action="store_true", help=f"print nothing but errors{asked}")
 
 
 @dataclass(frozen=True, slots=True)

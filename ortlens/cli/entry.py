@@ -53,7 +53,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _run(arguments)
-        sys.stdout.flush()
     except SystemExit as leaving:  # argparse: --help, --version, a wrong option
         return leaving.code if isinstance(leaving.code, int) else EXIT_OK
     except BrokenPipeError:  # the reader, `head` say, has enough; the interpreter must not flush into the pipe again
@@ -79,6 +78,8 @@ def _run(arguments: list[str]) -> int:
         _refuse(unknown[0], options.command, commands[options.command])
     with quietly(is_quiet=getattr(options, "quiet", False)):
         code: int = options.run(options)
+    if options.command != "run":  # whose stdout is the program's, which may have closed it
+        sys.stdout.flush()
     return code
 
 

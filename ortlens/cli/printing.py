@@ -48,9 +48,12 @@ def print_summary(capture: Capture, *, on_stderr: bool = False) -> None:
     """
     from ortlens.views.text import summary
 
-    stream = sys.stderr if on_stderr else sys.stdout
-    if not _QUIET.get():
-        _print(summary(capture, width=_width(stream), colour=_wants_colour(stream)), stream)
+    if _QUIET.get():
+        return
+    if not on_stderr:
+        _print(summary(capture, width=width(), colour=_wants_colour(sys.stdout)), sys.stdout)
+    elif sys.stderr is not None and not sys.stderr.closed:
+        _print_aside(summary(capture, width=_width(sys.stderr), colour=_wants_colour(sys.stderr)))
 
 
 def _wants_colour(stream: TextIO) -> bool:
@@ -76,7 +79,7 @@ def print_error(text: str) -> None:
     Args:
         text: The text, without the last line's end.
     """
-    print(text, file=sys.stderr)
+    _print_aside(text)
 
 
 def print_note(text: str) -> None:
@@ -86,7 +89,14 @@ def print_note(text: str) -> None:
         text: The text, without the last line's end.
     """
     if not _QUIET.get():
-        print(text, file=sys.stderr)
+        _print_aside(text)
+
+
+def _print_aside(text: str) -> None:
+    """Print to stderr where there is one: a program under `ortlens run` may have closed it."""
+    if sys.stderr is not None:
+        with contextlib.suppress(ValueError, OSError):
+            _print(text, sys.stderr)
 
 
 def width() -> int:

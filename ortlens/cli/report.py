@@ -36,7 +36,7 @@ def add(commands: Commands) -> None:
         "-o", "--output", metavar="FILE", type=Path, help="output file; replaces an existing report (default: CAPTURE.html)"
     )
     command.add_argument("--title", metavar="TEXT", help="its title (default: the capture's name)")
-    command.add_argument("--redact", action="store_true", help="shorten paths to file names, and leave out source lines")
+    command.add_argument("--redact", action="store_true", help="shorten paths to file names, and leave out source lines and values")
     add_quiet(command)
 
 

@@ -35,7 +35,7 @@ def add(commands: Commands) -> None:
     """
     command = command_in(commands, "run", _TEXT, _run, examples=_EXAMPLES)
     command.usage = "ortlens run [options] script.py [arguments] | ortlens run [options] -m MODULE [arguments]"
-    add_outputs(command, "-o")
+    add_outputs(command, "-o", saved="by default as PROGRAM.ortlens in this folder, train.ortlens for train.py")
     command.add_argument("--journal", metavar="FILE", help="write everything as it comes, so that it survives a kill; see ortlens watch")
     command.add_argument("--redact", action="store_true", help="leave paths, source lines and values out of the report")
     command.add_argument("--backend", metavar="NAME", help="send every torch.compile to this backend, such as ortlens (default: its own)")
@@ -97,7 +97,7 @@ def _tell(outcome: Outcome) -> None:
     print_note("")
     if outcome.view is not None:
         print_summary(outcome.view.captured(), on_stderr=True)
-    elif not any(line.endswith(".ortlens") for line in outcome.lines):
+    elif not outcome.has_failed and not any(line.endswith(".ortlens") for line in outcome.lines):
         print_note("ortlens: nothing was compiled: no call of what torch.compile returned. --explain CLASS compiles modules of that class.")
     for name in outcome.unseen:
         print_note(f"ortlens: --explain {name}: the program made no module of a class of this name")

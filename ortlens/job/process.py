@@ -13,7 +13,7 @@ import sys
 import threading
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ortlens._torch.interception import replace_backends, when_imported
 from ortlens.errors import OrtLensError
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _VARIABLE = "ORTLENS_RUN"
 """The environment variable by which children know what to do."""
+_ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Signals that ask a process to end; SIGHUP comes when its terminal closes, and Windows has none."""
 _CHILD_SITE = Path(__file__).parent / "child"
 """Holds the sitecustomize.py that starts recording in a child."""
 
@@ -78,11 +80,13 @@ class Outcome:
         view: What was recorded; None if nothing was compiled.
         lines: A line per file that was written, or could not be.
         unseen: The classes that were to be compiled, and of which no module was made.
+        has_failed: Whether recording failed, which was said when it did.
     """
 
     view: CaptureView | None
     lines: tuple[str, ...]
     unseen: tuple[str, ...]
+    has_failed: bool = False
 
 
 class Recording:
@@ -106,8 +110,11 @@ class Recording:
             when_imported("torch.nn.modules.module", self._compile_new_modules)
         atexit.register(self._ended)
         multiprocessing.util.register_after_fork(self, Recording._forked)
-        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._terminated)
+        if threading.current_thread() is threading.main_thread():
+            for number in _ENDING:
+                if signal.getsignal(number) == signal.SIG_DFL:
+                    signal.signal(number, self._terminated)
+        os._exit = self._leaving(os._exit)  # type: ignore[assignment]  # it runs no exit functions
 
     def finish(self) -> None:
         """Write what was recorded; once."""
@@ -129,7 +136,7 @@ class Recording:
         if self._tell is not None:
             children = [f"Written by a child process: {path}" for path in self._files_of_children() if path not in self._before]
             unseen = tuple(name for name in self._plan.explain if name not in self._seen)
-            self._tell(Outcome(view=view, lines=(*lines, *children), unseen=unseen))
+            self._tell(Outcome(view=view, lines=(*lines, *children), unseen=unseen, has_failed=self._has_failed))
 
     def _watched(self, backend: object) -> object:
         try:
@@ -167,6 +174,15 @@ class Recording:
         self._ended()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
+
+    def _leaving(self, leave: Callable[[int], NoReturn]) -> Callable[[int], NoReturn]:
+        def _exit(status: int) -> NoReturn:
+            if threading.current_thread() is threading.main_thread():  # a watchdog thread must not wait for a process that hangs
+                with contextlib.suppress(Exception):
+                    self._ended()
+            leave(status)
+
+        return _exit
 
     def _forked(self) -> None:
         """In a process that `multiprocessing` forked: it records for itself, and has another end."""

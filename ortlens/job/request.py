@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _WORDS = {"true": True, "false": False, "none": None}
 
@@ -66,15 +66,46 @@ class Request:
             raise UsageError(f"--save {self.save}: there is no folder {self.save.absolute().parent}; create it first, or choose another")
 
 
-def add_outputs(parser: argparse.ArgumentParser, *save_names: str) -> None:
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A type of argument whose refusal says what is wanted, where argparse names the function.
+
+    Attributes:
+        function: Makes the value of a text; raises ValueError.
+        what: What it reads, as "a whole number".
+    """
+
+    function: Callable[[str], Any]
+    what: str
+
+    def __call__(self, text: str) -> Any:  # noqa: ANN401 - whatever the function returns
+        """Read a text.
+
+        Args:
+            text: As typed.
+
+        Returns:
+            The value.
+
+        Raises:
+            argparse.ArgumentTypeError: It is no such value.
+        """
+        try:
+            return self.function(text)
+        except ValueError as err:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {self.what}") from err
+
+
+def add_outputs(parser: argparse.ArgumentParser, *save_names: str, saved: str = "for example as run.ortlens") -> None:
     """Add the options that say what is written where.
 
     Args:
         parser: The parser of a command or magic.
         *save_names: Further names of `--save`.
+        saved: Where the capture may go, or goes without the option.
     """
     parser.add_argument("--report", "--html", metavar="FILE", type=_path, help="write the report, one HTML file that opens anywhere")
-    parser.add_argument(*save_names, "--save", metavar="FILE", type=_path, help="save the capture, for example as run.ortlens")
+    parser.add_argument(*save_names, "--save", metavar="FILE", type=_path, help=f"save the capture, {saved}")
 
 
 def add_measuring(parser: argparse.ArgumentParser) -> None:

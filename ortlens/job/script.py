@@ -37,11 +37,13 @@ class Program:
         """
         self.name = name.rpartition(".")[2] if is_module else Path(name).stem
         self._main = ModuleType("__main__")
+        self._main.__dict__.update(__annotations__={}, __cached__=None)  # as Python makes it
         if is_module:
             sys.path[0] = str(Path.cwd())
             spec = _module(name)
             self._code: Callable[[], CodeType | None] = lambda: _code_of(spec)
             self._main.__spec__, self._main.__package__, self._main.__loader__ = spec, spec.parent, spec.loader
+            self._main.__cached__ = spec.cached
             path = str(spec.origin)
         else:
             path = os.path.abspath(name)  # noqa: PTH100 - what Python does: links stay
@@ -64,22 +66,29 @@ class Program:
         self._main.__dict__["__builtins__"] = sys.modules["builtins"]
         sys.argv[:] = self._argv
         sys.modules["__main__"] = self._main
+        error = self._raised()
+        if error is None:
+            return 0
+        if isinstance(error, SystemExit):
+            return _exit_code(error.code)
+        error.__traceback__ = _own_part(error.__traceback__)
+        code = _reported(error)
+        if isinstance(error, KeyboardInterrupt):  # so that whoever started us sees that it was interrupted
+            done()
+            _flush()
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        return code
+
+    def _raised(self) -> BaseException | None:
+        """Run the code. What it raises is returned: while its hook runs, Python handles no exception."""
         try:
             code = self._code()
             if code is not None:
                 exec(code, self._main.__dict__)  # noqa: S102 - the user asked for it
-        except SystemExit as leaving:
-            return _exit_code(leaving.code)
         except BaseException as error:  # noqa: BLE001 - reported as Python reports it
-            error.__traceback__ = _own_part(error.__traceback__)
-            sys.excepthook(type(error), error, error.__traceback__)
-            if isinstance(error, KeyboardInterrupt):  # so that whoever started us sees that it was interrupted
-                done()
-                _flush()
-                signal.signal(signal.SIGINT, signal.SIG_DFL)
-                os.kill(os.getpid(), signal.SIGINT)
-            return 1
-        return 0
+            return error
+        return None
 
 
 def _require_script(name: str, path: str) -> None:
@@ -116,6 +125,21 @@ def _own_part(traceback: TracebackType | None) -> TracebackType | None:
     while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
         traceback = traceback.tb_next
     return traceback
+
+
+def _reported(error: BaseException) -> int:
+    """Report an error through the program's hook, which may fail as well or choose the exit code."""
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except SystemExit as leaving:
+        return _exit_code(leaving.code)
+    except BaseException as second:  # noqa: BLE001 - whatever the program's own hook raises
+        second.__traceback__ = _own_part(second.__traceback__)
+        for title, told in (("Error in sys.excepthook:", second), ("\nOriginal exception was:", error)):
+            sys.stderr.write(f"{title}\n")
+            sys.__excepthook__(type(told), told, told.__traceback__)
+    return 1
 
 
 def _exit_code(code: object) -> int:

@@ -84,6 +84,8 @@ def load(path: str | os.PathLike[str]) -> Capture:
         CaptureError: The file is missing, damaged, hostile, or from a newer schema; the message names the file, the
             member and the problem.
     """
+    if not os.fspath(path):
+        raise CaptureError("cannot load a capture: its name is empty")
     try:
         if journal.is_journal(Path(path).expanduser()):
             return journal.read(Path(path).expanduser()).capture()

@@ -74,6 +74,14 @@ if __name__ == "__main__":
     "a slip of syntax": Script("x = = 1", status=1, captures=0),
     "an interrupt": Script(_COMPILES + _ENDED.format("SIGINT"), status=-signal.SIGINT),
     "a request to end": Script(_COMPILES + _ENDED.format("SIGTERM"), status=-signal.SIGTERM),
+    "a terminal that closes": Script(_COMPILES + _ENDED.format("SIGHUP"), status=-signal.SIGHUP),
+    "an exit without exit functions": Script(_COMPILES + "import os, sys\nsys.stdout.flush()\nos._exit(5)", status=5),
+    "a hook for errors that fails": Script(
+        _COMPILES + "import sys\ndef hook(*error): raise RuntimeError(sys.exc_info())\nsys.excepthook = hook\n1 / 0", status=1
+    ),
+    "a hook for errors that chooses the exit code": Script(
+        _COMPILES + "import sys\nsys.excepthook = lambda *error: sys.exit(7)\n1 / 0", status=7
+    ),
     "exit functions and threads": Script(
         _COMPILES
         + """
@@ -85,6 +93,7 @@ def later():
 threading.Thread(target=later).start()
 """
     ),
+    "workers of a fork server": Script(_POOL.format("forkserver")),
     "no torch": Script("import sys; print('torch' in sys.modules, 'ortlens.lens' in sys.modules)", captures=0),
     "torch without compiling": Script("import torch, sys; print(torch.ones(2), 'torch._dynamo' in sys.modules)", captures=0),
     "a process of its own": Script(
@@ -194,6 +203,27 @@ def test_an_interrupt_from_outside_keeps_what_was_recorded(tmp_path: Path) -> No
         running.send_signal(signal.SIGINT)
         assert running.wait(timeout=60) == -signal.SIGINT
     assert len(ortlens.load(tmp_path / "script.ortlens").graphs) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import sys\nsys.stdout.close()",
+        "import sys\nsys.stdout = None",
+        "import sys\nsys.stderr = None",
+        "import sys\nsys.stderr.close()",
+        "import os\nos.close(1)",
+        "print(sorted(name for name in dir() if name.startswith('__')), __cached__, __annotations__)",
+        "print('x')\nraise BrokenPipeError('of the script')",
+    ],
+)
+def test_odd_scripts_end_as_under_python(text: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(text, encoding="utf-8")
+    plain = _run([sys.executable, "script.py"], tmp_path)
+    watched = _run([sys.executable, "-m", "ortlens", "run", "script.py"], tmp_path)
+    assert (watched.returncode, watched.stdout) == (plain.returncode, plain.stdout)
+    assert watched.stderr.startswith(plain.stderr)
+    assert "unexpected" not in watched.stderr
 
 
 @pytest.mark.parametrize(

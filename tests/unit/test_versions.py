@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,10 @@ from hypothesis import strategies as st
 
 from ortlens import _versions
 from ortlens.errors import OptionalDependencyError, UnsupportedVersionError, UsageError
+from tests import versions
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -118,3 +123,29 @@ def test_looking_up_versions_imports_none_of_the_packages() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("kept", "says"),
+    [
+        (None, "not run"),
+        ("tests: other/tests.py\n3 passed in 1 s", "not run"),
+        ("{title}\ncannot be installed: No matching distribution found", "cannot be installed: No matching distribution found"),
+        (
+            "{title}\nFAILED a.py::test_b[1] - E\nFAILED a.py::test_b[2] - E\n2 failed, 1406 passed, 3 deselected in 9 s",
+            "2 failed, 1,406 passed | `test_b` (2) |",
+        ),
+        ("{title}\nSegmentation fault", "Segmentation fault"),
+        ("{title}\n", "no output"),
+    ],
+)
+def test_a_row_of_the_page_says_whether_a_version_was_run(
+    kept: str | None, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions, "FOLDER", tmp_path)
+    if kept is not None:
+        (tmp_path / "numpy-2.-.log").write_text(kept.format(title=f"tests: {' '.join(versions.PART)}"), encoding="utf-8")
+    row = versions.row("numpy==2.*")
+    assert row.startswith("| numpy==2.* | ")
+    assert says in row
+    assert versions.page().count("not run |") == len(versions.REQUIREMENTS) - ("not run" not in says)

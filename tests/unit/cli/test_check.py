@@ -50,7 +50,7 @@ def test_a_limit_that_does_not_hold_exits_with_1(limits: list[str], capsys: pyte
         (["check", PLAIN], "nothing to check"),
         (["check", "--max-breaks", "0"], "check needs a CAPTURE"),
         (["check", "missing.ortlens", "--max-breaks", "0"], "cannot load the capture missing.ortlens"),
-        (["check", PLAIN, "--max-slowdown", "1.2"], "max_slowdown needs a baseline"),
+        (["check", PLAIN, "--max-slowdown", "1.2"], "--max-slowdown needs a baseline"),
         (["check", PLAIN, "--min-coverage", "90"], "for 90 % set 0.9"),
         (["check", PLAIN, "--max-breaks", "0", "--junit", "/dev/null/x.xml"], "cannot write /dev/null/x.xml"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -11,22 +12,20 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ortlens import cli
 from ortlens.cli import entry
 from ortlens.cli.printing import json_text
+from ortlens.job.request import _path
 from ortlens.trace import store
 from ortlens.trace.journal import Journal
 from ortlens.trace.recorder import Recorder
 from ortlens.trace.records import Numeric
 from tests.unit.views.sample_captures import SAMPLES
-
-if TYPE_CHECKING:
-    import argparse
-    from pathlib import Path
 
 COMMANDS = entry.commands_of(entry.parser())
 READERS = {"show": ["{0}"], "compare": ["{0}", "{0}"], "check": ["{0}", "--max-breaks", "9"], "watch": ["{1}", "--once"], "doctor": []}
@@ -65,6 +64,39 @@ def test_help_has_examples_that_parse(name: str, capsys: pytest.CaptureFixture[s
         assert program == "ortlens"
         options, unknown = entry.parser().parse_known_args(arguments)
         assert (options.command, unknown) == (name, [])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_names_no_option_that_the_command_does_not_have(name: str) -> None:
+    texts = [action.help or "" for action in COMMANDS[name]._actions]
+    named = {option for text in texts for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)}
+    assert named <= {*options_of(COMMANDS[name]), "--save"}  # lens.save() or `ortlens demo --save` wrote a capture
+
+
+def test_a_value_of_the_wrong_kind_is_refused_in_words() -> None:
+    typed = [action for command in COMMANDS.values() for action in command._actions if action.type not in (None, Path, _path)]
+    assert len(typed) > 10
+    for action in typed:
+        with pytest.raises(argparse.ArgumentError) as refused:
+            COMMANDS["show"]._get_value(action, "x y")
+        assert "invalid" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--max-breaks", "1.5"], "argument --max-breaks: '1.5' is not a whole number. See: ortlens check --help"),
+        (["--min-coverage", "x"], "argument --min-coverage: 'x' is not a share, as 0.9 or 90%. See: ortlens check --help"),
+        (["--max-breaks", "-1"], "--max-breaks must be a whole number from 0, not -1"),
+        (["--max-slowdown", "20%"], "--max-slowdown needs a baseline: an earlier capture of the same program"),
+        (["--max-breaks", "0", "--baseline", ""], "cannot load a capture: its name is empty"),
+    ],
+)
+def test_limits_are_refused_by_the_names_that_were_typed(
+    arguments: list[str], says: str, files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["check", files[0], *arguments]) == 2
+    assert capsys.readouterr().err == f"ortlens: {says}\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
