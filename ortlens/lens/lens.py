@@ -187,7 +187,7 @@ class Lens(RecordingLens):
         Verification(self._recorder, self._targets, Tolerances(atol, rtol), per_op=per_op).run(args, kwargs)
         return self.numerics
 
-    def profile(self, *args: Any, repeat: int = 20, **kwargs: Any) -> pd.DataFrame:
+    def profile(self, *args: Any, repeat: int | None = None, **kwargs: Any) -> pd.DataFrame:
         """Measure where the time inside ONNX Runtime goes, kernel by kernel.
 
         Calls the compiled target once, and again if that call compiled something. Each run of a session is repeated in turns with and
@@ -198,8 +198,9 @@ class Lens(RecordingLens):
 
         Args:
             *args: Positional arguments of the target.
-            repeat: How often each run is repeated with the profiler, and as often without; less for models of more than 5,000 nodes, whose
-                profile would grow too large. If the target has a keyword of that name, pass it with `functools.partial`.
+            repeat: How often each run is repeated with the profiler, and as often without. None: 20 times, but only 5 times once all of
+                them have taken 3 s. Less for models of more than 5,000 nodes, whose profile would grow too large. If the target has a
+                keyword of that name, pass it with `functools.partial`.
             **kwargs: Keyword arguments of the target.
 
         Returns:

@@ -87,7 +87,7 @@ def test_a_weight_that_onnxruntime_rearranges_in_place_keeps_its_values(function
 @BOTH
 def test_no_write_to_a_weight_gives_a_stale_answer(prepack: bool) -> None:  # noqa: FBT001 - a parameter
     model, x = two_layers(), torch.randn(3, SIDE)
-    writes: list[Callable[[torch.nn.Parameter], object]] = [
+    writes: list[Callable[[Any], object]] = [
         lambda w: w.mul_(2),
         lambda w: w.data.mul_(0.5),
         lambda w: setattr(w, "data", torch.randn_like(w)),

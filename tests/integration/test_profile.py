@@ -16,7 +16,8 @@ from onnxscript import opset18 as op
 
 import ortlens
 from ortlens.errors import UsageError
-from ortlens.lens.profiling import profiles
+from ortlens.lens.profiling import kernels, profiles
+from ortlens.lens.profiling.repeats import Repeats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,6 +124,16 @@ def test_rows_are_replaced() -> None:
     assert list(first.kernel) == list(second.kernel)
     assert set(second.calls) == {2}
     assert len([name for name in lens.captured().attachments if name.endswith(".optimized.onnx")]) == 1
+
+
+def test_long_runs_are_repeated_less_often_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(8, 8)
+    lens = explained(lambda t: torch.relu(t @ t), x)
+    with torch.no_grad():
+        assert set(lens.profile(x).calls) == {20}
+        monkeypatch.setattr(kernels, "Repeats", functools.partial(Repeats, budget_s=0.0))
+        assert set(lens.profile(x).calls) == {5}
+        assert set(lens.profile(x, repeat=7).calls) == {7}
 
 
 def test_a_target_in_several_graphs_and_partitions() -> None:

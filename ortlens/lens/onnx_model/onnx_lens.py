@@ -184,7 +184,7 @@ class OnnxLens(CaptureView):
         known = [replace(each, shape=self._sizes.get(each.name, each.shape)) for each in self._signature]
         return self.inputs or generated(known).feed
 
-    def profile(self, *args: Any, repeat: int = 20, **kwargs: Any) -> pd.DataFrame:
+    def profile(self, *args: Any, repeat: int | None = None, **kwargs: Any) -> pd.DataFrame:
         """Measure where the time inside ONNX Runtime goes, kernel by kernel.
 
         A second session of the same model is made with ONNX Runtime's profiler, and runs in turns with the session itself. Times are
@@ -193,8 +193,9 @@ class OnnxLens(CaptureView):
 
         Args:
             *args: Inputs in order; without any, those of the latest call.
-            repeat: How often the model is run with the profiler, and as often without; less for models of more than 5,000 nodes. If the
-                model has an input of that name, pass all inputs as one mapping.
+            repeat: How often the model is run with the profiler, and as often without. None: 20 times, but only 5 times once they have
+                taken 3 s. Less for models of more than 5,000 nodes. If the model has an input of that name, pass all inputs as one
+                mapping.
             **kwargs: Inputs by name.
 
         Returns:

@@ -17,6 +17,7 @@ from ortlens.lens.onnx_model.sessions import FATAL, new_session
 from ortlens.lens.onnx_model.signature import inputs_from_session
 from ortlens.lens.profiling import kernel_origins, profiler_overhead, profiles
 from ortlens.lens.profiling.kernel_records import MAX_EVENTS, bodies_of, distortion, kernel_rows, settled, without_weights
+from ortlens.lens.profiling.repeats import Repeats
 from ortlens.progress import progress
 from ortlens.trace import records as r
 
@@ -41,7 +42,7 @@ def profile(  # noqa: PLR0913, PLR0917 - one call site
     choice: SessionChoice,
     recorder: Recorder,
     feed: Feed,
-    repeat: int,
+    repeat: int | None,
 ) -> None:
     """Fill the table of kernels.
 
@@ -52,25 +53,25 @@ def profile(  # noqa: PLR0913, PLR0917 - one call site
         choice: How the session was made.
         recorder: Where the kernels go.
         feed: Inputs of a call.
-        repeat: How often to run with the profiler, and as often without.
+        repeat: How often to run with the profiler, and as often without; None: see `Repeats`.
 
     Raises:
         UsageError: `repeat` is not a positive number, or neither file nor bytes of the model are known.
         SessionError: ONNX Runtime cannot make a second session, or run it.
     """
-    if not isinstance(repeat, int) or isinstance(repeat, bool) or repeat < 1:
-        raise UsageError(f"repeat must be a whole number from 1, not {repeat!r}")
+    Repeats(repeat)  # raises before anything is made
     if source.loadable is None:
         raise UsageError("neither the path nor the bytes of the session's model are known, so that no second session can profile it")
     nodes = 0 if structure is None else len(structure.graph.node)
-    repeat = max(min(repeat, MAX_EVENTS // max(nodes, 1) - 2), 1)
+    affordable = max(MAX_EVENTS // max(nodes, 1) - 2, 1)
     with tempfile.TemporaryDirectory(prefix="ortlens-profile-") as name:
         folder = Path(name)
         twin = _twin(source, choice, folder)
         inputs = inputs_from_session(session)
         try:
-            with progress("profiling", repeat + 1, "run") as step:
-                plain, profiled = _turns(runner_of(session, inputs, feed), runner_of(twin, inputs, feed), repeat, step)
+            repeats = Repeats(repeat)
+            with progress("profiling", min(repeats.most, affordable) + 1, "run") as step:
+                plain, profiled = _turns(runner_of(session, inputs, feed), runner_of(twin, inputs, feed), repeats, affordable, step)
         except Exception as error:
             raise SessionError(f"profiling {source.name} failed: {' '.join(str(error).split())[:600]}") from error
         written = Path(twin.end_profiling())
@@ -96,11 +97,15 @@ def _watched(source: ModelSource, choice: SessionChoice, folder: Path, *, ours: 
         options.log_severity_level = severity
 
 
-def _turns(plain: Callable[[], Any], profiled: Callable[[], Any], repeat: int, step: Callable[[int], None]) -> tuple[list[int], list[int]]:
+def _turns(
+    plain: Callable[[], Any], profiled: Callable[[], Any], repeats: Repeats, affordable: int, step: Callable[[int], None]
+) -> tuple[list[int], list[int]]:
     """Time runs in turns; the first of each warms up."""
     times: tuple[list[int], list[int]] = ([], [])
     runs = ((plain, times[0]), (profiled, times[1]))
-    for number in range(repeat + 1):
+    for number in range(affordable + 1):
+        if repeats.are_enough(number - 1):
+            break
         for call, taken in runs if number % 2 else reversed(runs):
             started = time.perf_counter_ns()
             call()

@@ -20,6 +20,7 @@ from ortlens.backend.runtime.session_config import ModelRefused
 from ortlens.errors import UsageError
 from ortlens.lens.profiling import kernel_origins, profiler_overhead, profiles
 from ortlens.lens.profiling.kernel_records import MAX_EVENTS, bodies_of, distortion, kernel_rows, settled, without_weights
+from ortlens.lens.profiling.repeats import Repeats
 from ortlens.lens.twins import twin_of, uncounted
 from ortlens.lens.watching import around_runs
 from ortlens.progress import progress
@@ -67,18 +68,19 @@ class _Sitting:
     profiled: _RunTimes = field(default_factory=_RunTimes)
     counter: Iterator[int] = field(default_factory=itertools.count)
 
-    def measure(self, args: tuple[Any, ...], repeat: int, step: Callable[[int], None]) -> None:
+    def measure(self, args: tuple[Any, ...], repeats: Repeats, step: Callable[[int], None]) -> None:
         """Run the same inputs in turns with and without the profiler, after one warm-up run each."""
         plain = uncounted(self.runner, self.twin.info.session, log=self.plain)
         profiled = uncounted(self.runner, self.twin.session, log=self.profiled)
         group = next(self.counter)
-        affordable = self._affordable(repeat)
-        for number in range(affordable + 1):
+        affordable, number = self._affordable(repeats.most), 0
+        while number <= affordable and not repeats.are_enough(number - 1):
             for run in (plain, profiled) if number % 2 else (profiled, plain):
                 run(*args)
             self.groups.append(group if number else None)
             step(1)
-        step(repeat - affordable)
+            number += 1
+        step(repeats.most + 1 - number)
 
     def _affordable(self, repeat: int) -> int:
         """Fewer repeats if the profile would grow too large; at least one."""
@@ -90,7 +92,7 @@ class _Sitting:
 class _Profiler:
     """Intercepts every run of a partition while the target is called."""
 
-    repeat: int
+    repeats: Repeats
     folder: Path
     cost: profiler_overhead.Cost
     step: Callable[[int], None]
@@ -113,7 +115,7 @@ class _Profiler:
             try:
                 sitting = self._sitting(runner, args, ours=graph.context.options.ort_session_options is None)
                 if sitting is not None:
-                    sitting.measure(args, self.repeat, self.step)
+                    sitting.measure(args, self.repeats, self.step)
             except Exception as error:  # noqa: BLE001 - observing must not break what is observed
                 self.failures[runner] = error
         return outputs
@@ -140,7 +142,7 @@ def _watched_twin(runner: PartitionRunner, args: tuple[Any, ...], folder: Path, 
         return twin_of(runner, args, functools.partial(watched, with_model=False))
 
 
-def profile(targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], repeat: int) -> None:
+def profile(targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], repeat: int | None) -> None:
     """Fill the table of kernels.
 
     Args:
@@ -148,17 +150,16 @@ def profile(targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...],
         recorder: Where the kernels go.
         args: Positional arguments of the target.
         kwargs: Keyword arguments of the target.
-        repeat: How often each run of a session is repeated with the profiler, and as often without.
+        repeat: How often each run of a session is repeated with the profiler, and as often without; None: see `Repeats`.
 
     Raises:
         UsageError: `repeat` is not a positive number, or there is nothing to profile.
     """
-    if not isinstance(repeat, int) or isinstance(repeat, bool) or repeat < 1:
-        raise UsageError(f"repeat must be a whole number from 1, not {repeat!r}")
+    repeats = Repeats(repeat)
     partitions = sum(len(graph.runners) for graph in targets.graphs())
     with tempfile.TemporaryDirectory(prefix="ortlens-profile-") as folder:
-        with progress("profiling", partitions * (repeat + 1), "run") as step:
-            profiler = _Profiler(repeat=repeat, folder=Path(folder), cost=profiler_overhead.measure_cost(), step=step)
+        with progress("profiling", partitions * (repeats.most + 1), "run") as step:
+            profiler = _Profiler(repeats=repeats, folder=Path(folder), cost=profiler_overhead.measure_cost(), step=step)
             for _ in range(_MAX_CALLS):
                 waiting = _call_watched(targets, profiler, args, kwargs)
                 if not waiting:
