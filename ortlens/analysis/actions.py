@@ -90,7 +90,7 @@ class _Found:
         item, finding, group = self._breaks.get(key), self._findings.get(key), self._groups.get(key)
         source = item.source if item is not None and look.subject == "break" else self._sources.get((look.file, look.line))
         do = look.advice or ""
-        if look.subject in ("finding", "slower", "rule") and finding is not None:
+        if look.subject in ("finding", "for_training", "slower", "rule") and finding is not None:
             do = finding.mitigation
         elif look.subject == "break" and item is not None and not do:
             do = (item.hints or ("",))[0]

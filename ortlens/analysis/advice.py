@@ -11,7 +11,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.number_uses import meets_its_tensor, only_checks, use_of_number
+from ortlens.analysis.number_uses import decides_by_size, meets_its_tensor, only_checks, use_of_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 
 _LISTED = re.compile(r"config\.(?P<name>ignore_log\w+|reorderable_logging_functions)")
 _SWITCHES = ("capture_dynamic_output_shape_ops", "trace_autograd_ops")
+_TENSORS_ONLY = ", or set `torch._dynamo.config.capture_dynamic_output_shape_ops = True` if only tensors are computed from its result"
+"""With a list or a branch of its result, compilation fails: left out where the program shows that."""
+
 _SCALARS = "torch._dynamo.config.capture_scalar_outputs = True"
 _FUNCTION = re.compile(r"<(?:\w+ )*(?:function|cyfunction|built-in function|ufunc) '?(?P<name>[\w.]+)'?")
 _BUILTIN = re.compile(r"builtin operator `(?P<name>[\w.]+)`")
 _SKIPPED = re.compile(r"(?:the (?:Python )?builtin|the function) `(?P<name>[\w.<> ]+?)\.?`")
 _OPERATOR = re.compile(r"[Oo]perator `(?P<name>[\w.]+)`")
 _METHOD = re.compile(r"trace method `(?P<method>\w+)` of class `(?P<owner>\w+)`")
+_CONSUMED = re.compile(r"tensors have consumed grad_fns: (?P<name>\w+)\s*$")
 _CONTEXT = re.compile(r"enter an? `(?P<name>\w+)` context manager")
 _OUTSIDE = "before or after the compiled function"
 
@@ -42,11 +46,12 @@ _INSTEAD = {
 }
 
 
-def advice_for_break(item: Break) -> str | None:
+def advice_for_break(item: Break, following: str = "") -> str | None:
     """What to change so that a graph is not broken there any more.
 
     Args:
         item: A graph break.
+        following: The lines of its function behind the line that breaks the graph, as far as they are known.
 
     Returns:
         One sentence without a full stop; None when the texts do not say enough.
@@ -54,7 +59,8 @@ def advice_for_break(item: Break) -> str | None:
     said = _said(item)
     for words, rule in _BREAK_RULES:
         if all(word in said for word in words):
-            return rule(item)
+            advice = rule(item)
+            return advice and advice.replace(_TENSORS_ONLY, "" if decides_by_size(item.source or "", following) else _TENSORS_ONLY)
     return None
 
 
@@ -118,9 +124,8 @@ def _dynamic_shape(item: Break) -> str | None:
         return _call_outside(item, name)
     masks = name in {"nonzero", "masked_select"}
     instead = "Keep all elements and mask with `torch.where`" if masks else f"Call `{_as_written(item, name) or name}` {_OUTSIDE}"
-    setting = _or_setting(item)
-    condition = " if only tensors are computed from its result" if setting else ""  # with a list or a branch of it, compilation fails
-    return f"{instead}{setting}{condition}: the size of its result depends on the data"
+    setting = _TENSORS_ONLY if _or_setting(item) else ""
+    return f"{instead}{setting}: the size of its result depends on the data"
 
 
 _WITHOUT_SHAPES = frozenset({"linalg_lstsq", "ctc_loss"})
@@ -215,7 +220,15 @@ def _deepcopy(_item: Break) -> str:
 
 
 def _autograd(item: Break) -> str:
-    return f"Compute gradients outside of the compiled function, from what it returns{_or_setting(item)}"
+    setting = _or_setting(item)
+    detached = " and return losses detached" if setting else ""  # else the same line breaks the graph for the next reason, below
+    return f"Compute gradients outside of the compiled function, from what it returns{setting}{detached}"
+
+
+def _consumed(item: Break) -> str:
+    found = _CONSUMED.search(_said(item))
+    which = f"`{found['name']}.detach()`" if found else "losses detached, as `loss.detach()`"
+    return f"Return {which}: `backward` inside the function uses up the graph of what it returns"
 
 
 def _recurrent(_item: Break) -> str:
@@ -280,6 +293,7 @@ _BREAK_RULES: Sequence[tuple[tuple[str, ...], Callable[[Break], str | None]]] = 
     (("Failed to trace builtin operator",), _builtin),
     (("numpy function",), _numpy),
     (("copy.deepcopy",), _deepcopy),
+    (("consumed returned tensor's grad_fn",), _consumed),
     (("Tensor.backward()",), _autograd),
     (("torch.autograd.grad",), _autograd),
     (("function `grad` in file", "autograd"), _autograd),

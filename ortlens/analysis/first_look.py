@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from ortlens.analysis.findings.compiling import training_forward
 from ortlens.analysis.findings.registry import RULE_NAMES
 from ortlens.analysis.findings.slower import loss_of_call, slower_call, slower_than_torch
 from ortlens.analysis.guards import guard_place, is_expected
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
     from ortlens.analysis.overview import FallbackGroup, Overview
     from ortlens.trace.records import Finding, ReasonCode
 
-Subject: TypeAlias = Literal["finding", "slower", "nothing_runs", "break", "fallback", "recompile", "rule"]
+Subject: TypeAlias = Literal["finding", "for_training", "slower", "nothing_runs", "break", "fallback", "recompile", "rule"]
 
-_SUBJECTS: tuple[Subject, ...] = ("finding", "slower", "nothing_runs", "break", "fallback", "recompile", "rule")
+_SUBJECTS: tuple[Subject, ...] = ("finding", "for_training", "slower", "nothing_runs", "break", "fallback", "recompile", "rule")
+_URGENT: tuple[Subject, ...] = ("finding", "for_training", "slower", "nothing_runs")
+"""Before what has a price. Without gradients, weights are constants and nothing is kept for a backward: every time below changes."""
 _MAX_LOOKS = 3
 _MUCH = 0.1  # share of a call from which the program's own code between graphs is worth a look
 _SENTENCES = re.compile(r"(?<=\.)\s+")
@@ -74,9 +77,10 @@ class Look:
 def looks_of(overview: Overview) -> tuple[Look, ...]:
     """What to look at first.
 
-    What the lens itself reports comes first, since the rest may be incomplete; then what PyTorch runs faster, and the reason why nothing
-    runs. Where a call was measured, what has a price comes next, the most expensive first; then breaks, fallbacks, recompiles and what
-    the rules found, the most expensive of each kind before the second of any. What one change mends is one look.
+    What the lens itself reports comes first, since the rest may be incomplete; then graphs that were compiled for training in vain, what
+    PyTorch runs faster, and the reason why nothing runs. Where a call was measured, what has a price comes next, the most expensive first;
+    then breaks, fallbacks, recompiles and what the rules found, the most expensive of each kind before the second of any. What one change
+    mends is one look.
 
     Args:
         overview: The overview of a capture.
@@ -109,8 +113,9 @@ def ranked_looks(overview: Overview) -> tuple[Look, ...]:
             if priced
             else (2 + seen[look.subject], _SUBJECTS.index(look.subject))
         )
-        urgent = look.subject in ("finding", "slower", "nothing_runs")
-        ranked.append(((0, _SUBJECTS.index(look.subject)) if urgent else place, look))
+        if look.subject in _URGENT:
+            place = (0, _URGENT.index(look.subject))
+        ranked.append((place, look))
         seen[look.subject] += 1
     return tuple(replace(look, is_busy=overview.is_busy) for _, look in sorted(ranked, key=lambda item: item[0]))
 
@@ -158,6 +163,8 @@ def _first_sentence(text: str) -> str | None:
 
 
 def _subject(finding: Finding) -> Subject:
+    if finding.rule == training_forward.name:
+        return "for_training"
     if finding.rule == slower_than_torch.name:  # `slower_call` has the price of one part, which others may exceed
         return "slower"
     return "rule" if finding.rule in RULE_NAMES or finding.measured else "finding"
@@ -202,6 +209,8 @@ def _fallbacks(overview: Overview) -> Iterator[Look]:
         return
     causes: dict[str, list[FallbackGroup]] = {}
     for group in overview.fallbacks:
+        if _is_beside_the_point(group, overview):
+            continue
         cause = group.reason if group.reason_code == "policy" else f"{group.target} {group.reason_code}"
         causes.setdefault(group.advice or cause, []).append(group)
     for groups in causes.values():
@@ -219,6 +228,15 @@ def _fallbacks(overview: Overview) -> Iterator[Look]:
             splitting_ns=sum(group.splitting_ns for group in groups),
             advice=most.advice,
         )
+
+
+def _is_beside_the_point(group: FallbackGroup, overview: Overview) -> bool:
+    """Whether calls were measured, and none ran this, or a rule of the backend keeps it in PyTorch and it takes little of them."""
+    totals = overview.ledger
+    if totals is None or not totals.is_measured:
+        return False
+    is_kept = group.reason_code == "policy" and group.advice is None
+    return not group.calls or (is_kept and (group.ns_per_call or 0) + group.splitting_ns < _MUCH * totals.total_ns)
 
 
 def _recompiles(overview: Overview) -> Iterator[Look]:

@@ -8,6 +8,7 @@ on 36 programs. So that setting is advised only where the line shows that the nu
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
@@ -59,6 +60,30 @@ def only_checks(source: str) -> bool:
     """
     statement = _statement(source)
     return isinstance(statement, ast.Assert) or (isinstance(statement, ast.If) and isinstance(statement.body[0], ast.Raise))
+
+
+def decides_by_size(source: str, following: str) -> bool:
+    """Whether a program decides by the size or the elements of what a line computes, as `if rows.numel():` behind `rows = mask.nonzero()`.
+
+    Args:
+        source: The line.
+        following: The lines behind it.
+
+    Returns:
+        True where a condition, a loop, a list or a number is made from one of the names that the line assigns, or in the line itself.
+    """
+    statement = _statement(source)
+    if statement is None:
+        return False
+    made = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    if any(word in source for word in (".tolist(", ".numel()", "len(")) and isinstance(statement, (ast.If, ast.While, ast.For)):
+        return True
+    return any(
+        re.search(rf"\b(?:if\b|while\b|in\b|range\(|len\(|int\()[^:#]*\b{name}\b|\b{name}\.(?:tolist|item)\(", line)
+        for name in made
+        for line in following.splitlines()
+        if not line.lstrip().startswith("#")
+    )
 
 
 def meets_its_tensor(source: str) -> bool:

@@ -42,7 +42,7 @@ def new_lens(request: Request, name: str) -> Lens:
 
 
 def explained(request: Request, lens: Lens, target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Compile a target, call it, and profile and verify it if requested.
+    """Compile a target, call it, and profile and verify it if requested and if anything ran in ONNX Runtime, or was compiled.
 
     Args:
         request: What was asked for.
@@ -52,16 +52,16 @@ def explained(request: Request, lens: Lens, target: Callable[..., Any], args: tu
         kwargs: Likewise.
 
     Raises:
-        UsageError: There is nothing in ONNX Runtime to look at.
         Exception: What the target raises.
     """
     from ortlens.lens.explain_torch import explain_under
 
     with _gradients(request):
         explain_under(lens, target, args, kwargs, dry_run=request.dry_run, dynamic=request.dynamic, calls=request.calls)
-        if request.profile:
+        seen = lens.captured() if request.profile or request.verify else None
+        if request.profile and seen and seen.sessions:  # else the summary says why ONNX Runtime computed nothing
             lens.profile(*args, **kwargs)
-        if request.verify:
+        if request.verify and seen and seen.graphs:
             lens.verify(*args, **kwargs)
 
 

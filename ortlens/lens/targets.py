@@ -13,6 +13,7 @@ import torch
 from ortlens import _torch
 from ortlens.errors import UsageError
 from ortlens.lens.call_forms import form_of_call
+from ortlens.trace import records as r
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -150,8 +151,14 @@ class CompiledTargets:
     def _require_any(self) -> None:
         if self._dry_run:
             raise UsageError("this lens holds a dry run, which ran nothing; call explain() without dry_run=True first")
+        if self.is_uncompiled():
+            raise UsageError("nothing was compiled: PyTorch could not trace the function and ran it as it is; see lens.breaks for the line")
         if not self.callables:
             raise UsageError("nothing was compiled through this lens yet; call the compiled function once, then ask again")
+
+    def is_uncompiled(self) -> bool:
+        """Whether functions were called and PyTorch could compile nothing of them, so that it ran them as they are."""
+        return not self.callables and bool(self._recorder.records(r.Break))
 
     def graphs(self) -> tuple[CompiledGraph, ...]:
         """The graphs of our backend, oldest first, including those that a recompile replaced."""

@@ -8,7 +8,7 @@ from ortlens.analysis.actions import actions_of
 from ortlens.analysis.guards import guard_place
 from ortlens.units import time_from_ns
 from ortlens.views.sentences import look_sentence
-from ortlens.views.wording import REASON_WORDS, REMEDY_WORDS, clipped, guard, place, visible
+from ortlens.views.wording import REASON_WORDS, clipped, guard, place, remedy, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 KIND_WORDS: Mapping[Subject, str] = {
     "finding": "reported",
+    "for_training": "compiled for training",
     "slower": "slower than PyTorch",
     "nothing_runs": "nothing runs in ONNX Runtime",
     "break": "graph break",
@@ -96,7 +97,7 @@ def _why(action: Action) -> str:
 def _do(action: Action) -> str:
     look = action.look
     if look.reason_code is not None and not action.do:
-        said = REMEDY_WORDS[look.reason_code].format(visible(look.what))
+        said = remedy(look.reason_code, look.reason, visible(look.what))
         return said[:1].upper() + said[1:]
     if look.subject == "recompile" and not action.do:
         return f"Keep `{guard(look.what)}` true on every call"
@@ -136,7 +137,7 @@ def look_id(look: Look, overview: Overview, capture: Capture) -> str | None:
     if look.subject == "recompile":
         compiled = (item for item in overview.recompiles if (item.guard or item.reason, *guard_place(item)) == (look.what, *at))
         return next((f"recompile:{item.compile_id}" for item in compiled), None)
-    if look.subject in ("finding", "slower", "rule"):
+    if look.subject in ("finding", "for_training", "slower", "rule"):
         titled = (row for row, item in enumerate(overview.findings) if (item.title, item.file, item.line) == (look.what, *at))
         return next((f"finding:{row}" for row in titled), None)
     if look.file:

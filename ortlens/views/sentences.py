@@ -8,7 +8,7 @@ from ortlens.analysis.verdict import ort_share, recompiles_by_role
 from ortlens.units import counted, percent
 from ortlens.views.onnx_sentences import onnx_title
 from ortlens.views.time_sentences import price_text, saving_words
-from ortlens.views.wording import REASON_WORDS, REMEDY_WORDS, guard, place, visible
+from ortlens.views.wording import REASON_WORDS, guard, place, remedy, visible
 
 if TYPE_CHECKING:
     from ortlens.analysis.first_look import Look
@@ -287,17 +287,17 @@ def look_sentence(look: Look) -> str:
     price = price_text(look.ns_per_call, look.own_code_ns, look.splitting_ns, is_busy=look.is_busy)
     cost = f" ({price})" if price else ""
     saving = saving_words(look.ns_per_call, is_measured=look.is_measured, is_busy=look.is_busy)
-    if look.subject in ("finding", "slower", "rule"):
+    if look.subject in ("finding", "for_training", "slower", "rule"):
         return (at if look.file else "") + visible(look.what) + saving + (f"; {_advice(look)}" if look.advice else "")
     if look.subject == "break":
         return f"{at}{_advice(look) or 'remove the graph break, or rewrite the line as the reason suggests'}{cost}"
     if look.reason_code is not None:
-        remedy = visible(look.advice) if look.advice else REMEDY_WORDS[look.reason_code].format(visible(look.what))
+        todo = visible(look.advice) if look.advice else remedy(look.reason_code, look.reason, visible(look.what))
         if look.reason_code == "policy" and look.reason and not look.advice:
-            remedy = visible(look.reason) if look.what in look.reason else f"{remedy}: {visible(look.reason)}"
+            todo = visible(look.reason) if look.what in look.reason else f"{todo}: {visible(look.reason)}"
         if look.subject == "nothing_runs":
-            return f"{at}nothing runs in ONNX Runtime: {remedy}; otherwise leave the function uncompiled{saving}"
-        return f"{at}{remedy}{cost}"
+            return f"{at}nothing runs in ONNX Runtime: {todo}; otherwise leave the function uncompiled{saving}"
+        return f"{at}{todo}{cost}"
     return f"{at}{_advice(look) or f'avoid the recompile: keep `{guard(look.what)}` true on every call'}"
 
 

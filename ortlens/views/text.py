@@ -45,6 +45,8 @@ _MAX_BREAKS = 2
 _MAX_RECOMPILES = 2
 _MAX_FINDINGS = 3
 _MAX_PHASES = 4
+_MAX_LOOK_LINES = 9
+"""At 80 columns the longest advice takes seven: what to do is never cut off."""
 _MAX_CALLS = 4
 _UNIT = re.compile(r"(\d) ([nµm]?s|%)(?!\w)")
 _BOLD, _RED, _PLAIN = "\x1b[1m", "\x1b[1;31m", "\x1b[0m"
@@ -140,19 +142,13 @@ def _fallbacks(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]
     if not groups:
         return
     shown = groups[:_MAX_FALLBACKS]
-    rows = [
-        (
-            clipped(group.target, 40),
-            counted(group.node_count, "node"),
-            place(group.file, group.line, group.module),
-            _cost(group),
-        )
-        for group in shown
-    ]
+    rows = [(clipped(group.target, 40), counted(group.node_count, "node"), _cost(group)) for group in shown]
     sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for group, row in zip(shown, rows, strict=True):
-        lines.append(clipped("  ".join(cell.ljust(size) for cell, size in zip(row, sizes, strict=True)).rstrip(), room))
+        head, where = "  ".join(map(str.ljust, row, sizes)), place(group.file, group.line, group.module)
+        whole = f"{head}  {where}".rstrip()
+        lines += [whole] if len(whole) <= room else [clipped(head.rstrip(), room), f"  {clipped(where, room - 2)}"]
         lines += _prose(reason_words(group), room, indent="  ")
         lines += _prose(exception_words(group), room, indent="  ") if exception_words(group) else []
     left = groups[_MAX_FALLBACKS:]
@@ -184,7 +180,7 @@ def _break_lines(item: Break, room: int, *, is_busy: bool) -> Iterator[str]:
     price = price_words(item, is_busy=is_busy)
     yield from _prose((f"{price}: " if price else "") + item.reason, room, indent="  ", lines=3 if own_code_ns(item) else 2)
     if item.advice:
-        yield from _prose(f"To do: {item.advice}", room, indent="  ", lines=3)
+        yield from _prose(f"To do: {item.advice}", room, indent="  ", lines=_MAX_LOOK_LINES)
     elif item.hints:
         yield from _prose(f"Hint: {first_sentence(item.hints[0])}", room, indent="  ", lines=3)
 
@@ -200,7 +196,7 @@ def _recompiles(overview: Overview, room: int) -> Iterator[str]:
     for item in recompiles[:_MAX_RECOMPILES]:
         yield from _prose(_recompile(item), room)
         if item.advice:
-            yield from _prose(f"To do: {item.advice}", room, indent="  ")
+            yield from _prose(f"To do: {item.advice}", room, indent="  ", lines=_MAX_LOOK_LINES)
     if len(recompiles) > _MAX_RECOMPILES:
         yield f"and {len(recompiles) - _MAX_RECOMPILES:,} more: see table recompiles"
 
@@ -226,7 +222,7 @@ def _times(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
 def _findings(overview: Overview, room: int) -> Iterator[str]:
     telling = [finding for finding in overview.findings if finding.gain_ns != 0]  # 0: measured, and nothing to be gained
     for finding in telling[:_MAX_FINDINGS]:
-        yield from _prose(finding_sentence(finding, is_busy=overview.is_busy), room, hang="  ")
+        yield from _prose(finding_sentence(finding, is_busy=overview.is_busy), room, hang="  ", lines=_MAX_LOOK_LINES)
     if len(overview.findings) > len(telling[:_MAX_FINDINGS]):
         yield f"and {len(overview.findings) - len(telling[:_MAX_FINDINGS]):,} more: see table findings"
 
@@ -234,7 +230,7 @@ def _findings(overview: Overview, room: int) -> Iterator[str]:
 def _looks(overview: Overview, room: int) -> Iterator[str]:
     looks = looks_of(overview)
     for number, look in enumerate(looks, start=1):
-        yield from _prose(f"{number}. {look_sentence(look)}", room, hang="   ", lines=3)
+        yield from _prose(f"{number}. {look_sentence(look)}", room, hang="   ", lines=_MAX_LOOK_LINES)
     if not looks:
         empty = overview.coverage.verdict == "empty"
         yield from _prose(

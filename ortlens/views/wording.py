@@ -34,12 +34,29 @@ REMEDY_WORDS: Mapping[ReasonCode, str] = {
     "layout": "use plain dense tensors for {}",
     "device": "move the tensors of {} to a device that ONNX Runtime supports here",
     "dynamic_shape": "rewrite {} so that the size of its result is known in advance",
-    "side_effect": "check whether the model needs {}; model.eval() removes dropout",
+    "side_effect": "check whether the model needs {}",
     "too_small": "lower min_partition_nodes, so that {} runs in ONNX Runtime too",
     "policy": "{} stays in PyTorch on purpose",
     "session_refused": "see the table fallbacks for why ONNX Runtime refused {}",
 }
 """What to try about an operator that stays in PyTorch; the braces stand for it."""
+
+_RANDOM = "draw the random numbers of {} outside of the compiled function and pass them in; model.eval() removes dropout"
+
+
+def remedy(code: ReasonCode, reason: str, target: str) -> str:
+    """What to try about an operator that stays in PyTorch.
+
+    Args:
+        code: Why it stays.
+        reason: The same in words.
+        target: The operator, or what to call it.
+
+    Returns:
+        A clause without a capital.
+    """
+    return (_RANDOM if "draws random numbers" in reason else REMEDY_WORDS[code]).format(target)
+
 
 PHASE_WORDS: Mapping[str, str] = {
     "dynamo": "tracing",

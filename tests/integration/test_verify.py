@@ -202,3 +202,41 @@ def test_a_mask_of_infinities_is_no_origin() -> None:
     assert "origin" not in set(numerics.nonfinite.dropna())
     assert numerics.ok.all()
     assert lens.findings.empty
+
+
+def columns(x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x).sum(0)
+
+
+def without_the_last(x: Value, dim: Value, keepdim: bool = False, dtype: int = -1) -> Value:  # noqa: FBT001, FBT002 - as PyTorch declares it
+    del dim, keepdim, dtype
+    return op.ReduceSum(op.Slice(x, op.Constant(value_ints=[0]), op.Constant(value_ints=[2047])), op.Constant(value_ints=[0]), keepdims=0)
+
+
+def cancelling() -> torch.Tensor:
+    """Columns whose sums are rounding errors: ONNX Runtime adds one row after the other, PyTorch in a tree."""
+    x = torch.randn(2048, 64, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    return torch.atanh((torch.tanh(x) - torch.tanh(x).mean(0)).clamp(-0.999, 0.999)).float()
+
+
+@torch.no_grad()
+def test_terms_that_cancel_are_no_loss_of_accuracy_and_a_lost_one_is_wrong() -> None:
+    x = cancelling()
+    lens = ortlens.explain(columns, calls=1)(x)
+    numerics = lens.verify(x)
+    assert not (numerics.ok == False).any()  # noqa: E712 - a column with gaps
+    assert not {"loses_accuracy", "numbers_differ", "call_differs"}.intersection(lens.findings.rule)
+    assert lens.verify(x, per_op=True).ok.fillna(value=True).all()
+    planted = ortlens.explain(columns, calls=1, options={"custom_translation_table": {_aten.sum.dim_IntList: without_the_last}})(x)
+    planted.verify(x)
+    assert "numbers_differ" in set(planted.findings.rule)
+
+
+@torch.no_grad()
+def test_positions_of_equal_values_are_no_difference_of_numbers() -> None:
+    x = (torch.rand(4000, generator=torch.Generator().manual_seed(0)) * 20).floor()
+    numerics = ortlens.explain(lambda t: (t * 1.0).argsort(), calls=1)(x).verify(x)
+    (ties,) = numerics[(numerics.scope == "value") & (numerics.node == "sort")].to_dict("records")
+    assert ties["ok"]
+    assert "equal values in another order" in ties["note"]
+    assert ties["max_abs"] != ties["max_abs"]  # empty

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ortlens.units import size_from_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ortlens.trace.records import Capture, Kernel, Node
 
@@ -134,18 +134,35 @@ def _profiled(nodes: Sequence[Node], kernels: Sequence[Kernel]) -> Cause:
     spent: defaultdict[str | None, int] = defaultdict(int)
     for kernel in kernels:
         spent[kernel.node] += kernel.total_ns
-    most, ns = max(spent.items(), key=lambda item: item[1])
+    most = max(spent, key=lambda name: spent[name])
+    node = by_name.get(most or "")
+    same = {most}
+    if node is not None:  # what repeats, as in layers and unrolled loops, is one cause
+        same = max(_by_target(spent, by_name), key=lambda names: sum(spent[name] for name in names))
+        most = max(same, key=lambda name: spent[name])
+        node = by_name[most or ""]
+    ns = sum(spent[name] for name in same)
     ops: Counter[str] = Counter()
     for kernel in kernels:
-        if kernel.node == most:
+        if kernel.node in same:
             ops[kernel.op_type] += kernel.total_ns
     named = ", ".join(op for op, _ in ops.most_common(3))
-    node = by_name.get(most or "")
+    times = f" at {len(same)} nodes" if len(same) > 1 else ""
     text = (
         f"{ns / total:.0%} of its time in ONNX Runtime goes into {node.target if node else most or 'kernels without an origin'} ({named})"
+        f"{times}"
     )
     known = None if node is None or ns < _MUCH * total else _known(node)
     return Cause(text=f"{text}: {known.text}" if known else text, remedy=known.remedy if known else "", node=node)
+
+
+def _by_target(spent: Mapping[str | None, int], by_name: Mapping[str, Node]) -> list[set[str | None]]:
+    """The names of the nodes with a time, by operator."""
+    found: defaultdict[str, set[str | None]] = defaultdict(set)
+    for name in spent:
+        if name in by_name:
+            found[by_name[name].target].add(name)
+    return list(found.values())
 
 
 def _known(node: Node) -> Cause | None:

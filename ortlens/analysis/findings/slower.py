@@ -221,6 +221,10 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
     graph = next((graph for graph in current(capture) if graph.graph_id in totals.graph_ids), None)
     cause = _cause_within(capture, totals.graph_ids) if part == "run" else None
     node = cause.node if cause is not None else None
+    if part == "guards" and capture.breaks:
+        remedy = f"Mend the graph breaks: behind each, compiled code is entered again ({counted(len(capture.breaks), 'place')})"
+    elif node is not None and capture.kernels:  # they were found
+        remedy = "Write that line with other operators"
     place = node if node is not None and node.file else graph
     yield slower_call.finding(
         subject=totals.graph_ids[0],

@@ -232,7 +232,8 @@ def _crossing_in(named: dict[str, Node]) -> tuple[int, int]:
 @rule(
     name="random_splits",
     looks_for="Operators that draw random numbers, such as dropout in training mode, and split a graph.",
-    fires="At the first one in inference, which seldom needs any; at 3 in training, as information.",
+    fires="At the first one in inference, which seldom needs any; at 3 in training, as information; only where a graph has "
+    "several partitions.",
     hazard="Only PyTorch's generator reproduces the numbers of a seed, so these operators stay there and split the graph.",
 )
 def random_splits(capture: Capture) -> Iterator[Finding]:
@@ -241,15 +242,16 @@ def random_splits(capture: Capture) -> Iterator[Finding]:
     for graph in current(capture):
         drawing = [row for row in left.get(graph.graph_id, []) if row.reason_code == "side_effect" and _RANDOM in row.reason]
         is_inference = graph.phase == "inference"
-        if len(drawing) < (1 if is_inference else _MANY_SMALL - 1):
+        if len(drawing) < (1 if is_inference else _MANY_SMALL - 1) or (graph.partition_count or 0) <= 1:
             continue
         yield random_splits.finding(
             subject=graph.graph_id,
             severity="warning" if is_inference else "info",
-            title=f"{counted(len(drawing), 'operator')} with random numbers split {graph.graph_id} into "
+            title=f"{counted(len(drawing), 'operator')} with random numbers {'splits' if len(drawing) == 1 else 'split'} "
+            f"{graph.graph_id} into "
             f"{counted(graph.partition_count or 0, 'partition')}: {most_common([row.target for row in drawing])}",
             evidence=f"phase {graph.phase}; {drawing[0].reason}",
-            mitigation="Call model.eval() before inference: it turns dropout off."
+            mitigation="Draw the random numbers outside of the compiled function and pass them in; model.eval() turns dropout off."
             if is_inference
             else "Expected in training; set the dropout rates to 0 if training does not need them.",
             file=drawing[0].file,

@@ -39,6 +39,8 @@ _SIZES = re.compile(r"[\w.\[\]'\"]+\.size\(\)\[\d+\]")
 _CLASS = re.compile(r"type=<class '(?P<name>[^']+)'>")
 _REQUIRES_GRAD = re.compile(r"requires_grad=(?P<flag>\w+)(?:\. .*)?")
 _IF = re.compile(r"(?:el)?if\b.*:\s*(?:#.*)?$")
+_DEF = re.compile(r"\s*(?:async )?def ")
+_MAX_FOLLOWING = 60
 _USER_CODE = ("User code traceback:", "The graph break occurred in the following user code:")
 _PYTHON_TRACEBACK = "\nTraceback (most recent call last):"
 
@@ -78,6 +80,24 @@ class BreakText:
             return head
         body = next((text for after in range(1, 4) if (text := line_text(self.file, self.line + after))), "pass")
         return f"{head}\n    {body}"
+
+    def following(self) -> str:
+        """The lines of the function behind the user line, as far as they can be read; lines outside of the function end them."""
+        if self.file is None or self.line is None:
+            return ""
+        lines: list[str] = []
+        for text in _lines(self.file)[self.line :][:_MAX_FOLLOWING]:
+            if text.strip() and (text[:1] not in (" ", "\t") or _DEF.match(text)):
+                break
+            lines.append(text.rstrip())
+        return "\n".join(lines)
+
+
+def _lines(file: str) -> list[str]:
+    try:
+        return linecache.getlines(file)
+    except ValueError:  # as below
+        return []
 
 
 def line_text(file: str | None, line: int | None) -> str | None:

@@ -117,7 +117,7 @@ class DynamoWatch:
             user_stack=display_frames(_stack_of_the_user(said.frames)),
         )
         # What to change depends on the line that stops the graph, which may be one of a library behind the user's.
-        advice = advice_for_break(replace(made, function=heard.function, source=heard.statement()))
+        advice = advice_for_break(replace(made, function=heard.function, source=heard.statement()), heard.following())
         made = replace(
             made,
             reason=shortened(made.reason),

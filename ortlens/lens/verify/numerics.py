@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ortlens.lens.targets import CompiledTargets, Target
     from ortlens.lens.verify.compare_values import Tolerances
     from ortlens.trace.recorder import Recorder
-    from ortlens.trace.runlog import RunLog
+    from ortlens.trace.runlog import EagerLog, RunLog
 
 _MAX_ATTEMPTS = 3
 """Most calls of the target: again if a call compiled something, which then ran unchecked."""
@@ -82,7 +82,7 @@ class Verification:
         eager = {log: (list(log.calls), list(log.total_ns)) for log in logs[1].values()}
         values = sum(len(runner.partition.nodes) for runner in self._partitions.sessions())
         with contextlib.ExitStack() as after:
-            after.callback(_restore, eager)
+            after.callback(self._restore, eager)
             self._step = after.enter_context(progress("verifying", values, "value"))
             for target in targets:
                 self._verify(target, args, kwargs, raises=len(targets) == 1, prefix=f"{target.name}: " if several else "")
@@ -192,18 +192,18 @@ class Verification:
         found = [*self._partitions.findings.values(), *self._findings.values()]
         self._recorder.replace_all(r.Finding, [*others, *sorted(found, key=lambda finding: RULES.index(finding.rule))])
 
+    def _restore(self, eager: Mapping[EagerLog, tuple[list[int], list[int]]]) -> None:
+        """Restore the counts and times of the nodes that PyTorch runs: these calls were ours, also of graphs compiled meanwhile."""
+        for log in self._recorder.logs()[1].values():
+            calls, total_ns = eager.get(log, ([0] * len(log.calls), [0] * len(log.calls)))
+            for place in range(len(calls)):
+                log.calls[place], log.total_ns[place] = calls[place], total_ns[place]
+
     def _forget_calls(self, known: Container[RunLog]) -> None:
         """Calls of sessions that were made meanwhile are ours, not the user's."""
         for log in self._recorder.logs()[0]:
             if log not in known:
                 log.forget()
-
-
-def _restore(eager: dict[Any, tuple[list[int], list[int]]]) -> None:
-    """Restore the counts and times of the nodes that PyTorch runs: these calls were ours."""
-    for log, (calls, total_ns) in eager.items():
-        for place in range(len(calls)):
-            log.calls[place], log.total_ns[place] = calls[place], total_ns[place]
 
 
 def _no_call(node: str, note: str, place: tuple[str | None, int | None]) -> Verdict:

@@ -54,6 +54,11 @@ class Verdict:
         """Add to the note."""
         self.note = f"{self.note}; {note}" if self.note else note
 
+    def accept_ties(self) -> None:
+        """Accept positions of equal values in another order: how far positions are apart is no difference of numbers."""
+        self.ok, self.comparison = True, None
+        self.add("equal values in another order, which PyTorch does not define")
+
     def row(self, partition_id: str | None) -> r.Numeric:
         """The record.
 

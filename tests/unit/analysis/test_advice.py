@@ -271,3 +271,39 @@ def test_any_text_at_all(reason: str, other: str, values: list[str]) -> None:
     ):
         advice_for_break(Break(break_id="b", reason=text, explanation=other, hints=tuple(values), source=reason))
         advice_for_recompile(Recompile(compile_id="0/1", guard=text, reason=other, values=tuple(values)))
+
+
+SIZES = "torch._dynamo.config.capture_dynamic_output_shape_ops"
+
+
+@pytest.mark.parametrize(
+    ("source", "following", "is_advised"),
+    [
+        ("rows, slot = torch.where(idx == e)", "out.index_add_(0, rows, expert(flat[rows]))", True),
+        ("rows, slot = torch.where(idx == e)", "if rows.numel():\n    out.index_add_(0, rows, y)", False),
+        ("rows = mask.nonzero()", "# if rows are few\nreturn x[rows]", True),
+        ("rows = mask.nonzero()", "for row in rows:\n    y += x[row]", False),
+        ("rows = mask.nonzero()", "return [x[i] for i in rows.tolist()]", False),
+        ("rows = mask.nonzero()", "for i in range(len(rows)):\n    pass", False),
+        ("if mask.nonzero().numel() > 3:", "", False),
+        ("return x[mask.nonzero()]", "", True),
+    ],
+)
+def test_symbolic_sizes_are_not_advised_where_the_program_decides_by_them(source: str, following: str, is_advised: bool) -> None:  # noqa: FBT001 - a case
+    item = Break(
+        break_id="b0",
+        reason="Dynamic shape operator",
+        explanation="Operator `aten.nonzero.default`'s output shape depends on input Tensor data.",
+        hints=(f"Enable tracing of dynamic shape operators with `{SIZES} = True`",),
+        source=source,
+    )
+    advice = advice_for_break(item, following) or ""
+    assert advice.startswith("Keep all elements and mask with `torch.where`")
+    assert (SIZES in advice) is is_advised
+
+
+def test_a_loss_whose_graph_is_used_up_is_to_be_returned_detached() -> None:
+    reason = "autograd.grad consumed returned tensor's grad_fn"
+    said = "torch.autograd.grad() consumes grad_fns. The following returned tensors have consumed grad_fns: loss"
+    assert (advice_for_break(Break(break_id="b0", reason=reason, explanation=said)) or "").startswith("Return `loss.detach()`: ")
+    assert (advice_for_break(Break(break_id="b0", reason=reason)) or "").startswith("Return losses detached")

@@ -78,12 +78,12 @@ def handed(bind_ns: int, output_bytes: int = 0) -> Capture:
     )
 
 
-def drawing(count: int, phase: str) -> Capture:
+def drawing(count: int, phase: str, partitions: int = 2) -> Capture:
     rows = tuple(
         fallback(f"d{n}", target="aten.native_dropout.default", reason_code="side_effect", reason="it draws random numbers; only ...")
         for n in range(count)
     )
-    return clean(graphs=(graph(phase=phase, fallback_count=count),), fallbacks=rows, sessions=())
+    return clean(graphs=(graph(phase=phase, fallback_count=count, partition_count=partitions),), fallbacks=rows, sessions=())
 
 
 def sized(count: int) -> Capture:
@@ -364,6 +364,7 @@ CASES = (
         gain_ns=49_996,
     ),
     Case(rule="random_splits", fires=drawing(1, "inference"), silent=drawing(0, "inference"), says=("1 operator", "native_dropout")),
+    Case(rule="random_splits", fires=drawing(1, "inference"), silent=drawing(1, "inference", 1), says=("splits g0 into 2 partitions",)),
     Case(rule="random_splits", fires=drawing(3, "forward"), silent=drawing(2, "forward"), says=("3 operators",), severity="info"),
     Case(rule="session_churn", fires=sized(4), silent=sized(3), says=("p0", "4 sessions")),
     Case(

@@ -66,6 +66,22 @@ def test_a_profile_says_which_kernel() -> None:
     assert "80% of its time in ONNX Runtime goes into aten._embedding_bag.default (Loop): " in finding.title
 
 
+def test_nodes_of_one_operator_are_one_cause() -> None:
+    unrolled = tuple(node(f"pow_{n}", target="aten.pow.Tensor_Scalar", file=FILE, line=6) for n in range(9))
+    kernels = (kernel("Gemm", 400, "a"), *(kernel("Pow", 90 + n, f"pow_{n}") for n in range(9)))
+    (finding,) = found(slower(250 * MICRO, nodes=(node("a"), *unrolled), kernels=kernels), "slower_than_torch")
+    assert finding.title.endswith("68% of its time in ONNX Runtime goes into aten.pow.Tensor_Scalar (Pow) at 9 nodes")
+    assert (finding.file, finding.line) == (FILE, 6)
+
+
+@pytest.mark.parametrize(("torch_ns", "gain_ns"), [(2 * MILLI, 735 * MICRO), (400 * MICRO, 300 * MICRO)])
+def test_a_chain_costs_no_more_than_its_passes_take_in_pytorch(torch_ns: int, gain_ns: int) -> None:
+    kernels = tuple(replace(kernel("Mul", 250 * MICRO, "a"), kernel=f"mul_{n}", calls=1) for n in range(4))
+    (finding,) = found(slower(torch_ns, kernels=kernels), "elementwise_chain")
+    assert finding.gain_ns == gain_ns
+    assert ("of what PyTorch takes for the same passes" in finding.evidence) is (torch_ns < MILLI)
+
+
 def test_a_graph_is_named_where_its_partitions_do_not_explain_it() -> None:
     write = node("put", target="aten.index_put.default", inputs=("cache",), is_output=True, output_bytes=4 << 20, onnx_ops=("ScatterND",))
     timed = graph(ort_ns=3 * MILLI, torch_ns=MILLI, is_slower=True, entries_per_call=2.0, inputs=("cache",))

@@ -121,6 +121,45 @@ def test_what_follows_from_another_look_is_none() -> None:
     assert [look.what for look in looks_of(overview_of(replace(wrong, findings=wrong.findings[:1])))] == ["call_differs"]
 
 
+def measured(*rows: Fallback, findings: tuple[Finding, ...] = ()) -> Capture:
+    """A capture of calls of 1 ms, measured."""
+    parts: tuple[tuple[LedgerPartName, int], ...] = (("guards", 100_000), ("run", 880_000), ("residual", 20_000))
+    ledger = tuple(LedgerPart(graph_id="g0", part=part, ns=ns, share=ns / 1_000_000) for part, ns in parts)
+    return Capture(
+        graphs=(graph(fallback_count=len(rows)),), fallbacks=rows, ledger=ledger, sessions=(session(calls=9),), findings=findings
+    )
+
+
+def test_what_no_measured_call_ran_is_no_look() -> None:
+    unused = Fallback(graph_id="g0", node="n", target="aten.a.default", reason_code="no_converter", reason="r", file="m.py", line=3)
+    ran = replace(unused, node="m", target="aten.b.default", calls=9, total_ns=9 * 50_000)
+    assert [look.what for look in looks_of(overview_of(measured(unused, ran)))] == ["aten.b.default"]
+
+
+def test_what_stays_on_purpose_is_a_look_where_it_takes_a_tenth_of_a_call() -> None:
+    kept = Fallback(
+        graph_id="g0", node="n", target="aten.a.default", reason_code="policy", reason="it is faster there", file="m.py", line=3, calls=9
+    )
+    for per_call, looks in ((99_000, []), (101_000, ["aten.a.default"])):
+        assert [look.what for look in looks_of(overview_of(measured(replace(kept, total_ns=9 * per_call))))] == looks
+
+
+def test_a_graph_compiled_for_training_in_vain_comes_before_what_it_makes_slow() -> None:
+    def found(rule: str, gain: int | None = None) -> Finding:
+        return Finding(rule=rule, severity="warning", title=rule, file="m.py", line=3, gain_ns=gain, measured=gain is not None)
+
+    capture = measured(findings=(found("slower_than_torch", 300_000), found("training_forward"), found("numbers_differ")))
+    assert [look.subject for look in looks_of(overview_of(capture))] == ["finding", "for_training", "slower"]
+
+
+def test_random_numbers_are_drawn_outside_or_by_nothing() -> None:
+    drawn = Fallback(
+        graph_id="g0", node="n", target="aten.randn_like.default", reason_code="side_effect", reason="it draws random numbers", file="m.py"
+    )
+    (look,) = looks_of(overview_of(Capture(graphs=(graph(),), fallbacks=(drawn,))))
+    assert "draw the random numbers of aten.randn_like.default outside" in look_sentence(look)
+
+
 def test_a_break_that_costs_nothing_is_no_look() -> None:
     free = Break(break_id="b0", reason="why", file="m.py", line=7, occurrences=1, overhead_ns=0)
     assert looks_of(overview_of(Capture(breaks=(free,)))) == ()
