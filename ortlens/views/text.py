@@ -45,8 +45,8 @@ _MAX_BREAKS = 2
 _MAX_RECOMPILES = 2
 _MAX_FINDINGS = 3
 _MAX_PHASES = 4
-_MAX_LOOK_LINES = 9
-"""At 80 columns the longest advice takes seven: what to do is never cut off."""
+_MAX_ADVICE_LINES = 6
+"""At 80 columns the longest advice takes five: what to do is never cut off."""
 _MAX_CALLS = 4
 _UNIT = re.compile(r"(\d) ([nµm]?s|%)(?!\w)")
 _BOLD, _RED, _PLAIN = "\x1b[1m", "\x1b[1;31m", "\x1b[0m"
@@ -93,6 +93,8 @@ def _head(label: str, *, colour: bool, code: str = _BOLD) -> str:
 
 def _prose(text: str, room: int, *, indent: str = "", hang: str = "", lines: int = 2) -> list[str]:
     """Words over a few lines, the later ones set in by `hang`; what is beyond them is cut off."""
+    if any(len(word) > room for word in text[: room * lines].split()):  # a name longer than a line has to do with two
+        lines = min(lines, 2)
     bounded = _UNIT.sub("\\1\N{NO-BREAK SPACE}\\2", clipped(text, room * lines))
     wrapped = textwrap.wrap(bounded, room, initial_indent=indent, subsequent_indent=indent + hang, max_lines=lines, placeholder=" …")
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in wrapped] or [indent]
@@ -180,7 +182,7 @@ def _break_lines(item: Break, room: int, *, is_busy: bool) -> Iterator[str]:
     price = price_words(item, is_busy=is_busy)
     yield from _prose((f"{price}: " if price else "") + item.reason, room, indent="  ", lines=3 if own_code_ns(item) else 2)
     if item.advice:
-        yield from _prose(f"To do: {item.advice}", room, indent="  ", lines=_MAX_LOOK_LINES)
+        yield from _prose(f"To do: {item.advice}", room, indent="  ", lines=_MAX_ADVICE_LINES)
     elif item.hints:
         yield from _prose(f"Hint: {first_sentence(item.hints[0])}", room, indent="  ", lines=3)
 
@@ -196,7 +198,7 @@ def _recompiles(overview: Overview, room: int) -> Iterator[str]:
     for item in recompiles[:_MAX_RECOMPILES]:
         yield from _prose(_recompile(item), room)
         if item.advice:
-            yield from _prose(f"To do: {item.advice}", room, indent="  ", lines=_MAX_LOOK_LINES)
+            yield from _prose(f"To do: {item.advice}", room, indent="  ", lines=_MAX_ADVICE_LINES)
     if len(recompiles) > _MAX_RECOMPILES:
         yield f"and {len(recompiles) - _MAX_RECOMPILES:,} more: see table recompiles"
 
@@ -222,7 +224,7 @@ def _times(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
 def _findings(overview: Overview, room: int) -> Iterator[str]:
     telling = [finding for finding in overview.findings if finding.gain_ns != 0]  # 0: measured, and nothing to be gained
     for finding in telling[:_MAX_FINDINGS]:
-        yield from _prose(finding_sentence(finding, is_busy=overview.is_busy), room, hang="  ", lines=_MAX_LOOK_LINES)
+        yield from _prose(finding_sentence(finding, is_busy=overview.is_busy), room, hang="  ", lines=4)
     if len(overview.findings) > len(telling[:_MAX_FINDINGS]):
         yield f"and {len(overview.findings) - len(telling[:_MAX_FINDINGS]):,} more: see table findings"
 
@@ -230,7 +232,7 @@ def _findings(overview: Overview, room: int) -> Iterator[str]:
 def _looks(overview: Overview, room: int) -> Iterator[str]:
     looks = looks_of(overview)
     for number, look in enumerate(looks, start=1):
-        yield from _prose(f"{number}. {look_sentence(look)}", room, hang="   ", lines=_MAX_LOOK_LINES)
+        yield from _prose(f"{number}. {look_sentence(look)}", room, hang="   ", lines=_MAX_ADVICE_LINES)
     if not looks:
         empty = overview.coverage.verdict == "empty"
         yield from _prose(

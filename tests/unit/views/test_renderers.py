@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import overview_of
-from ortlens.trace.records import LedgerPart
+from ortlens.trace.records import Break, Capture, Fallback, Graph, LedgerPart
 from ortlens.views.html import failure_html, summary_html
 from ortlens.views.sentences import coverage_sentence, look_sentence
 from ortlens.views.text import summary
@@ -24,8 +24,6 @@ from tests.unit.views.sample_captures import SAMPLES, hostile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from ortlens.trace.records import Capture
 
 RENDERERS: dict[str, Callable[[Capture], str]] = {
     "text": summary,
@@ -317,3 +315,20 @@ def test_other_processes_are_told_beside_the_time_of_a_call(others: str, idle: s
 def test_a_busy_machine_is_told_beside_the_time_of_a_call(spread: str, told: bool) -> None:  # noqa: FBT001 - a case
     measured = replace(SAMPLES["told"], environment={"ledger_spread": spread})
     assert ("the machine was busy: half of the calls took 1.5 times" in " ".join(summary(measured, width=400).split())) is told
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_advice_and_places_are_never_cut_off(width: int) -> None:
+    advice = (
+        "Compute gradients outside of the compiled function, from what it returns, or set `torch._dynamo.config.trace_autograd_ops = True`"
+    )
+    advice += " and return losses detached"
+    broken = Break(break_id="b0", reason="why", file="/a/training/some_program.py", line=12345, advice=advice, overhead_ns=10**6)
+    stays = Fallback(graph_id="g0", node="n", target="aten.convolution_backward.default", reason_code="no_converter", reason="r")
+    stays = replace(stays, file="/a/training/some_program.py", line=54321, calls=3, total_ns=10**7)
+    graph = Graph(graph_id="g0", compile_id="0/0", phase="inference", op_count=3, node_count=3, partition_count=1, coverage=0.5)
+    text = summary(Capture(graphs=(graph,), breaks=(broken,), fallbacks=(stays,)), width=width)
+    plain = " ".join(text.split())
+    assert plain.count("and return losses detached") == 2
+    assert "training/some_program.py:54321" in plain
+    assert max(map(len, text.split("\n"))) <= width
