@@ -122,6 +122,13 @@ function moveAmongTabs(event, panels, store, list) {
   list.querySelector(`[data-tab="${id}"]`).focus();
 }
 
+/** Scrolls the row of tabs, and nothing else, to the one that was chosen. */
+function revealed(tab) {
+  const row = tab.parentElement;
+  const [left, right] = [tab.offsetLeft - row.offsetLeft, tab.offsetLeft - row.offsetLeft + tab.offsetWidth];
+  row.scrollLeft = Math.min(left, Math.max(row.scrollLeft, right - row.clientWidth));
+}
+
 /** A panel is made when it is first shown, and kept: what was unfolded and scrolled to stays so. */
 function showPanels(main, panels, store, prefix, shell) {
   const made = new Map();
@@ -131,6 +138,7 @@ function showPanels(main, panels, store, prefix, shell) {
       const chosen = tab.dataset.tab === wanted.id;
       tab.setAttribute("aria-selected", String(chosen));
       tab.tabIndex = chosen ? 0 : -1;
+      if (chosen) revealed(tab);
     }
     for (const [id, panel] of made) panel.root.hidden = id !== wanted.id;
     if (!made.has(wanted.id)) made.set(wanted.id, makePanel(main, wanted, store, prefix));

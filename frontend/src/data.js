@@ -26,6 +26,7 @@
  * @property {Record<string, any>} overview Facts and sentences; see `overview_facts` in Python.
  * @property {{path: string, type: string|null}[]} modules Paths in order of first use.
  * @property {object} [flame] Frames of one call; see flame.js.
+ * @property {Map<string, string[]>} sources Lines of the user's files, where they were kept.
  * @property {(name: string) => Table} table Every table exists, also when the capture has none of it.
  * @property {string[]} tableNames In the order in which they are shown.
  * @property {(name: string, column: string) => Map<any, number[]>} index Rows by value, built once and kept.
@@ -152,7 +153,8 @@ export function createData(payload) {
     return indexes.get(key);
   };
   const { version, meta, overview, modules, flame } = payload;
-  return { version, meta, overview, modules, flame, table, tableNames: [...tables.keys()], index };
+  const sources = new Map(Object.entries(payload.sources ?? {}));
+  return { version, meta, overview, modules, flame, sources, table, tableNames: [...tables.keys()], index };
 }
 
 /** @returns {Map<any, number[]>} Rows by value; a row with a list stands under each of its items. */

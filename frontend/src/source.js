@@ -1,4 +1,4 @@
-// The user's source lines with time, nodes and callers. Only lines with operations are recorded, so gaps are marked.
+// The user's source with time, nodes and callers. Where whole files were not kept, only lines with operations are known, and gaps are marked.
 import { heatBar } from "./bars.js";
 import { button, el, link, roving, together } from "./dom.js";
 import { clipped, count, counted, place, time, visible } from "./format.js";
@@ -9,6 +9,8 @@ import { sourceFiles } from "./lines.js";
 const SIGNS = { fallback: ["⊘", "stays in PyTorch"], break: ["✂", "graph break"], recompile: ["↻", "recompile"], finding: ["⚑", "finding"] };
 const MAX_MARKS = 6;
 const MAX_CALLERS = 4;
+const MAX_PLAIN = 60;
+const CONTEXT = 15;
 
 /**
  * @param {HTMLElement} root
@@ -101,13 +103,15 @@ function listingOf(store, file) {
   const most = Math.max(...file.lines.map((line) => line.ortNs + line.eagerNs), 1);
   const timed = file.lines.some((line) => line.ortNs > 0);
   const rows = [];
-  let before = null;
+  const whole = store.data.sources.get(file.file) ?? null;
+  let before = whole ? 0 : null;
   for (const line of file.lines) {
-    if (before !== null && line.line > before + 1) rows.push(gap(line.line - before - 1));
-    rows.push(lineRow(store, file, line, most), ...line.marks.slice(0, MAX_MARKS).map((mark) => markRow(store, mark)));
+    if (before !== null && line.line > before + 1) rows.push(...(whole ? plainRows(whole, before + 1, line.line - 1) : [gap(line.line - before - 1)]));
+    rows.push(lineRow(store, file, line, most, whole), ...line.marks.slice(0, MAX_MARKS).map((mark) => markRow(store, mark)));
     if (line.marks.length > MAX_MARKS) rows.push(el("div.ol-line-mark.ol-soft", {}, `and ${count(line.marks.length - MAX_MARKS)} more, see Findings and Breaks`));
     before = line.line;
   }
+  if (whole && before < whole.length) rows.push(...plainRows(whole, before + 1, whole.length));
   const note = timed ? null : el("p.ol-soft", {}, "Time in ONNX Runtime per line is not known: ", el("code", {}, "lens.profile(x)"), " measures it.");
   const head = el("div.ol-line.ol-line-head", {}, el("span", {}, "line"), el("span", {}, ""), el("span", {}, "per call"), el("span", {}, "nodes"), el("span", {}, "source"));
   return [el("p", {}, el("code", {}, visible(file.file))), note, head, ...rows].filter(Boolean);
@@ -115,12 +119,28 @@ function listingOf(store, file) {
 
 const gap = (lines) => el("div.ol-line-gap", {}, `⋯ ${counted(lines, "line")} without operations`);
 
-function lineRow(store, file, line, most) {
+/** Lines from one number to another that have no operations; of many, those in the middle unfold on demand. */
+function plainRows(whole, from, to) {
+  const plain = (first, last) => Array.from({ length: Math.max(0, last - first + 1) }, (_, at) => plainRow(first + at, whole[first + at - 1] ?? ""));
+  if (to - from + 1 <= MAX_PLAIN) return plain(from, to);
+  const [head, tail] = [from + CONTEXT - 1, to - CONTEXT + 1];
+  const more = button(`⋯ ${counted(tail - head - 1, "line")}`, () => fold.replaceWith(...plain(head + 1, tail - 1)), { "aria-label": `Show lines ${head + 1} to ${tail - 1}` });
+  const fold = el("div.ol-line-gap", {}, more);
+  return [...plain(from, head), fold, ...plain(tail, to)];
+}
+
+function plainRow(number, text) {
+  const empty = () => el("span", {}, "");
+  return el("div.ol-line.ol-line-plain", {}, el("span.ol-number.ol-soft", {}, String(number)), empty(), empty(), empty(), el("span.ol-source-text", {}, ...highlighted(clipped(text, 500))));
+}
+
+function lineRow(store, file, line, most, whole) {
   const id = `line:${file.file}:${line.line}`;
   const ns = line.ortNs + line.eagerNs;
   const signs = [...new Set(line.marks.map((mark) => mark.kind))].filter((kind) => SIGNS[kind]);
   const margin = el("span.ol-margin", {}, ...signs.map((kind) => el(`span.ol-mark-${kind}`, { title: SIGNS[kind][1], role: "img", "aria-label": SIGNS[kind][1] }, SIGNS[kind][0])));
-  const source = link(store, id, line.source === null ? `(source ${store.data.meta.redacted ? "left out" : "not recorded"})` : el("span", {}, ...highlighted(clipped(line.source, 500))));
+  const text = whole?.[line.line - 1] ?? line.source;
+  const source = link(store, id, text === null ? `(source ${store.data.meta.redacted ? "left out" : "not recorded"})` : el("span", {}, ...highlighted(clipped(text, 500))));
   source.classList.add("ol-source-text");
   if (!store.identity.has(id)) source.disabled = true;
   const number = el(`span.ol-number${ns ? `.ol-hot-${line.eagerNs > line.ortNs ? "eager" : "ort"}` : ".ol-soft"}`, {}, String(line.line));

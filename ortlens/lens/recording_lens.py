@@ -18,6 +18,7 @@ from ortlens.lens.environment import chosen_options, environment, rank_facts
 from ortlens.lens.export_names import TargetNames, names_of
 from ortlens.lens.generating import bypassed
 from ortlens.lens.other_backends import recorded, resolve_backend
+from ortlens.lens.sources import KeptSources
 from ortlens.lens.targets import CompiledTargets
 from ortlens.trace import records as r
 from ortlens.trace.guard import beside, surviving
@@ -87,6 +88,7 @@ class RecordingLens(CaptureView):
         self._names = TargetNames()
         self._targets = CompiledTargets(self._recorder, dry_run=dry_run)
         self._watch = DynamoWatch(self._recorder, self._claims)
+        self._sources = KeptSources(self._recorder)
         if journal is not None:
             self._begin_journal(journal)
 
@@ -156,7 +158,9 @@ class RecordingLens(CaptureView):
         with self._watch.backend_at_work() as compile_id:
             self._originals[compile_id] = graph_module
             known = {graph.graph_id for graph in self._recorder.records(r.Graph)}
+            nodes = self._recorder.count(r.Node)
             yield compile_id
+        self._sources.note((*self._recorder.records(r.Node)[nodes:], *self._recorder.records(r.Break)))
         for graph in self._recorder.records(r.Graph):
             if graph.graph_id not in known:
                 self._recorder.amend(r.Graph, graph.graph_id, target=target)
@@ -277,6 +281,7 @@ class RecordingLens(CaptureView):
             The capture; recording goes on.
         """
         self._note_bypassed()
+        self._sources.note(self._recorder.records(r.Break))  # also of what could not be compiled
         capture = self._recorder.capture(**self._head())
         return with_roles(capture if capture.ledger else replace(capture, ledger=ledger_from_logs(capture)))
 

@@ -1,6 +1,6 @@
 """What the explorer is given: a capture as one compact JSON object, with the answers of the overview.
 
-`{version, meta, overview, modules, flame, texts, tables: {name: {meaning, rows, total, columns: {name: {kind, unit, meaning, enc,
+`{version, meta, overview, modules, flame, sources, texts, tables: {name: {meaning, rows, total, columns: {name: {kind, unit, meaning, enc,
 ...}}}}}`.
 Generic over the column table, so a new column travels without a change here; `ortlens.views.packing` knows the encodings.
 The views in Python and the explorer say the same because the sentences come from here.
@@ -19,6 +19,7 @@ from ortlens.analysis.overview import overview_of
 from ortlens.analysis.roofline import Roof, roofs
 from ortlens.analysis.verdict import is_wholly_compared, ort_share
 from ortlens.trace.schema import TABLES, table_from_record
+from ortlens.trace.sources import sources_of
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.actions import action_facts, look_id
 from ortlens.views.flame import flame_of, packed_flame
@@ -107,6 +108,7 @@ def payload_from_shown(shown: Capture, overview: Overview, *, redacted: bool) ->
         "overview": bounded(overview_facts(overview, shown)),
         "modules": bounded(_modules(kept["nodes"])),
         "flame": bounded(packed_flame(flame_of(shown, max_rows=MAX_ROWS))),
+        "sources": bounded(sources_of(shown.attachments)),
         "tables": tables,
         "texts": texts.strings(),
     }

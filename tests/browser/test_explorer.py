@@ -14,6 +14,7 @@ from ortlens.analysis.generation import with_roles
 from ortlens.analysis.overview import overview_of
 from ortlens.trace import store
 from ortlens.trace.records import Step
+from ortlens.trace.sources import attachment_of
 from ortlens.units import percent
 from ortlens.views.payload import payload_bytes
 from ortlens.views.time_sentences import generation_sentences
@@ -411,3 +412,23 @@ def test_library_files_are_folded_until_one_is_selected(show: Callable[..., Page
     folded.locator("summary").click()
     folded.locator("button").click()
     assert library in page.inner_text(".ol-listing")
+
+
+def test_files_that_were_kept_are_shown_whole_and_fold_what_has_no_operations(show: Callable[..., Page]) -> None:
+    file = next(node.file for node in TWELVE.nodes if node.source and node.file)
+    last = max(node.line or 0 for node in TWELVE.nodes if node.file == file)
+    lines = [f"    plain_{number} = '<b>'" for number in range(1, last + 101)]
+    for node in TWELVE.nodes:
+        if node.file == file and node.line and node.source:
+            lines[node.line - 1] = f"    {node.source}"
+    page = show(replace(TWELVE, attachments=dict([attachment_of(file, "\n".join(lines))])))
+    page.click("[data-tab=source]")
+    shown = page.locator(".ol-panel-source .ol-line:not(.ol-line-head) .ol-number").all_inner_texts()
+    assert shown[0] == "1"
+    assert shown[-1] == str(len(lines))
+    assert [int(number) for number in shown] == sorted(int(number) for number in shown)
+    fold = page.locator(".ol-panel-source .ol-line-gap button").last
+    assert fold.inner_text() == f"⋯ {100 - 2 * 15} lines"
+    fold.press("Enter")
+    assert f"plain_{last + 50} = '<b>'" in page.inner_text(".ol-listing")
+    assert page.locator(".ol-line-plain .ol-source-text").first.inner_text().startswith("    ")

@@ -18,7 +18,7 @@ class Tagger(torch.nn.Module):
         self.layer = torch.nn.LSTM(4, 4, batch_first=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h, _ = self.layer(x)
+        h: torch.Tensor = self.layer(x)[0]
         return h
 
 

@@ -160,7 +160,7 @@ def _by_target(spent: Mapping[str | None, int], by_name: Mapping[str, Node]) -> 
     """The names of the nodes with a time, by operator."""
     found: defaultdict[str, set[str | None]] = defaultdict(set)
     for name in spent:
-        if name in by_name:
+        if name is not None and name in by_name:
             found[by_name[name].target].add(name)
     return list(found.values())
 
