@@ -122,11 +122,13 @@ function moveAmongTabs(event, panels, store, list) {
   list.querySelector(`[data-tab="${id}"]`).focus();
 }
 
+const TAB_GAP = 10; // beside the chosen tab, so that it does not seem cut off
+
 /** Scrolls the row of tabs, and nothing else, to the one that was chosen. */
 function revealed(tab) {
   const row = tab.parentElement;
   const [left, right] = [tab.offsetLeft - row.offsetLeft, tab.offsetLeft - row.offsetLeft + tab.offsetWidth];
-  row.scrollLeft = Math.min(left, Math.max(row.scrollLeft, right - row.clientWidth));
+  row.scrollLeft = Math.min(left, Math.max(row.scrollLeft, right + TAB_GAP - row.clientWidth));
 }
 
 /** A panel is made when it is first shown, and kept: what was unfolded and scrolled to stays so. */

@@ -1,5 +1,5 @@
 // What lies above and below the calls of a thread: the graphs that they belong to, the kernels inside them, the memory that they take.
-import { bytes, counted, time } from "./format.js";
+import { bytes, counted, time, visible } from "./format.js";
 
 /**
  * @typedef {object} Slice
@@ -12,7 +12,7 @@ import { bytes, counted, time } from "./format.js";
  *
  * @typedef {object} Nested A lane of slices instead of calls.
  * @property {string} label
- * @property {"graph"|"kernel"|"memory"} kind
+ * @property {"call"|"graph"|"kernel"|"memory"} kind
  * @property {number[]} rows Rows of `runs` that slices begin with, in order of their start.
  * @property {(row: number) => Slice[]} slices In order of their start.
  */
@@ -33,6 +33,31 @@ export function nestedLanes(data, calls) {
   };
   const end = (row) => calls.start[row] + calls.total[row];
 
+  const graphRow = (row) => (data.index("graphs", "graph_id").get(graphOf[row]) ?? [-1])[0];
+  const starts = startsOf(data, graphOf);
+
+  /** Calls of the functions that were compiled: from one entry of their first graph to the next. */
+  function modelCalls(rows, entries) {
+    const found = [];
+    let open = null;
+    for (const entry of entries) {
+      const target = targetOf(data, graphRow(entry[0]));
+      if (starts.get(target)?.has(graphOf[entry[0]])) found.push((open = { target, entries: 0, rows: [] }));
+      if (open?.target !== target) open = null; // the rest of a call whose beginning was not kept, or of one that another interrupted
+      open?.rows.push(...entry);
+      if (open) open.entries += 1;
+    }
+    if (!found.some((call) => call.entries > 1)) return []; // it would repeat the graphs
+    const byFirst = new Map(found.map((call, place) => [call.rows[0], { ...call, place }]));
+    const slices = (row) => {
+      const { target, rows: own, entries: count, place } = byFirst.get(row);
+      const [from, to] = [calls.start[row], end(own.at(-1))];
+      const words = `Call ${place + 1} of ${visible(target)} in view: ${time(to - from)} from its first to its last call of ONNX Runtime, ${counted(count, "graph")}`;
+      return [{ from, to, id: `graph:${graphOf[row]}`, label: `${target} ${place + 1}`, words, height: 1, rows: own }];
+    };
+    return [{ label: "calls of the model", kind: "call", rows: found.map((call) => call.rows[0]), slices }];
+  }
+
   function graphs(rows) {
     const entries = entriesOf(rows, (row) => graphOf[row], (row) => about(row, "partition_id") ?? sessionOf[row]);
     if (entries.length === rows.length && new Set(rows.map((row) => graphOf[row])).size < 2) return []; // it would repeat the calls
@@ -43,7 +68,7 @@ export function nestedLanes(data, calls) {
       const words = `${graphOf[row]} entered for ${time(to - from)}, from its first to its last call of ONNX Runtime: ${counted(own.length, "call")}`;
       return [{ from, to, id: `graph:${graphOf[row]}`, label: graphOf[row], words, height: 1, rows: own }];
     };
-    return [{ label: "graphs", kind: "graph", rows: entries.map(([row]) => row), slices }];
+    return [...modelCalls(rows, entries), { label: "graphs", kind: "graph", rows: entries.map(([row]) => row), slices }];
   }
 
   const kernels = data.table("kernels");
@@ -81,6 +106,32 @@ export function nestedLanes(data, calls) {
       ...lane("memory ≈ profile", "memory", most ? rows.filter((row) => about(row, "arena_bytes")) : [], memorySlices),
     ],
   };
+}
+
+const targetOf = (data, row) => (row < 0 ? null : (data.table("graphs").get(row, "target") ?? data.table("graphs").get(row, "name")));
+
+/**
+ * The graphs that calls begin with, by function: those of the frame that Dynamo compiled first, of which calls were kept.
+ *
+ * @returns {Map<string, Set<string>>} None for a function whose first graph is entered several times per call: where a call begins is not known.
+ */
+function startsOf(data, graphOf) {
+  const graphs = data.table("graphs");
+  const called = new Set(graphOf);
+  const first = new Map();
+  for (let row = 0; row < graphs.rows; row++) {
+    const [id, compiled, phase] = ["graph_id", "compile_id", "phase"].map((name) => graphs.get(row, name));
+    const frame = Number(/(\d+)\/\d+$/.exec(compiled ?? "")?.[1] ?? NaN);
+    if (Number.isNaN(frame) || phase === "backward" || !called.has(id)) continue;
+    const target = targetOf(data, row);
+    const known = first.get(target);
+    if (!known || frame < known.frame) first.set(target, { frame, ids: new Set([id]), often: graphs.get(row, "entries_per_call") ?? 1 });
+    else if (frame === known.frame) {
+      known.ids.add(id);
+      known.often = Math.max(known.often, graphs.get(row, "entries_per_call") ?? 1);
+    }
+  }
+  return new Map([...first].filter(([, { often }]) => often < 1.5).map(([target, { ids }]) => [target, ids]));
 }
 
 /** A graph is entered anew when another one was, or when a partition of it runs again. */

@@ -8,10 +8,10 @@ export const TOP = 20; // pixels above them
 export const LANE = 24;
 
 /** Colours of the style sheet that the drawing needs. */
-export const COLOURS = ["back", "ink", "soft", "line", "raised", "link", "eager", "bind", "run", "output", "flame-break", "flame-graph", "flame-kernel", "flame-residual", "flame-ink"];
+export const COLOURS = ["back", "ink", "soft", "line", "raised", "link", "eager", "bind", "run", "output", "flame-break", "flame-call", "flame-graph", "flame-kernel", "flame-residual", "flame-ink"];
 
 const PARTS = ["bind", "run", "output"];
-const FILLS = { graph: "flame-graph", kernel: "flame-kernel", memory: "flame-residual" };
+const FILLS = { call: "flame-call", graph: "flame-graph", kernel: "flame-kernel", memory: "flame-residual" };
 const DIM = 0.25; // opacity of what does not belong to the selection
 
 /**
@@ -115,7 +115,7 @@ function drawSlices(frame, lane, top, high) {
   for (let at = Math.max(0, firstAfter(lane.rows, view.from, (index) => calls.start[lane.rows[index]]) - 1); at < lane.rows.length; at++) {
     const row = lane.rows[at];
     if (calls.start[row] > view.to) break;
-    const thin = lane.kind !== "graph" && calls.total[row] * scale < 2;
+    const thin = lane.kind !== "graph" && lane.kind !== "call" && calls.total[row] * scale < 2;
     if (thin && x(calls.start[row]) - drawn < 0.5) continue;
     for (const slice of thin && lane.kind === "kernel" ? [runOf(calls, row)] : lane.slices(row)) {
       const [left, right] = [x(slice.from), x(slice.to)];

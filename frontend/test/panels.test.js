@@ -195,6 +195,24 @@ test("a typical call begins after the last session of the call before, and takes
   assert.equal(inside.length, new Set(inside.map((row) => sessions.findIndex((lane) => lane.rows.includes(row)))).size);
 });
 
+test("calls of the model begin with its first graph and hold what it enters until the next", async () => {
+  const data = await pieces();
+  const calls = callsOf(data, true);
+  const lane = calls.lanes.find(({ kind }) => kind === "call");
+  const graph = calls.lanes.find(({ kind }) => kind === "graph");
+  const idOf = (row) => data.table("runs").get(row, "graph_id");
+  const frame = (row) => data.table("graphs").get(data.index("graphs", "graph_id").get(idOf(row))[0], "compile_id").split("/")[0];
+  const made = lane.rows.flatMap((row) => lane.slices(row));
+  assert.ok(made.length > 2);
+  for (const { rows, from, to } of made) {
+    assert.equal(frame(rows[0]), "0");
+    assert.equal(new Set(rows.map(frame)).size, 6, "one graph per piece");
+    assert.ok(rows.every((row) => calls.start[row] >= from && calls.start[row] + calls.total[row] <= to));
+  }
+  const entries = graph.rows.filter((row) => frame(row) === "0").length;
+  assert.equal(made.length, entries);
+});
+
 test("a call has its graph above it and kernels inside its run, no wider than the run", async () => {
   const data = await pieces();
   const calls = callsOf(data, true);
