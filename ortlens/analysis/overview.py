@@ -112,6 +112,7 @@ class Overview:
         calls: The same for every function that was called.
         spread: Median of the measured calls over the shortest; from 1.5 on the machine was busy. None where it is not known.
         others: Cores that other processes had during the measured calls, where they left none idle; None else, or where it is not known.
+        is_crowded: Whether threads of PyTorch or ONNX Runtime waited for these: then either may seem a hundred times as fast.
         uncompiled_ns: Median time of a call without torch.compile, made in turns with the calls of the ledger; None where not measured.
         is_dry_run: Whether nothing was run, so that everything is a plan.
         ledger: Where the wall time of a call went, all graphs together; None when nothing ran.
@@ -137,6 +138,7 @@ class Overview:
     calls: tuple[CallTime, ...]
     spread: float | None
     others: float | None
+    is_crowded: bool
     uncompiled_ns: int | None
     is_dry_run: bool
     ledger: LedgerTotals | None
@@ -196,6 +198,7 @@ def overview_of(capture: Capture) -> Overview:
         calls=call_times(capture),
         spread=_spread(capture),
         others=_others(capture),
+        is_crowded=_others(capture) is not None and capture.environment.get("torch_threads", "1") != "1",
         uncompiled_ns=uncompiled_ns(capture),
         is_dry_run=is_dry_run(capture),
         ledger=totals_of(capture.ledger),

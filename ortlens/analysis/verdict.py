@@ -144,7 +144,7 @@ def verdict_of(capture: Capture, overview: Overview) -> Verdict:
         inductor=inductor,
         spread=overview.spread,
         is_busy=overview.is_busy,
-        is_crowded=overview.others is not None and capture.environment.get("torch_threads", "1") != "1",
+        is_crowded=overview.is_crowded,
         time=_time(overview),
         splits=Splits(
             breaks=len(overview.breaks),

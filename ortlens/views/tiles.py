@@ -131,13 +131,16 @@ def _speed(verdict: Verdict, overview: Overview) -> Tile:
         details.append(f"99 % interval {_interval(pace)} of eager")
     elif verdict.spread is not None and verdict.spread >= _UNEVEN:
         details.append(f"median call {times(verdict.spread)} the shortest")
-    if verdict.is_crowded and pace.interval is None:
-        details.append("uncertain: the machine was busy; try OMP_NUM_THREADS=1")
+    is_uncertain = verdict.is_crowded and pace.interval is None
+    if is_uncertain:
+        details.append("threads waited for cores that other processes had; try OMP_NUM_THREADS=1")
     elif verdict.is_busy:
         details.append("machine was busy")
     details += [f"inductor: {pace_words(verdict.inductor)} eager"] if verdict.inductor is not None else []
-    sure = "unknown" if verdict.is_crowded and pace.interval is None else state[pace.verdict]
-    return Tile(name="speed", title=title, state=sure, word=f"{pace_words(pace)} eager", detail="; ".join(details), card="time")
+    if is_uncertain:  # no ratio: that of times of waiting would be the largest number on the screen
+        return Tile(name="speed", title=title, state="unknown", word="uncertain", detail="; ".join(details), card="time")
+    word = f"{pace_words(pace)} eager"
+    return Tile(name="speed", title=title, state=state[pace.verdict], word=word, detail="; ".join(details), card="time")
 
 
 def pace_words(pace: Pace) -> str:

@@ -54,6 +54,8 @@ def against_sentence(overview: Overview) -> str:
     pace = measured_pace(overview)
     if pace is None:
         return ""
+    if overview.is_crowded:
+        return f"{time_from_ns(pace.eager_ns or 0)} without torch.compile, measured in turns, while threads waited for cores"
     said = "about as long as without torch.compile" if pace.verdict == "same" else f"{pace_words(pace)} without torch.compile"
     return f"{said}: {time_from_ns(pace.eager_ns or 0)} there, measured in turns"
 
