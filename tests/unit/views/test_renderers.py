@@ -298,8 +298,8 @@ def test_a_measured_call_is_held_against_the_uncompiled_one(plain: str, words: s
     capture = replace(SAMPLES["told"], ledger=ledger, environment={"uncompiled_ns": plain})
     assert against_sentence(overview_of(capture)) == words
     assert words in " ".join(summary(capture, width=400).split())
-    crowd = {"torch_threads": "2", "ledger_others": "1.05", "ledger_idle": "0.02"}
-    crowded = against_sentence(overview_of(replace(capture, environment=capture.environment | crowd)))
+    crowd = {**capture.environment, "torch_threads": "2", "ledger_others": "1.05", "ledger_idle": "0.02"}
+    crowded = against_sentence(overview_of(replace(capture, environment=crowd)))
     assert crowded.endswith(" without torch.compile, measured in turns, while threads waited for cores") == bool(words)
     assert "times as" not in crowded
     assert against_sentence(overview_of(replace(capture, ledger=()))) == ""
