@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
@@ -62,6 +62,7 @@ class Planner:
         self._phases = phases
         started = time.perf_counter_ns()
         self.promoted, failures = _promoted(lowered.partitioned)
+        self._left_to_sessions = self._session_writes()
         self.exclusions = Exclusions({**storage_readers(self.promoted.graph), **self._writes()})
         self.exclusions.promotion_failed(failures)
         phases.partition_ns += time.perf_counter_ns() - started
@@ -80,7 +81,7 @@ class Planner:
             with progress("converting to ONNX", sum(len(partition.module.graph.nodes) for partition in partitions), "node") as step:
                 runners = [self._runner(partition, step, last=attempt == MAX_PLANS - 2) for partition in partitions]
             complete = [runner for runner in runners if runner is not None]
-            if len(complete) == len(partitions):
+            if len(complete) == len(partitions) and self._are_made(complete):
                 return complete
         raise ConversionError(f"the graph could not be planned in {MAX_PLANS} attempts")
 
@@ -90,13 +91,35 @@ class Planner:
             return {}
         reason = "writes into a large buffer in place; ONNX Runtime would copy all of it"
         written = Verdict(supported=False, code="policy", reason=reason)
-        users = {**registered_ops(), **(self._context.options.custom_translation_table or {})}
-        return dict.fromkeys(buffer_writes.write_in_place(self.promoted, self._lowered.mutated, except_for=users), written)
+        names = buffer_writes.write_in_place(self.promoted, self._lowered.mutated, self._of_users(), self._left_to_sessions)
+        return dict.fromkeys(names, written)
+
+    def _session_writes(self) -> tuple[torch.fx.Node, ...]:
+        """The writes into large buffers that may be left to sessions."""
+        if not self._updates_in_place() or not runs_on_cpu_alone(self._context.options):
+            return ()
+        return buffer_writes.session_writes(self.promoted, self._lowered.mutated, self._of_users())
+
+    def _are_made(self, runners: list[PartitionRunner]) -> bool:
+        """Whether sessions make the writes that were left to them in place; if not, PyTorch does, in another plan."""
+        made = {node for runner in runners for node in runner.updated_in_place()}
+        if made.issuperset(self._left_to_sessions):
+            return True
+        self._left_to_sessions = ()
+        self.exclusions.verdicts.update(self._writes())
+        return False
+
+    def _of_users(self) -> dict[Any, Any]:
+        """Functions of users by operator."""
+        return {**registered_ops(), **(self._context.options.custom_translation_table or {})}
+
+    def _updates_in_place(self) -> bool:
+        """Whether sessions may update inputs of the graph. Where outputs are made as views, those of the graph are others."""
+        return self._lowered.phase == "inference" and self._lowered.views is None and not self._context.deployed
 
     def _updates(self, partition: extraction.Partition) -> dict[int, int]:
-        """The inputs that a partition may update in place. Where outputs are made as views, those of the graph are others."""
-        plain = self._lowered.phase == "inference" and self._lowered.views is None and not self._context.deployed
-        return in_place.updates_of(partition, self._lowered.mutated) if plain else {}
+        """The inputs that a partition may update in place."""
+        return in_place.updates_of(partition, self._lowered.mutated) if self._updates_in_place() else {}
 
     def static_inputs(self) -> frozenset[torch.fx.Node]:
         """The inputs that are parameters or buffers."""

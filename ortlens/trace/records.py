@@ -199,6 +199,10 @@ class Node:
     item_sizes: tuple[int, ...] = column("Bytes of each of these items.", default=())
     item_outputs: tuple[str, ...] = column("Those of these items that the graph returns.", default=())
     item_inputs: tuple[str, ...] = column("Items of tuples among what it reads; `inputs` names their makers.", default=())
+    in_place: bool = column(
+        "Whether ONNX Runtime writes its result over an input of the graph that the program updates, instead of returning a copy.",
+        default=False,
+    )
     roaming: bool = column("Whether it is a number made of input sizes alone, which is computed wherever it is needed.", default=False)
     provider: str | None = column(
         "Of a node of an ONNX model: the execution provider that runs it, where ONNX Runtime tells; `reason` says why it is not the "

@@ -138,3 +138,123 @@ def test_a_trial_of_speed_takes_no_step() -> None:
     fast = torch.compile(module, backend="ortlens", options={"on_slow": "fallback"})
     for _ in range(8):
         torch.testing.assert_close(fast(torch.ones(4)), plain(torch.ones(4)))
+
+
+class Rows(nn.Module):
+    """Writes rows into a cache behind its first dimensions, and reads it, beside layers with weights."""
+
+    def __init__(self, length: int, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(64, 64)
+        self.register_buffer("rows", torch.rand(2, 4, length, 64, dtype=dtype))
+        self.rows: torch.Tensor
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        self.rows.index_copy_(2, at, self.layer(x).to(self.rows.dtype))
+        return self.rows.float() @ self.layer(x).transpose(2, 3)
+
+
+class Assigning(Rows):
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        self.rows[:, :, at] = self.layer(x).to(self.rows.dtype)
+        return self.rows.float() @ self.layer(x).transpose(2, 3)
+
+
+class OfOneValue(Rows):
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        self.rows[:, :, at] = self.layer(x)[0, 0, 0].to(self.rows.dtype)
+        return self.rows.float() @ self.layer(x).transpose(2, 3)
+
+
+class ReadInTorch(Rows):
+    """Reads the cache with an operator that stays in PyTorch."""
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        self.rows.index_copy_(2, at, self.layer(x))
+        return torch.fft.rfft(self.rows).real[..., :8] @ self.layer(x).transpose(2, 3)[..., :8, :]
+
+
+class Overlapping(Rows):
+    """Its cache lies where a weight does."""
+
+    def __init__(self) -> None:
+        super().__init__(512)
+        memory = torch.rand(2 * 4 * 512 * 64)
+        self.rows = memory.view(2, 4, 512, 64)
+        self.register_buffer("weight", memory[64 : 65 * 64].view(64, 64))
+        self.weight: torch.Tensor
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        self.rows.index_copy_(2, at, x * 2)
+        return (self.rows / 8) @ (x @ self.weight / 64).transpose(2, 3)
+
+
+def steps_of(module: Rows, plain: Rows, count: int = 1) -> Lens:
+    """Three calls that go on with the same cache; results and caches are those of eager."""
+    lens = Lens()
+    fast = torch.compile(module, backend=lens)
+    with torch.no_grad():
+        for step in range(3):
+            x, at = torch.rand(2, 4, count, 64), torch.arange(count) + step
+            torch.testing.assert_close(fast(x, at), plain(x, at))
+            torch.testing.assert_close(module.rows, plain.rows)
+    return lens
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("length", [32, 1024])
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("kind", [Rows, Assigning, OfOneValue])
+def test_a_session_writes_rows_of_a_cache_where_they_lie(kind: type[Rows], count: int, length: int, dtype: torch.dtype) -> None:
+    module, plain = kind(length, dtype), kind(length, dtype)
+    lay, lens = module.rows.data_ptr(), steps_of(module, plain, count)
+    (runner,) = (runner for graph in lens.live_graphs() for runner in graph.runners)
+    assert lens.captured().fallbacks == ()
+    assert [node.node for node in lens.captured().nodes if node.in_place] == ["index_put"]
+    fast = torch.compile(module, backend=lens)
+    with torch.no_grad():
+        assert reused(runner, lambda: fast(torch.rand(2, 4, count, 64), torch.arange(count))) == 1
+    assert module.rows.data_ptr() == lay
+
+
+def test_a_cache_that_another_partition_or_pytorch_reads_is_written_by_pytorch() -> None:
+    lens = steps_of(ReadInTorch(512), ReadInTorch(512))
+    assert "aten.index_put_.default" in {row.target for row in lens.captured().fallbacks}
+    assert not any(node.in_place for node in lens.captured().nodes)
+
+
+def test_a_cache_that_shares_memory_with_a_weight_is_as_in_eager() -> None:
+    torch.manual_seed(0)
+    module = Overlapping()
+    torch.manual_seed(0)
+    steps_of(module, Overlapping())
+
+
+def test_a_row_out_of_range_raises_as_in_eager_and_writes_nothing() -> None:
+    module = Rows(512)
+    fast = torch.compile(module, backend="ortlens")
+    with torch.no_grad():
+        fast(torch.rand(2, 4, 1, 64), torch.tensor([3]))
+        before = module.rows.clone()
+        for at in (512, -1):
+            with pytest.raises((IndexError, RuntimeError)):
+                fast(torch.rand(2, 4, 1, 64), torch.tensor([at]))
+        torch.testing.assert_close(module.rows, before)
+
+
+def test_profiling_checking_and_trials_write_no_row() -> None:
+    module = Rows(512)
+    with torch.no_grad():
+        lens = Lens(options={"on_slow": "fallback"})
+        fast = torch.compile(module, backend=lens)
+        x = torch.rand(2, 4, 1, 64)
+        for step in range(8):
+            fast(x, torch.tensor([step]))
+        lens.measure(x, torch.tensor([9]))
+        before = module.rows.clone()
+        lens.verify(x + 1, torch.tensor([20]))
+        torch.testing.assert_close(module.rows, before)
+        lens.profile(x, torch.tensor([9]))
+        torch.testing.assert_close(module.rows, before)
+    assert lens.numerics.ok.all()

@@ -91,6 +91,7 @@ def state_writes(nodes: Iterable[Node], inputs: Iterable[str]) -> list[Node]:
         and node.inputs
         and node.inputs[0] in given
         and node.is_output
+        and not node.in_place
         and (node.output_bytes or 0) >= _WORTH_COPYING
     ]
 

@@ -284,7 +284,7 @@ def _cause_within(capture: Capture, graph_ids: Iterable[str]) -> Cause | None:
     looks_for="A large buffer that is changed in part and goes through ONNX Runtime as a whole, such as one that is read before, too.",
     fires="At 1 MiB per call and 10 % of the bytes that the graph's nodes touch, as information, unless `slower_than_torch` already "
     "reports what it costs.",
-    hazard="ONNX Runtime has no writes in place: the whole buffer is copied for each changed part, and copied back into PyTorch's.",
+    hazard="ONNX Runtime returns a changed copy of the whole buffer for each changed part, which is copied back into PyTorch's.",
 )
 def state_copies(capture: Capture) -> Iterator[Finding]:
     """Graphs that return changed copies of their inputs."""

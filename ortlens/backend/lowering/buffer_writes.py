@@ -5,6 +5,9 @@ after the graph. A write through a view, as into one layer of a cache for all of
 `select_scatter`, of the whole. ONNX Runtime would make these copies as well, with transposes where the index is not in front. Instead,
 PyTorch writes into the buffer between two partitions, and the graph returns the buffer itself: copying that back does nothing.
 
+One form needs no partition to end: rows that are written into the buffer by one operator, before anything reads it. A session can write
+them where they lie (`runtime.in_place`), if all that reads the buffer is in its partition.
+
 What reads the buffer before such a write has to run before it. The plan of the graph knows that by `read_before`.
 """
 
@@ -37,13 +40,49 @@ _ANY_LAYOUT = (_MOVES - {_aten.view.default}) | {_aten.select.int, _aten.slice.T
 """Views that every memory layout allows."""
 
 
-def write_in_place(module: torch.fx.GraphModule, mutated: Sequence[int], except_for: Container[Any] = ()) -> tuple[str, ...]:
+def session_writes(module: torch.fx.GraphModule, mutated: Sequence[int], except_for: Container[Any] = ()) -> tuple[torch.fx.Node, ...]:
+    """The writes of rows into large inputs that one session may be able to make where these lie.
+
+    Args:
+        module: As for `write_in_place`.
+        mutated: Likewise.
+        except_for: Likewise.
+
+    Returns:
+        Nodes that put rows at one index into an input that nothing else reads, and whose result nothing shares.
+    """
+    placeholders, output = module.graph.find_nodes(op="placeholder"), next(iter(module.graph.find_nodes(op="output")))
+    returned = list(output.args[0]) if isinstance(output.args[0], (list, tuple)) else []
+    found = []
+    for place, value in zip(mutated, returned, strict=False):
+        buffer, meta = placeholders[place], placeholders[place].meta["val"]
+        is_put = isinstance(value, torch.fx.Node) and value.target is _aten.index_put.default and value.target not in except_for
+        if is_put and provenance.tensor_bytes(meta) >= _WORTH_BYTES and list(buffer.users) == [value] and value.args[0] is buffer:
+            plain = _has_fixed_sizes(buffer) and meta.is_contiguous() and not meta.is_neg() and _keeps_type(value)
+            if plain and _puts_rows(value) and returned.count(value) == 1:
+                found.append(value)
+    return tuple(found)
+
+
+def _puts_rows(node: torch.fx.Node) -> bool:
+    """Whether an `index_put` writes over rows at one index with one dimension, which is no mask."""
+    indices = [index for index in node.args[1] if index is not None]  # type: ignore[union-attr]  # a list, by the schema
+    if len(indices) != 1 or (len(node.args) > 3 and node.args[3]):  # noqa: PLR2004 - the place of `accumulate` in the schema
+        return False
+    meta = indices[0].meta["val"]  # type: ignore[union-attr]  # a node: constants are attributes of the graph
+    return bool(meta.dim() == 1 and meta.dtype in (torch.int64, torch.int32))
+
+
+def write_in_place(
+    module: torch.fx.GraphModule, mutated: Sequence[int], except_for: Container[Any] = (), left: Container[torch.fx.Node] = ()
+) -> tuple[str, ...]:
     """Let the graph write into large inputs that the program writes to, where nothing reads a value after it was written over.
 
     Args:
         module: An inference graph whose nodes carry `meta["val"]`; changed in place.
         mutated: Positions of the inputs whose new values are the first outputs, in that order.
         except_for: Operators that have functions of the user's.
+        left: Writes that sessions make.
 
     Returns:
         Names of the nodes that write, and of the views that they write through, none of which ONNX Runtime can run.
@@ -55,7 +94,7 @@ def write_in_place(module: torch.fx.GraphModule, mutated: Sequence[int], except_
     names: list[str] = []
     for place, value in zip(mutated, returned, strict=False):
         buffer = placeholders[place]
-        if provenance.tensor_bytes(buffer.meta["val"]) < _WORTH_BYTES:
+        if provenance.tensor_bytes(buffer.meta["val"]) < _WORTH_BYTES or value in left:
             continue
         way = _way_to(value, buffer)
         if way is None or not way.writes or any(node.target in except_for for node in way.nodes):

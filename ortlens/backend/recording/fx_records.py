@@ -25,7 +25,9 @@ Origins: TypeAlias = dict[str, dict[str, tuple[str, r.Confidence]]]
 _KINDS: dict[NodeKind, r.NodeKind] = {NodeKind.COMPUTE: "compute", NodeKind.SIZE: "size", NodeKind.EFFECT: "effect"}
 
 
-def node_record(graph_id: str, plan: Plan, node: torch.fx.Node, *, partition_id: str | None, origins: Origins) -> r.Node:
+def node_record(  # noqa: PLR0913 - ids and facts, each a column
+    graph_id: str, plan: Plan, node: torch.fx.Node, *, partition_id: str | None, origins: Origins, in_place: bool = False
+) -> r.Node:
     """The record of one node.
 
     Args:
@@ -34,6 +36,7 @@ def node_record(graph_id: str, plan: Plan, node: torch.fx.Node, *, partition_id:
         node: A node with a verdict; items of tuples have no records.
         partition_id: The partition that computes it, if any.
         origins: See `onnx_origins`.
+        in_place: Whether a session writes its result over an input.
 
     Returns:
         The record.
@@ -71,6 +74,7 @@ def node_record(graph_id: str, plan: Plan, node: torch.fx.Node, *, partition_id:
         item_sizes=tuple(provenance.tensor_bytes(item.meta.get("val")) for item in items),
         item_outputs=tuple(item.name for item in items if any(user.op == "output" for user in item.users)),
         item_inputs=tuple(source.name for source in node.all_input_nodes if kind_of(source) is NodeKind.TUPLE),
+        in_place=in_place,
         roaming=node in plan.hoisted_sizes,
     )
 

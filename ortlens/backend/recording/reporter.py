@@ -103,9 +103,10 @@ class GraphReporter:
         for runner in runners:
             self._partition(runner)
         origins = onnx_origins(runner.model for runner in runners)
+        updated = frozenset(node for runner in runners for node in runner.updated_in_place())
         for node in plan.verdicts:
             if kind_of(node) is not NodeKind.TUPLE:
-                self._node(plan, runners, node, origins)
+                self._node(plan, runners, node, origins, in_place=node in updated)
         self._counts(plan, runners)
         self._boundary(plan, weights, min_nodes)
         self.amend_phases(phases)
@@ -266,10 +267,10 @@ class GraphReporter:
         self.recorder.attach(path, data)
         self.recorder.add(model_record(partition_id, model_id, path, runner, data))
 
-    def _node(self, plan: Plan, runners: list[PartitionRunner], node: torch.fx.Node, origins: Origins) -> None:
+    def _node(self, plan: Plan, runners: list[PartitionRunner], node: torch.fx.Node, origins: Origins, *, in_place: bool) -> None:
         runner = runners[plan.level[node]] if plan.in_partition(node) else _first_copy(runners, node)
         partition_id = None if runner is None else self._ids[runner][0]
-        self.recorder.add(node_record(self.graph_id, plan, node, partition_id=partition_id, origins=origins))
+        self.recorder.add(node_record(self.graph_id, plan, node, partition_id=partition_id, origins=origins, in_place=in_place))
         if is_fallback(plan, node):
             self.recorder.add(fallback_record(self.graph_id, node, plan.verdicts[node]))
 

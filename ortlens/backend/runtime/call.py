@@ -11,7 +11,6 @@ share one and no lock is needed.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import threading
 import time
@@ -26,6 +25,7 @@ from ortlens.backend.memory_order import inverse_order, needs_restride, reorder,
 from ortlens.backend.runtime import _ort
 from ortlens.backend.runtime.generated import function_from_source
 from ortlens.backend.runtime.layout import permuted_name
+from ortlens.backend.runtime.overlaps import are_apart, merged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
     from ortlens.backend.runtime.weights import FrozenWeight
     from ortlens.trace.runlog import RunLog
+
+_KEPT_ADDRESSES = 16
+"""Calls whose inputs lay elsewhere, of which it is known whether they overlap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,13 +323,18 @@ class _Writer:
         ]
 
     def _apart(self) -> list[str]:
-        """Find out whether the inputs overlap, if an output is to take the memory of one; their addresses change rarely."""
+        """Find out whether inputs overlap, or frozen weights, if an output is to take the memory of one; addresses change rarely."""
         if all(output.in_place is None for output in self._outputs):
             return []
-        places = [index for index, item in enumerate(self._inputs) if item.bound and isinstance(item.meta, torch.Tensor)]
-        sizes = [self._inputs[index].meta.numel() * self._inputs[index].meta.element_size() for index in places]
-        self.constants["are_apart"] = functools.lru_cache(maxsize=1)(functools.partial(_are_apart, sizes))
-        return [f"apart = are_apart(({''.join(f'p{index}, ' for index in places)}))"]
+        passed = [(index, item.meta) for index, item in enumerate(self._inputs) if item.bound and isinstance(item.meta, torch.Tensor)]
+        places = [(index, meta) for index, meta in passed if self._inputs[index].frozen is None]
+        weights = [item.frozen.contiguous for item in self._inputs if item.frozen is not None]
+        frozen = merged((weight.data_ptr(), weight.nbytes) for weight in weights)
+        written = frozenset(at for at, (index, _) in enumerate(places) if any(output.in_place == index for output in self._outputs))
+        check = functools.partial(are_apart, written, frozen)
+        self.constants["are_apart"] = functools.lru_cache(maxsize=_KEPT_ADDRESSES)(check)
+        blocks = "".join(f"p{index}, {_bytes_text(index, meta)}, " for index, meta in places)
+        return [f"apart = are_apart({blocks.removesuffix(', ')})"]
 
     @staticmethod
     def _bound_at(meta: torch.Tensor, known: str, pointer: str, bind: str) -> list[str]:
@@ -436,10 +444,9 @@ def _with_memory(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _are_apart(sizes: Sequence[int], addresses: Sequence[int]) -> bool:
-    """Whether no two of some blocks of memory, each with a size in bytes, overlap."""
-    blocks = sorted(zip(addresses, sizes, strict=True))
-    return all(start + size <= following for (start, size), (following, _) in itertools.pairwise(blocks))
+def _bytes_text(index: int, meta: torch.Tensor) -> str:
+    """Source of the size of an input in bytes."""
+    return str(meta.numel() * meta.element_size()) if all(isinstance(size, int) for size in meta.shape) else f"i{index}.nbytes"
 
 
 def _synchronize_cuda() -> None:

@@ -5,7 +5,9 @@ path from the old value leads through the operator that computes the new one, no
 may write the new value over it, and nothing has to be allocated or copied.
 
 The proof holds for the model that is passed to ONNX Runtime, whose own rewrites could add readers: a product reads its operand
-instead of the transposed one. So it is tried for models of element-wise operators only, among which there are no such rewrites.
+instead of the transposed one. So it is tried for models of element-wise operators only, among which there are no such rewrites; and for
+a write at indices that is all that reads the old value, such as that of one token into a key-value cache. Its kernel copies the old
+value first, unless it lies where the new one is to be; and if a run fails and PyTorch repeats it, the same rows are written again.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ _PASSING = frozenset(
     {"Cast", "CastLike", "Identity"}
 )  # where they change nothing, ONNX Runtime drops them, and their readers read the source
 _COMPARING = frozenset({"Greater", "Less", "Equal", "GreaterOrEqual", "LessOrEqual", "And", "Or", "Not", "Where", "Max", "Min", "Clip"})
+_WRITES_AT_INDICES = frozenset({"ScatterElements", "ScatterND"})
 _ELEMENTWISE = _POINTWISE | _PASSING | _COMPARING | {"Constant", "Pow", "Exp", "Log", "Sign", "Floor", "Ceil", "Round"}
 
 
@@ -72,12 +75,8 @@ def with_memory_of_inputs(
         model: The model of the session.
 
     Returns:
-        The outputs, those with `in_place` that may be written there: contiguous ones of the input's dtype and fixed shape. None where
-        a weight is a constant, whose memory could be that of an input, or where an input has no fixed size.
+        The outputs, those with `in_place` that may be written there: contiguous ones of the input's dtype and fixed shape.
     """
-    tensors = [item.meta for item in inputs if isinstance(item.meta, torch.Tensor)]
-    if any(item.frozen is not None for item in inputs) or not all(map(_has_fixed_size, tensors)):
-        return list(outputs)
     alike = {place: source for place, source in updates.items() if _are_alike(outputs[place], inputs[source])}
     safe = safe_pairs(model, {outputs[place].name: inputs[source].name for place, source in alike.items()})
     return [
@@ -96,14 +95,29 @@ def safe_pairs(model: onnx.ModelProto, pairs: Mapping[str, str]) -> frozenset[st
         Those outputs before whose computation everything else that depends on the input is computed.
     """
     nodes = list(model.graph.node)
-    if not pairs or any(node.op_type not in _ELEMENTWISE or node.domain or len(node.output) != 1 for node in nodes):
-        return frozenset()
+    alone = frozenset(new for new, old in pairs.items() if _is_only_written_at_indices(model, old=old, new=new))
+    if alone == pairs.keys() or any(node.op_type not in _ELEMENTWISE or node.domain or len(node.output) != 1 for node in nodes):
+        return alone
     makers = {node.output[0]: node for node in nodes}
     readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
     for node in nodes:
         for name in node.input:
             readers[name].append(node)
     return frozenset(new for new, old in pairs.items() if new in makers and _is_last(makers, readers, old=old, new=new))
+
+
+def _is_only_written_at_indices(model: onnx.ModelProto, *, old: str, new: str) -> bool:
+    """Whether the new value is the old one with some elements replaced, and nothing else has the old one."""
+    reading = [node for node in model.graph.node if old in node.input]
+    graphs = any(
+        attribute.HasField("g") or attribute.graphs for node in model.graph.node for attribute in node.attribute
+    )  # may read it, too
+    if len(reading) != 1 or graphs or any(value.name == old for value in model.graph.output):
+        return False
+    (write,) = reading
+    replaces = all(attribute.name != "reduction" or attribute.s in {b"", b"none"} for attribute in write.attribute)
+    is_write = write.op_type in _WRITES_AT_INDICES and not write.domain and replaces
+    return is_write and list(write.output) == [new] and write.input[0] == old and old not in write.input[1:]
 
 
 def _is_last(makers: Mapping[str, onnx.NodeProto], readers: Mapping[str, list[onnx.NodeProto]], *, old: str, new: str) -> bool:
@@ -129,14 +143,11 @@ def _is_last(makers: Mapping[str, onnx.NodeProto], readers: Mapping[str, list[on
     return makers[new].op_type in _POINTWISE or same.isdisjoint(makers[new].input)
 
 
-def _has_fixed_size(meta: torch.Tensor) -> bool:
-    return all(isinstance(size, int) for size in meta.shape)
-
-
 def _are_alike(output: Output, source: Input) -> bool:
     made, given = output.meta, source.meta
     if not (isinstance(made, torch.Tensor) and isinstance(given, torch.Tensor) and source.bound) or made.device.type != "cpu":
         return False
     laid = output.permutation is None and output.shape is None and source.permutation is None
     plain = laid and is_contiguous(made) and is_contiguous(given) and not given.is_neg()
-    return plain and made.dtype is given.dtype and made.shape == given.shape and made.numel() > 0
+    fixed = all(isinstance(size, int) for size in (*made.shape, *given.shape))
+    return plain and fixed and made.dtype is given.dtype and made.shape == given.shape and made.numel() > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -32,6 +33,10 @@ _EXPAND_OPTIMIZERS = ("ExpandElimination",)
 _SLOW_OPTIMIZERS = ("SkipLayerNormFusion",)
 """Rewrites that are slower on the CPU: an addition and a normalisation of [64, 256] take 12 us, the fused operator 71 us."""
 
+_SCALE_OPTIMIZERS = ("MatMulScaleFusion",)
+"""It makes the factor a part of the product, and MLAS has its fast product of a single row for the factor 1 only: scores of one token
+over 2,048 keys take 55 us, with the factor inside 144 us. Products of more rows are 5 to 12 % faster with the factor inside."""
+
 _MOVES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
@@ -53,6 +58,7 @@ def unwanted_rewrites(model: onnx.ModelProto, chosen: Sequence[tuple[str, Any]])
         *(_BATCH_NORM_OPTIMIZERS if _normalises_what_was_moved(model) else ()),
         *(_EXPAND_OPTIMIZERS if _may_expand_to_nothing(model) else ()),
         *(_SLOW_OPTIMIZERS if on_cpu_only else ()),
+        *(_SCALE_OPTIMIZERS if on_cpu_only and _scales_single_rows(model) else ()),
     ]
 
 
@@ -80,6 +86,21 @@ def _element_types(graph: onnx.GraphProto) -> Iterator[int]:
                 yield attribute.t.data_type
             elif attribute.type == onnx.AttributeProto.GRAPH:
                 yield from _element_types(attribute.g)
+
+
+def _scales_single_rows(model: onnx.ModelProto) -> bool:
+    """Whether products that a number scales, before or after, have one row, as the scores of a token do; all of whom it is known."""
+    sizes = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
+    known = (*model.graph.value_info, *model.graph.input, *model.graph.output)
+    for value in (value for value in known if value.type.tensor_type.HasField("shape")):
+        sizes[value.name] = [dim.dim_value for dim in value.type.tensor_type.shape.dim]  # 0 where symbolic
+    scaled: set[str] = set()
+    for node in model.graph.node:
+        if node.op_type in {"Mul", "Div"} and any(name in sizes and math.prod(sizes[name]) == 1 for name in node.input):
+            scaled.update((*node.input, *node.output))
+    products = [node for node in model.graph.node if node.op_type == "MatMul" and scaled.intersection((*node.input, *node.output))]
+    rows = {sizes[node.output[0]][-2] for node in products if len(sizes.get(node.output[0], ())) > 1}
+    return rows == {1}
 
 
 def _may_expand_to_nothing(model: onnx.ModelProto) -> bool:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import onnx
+    import onnxruntime
 
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.partitioning.extraction import Partition
@@ -137,7 +138,7 @@ class PartitionRunner:
             self._frozen, self._watch = frozen, _watch_over(frozen.values())
         log = self._context.session_made(self, info)
         self.ran_before = True
-        made = _Prepared(info=info, session_id=None if log is None else log.session_id, call=self._call_of(info, log, self.updates))
+        made = _Prepared(info=info, session_id=None if log is None else log.session_id, call=self._call_of(info, log))
         if not self._fixed_sizes:
             self._prepared.clear()  # an earlier session holds weights that have changed since
         elif len(self._prepared) >= MAX_SIZE_SESSIONS:
@@ -186,6 +187,39 @@ class PartitionRunner:
         """
         return {node.name: provenance_of(node).node for node in self.model.graph.node}
 
+    def updated_in_place(self) -> frozenset[torch.fx.Node]:
+        """The new values that its sessions may write over the old ones, if no inputs overlap.
+
+        Returns:
+            Nodes of the graph, among the outputs of the partition.
+        """
+        names, given = [value.name for value in self.model.graph.output], self.factory.input_names()
+        safe = in_place.safe_pairs(self.model, {names[new]: given[old] for new, old in self.updates.items()})
+        return frozenset(self.partition.outputs[new] for new in self.updates if names[new] in safe)
+
+    def outputs_in_place(self, session: onnxruntime.InferenceSession) -> list[call.Output]:
+        """The outputs of a session, of which some take the memory of inputs.
+
+        Args:
+            session: One of its sessions, or a session of the same model.
+
+        Returns:
+            One per output of the partition.
+        """
+        return in_place.with_memory_of_inputs(self.factory.outputs(session), self.factory.inputs(self.frozen), self.updates, self.model)
+
+    def with_copies(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Inputs of which a session may be run again and again.
+
+        Args:
+            args: Values of the partition's inputs.
+
+        Returns:
+            The same, with copies of what runs update in place. Other tensors stay: a weight elsewhere is another weight.
+        """
+        updated = set(self.updates.values())
+        return tuple(arg.clone() if place in updated else arg for place, arg in enumerate(args))
+
     @property
     def frozen(self) -> tuple[weights.FrozenWeight, ...]:
         """The weights that the sessions in use hold as constants."""
@@ -225,7 +259,7 @@ class PartitionRunner:
             return
         self._tried = True
         try:
-            compared = trials.compare(self._call_of(info, None, {}, count=lambda: 0), self.partition.module, args)
+            compared = trials.compare(self._call_of(info, None, count=lambda: 0), self.partition.module, self.with_copies(args))
         except Exception:  # noqa: BLE001 - the call has its result; the partition stays where it runs
             return
         if compared is not None and torch_is_faster(compared):
@@ -234,14 +268,11 @@ class PartitionRunner:
                 self._prepared.clear()  # the memory of its sessions is free again
             self._context.left_to_torch(self, compared)
 
-    def _call_of(
-        self, info: SessionInfo, log: RunLog | None, updates: Mapping[int, int], count: Callable[[], int] | None = None
-    ) -> Callable[..., tuple[Any, ...]]:
-        inputs = self.factory.inputs(info.frozen)
+    def _call_of(self, info: SessionInfo, log: RunLog | None, count: Callable[[], int] | None = None) -> Callable[..., tuple[Any, ...]]:
         return call.make_call(
             info.session,
-            inputs,
-            in_place.with_memory_of_inputs(self.factory.outputs(info.session), inputs, updates, self.model),
+            self.factory.inputs(info.frozen),
+            self.outputs_in_place(info.session),
             on_stale=self._refreeze,
             on_failure=self.failed,
             count=count or self.counter.__next__,

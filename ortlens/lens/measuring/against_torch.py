@@ -22,7 +22,7 @@ import torch.fx
 from ortlens import _torch
 from ortlens.backend.runtime.program import eager_nodes
 from ortlens.backend.runtime.turns import Comparison, clocked, compare_briefly
-from ortlens.lens.measuring.trials import Seen, as_entered, present, timed, uncounted_eager
+from ortlens.lens.measuring.trials import Seen, as_entered, timed, uncounted_eager
 from ortlens.lens.twins import WeightChanged, uncounted
 from ortlens.lens.watching import around_calls, around_runs
 from ortlens.trace import records as r
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from ortlens.backend.graph import CompiledGraph
+    from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.trace.recorder import Recorder
 
 EACH_NS = 200_000_000
@@ -176,12 +177,19 @@ def _undisturbed() -> Iterator[None]:
 
 def _alone(part: Seen, budget_ns: int) -> Comparison | None:
     """A partition in its session against its nodes in PyTorch; None where PyTorch's kernels refuse what ONNX Runtime takes."""
-    nodes = timed(part.runner.partition.module, part.values)
+    runner, values = part.runner, part.runner.with_copies(part.values)
+    nodes = timed(runner.partition.module, values)
     try:
         nodes()
     except RuntimeError:
         return None
-    return compare_briefly(timed(present(part), part.values), nodes, budget_ns)
+    return compare_briefly(timed(_updating(runner), values), nodes, budget_ns)
+
+
+def _updating(runner: PartitionRunner) -> Callable[..., tuple[Any, ...]]:
+    """A partition as it runs, with updates in place, but uncounted."""
+    session = runner.sessions[-1].session
+    return uncounted(runner, session, outputs=runner.outputs_in_place(session))
 
 
 def _compiled_against(original: torch.fx.GraphModule, item: _Entered, budget_ns: int) -> Comparison:
@@ -202,7 +210,7 @@ def _compiled_against(original: torch.fx.GraphModule, item: _Entered, budget_ns:
 
     with contextlib.ExitStack() as stack:
         for runner in (runner for runner in graph.runners if runner.sessions and not runner.is_lost):  # PyTorch runs the others
-            stack.enter_context(around_runs(runner, _instead(uncounted(runner, runner.sessions[-1].session))))
+            stack.enter_context(around_runs(runner, _instead(_updating(runner))))
         ours, theirs = (_from(way, args, entered, advancing) for way in (clocked(compiled), clocked(lambda: original(*aliases))))
         return compare_briefly(ours, theirs, budget_ns)
 

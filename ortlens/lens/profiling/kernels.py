@@ -70,8 +70,11 @@ class _Sitting:
 
     def measure(self, args: tuple[Any, ...], repeats: Repeats, step: Callable[[int], None]) -> None:
         """Run the same inputs in turns with and without the profiler, after one warm-up run each."""
-        plain = uncounted(self.runner, self.twin.info.session, log=self.plain)
-        profiled = uncounted(self.runner, self.twin.session, log=self.profiled)
+        plain, profiled = (
+            uncounted(self.runner, session, log=log, outputs=self.runner.outputs_in_place(session))
+            for session, log in ((self.twin.info.session, self.plain), (self.twin.session, self.profiled))
+        )
+        args = self.runner.with_copies(args)
         group = next(self.counter)
         affordable, number = self._affordable(repeats.most), 0
         while number <= affordable and not repeats.are_enough(number - 1):

@@ -194,8 +194,7 @@ class CheckedPartitions:
         if info is not None:
             with contextlib.suppress(Exception):
                 return uncounted(runner, info.session)(*args)
-        updated = set(runner.updates.values())  # others keep their memory: a weight elsewhere is another weight
-        return inner(*(arg.clone() if place in updated else arg for place, arg in enumerate(args)))
+        return inner(*runner.with_copies(args))
 
     def _check(self, runner: PartitionRunner, args: tuple[Any, ...], outputs: Sequence[Any], known: Checked) -> None:
         if runner.session_for(args) is None:

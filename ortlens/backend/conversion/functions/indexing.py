@@ -10,6 +10,7 @@ threads, and then loses some.
 from __future__ import annotations
 
 import functools
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _aten = torch.ops.aten
 _LARGEST = {basics.INT64: 2**63 - 1, basics.INT32: 2**31 - 1}
+_MAX_PLACES = 1 << 14
+"""Numbers in a constant that names the rows of a tensor."""
 _REDUCTIONS = {"sum": "add", "mean": "add", "prod": "mul", "amin": "min", "amax": "max"}
 
 
@@ -97,8 +100,10 @@ def index_add(self: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> A
 
 
 def index_put(self: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:  # noqa: FBT001, FBT002 - the schema
-    """`aten.index_put`: sums at neighbouring dimensions, as at one dimension that runs through them; all else as registered."""
+    """`aten.index_put`: sums at neighbouring dimensions, as at one that runs through them; rows where they lie; all else as registered."""
     given = {place: index for place, index in enumerate(indices) if index is not None}
+    if not accumulate and _are_rows(self, given):
+        return _put_rows(self, *given.popitem(), values)
     if not accumulate or any(int(index.dtype) == basics.BOOL for index in given.values()):
         return basics.registered(_aten.index_put.default)(self, indices, values, accumulate)
     op, first = basics.opset(), min(given)
@@ -111,6 +116,34 @@ def index_put(self: Any, indices: Sequence[Any], values: Any, accumulate: bool =
     places = _repeated(index, rows, first, len(self.shape) - len(given) + 1)
     made = op.ScatterElements(table, places, rows, axis=first, reduction="add")
     return op.Reshape(made, shape) if len(given) > 1 else made
+
+
+def _are_rows(self: Any, given: Mapping[int, Any]) -> bool:
+    """Whether one index with one dimension names rows behind other dimensions of known sizes, as a position in a key-value cache does."""
+    if len(given) != 1:
+        return False
+    ((place, index),) = given.items()
+    ahead = list(self.shape)[:place]
+    known = place > 0 and all(isinstance(size, int) and size > 0 for size in ahead)
+    return known and int(index.dtype) in _LARGEST and len(index.shape) == 1 and math.prod(ahead) * (place + 1) <= _MAX_PLACES
+
+
+def _put_rows(self: Any, place: int, index: Any, values: Any) -> Any:
+    """ScatterND with the whole place of each row: with the last index alone it would need the tensor transposed, there and back."""
+    import numpy as np
+    import onnx_ir as ir
+
+    op, ahead = basics.opset(), list(self.shape)[:place]
+    every = np.moveaxis(np.indices(ahead), 0, -1).reshape(*ahead, 1, place)
+    fixed: Any = op.Constant(value=ir.tensor(every.astype(np.int64)))
+    wide = op.Reshape(op.Cast(index, to=basics.INT64), op.Constant(value_ints=[1] * place + [-1, 1]))
+    rows = op.Expand(wide, op.Constant(value_ints=[*ahead, 1, 1]))
+    if list(index.shape) != [1]:
+        fixed = op.Expand(fixed, op.Concat(op.Constant(value_ints=[1] * place), op.Shape(index), op.Constant(value_ints=[1]), axis=0))
+    shape = [*ahead, *index.shape, *list(self.shape)[place + 1 :]]
+    if list(values.shape) != shape:
+        values = op.Expand(values, op.Concat(op.Constant(value_ints=ahead), op.Shape(index), op.Shape(self, start=place + 1), axis=0))
+    return op.ScatterND(self, op.Concat(fixed, rows, axis=-1), values)
 
 
 def embedding_dense_backward(grad: Any, indices: Any, num_weights: Any, padding_idx: int, scale_grad_by_freq: bool) -> Any:  # noqa: FBT001 - the schema

@@ -190,7 +190,7 @@ def _shares(made: torch.Tensor, given: torch.Tensor) -> bool:
 
 def in_place(lens: Lens) -> bool:
     rows = [row for row in lens.captured().fallbacks if row.reason_code == "policy" and "in place" in row.reason]
-    return any(row.target.split(".")[1].endswith("_") for row in rows)
+    return any(row.target.split(".")[1].endswith("_") for row in rows) or any(node.in_place for node in lens.captured().nodes)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import onnx
 import pytest
 import torch
 
 from ortlens.backend.runtime.in_place import safe_pairs
+from ortlens.backend.runtime.overlaps import are_apart, merged
 from tests.unit.backend.runtime.test_call import Session
 
 
@@ -22,7 +24,21 @@ SAFE = {
     "the new value is read": "(float[4,4] x, float[4,4] g) => (float[4,4] y, float[4,4] z) { y = Add(x, g) z = Mul(y, y) }",
     "selected from intermediate values": "(float[4,4] x, bool[4,4] c) => (float[4,4] y) { a = Exp(x) b = Neg(x) y = Where(c, a, b) }",
 }
+HEAD = "(float[4,8] x, int64[2,1] i, float[2,8] g, float[8,4] w)"
+SAFE |= {
+    "rows written beside other operators": HEAD
+    + " => (float[4,8] y, float[4,4] z) { a = Relu(g) y = ScatterND(x, i, a) z = MatMul(y, w) }",
+    "elements written": "(float[4,8] x, int64[2,8] i, float[2,8] g) => (float[4,8] y) { y = ScatterElements<axis = 0>(x, i, g) }",
+}
 UNSAFE = {
+    "rows are written, and the old value is read": HEAD
+    + " => (float[4,8] y, float[4,4] z) { a = Relu(g) y = ScatterND(x, i, a) z = MatMul(x, w) }",
+    "rows are written of what is made of the old value": HEAD
+    + " => (float[4,8] y) { a = Gather(x, i) b = Squeeze(a) y = ScatterND(x, i, b) }",
+    "rows are added to": HEAD + ' => (float[4,8] y) { a = MatMul(g, w) y = ScatterND<reduction = "add">(x, i, g) }',
+    "rows are written into the transposed value": HEAD + " => (float[4,8] y) { a = Transpose(x) b = Transpose(a) y = ScatterND(b, i, g) }",
+    "the rows written are the result's operand alone": HEAD
+    + " => (float[4,8] y) { a = ScatterND(x, i, g) b = MatMul(a, w) y = MatMul(b, a) }",
     "the old value is read beside": "(float[4,4] x, float[4,4] g) => (float[4,4] y, float[4,4] z) { y = Add(x, g) z = Mul(x, g) }",
     "what reads the old value is read beside": "(float[4,4] x, float[4,4] g) => (float[4,4] y, float[4,4] z)"
     " { a = Mul(x, g) y = Add(x, a) z = Exp(a) b = Neg(x) w = Exp(b) }",
@@ -61,6 +77,28 @@ def test_an_input_that_overlaps_another_is_left_alone() -> None:
     assert same.data_ptr() != x.data_ptr()
     torch.testing.assert_close(same, x * 2)
     assert not session.failures
+
+
+def test_what_is_written_over_must_overlap_neither_inputs_nor_frozen_weights() -> None:
+    frozen = merged([(100, 10), (110, 5), (300, 50), (320, 10)])
+    assert frozen == [(100, 115), (300, 350)]
+    apart = partial(are_apart, {0}, frozen)
+    assert apart(0, 100, 115, 20, 120, 40)  # others may overlap each other
+    assert apart(115, 185, 90, 25)
+    for blocks in (
+        (0, 101),
+        (114, 1),
+        (200, 101),
+        (349, 1),
+        (290, 80),
+        (310, 5),
+        (0, 50, 49, 5),
+        (0, 50, 0, 50),
+        (20, 5, 0, 90),
+        (10, 9, 0, 11),
+    ):
+        assert not apart(*blocks)
+    assert not are_apart({0, 1}, [], 0, 10, 9, 10)
 
 
 def test_an_input_that_is_not_contiguous_is_returned_anew() -> None:
