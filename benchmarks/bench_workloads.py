@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-_SLOWER = 1.3
+_SLOWER = 1.1
 _PAGE = """# Workloads
 
 Programs that people run every day, with random weights: `make workloads` runs them and writes this page. A figure is a ratio of times of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.findings.compiling import training_forward
 from ortlens.analysis.findings.registry import RULE_NAMES
-from ortlens.analysis.findings.slower import loss_of_call, slower_call, slower_than_torch
+from ortlens.analysis.findings.slower import ALIKE, loss_of_call, slower_call, slower_than_torch
 from ortlens.analysis.guards import guard_place, is_expected
 from ortlens.analysis.timing import own_code_ns, price_of
 
@@ -24,6 +24,7 @@ _SUBJECTS: tuple[Subject, ...] = ("finding", "for_training", "slower", "nothing_
 _URGENT: tuple[Subject, ...] = ("finding", "for_training", "slower", "nothing_runs")
 """Before what has a price. Without gradients, weights are constants and nothing is kept for a backward: every time below changes."""
 _MAX_LOOKS = 3
+_SLOW = 1.3  # times as long as uncompiled, beside other work
 _MUCH = 0.1  # share of a call from which the program's own code between graphs is worth a look
 _SENTENCES = re.compile(r"(?<=\.)\s+")
 _NUMBER = re.compile(r"\d+")
@@ -145,7 +146,8 @@ def _findings(overview: Overview, fallen: Collection[tuple[str | None, int | Non
         is_known = finding.rule in _CONSEQUENCES and (finding.file, finding.line) in fallen
         is_known |= (finding.rule == _BETWEEN and bool(fallen)) or (finding.rule == _WHOLE_CALL and is_located)
         is_known |= finding.rule == slower_call.name and overview.coverage.verdict == "none"  # `nothing_runs` says it
-        if finding.severity != "info" and finding.rule not in _SHOWN_OTHERWISE and not is_known:
+        is_slow = finding.rule == slower_call.name and not overview.is_busy  # no program is slower without a word about it
+        if (finding.severity != "info" or is_slow) and finding.rule not in _SHOWN_OTHERWISE and not is_known:
             yield Look(
                 subject=_subject(finding),
                 what=finding.title,
@@ -182,7 +184,7 @@ def _nothing_runs(overview: Overview) -> Iterator[Look]:
             reason_code=most.reason_code,
             reason=most.reason,
             count=most.node_count,
-            ns_per_call=loss_of_call(overview.ledger, overview.uncompiled_ns),
+            ns_per_call=loss_of_call(overview.ledger, overview.uncompiled_ns, _SLOW if overview.is_busy else ALIKE),
             advice=most.advice,
         )
 

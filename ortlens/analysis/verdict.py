@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from ortlens.analysis.findings.slower import ALIKE
 from ortlens.analysis.numbers import numbers_of
 
 if TYPE_CHECKING:
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
 SpeedVerdict: TypeAlias = Literal["faster", "slower", "same", "unmeasured"]
 TimeVerdict: TypeAlias = Literal["measured", "unmeasured", "planned", "foreign", "none", "empty"]
 CorrectVerdict: TypeAlias = Literal["verified", "partly", "differs", "unchecked", "nothing"]
-
-ALIKE = 1.1
-"""On an idle machine the medians of two runs of one program differ by less."""
 
 _WAY = re.compile(r"call_ns=(\d{1,15}) ratio=([\d.]{1,12}) low=([\d.]{1,12}) high=([\d.]{1,12}) (faster|slower|same|reference)")
 

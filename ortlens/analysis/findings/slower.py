@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from ortlens.analysis.ledger import LedgerTotals
     from ortlens.trace.records import Capture, Finding, Graph, Node, Partition
 
+ALIKE = 1.1
+"""Ratio of two times that count as the same: on an idle machine the medians of two runs of one program differ by less."""
+
 _TIMES = 1.3
 _SHARE = 0.1
 _MUCH_NS = 50_000
@@ -178,17 +181,18 @@ _PARTS = {
 """Parts of the ledger: their names, and what to do about them."""
 
 
-def loss_of_call(totals: LedgerTotals | None, plain: int | None) -> int | None:
+def loss_of_call(totals: LedgerTotals | None, plain: int | None, times: float = ALIKE) -> int | None:
     """What a measured call loses to one without torch.compile.
 
     Args:
         totals: Of the ledger; None without one.
         plain: Median time of a call without torch.compile in ns; None where not measured.
+        times: How many times as long it has to take.
 
     Returns:
         Time in ns; None where it is too little to be told from noise, or not known.
     """
-    if totals is None or not totals.is_measured or plain is None or totals.total_ns < _TIMES * plain:
+    if totals is None or not totals.is_measured or plain is None or totals.total_ns < times * plain:
         return None
     loss = totals.total_ns - plain
     return loss if loss >= _LEAST_NS else None
@@ -197,8 +201,8 @@ def loss_of_call(totals: LedgerTotals | None, plain: int | None) -> int | None:
 @rule(
     name="slower_call",
     looks_for="A call that takes longer than one without torch.compile, and graphs, operators and breaks do not explain it.",
-    fires="When it takes at least 1.3 times as long, and `slower_than_torch`, the graph breaks and the operators that split graphs explain "
-    "less than half of the difference: as a warning from 20 µs, as information from 10 µs.",
+    fires="When it takes at least 1.1 times as long, and `slower_than_torch`, the graph breaks and the operators that split graphs explain "
+    "less than half of the difference: as a warning from 1.3 times and 20 µs, as information from 10 µs.",
     hazard="The program would be faster uncompiled.",
 )
 def slower_call(capture: Capture) -> Iterator[Finding]:
@@ -228,7 +232,7 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
     place = node if node is not None and node.file else graph
     yield slower_call.finding(
         subject=totals.graph_ids[0],
-        severity="warning" if loss >= _LOSS_NS else "info",
+        severity="warning" if loss >= _LOSS_NS and loss_of_call(totals, plain, _TIMES) else "info",
         title=f"a call takes {time_from_ns(totals.total_ns)}, without torch.compile {time_from_ns(plain)} "
         f"({times(totals.total_ns / plain)} as long): {name} takes {time_from_ns(totals.ns[part])}"
         + (f", {cause.text}" if cause is not None and node is not None else ""),

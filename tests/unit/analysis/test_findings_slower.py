@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ortlens.analysis.first_look import looks_of
+from ortlens.analysis.overview import overview_of
 from ortlens.trace.records import Break, Kernel, LedgerPart
 from tests.unit.analysis.hand_made import FILE, MICRO, MILLI, clean, fallback, found, graph, node, partition, runs, session
 
@@ -137,7 +139,9 @@ def slow_call(plain: int, **parts: int) -> Capture:
     ("total", "plain", "severities"),
     [
         (130, 100, ["warning"]),
-        (130, 101, []),  # less than 1.3 times as long
+        (130, 101, ["info"]),  # less than 1.3 times as long
+        (111, 100, ["info"]),
+        (120, 110, []),  # less than 1.1 times as long
         (60, 40, ["warning"]),
         (60, 41, ["info"]),
         (30, 20, ["info"]),
@@ -147,6 +151,14 @@ def slow_call(plain: int, **parts: int) -> Capture:
 def test_a_call_that_takes_longer_than_uncompiled(total: int, plain: int, severities: list[str]) -> None:
     capture = slow_call(plain * MICRO, guards=(total - 10) * MICRO, run=10 * MICRO, residual=0)
     assert [finding.severity for finding in found(capture, "slower_call")] == severities
+
+
+def test_no_call_is_slower_without_a_word_about_it_unless_the_machine_is_busy() -> None:
+    capture = slow_call(100 * MICRO, guards=30 * MICRO, run=82 * MICRO, residual=0)
+    (look,) = looks_of(overview_of(capture))
+    assert look.what.startswith("a call takes 112 µs, without torch.compile 100 µs (1.1 times as long)")
+    busy = replace(capture, environment={**capture.environment, "ledger_others": "1.0", "ledger_idle": "0.0"})
+    assert looks_of(overview_of(busy)) == ()
 
 
 def test_the_part_that_makes_a_call_slow_is_named() -> None:
