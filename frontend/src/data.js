@@ -26,7 +26,7 @@
  * @property {Record<string, any>} overview Facts and sentences; see `overview_facts` in Python.
  * @property {{path: string, type: string|null}[]} modules Paths in order of first use.
  * @property {object} [flame] Frames of one call; see flame.js.
- * @property {Map<string, string[]>} sources Lines of the user's files, where they were kept.
+ * @property {Map<string, (string|null)[]>} sources Lines of the user's files, where they were kept; null for those that were not.
  * @property {(name: string) => Table} table Every table exists, also when the capture has none of it.
  * @property {string[]} tableNames In the order in which they are shown.
  * @property {(name: string, column: string) => Map<any, number[]>} index Rows by value, built once and kept.

@@ -1,4 +1,4 @@
-// The user's source with time, nodes and callers. Where whole files were not kept, only lines with operations are known, and gaps are marked.
+// The user's source with time, nodes and callers. Where functions were not kept, only lines with operations are known, and gaps are marked.
 import { heatBar } from "./bars.js";
 import { button, el, link, roving, together } from "./dom.js";
 import { clipped, count, counted, place, time, visible } from "./format.js";
@@ -111,7 +111,7 @@ function listingOf(store, file) {
     if (line.marks.length > MAX_MARKS) rows.push(el("div.ol-line-mark.ol-soft", {}, `and ${count(line.marks.length - MAX_MARKS)} more, see Findings and Breaks`));
     before = line.line;
   }
-  if (whole && before < whole.length) rows.push(...plainRows(whole, before + 1, whole.length));
+  if (whole && whole.findLastIndex((text) => text !== null) >= before) rows.push(...plainRows(whole, before + 1, whole.findLastIndex((text) => text !== null) + 1));
   const note = timed ? null : el("p.ol-soft", {}, "Time in ONNX Runtime per line is not known: ", el("code", {}, "lens.profile(x)"), " measures it.");
   const head = el("div.ol-line.ol-line-head", {}, el("span", {}, "line"), el("span", {}, ""), el("span", {}, "per call"), el("span", {}, "nodes"), el("span", {}, "source"));
   return [el("p", {}, el("code", {}, visible(file.file))), note, head, ...rows].filter(Boolean);
@@ -121,7 +121,17 @@ const gap = (lines) => el("div.ol-line-gap", {}, `⋯ ${counted(lines, "line")} 
 
 /** Lines from one number to another that have no operations; of many, those in the middle unfold on demand. */
 function plainRows(whole, from, to) {
-  const plain = (first, last) => Array.from({ length: Math.max(0, last - first + 1) }, (_, at) => plainRow(first + at, whole[first + at - 1] ?? ""));
+  const plain = (first, last) => {
+    const rows = [];
+    for (let number = first; number <= last; number++) {
+      let missing = number;
+      while (missing <= last && (whole[missing - 1] ?? null) === null) missing++;
+      if (missing > number) rows.push(gap(missing - number));
+      number = missing;
+      if (number <= last) rows.push(plainRow(number, whole[number - 1]));
+    }
+    return rows;
+  };
   if (to - from + 1 <= MAX_PLAIN) return plain(from, to);
   const [head, tail] = [from + CONTEXT - 1, to - CONTEXT + 1];
   const more = button(`⋯ ${counted(tail - head - 1, "line")}`, () => fold.replaceWith(...plain(head + 1, tail - 1)), { "aria-label": `Show lines ${head + 1} to ${tail - 1}` });

@@ -1,11 +1,11 @@
-"""Keeps the user's source files as they were when they ran."""
+"""Keeps the user's functions as they were when they ran."""
 
 from __future__ import annotations
 
 import linecache
 from typing import TYPE_CHECKING
 
-from ortlens.trace.sources import MAX_CHARS, MAX_FILES, attachment_of, is_same_program, recorded_lines
+from ortlens.trace.sources import MAX_CHARS, MAX_FILES, attachment_of, kept_lines, recorded_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class KeptSources:
-    """The files that were attached, so that each is read once."""
+    """The lines that were noted, so that a file is attached anew for new ones only."""
 
     def __init__(self, recorder: Recorder) -> None:
         """Begin without files.
@@ -24,23 +24,23 @@ class KeptSources:
             recorder: The files are attached there.
         """
         self._recorder = recorder
-        self._seen: set[str] = set()
-        self._kept = 0
+        self._lines: dict[str, dict[int, str]] = {}
 
     def note(self, records: Iterable[r.Node | r.Break | r.Fallback]) -> None:
-        """Attach the files that records name. One that changed since it ran, or is very long, is left out: its lines are in the records.
+        """Attach what is kept of the files that records name. One that changed since it ran, or is very long, has only these lines.
 
         Args:
             records: New ones.
         """
         for file, lines in recorded_lines(records).items():
-            if file in self._seen or self._kept == MAX_FILES:
+            known = self._lines.setdefault(file, {})
+            if known.keys() >= lines.keys() or (not known and len(self._lines) > MAX_FILES):
                 continue
-            self._seen.add(file)
+            known.update(lines)
             try:
                 text = "".join(linecache.getlines(file))
             except ValueError:  # a damaged name is not a file
                 continue
-            if len(text) <= MAX_CHARS and is_same_program(text, lines):
-                self._kept += 1
-                self._recorder.attach(*attachment_of(file, text))
+            kept = kept_lines(text, known) if len(text) <= MAX_CHARS else []
+            if kept:
+                self._recorder.attach(*attachment_of(file, kept))

@@ -1,14 +1,21 @@
-"""Whole source files of the user's program, as attachments of a capture: name, content, and what is read back of strangers' captures."""
+"""Functions of the user's program, as attachments of a capture: what is kept of a file, and what is read back of strangers' captures.
+
+Of a file, the functions are kept that recorded lines are in, without what stands in their strings: a file may hold passwords, and a capture
+is sent to others.
+"""
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import io
 import json
 import re
+import tokenize
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ortlens.trace.records import Break, Fallback, Node
 
@@ -35,18 +42,79 @@ def is_own(file: str) -> bool:
     return not file.startswith(("<", "In[")) and not _INSTALLED.search(file)
 
 
-def attachment_of(file: str, text: str) -> tuple[str, bytes]:
-    """A source file as an attachment.
+def attachment_of(file: str, lines: Sequence[str | None]) -> tuple[str, bytes]:
+    """What is kept of a source file, as an attachment.
 
     Args:
         file: Its name, as the records have it.
-        text: Its text.
+        lines: Its lines; None for those that are not kept.
 
     Returns:
         Name and content. The name is a digest, since paths are no names of members.
     """
     name = hashlib.sha256(file.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    return f"{_FOLDER}{name}.json", json.dumps({"file": file, "text": text}).encode()
+    return f"{_FOLDER}{name}.json", json.dumps({"file": file, "lines": lines}).encode()
+
+
+def kept_lines(text: str, recorded: Mapping[int, str]) -> list[str | None]:
+    """What is kept of a source file.
+
+    Args:
+        text: The whole file.
+        recorded: Lines that records quote, by number: these are kept as they are.
+
+    Returns:
+        A line each, None outside of the functions that these are in; the other lines of these functions have `…` in their strings. Empty
+        where the text is no Python, or is not the one that ran: it has other lines there than were recorded.
+    """
+    have = text.splitlines()
+    if any(number > len(have) or have[number - 1].strip() != line.strip() for number, line in recorded.items()):
+        return []
+    try:
+        wanted = _functions(ast.parse(text), recorded)
+        plain = _without_strings(text).splitlines()
+    except (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError):
+        return []
+    return [
+        line if number in recorded else plain[number - 1] if number in wanted and number <= len(plain) else None
+        for number, line in enumerate(have, start=1)
+    ]
+
+
+def _functions(tree: ast.Module, recorded: Mapping[int, str]) -> set[int]:
+    """Numbers of the lines of all functions with a recorded line, and of the heads of the classes around them."""
+    found: set[int] = set()
+    waiting: list[tuple[ast.AST, tuple[int, ...]]] = [(tree, ())]
+    while waiting:
+        node, heads = waiting.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            span = range(min([node.lineno, *(each.lineno for each in node.decorator_list)]), (node.end_lineno or node.lineno) + 1)
+            if any(number in span for number in recorded):
+                found.update(span, heads)
+            continue
+        inside = (*heads, node.lineno) if isinstance(node, ast.ClassDef) else heads
+        waiting.extend((child, inside) for child in ast.iter_child_nodes(node))
+    return found
+
+
+def _without_strings(text: str) -> str:
+    """The text with `…` for what stands in its strings; it keeps its lines."""
+    lines = text.splitlines(keepends=True)
+    tokens = [token for token in tokenize.generate_tokens(io.StringIO(text).readline) if tokenize.tok_name[token.type] in _STRINGS]
+    for token in reversed(tokens):
+        (first, start), (last, end) = token.start, token.end
+        lines[first - 1] = lines[first - 1][:start] + _masked(token.string) + lines[last - 1][end:]
+        lines[first:last] = ["\n"] * (last - first)
+    return "".join(lines)
+
+
+_STRINGS = ("STRING", "FSTRING_MIDDLE")  # from Python 3.12 on, an f-string is several tokens
+_QUOTED = re.compile(r"(?P<prefix>[A-Za-z]*)(?P<quote>\"\"\"|'''|\"|')")
+
+
+def _masked(string: str) -> str:
+    found = _QUOTED.match(string)
+    return f"{found['prefix']}{found['quote']}…{found['quote']}" if found and string.endswith(found["quote"]) else "…"
 
 
 def recorded_lines(records: Iterable[Node | Break | Fallback]) -> dict[str, dict[int, str]]:
@@ -65,30 +133,16 @@ def recorded_lines(records: Iterable[Node | Break | Fallback]) -> dict[str, dict
     return found
 
 
-def is_same_program(text: str, lines: Mapping[int, str]) -> bool:
-    """Whether a text is the one that ran, and not what its file became since.
-
-    Args:
-        text: Of the whole file.
-        lines: Lines that were recorded while it ran.
-
-    Returns:
-        True if it has all of them.
-    """
-    have = text.splitlines()
-    return all(number <= len(have) and have[number - 1].strip() == line.strip() for number, line in lines.items())
-
-
-def sources_of(attachments: Mapping[str, bytes]) -> dict[str, list[str]]:
-    """The source files of a capture.
+def sources_of(attachments: Mapping[str, bytes]) -> dict[str, list[str | None]]:
+    """What a capture has of source files.
 
     Args:
         attachments: Of any capture; what is not as `attachment_of` writes it is left out.
 
     Returns:
-        The lines by name of the file, `MAX_TOTAL` characters at most.
+        The lines by name of the file, `MAX_TOTAL` characters at most; None for lines that were not kept.
     """
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[str | None]] = {}
     room = MAX_TOTAL
     for name in sorted(name for name in attachments if name.startswith(_FOLDER)):
         data = attachments[name]
@@ -98,8 +152,11 @@ def sources_of(attachments: Mapping[str, bytes]) -> dict[str, list[str]]:
             said = json.loads(data)
         except (ValueError, RecursionError):
             continue
-        file, text = (said.get("file"), said.get("text")) if isinstance(said, dict) else (None, None)
-        if isinstance(file, str) and isinstance(text, str) and len(text) <= room:
-            found[file] = text.splitlines()
-            room -= len(text)
+        file, lines = (said.get("file"), said.get("lines")) if isinstance(said, dict) else (None, None)
+        if not isinstance(file, str) or not isinstance(lines, list) or not all(line is None or isinstance(line, str) for line in lines):
+            continue
+        size = sum(len(line or "") + 1 for line in lines)
+        if lines and size <= room:
+            found[file] = lines
+            room -= size
     return found
