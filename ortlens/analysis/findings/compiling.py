@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.findings.facts import ENOUGH_CALLS, current, entries_per_call
+from ortlens.analysis.findings.facts import ENOUGH_CALLS, current, entries_per_call, measured_ledger
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.timing import PHASES, call_time, compile_total_ns, graph_times, price_of
 from ortlens.units import counted, time_from_ns
@@ -95,8 +95,8 @@ def cold_start(capture: Capture) -> Iterator[Finding]:
     saved = spent["convert"] + spent["optimize"]
     if saved < _COLD_NS or saved < _COLD_SHARE * total or any(model.cached for model in capture.models):
         return
-    call = call_time(capture)
-    as_calls = f", as long as {total // call.total_ns:,} calls" if call.total_ns else ""
+    call_ns = sum(part.ns for part in measured_ledger(capture)) or call_time(capture).total_ns  # that of the first screen
+    as_calls = f", as long as {total // call_ns:,} calls" if call_ns else ""
     yield cold_start.finding(
         subject="compile",
         severity="info",

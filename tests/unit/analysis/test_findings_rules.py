@@ -726,3 +726,12 @@ def test_a_copied_input_is_a_warning_where_it_costs() -> None:
 def test_changed_weights_name_the_line_of_their_graph() -> None:
     (finding,) = found(clean(sessions=(session(), session(1, "p0", cause="weights"))), "weights_changed")
     assert (finding.file, finding.line) == (FILE, 10)
+
+
+def test_a_cold_start_is_as_long_as_so_many_calls_of_the_first_screen() -> None:
+    rows = (
+        LedgerPart(graph_id="g0", part="run", ns=1_500_000, share=0.75),
+        LedgerPart(graph_id="g0", part="residual", ns=500_000, share=0.25),
+    )
+    (finding,) = found(replace(cold(SECOND), ledger=rows), "cold_start")
+    assert "as long as 1,000 calls" in finding.title
