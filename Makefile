@@ -118,7 +118,7 @@ fuzz-programs: $(VENV)/.dev ## Judge random programs against PyTorch: views, wri
 	$(SAY) 'Judging random programs; the verdicts are kept in $(BUILD)/fuzz'
 	@$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
-versions: $(VENV)/.dev ## Run a part of the suite with other versions of torch, onnxruntime and others: two hours, and a download of 35 GB
+versions: $(VENV)/.dev ## Run a part of the suite with other versions of torch, onnxruntime and others: an hour, and a download of 35 GB
 	$(SAY) 'Trying other versions; they are installed in $(BUILD)/versions'
 	@$(BIN)/python -m tests.versions
 

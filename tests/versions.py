@@ -58,6 +58,7 @@ Where tests fail with an older or newer torch, ortlens says less, or other words
 - torch 2.9 leaves a function to Python without a word where it is told to skip it, marks a tensor dirty, or lists the values of a
   tensor; those breaks are not recorded. Breaks inside of `with` and `try` are, with the line of the statement, which may differ by one
   or two lines from that of newer versions. It calls autocast one guard, whatever of it changed.
+- onnxruntime 1.24.1 refuses weights of an ONNX model that lie behind a link, as in Hugging Face's cache.
 
 """
 
@@ -140,7 +141,8 @@ def row(requirement: str) -> str:
     Returns:
         A line of Markdown.
     """
-    title, *lines = _log(requirement).read_text(encoding="utf-8").splitlines() if _log(requirement).exists() else [""]
+    kept = _log(requirement).read_text(encoding="utf-8") if _log(requirement).exists() else ""
+    title, *lines = kept.splitlines() or [""]
     if title != _title(requirement):
         return f"| {requirement} | not run | |\n"
     last = lines[-1] if lines else "no output"

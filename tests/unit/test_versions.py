@@ -125,16 +125,17 @@ def test_looking_up_versions_imports_none_of_the_packages() -> None:
     assert done.stdout.strip() == "[]"
 
 
+_FAILED = "FAILED a.py::test_b[1] - E\nFAILED a.py::test_b[2] - E\n2 failed, 1406 passed, 3 deselected in 9 s"
+
+
 @pytest.mark.parametrize(
     ("kept", "says"),
     [
         (None, "not run"),
         ("tests: other/tests.py\n3 passed in 1 s", "not run"),
         ("{title}\ncannot be installed: No matching distribution found", "cannot be installed: No matching distribution found"),
-        (
-            "{title}\nFAILED a.py::test_b[1] - E\nFAILED a.py::test_b[2] - E\n2 failed, 1406 passed, 3 deselected in 9 s",
-            "2 failed, 1,406 passed | `test_b` (2) |",
-        ),
+        ("{title}\n" + _FAILED, "2 failed, 1,406 passed | `test_b` (2) |"),
+        ("", "not run"),
         ("{title}\nSegmentation fault", "Segmentation fault"),
         ("{title}\n", "no output"),
     ],
