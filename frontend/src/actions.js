@@ -5,7 +5,7 @@ import { button, el, link, roving } from "./dom.js";
 import { clipped, count, counted } from "./format.js";
 import { emptyState, helpLine } from "./help.js";
 
-const SIGNS = { measured: "●", estimated: "◐", unknown: "○" };
+const SIGNS = { measured: "●", estimated: "◐" };
 
 /**
  * @param {HTMLElement} root
@@ -34,7 +34,7 @@ function actionCard(store, action, at) {
     `li.ol-event.ol-action.ol-action-${action.subject}`,
     { "data-ids": known ? id : null },
     el("h4", {}, el("span.ol-rank", { "aria-hidden": "true" }, `${at + 1} `), known ? link(store, id, name) : name),
-    el("p.ol-action-facts", {}, el("b", {}, gain), el("span.ol-soft", {}, `${SIGNS[confidence.split(" ")[0]]} ${confidence}`), el("span.ol-chip", {}, kind + often), el("span.ol-soft", {}, where)),
+    el("p.ol-action-facts", {}, el("b", {}, gain), confidence === "unknown" ? null : el("span.ol-soft", {}, `${SIGNS[confidence.split(" ")[0]]} ${confidence}`), el("span.ol-chip", {}, kind + often), el("span.ol-soft", {}, where)),
     todo ? el("p.ol-advice", {}, el("b", {}, "Do: "), clipped(todo, 800)) : null,
     change(action),
     ...action.paste.map(pasteLine),

@@ -9,7 +9,7 @@ export const HELP = {
     call: "lens = ortlens.explain(model)(x)",
   },
   actions: {
-    help: "Everything to do, the most useful first: what it costs or saves, how that is known, and the line to write or to paste. ● measured, ◐ estimated, ○ unknown.",
+    help: "Everything to do, the most useful first: what it costs or saves, how that is known, and the line to write or to paste. ● measured, ◐ estimated.",
     missing: "Nothing to do: no graph break, no operator in PyTorch, no recompile, no finding.",
   },
   flame: {

@@ -38,7 +38,7 @@ class Action:
     Attributes:
         look: What it is about, with its price or gain.
         source: The user's line; None where it is not known.
-        why: The reason of the break, why an operator stays in PyTorch, the guard that failed, or the title of the finding.
+        why: The reason of the break, why an operator stays in PyTorch, the guard that failed, or the hazard of the finding.
         do: What to change, in words; empty where nothing is known.
         confidence: How the price or gain is known.
         after: The line as it would be; empty text to delete it; None where no rule can write it.
@@ -95,6 +95,8 @@ class _Found:
         elif look.subject == "break" and item is not None and not do:
             do = (item.hints or ("",))[0]
         why = group.reason if group is not None and look.subject in ("fallback", "nothing_runs") else look.what
+        if finding is not None and look.subject in ("finding", "for_training", "slower", "rule"):
+            why = finding.hazard or look.what  # the title is there already
         return Action(
             look=look,
             source=source.strip() if source else None,

@@ -237,7 +237,8 @@ def verdict_sentence(overview: Overview, capture: Capture) -> str:
     if overview.onnx is not None:
         return _onnx_verdict(overview, overview.onnx, numbers_of(capture))
     if coverage.verdict in ("empty", "foreign", "no_compute", "none"):
-        return coverage_sentence(overview)
+        said = coverage_sentence(overview)
+        return said.replace("nothing: ", "nothing runs in ONNX Runtime: ", 1) if said.startswith("nothing: ") else said
     partitions, numbers = counted(coverage.partition_count, "partition"), numbers_of(capture)
     counted_code = "the compiled code" if coverage.is_partial_view else "the model"
     runs = "would run" if overview.is_dry_run else "runs"

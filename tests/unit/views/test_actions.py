@@ -13,9 +13,10 @@ from ortlens.analysis.overview import overview_of
 from ortlens.analysis.timing import price_of
 from ortlens.backend.options import OrtBackendOptions
 from ortlens.trace import store
+from ortlens.trace.records import Break, Capture, Finding, Graph
 from ortlens.units import time_from_ns
 from ortlens.views.actions import action_facts
-from ortlens.views.payload import payload_from_capture
+from ortlens.views.payload import payload_from_capture, verdict_sentence
 from tests.unit.views.sample_captures import SAMPLES
 
 TESTS = Path(__file__).resolve().parents[2]
@@ -117,3 +118,17 @@ def test_an_issue_holds_the_line_the_reason_the_cost_and_the_versions() -> None:
     cost = next(price_of(row) for row in RECORDED["twelveb"].breaks if ".item()" in (row.source or ""))
     for part in ("scale = x.mean()\n", f"- Per call: costs {time_from_ns(cost or 0)} per call (measured)", "torch 2.13.0"):
         assert part in item["issue"], part
+
+
+def test_a_finding_says_why_it_matters_and_not_its_title_again() -> None:
+    title = "forward was compiled for training"
+    found = Finding(rule="training_forward", severity="warning", title=title, hazard="Nothing is frozen.", mitigation="Use no_grad.")
+    capture = Capture(graphs=(Graph(graph_id="g0", compile_id="0/0", phase="forward", op_count=1),), findings=(found,))
+    (item,) = action_facts(capture, overview_of(capture))
+    assert (item["title"], item["why"], item["kind"]) == (title, "Nothing is frozen.", "compiled for training")
+
+
+def test_the_headline_of_an_uncompiled_function_is_a_sentence() -> None:
+    broken = Capture(breaks=(Break(break_id="b0", reason="r"),))
+    said = verdict_sentence(overview_of(broken), broken)
+    assert said == "nothing runs in ONNX Runtime: PyTorch could not compile the function, and ran it as it is"
