@@ -20,7 +20,8 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 import compile_sample
-from measure import Row, Table, geomean, parser_for, report
+import warm_sample
+from measure import Row, Table, geomean, parser_for, report, why_no_inductor
 from models import MODELS
 
 from ortlens import OrtBackendOptions
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from compile_sample import Times
 
-_GOAL, _LENS, _CACHE = 0.65, 1.05, 0.35
+_GOAL, _LENS, _CACHE, _SECOND = 0.65, 1.05, 0.35, 1.5
 _STATES = {"warmed": True, "first": False}
 
 
@@ -50,15 +51,22 @@ def sample(options: argparse.Namespace, way: str, model: str, **more: Any) -> di
     Raises:
         RuntimeError: The process failed; the message holds what it wrote.
     """
-    asked = {"way": way, "model": model, "threads": options.threads, "quick": options.quick, **more}
+    return json.loads(_last_line(compile_sample.__file__, {**_asked(options, way, model), **more}))  # type: ignore[no-any-return]
+
+
+def _asked(options: argparse.Namespace, way: str, model: str) -> dict[str, Any]:
+    return {"way": way, "model": model, "threads": options.threads, "quick": options.quick}
+
+
+def _last_line(script: str, asked: Mapping[str, Any], **more: str) -> str:
+    """Run a script in a process of its own, with more variables in its environment; the last line that it printed, if any."""
     # Without byte code on disk, compiling ortlens's own sources would count as work of the first model.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    command = [sys.executable, compile_sample.__file__, json.dumps(asked)]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | more
+    command = [sys.executable, script, json.dumps(asked)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise RuntimeError(f"{asked} failed with status {done.returncode}\n{done.stdout}\n{done.stderr}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return (done.stdout.splitlines() or [""])[-1]
 
 
 def against_export(options: argparse.Namespace) -> Table:
@@ -146,6 +154,36 @@ def with_a_cache(options: argparse.Namespace) -> Table:
     return Table(title=title, rows=rows)
 
 
+def second_process(options: argparse.Namespace) -> Table:
+    """A process that finds what an earlier one prepared, from `import torch` to the first answer, to loading a saved ONNX file.
+
+    Args:
+        options: As parsed.
+
+    Returns:
+        The table, a row per model and way.
+    """
+    why_not = why_no_inductor(options)
+    ways = [way for way in warm_sample.WAYS if way != "inductor" or not why_not]
+    rows = []
+    for model in options.models:
+        times: dict[str, list[Times]] = {way: [] for way in ways}
+        with tempfile.TemporaryDirectory() as folder:
+            caches = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}
+            for turn in range(options.samples + 1):
+                for way in ways:
+                    asked = {**_asked(options, way, model), "folder": folder, "prepare": turn == 0}
+                    printed = _last_line(warm_sample.__file__, asked, **caches)
+                    if turn:
+                        times[way].append(json.loads(printed))
+        rows += [_compared(f"{model}, {way}", times[way], times["file"], _SECOND) for way in ways if way != "file"]
+    remarks = [
+        "the first import of onnxruntime, and of Dynamo, is part of each figure; the model is built before",
+        *filter(None, [why_not]),
+    ]
+    return Table(title="Second process: to a saved ONNX file in a bare session", rows=rows, remarks=remarks)
+
+
 def main() -> None:
     """Run and print."""
     parser = parser_for(__doc__)
@@ -154,7 +192,7 @@ def main() -> None:
     options = parser.parse_args()
     options.models = options.models or MODELS[: 1 if options.quick else None]
     options.samples = options.samples or (1 if options.quick else 3)
-    tables = [against_export(options), *under_a_lens(options), with_a_cache(options)]
+    tables = [against_export(options), *under_a_lens(options), with_a_cache(options), second_process(options)]
     report("Compile time", tables, options)
 
 

@@ -9,12 +9,13 @@ import logging
 import warnings
 from typing import TYPE_CHECKING, Any
 
-import onnxruntime
 import torch
 import transformers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import onnxruntime
 
 VOCABULARY = 1000
 
@@ -136,6 +137,8 @@ def exported_session(model: torch.nn.Module, x: torch.Tensor, threads: int) -> o
     Returns:
         The session. The model goes from the exporter to it in memory, which is faster than through a file.
     """
+    import onnxruntime  # here, because the second process of bench_compile.py times its import
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own deprecations
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of packages that nothing here needs

@@ -160,3 +160,30 @@ with torch.no_grad():
 def test_creating_a_session_takes_no_memory_beyond_what_it_keeps() -> None:
     done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 8 << 20, "less than the copy of one weight of 16 MiB"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layer: setattr(layer.weight, "data", layer.weight.data * 2),
+        lambda layer: setattr(layer.weight, "data", layer.weight.data.double()),
+        lambda layer: setattr(layer.weight, "data", layer.weight.data[:, :-1].clone()),
+        lambda layer: setattr(layer, "weight", torch.nn.Parameter(layer.weight * 3)),
+        lambda layer: setattr(layer.bias, "data", torch.ones(1)),
+    ],
+    ids=["values", "dtype", "shape", "parameter", "broadcast"],
+)
+def test_without_guards_of_modules_changed_weights_are_noticed_nevertheless(change: Callable[[torch.nn.Linear], None]) -> None:
+    layer, x = torch.nn.Linear(32, 32), torch.randn(2, 32)
+    unguarded: Any = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
+    with torch.no_grad():
+        fast = torch.compile(torch.nn.Sequential(layer, torch.nn.ReLU()).eval(), backend="ortlens", options=unguarded)
+        fast(x)
+        change(layer)
+        try:
+            expected = layer(x).relu()
+        except RuntimeError:
+            with pytest.raises(RuntimeError):
+                fast(x)
+        else:
+            torch.testing.assert_close(fast(x), expected)
