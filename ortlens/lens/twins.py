@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from ortlens.backend.options import OrtBackendOptions
-    from ortlens.backend.runtime.call import Output
+    from ortlens.backend.runtime.binding import Output
     from ortlens.backend.runtime.failures import Verdict
     from ortlens.backend.runtime.session_info import SessionInfo
     from ortlens.backend.runtime.threads import ThreadChoice

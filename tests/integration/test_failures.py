@@ -19,6 +19,7 @@ from ortlens.backend.conversion import optimize
 from ortlens.backend.conversion.passes import InPlace, OptimizationPass
 from ortlens.backend.lowering import decompositions
 from ortlens.backend.runtime import call
+from ortlens.backend.runtime.binding import Binding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -336,7 +337,7 @@ def test_a_bad_input_raises_what_pytorch_raises_and_costs_nothing(on_error: str)
 
 def planted_failures(monkeypatch: pytest.MonkeyPatch, should_fail: Callable[[tuple[int, ...]], bool]) -> None:
     """Have native runs raise MemoryError for some shapes of the first output that PyTorch allocates."""
-    real = call.Binding
+    real = Binding
     shapes: list[tuple[int, ...]] = []
 
     class Failing(real):  # type: ignore[misc, valid-type]  # a class chosen at run time

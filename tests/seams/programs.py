@@ -179,7 +179,7 @@ def _alike(given: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
     return len(given) == len(expected) and all(torch.allclose(a, b, atol=1e-5) for a, b in zip(given, expected, strict=True))
 
 
-SILENT = ("ortlens.progress", "ortlens._shell.", "ortlens.backend.runtime.call.Binding.__del__")
+SILENT = ("ortlens.progress", "ortlens._shell.", "ortlens.backend.runtime.binding.Binding.__del__")
 """Drawing a bar, finding the notebook, letting go: Python or the caller goes on without, and nothing is missing in the capture."""
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ortlens.backend.freeze.arguments import Arguments
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.partitioning.extraction import Partition
-    from ortlens.backend.runtime.call import Input, Output
+    from ortlens.backend.runtime.binding import Input, Output
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.trace.recorder import Recorder
     from ortlens.trace.runlog import RunLog

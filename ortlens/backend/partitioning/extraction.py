@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.fx
 
+from ortlens import _torch
 from ortlens.backend.partitioning.support import NodeKind, kind_of
 
 if TYPE_CHECKING:
@@ -33,6 +34,13 @@ class Partition:
     outputs: tuple[torch.fx.Node, ...]
     nodes: tuple[torch.fx.Node, ...]
     carried: tuple[torch.fx.Node, ...] = ()
+
+    @property
+    def has_symbolic_sizes(self) -> bool:
+        """Whether a size of an input, or an input that is a number, varies between calls."""
+        metas = [node.meta["val"] for node in self.inputs]
+        sizes = [size for meta in metas for size in (meta.shape if isinstance(meta, torch.Tensor) else (meta,))]
+        return any(map(_torch.is_symbolic, sizes))
 
 
 def split(plan: Plan, owner: torch.nn.Module) -> list[Partition]:

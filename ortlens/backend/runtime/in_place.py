@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import onnx
 
     from ortlens.backend.partitioning.extraction import Partition
-    from ortlens.backend.runtime.call import Input, Output
+    from ortlens.backend.runtime.binding import Input, Output
 
 _POINTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Sqrt", "Neg", "Abs", "Reciprocal"})
 """Operators whose kernels read each element before they write the one in its place: ONNX Runtime reuses their operands' memory itself."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from ortlens import _torch
 from ortlens.backend.conversion.node_provenance import provenance_of
 from ortlens.backend.runtime import call, in_place, weights
 from ortlens.backend.runtime.failures import Failures
@@ -23,13 +22,14 @@ from ortlens.backend.runtime.watch import WeightWatch
 from ortlens.errors import SessionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import onnx
     import onnxruntime
 
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.partitioning.extraction import Partition
+    from ortlens.backend.runtime.binding import Output
     from ortlens.backend.runtime.runner_context import RunnerContext
     from ortlens.backend.runtime.session_factory import SessionFactory
     from ortlens.backend.runtime.session_info import SessionInfo
@@ -103,9 +103,9 @@ class PartitionRunner:
         self._freezable = weight_inputs if freezes else frozenset()
         self._frozen: dict[int, weights.FrozenWeight] = {}
         self._watch = WeightWatch({})
-        self._fixed_sizes = _wants_fixed_sizes(self.partition, context.options)
+        self._fixed_sizes = self.partition.has_symbolic_sizes and _is_per_size(context.options)
         self._prepared: OrderedDict[tuple[Any, ...], _Prepared] = OrderedDict()  # by sizes if these are fixed; least recently used first
-        self._failures = Failures(sizes_vary=_has_symbolic_sizes(self.partition))
+        self._failures = Failures(sizes_vary=self.partition.has_symbolic_sizes)
         self._is_lost = self._has_failed = False
         self._tried = context.trials is None
         self._refreezes = 0
@@ -135,7 +135,7 @@ class PartitionRunner:
         frozen = self._frozen or self._freeze(args)  # sessions for other sizes share the weights, and the watch over them
         info = self.factory.session(list(frozen.values()), self.factory.dimensions(args) if self._fixed_sizes else {}, cause=self._cause())
         if not self._frozen:
-            self._frozen, self._watch = frozen, _watch_over(frozen.values())
+            self._frozen, self._watch = frozen, WeightWatch(weights.memories(frozen.values()))
         log = self._context.session_made(self, info)
         self.ran_before = True
         made = _Prepared(info=info, session_id=None if log is None else log.session_id, call=self._call_of(info, log))
@@ -197,7 +197,7 @@ class PartitionRunner:
         safe = in_place.safe_pairs(self.model, {names[new]: given[old] for new, old in self.updates.items()})
         return frozenset(self.partition.outputs[new] for new in self.updates if names[new] in safe)
 
-    def outputs_in_place(self, session: onnxruntime.InferenceSession) -> list[call.Output]:
+    def outputs_in_place(self, session: onnxruntime.InferenceSession) -> list[Output]:
         """The outputs of a session, of which some take the memory of inputs.
 
         Args:
@@ -396,20 +396,6 @@ def _is_large(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.nbytes > weights.WHOLE_BYTES
 
 
-def _watch_over(frozen: Iterable[weights.FrozenWeight]) -> WeightWatch:
-    return WeightWatch({weight.name: weight.memory for weight in frozen if weight.memory is not None and not weight.is_small})
-
-
-def _wants_fixed_sizes(partition: Partition, options: OrtBackendOptions) -> bool:
-    """Whether each combination of sizes gets a session of its own: `dynamic_shapes=False`, on a graph with symbolic sizes."""
-    chosen = options.export_options
-    return chosen is not None and chosen.dynamic_shapes is False and _has_symbolic_sizes(partition)
-
-
-def _has_symbolic_sizes(partition: Partition) -> bool:
-    return any(_is_symbolic(node.meta["val"]) for node in partition.inputs)
-
-
-def _is_symbolic(meta: Any) -> bool:
-    sizes = meta.shape if isinstance(meta, torch.Tensor) else [meta]
-    return any(_torch.is_symbolic(size) for size in sizes)
+def _is_per_size(options: OrtBackendOptions) -> bool:
+    """Whether each combination of sizes gets a session of its own."""
+    return options.export_options is not None and options.export_options.dynamic_shapes is False

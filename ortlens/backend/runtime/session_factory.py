@@ -10,8 +10,8 @@ import torch
 
 from ortlens.backend.memory_order import memory_order
 from ortlens.backend.runtime import layout, providers, shared_weights, threads, weights
+from ortlens.backend.runtime.binding import Input, Output
 from ortlens.backend.runtime.boundary import mismatch
-from ortlens.backend.runtime.call import Input, Output
 from ortlens.backend.runtime.heap import heap_bytes
 from ortlens.backend.runtime.packed_weights import with_packed_weights
 from ortlens.backend.runtime.session_config import ModelRefused, SessionConfig, default_session_options

@@ -12,7 +12,7 @@ from ortlens import _torch
 from ortlens.backend.runtime import _ort
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import onnx
 
@@ -216,3 +216,15 @@ def _initializer(value: onnx.ValueInfoProto, weight: FrozenWeight, *, inline: bo
         entry = tensor.external_data.add()
         entry.key, entry.value = key, text
     return tensor
+
+
+def memories(frozen: Iterable[FrozenWeight]) -> dict[str, memoryview]:
+    """The bytes of the weights that no call compares as a whole.
+
+    Args:
+        frozen: The weights.
+
+    Returns:
+        By name; weights whose memory cannot be read are absent.
+    """
+    return {weight.name: weight.memory for weight in frozen if weight.memory is not None and not weight.is_small}

@@ -19,7 +19,7 @@ import torch.fx
 
 from ortlens.backend.conversion.upcasting import narrow_dtypes, wide_value
 from ortlens.backend.lowering import provenance
-from ortlens.backend.runtime.call import Output
+from ortlens.backend.runtime.binding import Output
 from ortlens.lens.twins import twin_of, uncounted
 
 if TYPE_CHECKING:

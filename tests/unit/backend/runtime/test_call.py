@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from ortlens.backend.runtime import call, generated, weights
+from ortlens.backend.runtime.binding import Binding, Input, Output
 from ortlens.trace.runlog import RunLog
 from tests.unit.backend.conversion.test_converter import as_partition, converted
 
@@ -31,10 +32,10 @@ class Session:
         self.taken = {value.name for value in self.session.get_inputs()}
         placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         (output,) = (node for node in module.graph.nodes if node.op == "output")
-        self.inputs = [call.Input(name=node.name, meta=node.meta["val"], bound=node.name in self.taken) for node in placeholders]
+        self.inputs = [Input(name=node.name, meta=node.meta["val"], bound=node.name in self.taken) for node in placeholders]
         names = [value.name for value in self.session.get_outputs()]
         self.outputs = [
-            call.Output(name=name, meta=node.meta["val"], permutation=permutation)
+            Output(name=name, meta=node.meta["val"], permutation=permutation)
             for name, node, permutation in zip(names, output.args[0], made.output_permutations, strict=True)
         ]
         self.counted = 0
@@ -143,11 +144,11 @@ def test_numbers_in_and_out() -> None:
     run = call.make_call(
         session,
         [
-            call.Input(name="rows", meta=meta["rows"]),
-            call.Input(name="flag", meta=meta["flag"]),
-            call.Input(name="unused", meta=3, bound=False),
+            Input(name="rows", meta=meta["rows"]),
+            Input(name="flag", meta=meta["flag"]),
+            Input(name="unused", meta=3, bound=False),
         ],
-        [call.Output(name="more", meta=5), call.Output(name="other", meta=False)],
+        [Output(name="more", meta=5), Output(name="other", meta=False)],
         on_stale=lambda args: args,
         on_failure=_reraise,
         count=lambda: None,
@@ -204,8 +205,8 @@ def test_a_changed_weight_is_noticed_before_the_run() -> None:
     weight = torch.rand(3)
     note = weights.freeze("w", weight)
     assert note is not None
-    session.inputs[1] = call.Input(name=session.inputs[1].name, meta=session.inputs[1].meta, frozen=note)
-    bound = call.Binding(session.session, session.inputs, session.outputs)
+    session.inputs[1] = Input(name=session.inputs[1].name, meta=session.inputs[1].meta, frozen=note)
+    bound = Binding(session.session, session.inputs, session.outputs)
     bound.bind_input  # noqa: B018 - it must exist as long as the binding does
     run = session.made(preallocate=True, log=None)
     for other in (weight.clone(), weight.detach(), torch.rand(3)):
@@ -241,6 +242,6 @@ def test_the_source_of_a_call_grows_with_its_weights_and_not_with_their_square(m
     inputs = session.inputs
     for count in (20, 200):
         notes = [weights.freeze(f"w{at}", torch.rand(3)) for at in range(count)]
-        session.inputs = [inputs[0], *(call.Input(name=f"w{at}", meta=inputs[1].meta, frozen=note) for at, note in enumerate(notes))]
+        session.inputs = [inputs[0], *(Input(name=f"w{at}", meta=inputs[1].meta, frozen=note) for at, note in enumerate(notes))]
         session.made(preallocate=True, log=None)
     assert lengths[1] < 11 * lengths[0]

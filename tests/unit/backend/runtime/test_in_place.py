@@ -111,11 +111,12 @@ def test_an_input_that_is_not_contiguous_is_returned_anew() -> None:
 
 def test_tensors_that_stay_where_they_are_are_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from ortlens.backend.runtime import call
+    from ortlens.backend.runtime.binding import Binding
 
     bound: list[str] = []
-    bindings: list[call.Binding] = []
+    bindings: list[Binding] = []
 
-    class Counting(call.Binding):
+    class Counting(Binding):
         __slots__ = ()
 
         def __init__(self, *args: object) -> None:

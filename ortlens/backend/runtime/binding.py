@@ -1,0 +1,125 @@
+"""What is bound to a session: its inputs, its outputs, and the native binding of one call at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens.backend.conversion import dtypes
+from ortlens.backend.runtime import _ort
+from ortlens.backend.runtime.layout import permuted_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnxruntime
+
+    from ortlens.backend.runtime.weights import FrozenWeight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """One input of a partition.
+
+    Attributes:
+        name: Name in the ONNX model.
+        meta: A fake tensor or a number: dtype, device and (symbolic) shape.
+        frozen: The weight that the session holds as a constant in its place; then it is checked and not bound.
+        bound: False when the session does not take it: the optimiser may remove an input.
+        permutation: Memory order in which the session takes it; see `layout.with_permuted_inputs`.
+        guarded: Whether Dynamo's guards make sure of its sizes. What PyTorch's operators return has none.
+    """
+
+    name: str
+    meta: Any
+    frozen: FrozenWeight | None = None
+    bound: bool = True
+    permutation: tuple[int, ...] | None = None
+    guarded: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """One output of a partition.
+
+    Attributes:
+        name: Name in the ONNX model.
+        meta: A fake tensor or a number: what PyTorch expects.
+        permutation: Memory order in which the session writes it; see `backend.memory_order`.
+        shape: Shape in which the session writes it, if that differs; see `layout.without_last_reshapes`.
+        in_place: Position of the input whose memory it takes, where no inputs overlap; see `runtime.in_place`. None: it is allocated.
+    """
+
+    name: str
+    meta: Any
+    permutation: tuple[int, ...] | None = None
+    shape: tuple[int, ...] | None = None
+    in_place: int | None = None
+
+
+class Binding:
+    """A native binding, its session, and the buffers of its numbers.
+
+    Attributes:
+        inputs_at: Addresses of the inputs of fixed sizes that are bound, by position.
+        outputs_at: The same of the outputs.
+    """
+
+    __slots__ = ("bind_input", "bind_output", "get_outputs", "inputs_at", "kept", "native", "numbers", "outputs_at", "run", "session")
+
+    def __init__(
+        self,
+        session: onnxruntime.InferenceSession,
+        inputs: Sequence[Input],
+        outputs: Sequence[Output],
+        constants: Sequence[tuple[Input, torch.Tensor]] = (),
+    ) -> None:
+        """Bind what never moves: constants, and the buffers of numbers.
+
+        Args:
+            session: Kept alive by this object, and released after the native binding.
+            inputs: The inputs of the partition that each call passes.
+            outputs: All its outputs.
+            constants: The inputs that no call passes, with their values, which this object keeps alive.
+        """
+        self.inputs_at, self.outputs_at = [0] * len(inputs), [0] * len(outputs)
+        self.session = session
+        self.native = _ort.new_binding(session)
+        self.run = _ort.runner_of(session)
+        self.bind_input = self.native.bind_input
+        self.bind_output = self.native.bind_output
+        self.get_outputs = self.native.get_outputs
+        self.numbers = {item.name: number_buffer(item.meta) for item in inputs if item.bound and not isinstance(item.meta, torch.Tensor)}
+        for name, buffer in self.numbers.items():
+            element = dtypes.element_types()[buffer.dtype].onnx
+            self.bind_input(name, _ort.device_of(buffer.device), element, (), buffer.data_ptr())
+        self.kept = [self._bind_constant(item, value) for item, value in constants if item.bound]
+
+    def _bind_constant(self, item: Input, value: torch.Tensor) -> torch.Tensor:
+        name = item.name if item.permutation is None else permuted_name(item.name)
+        plain = value.detach().resolve_neg()
+        plain = (plain if item.permutation is None else plain.permute(item.permutation)).contiguous()
+        kept = plain if plain.data_ptr() else plain.new_zeros(max(plain.numel(), 1))  # ONNX Runtime requires an address
+        self.bind_input(name, _ort.device_of(plain.device), dtypes.element_types()[plain.dtype].onnx, plain.shape, kept.data_ptr())
+        return kept
+
+    def __del__(self) -> None:
+        """Release the native binding before the session: the other order crashes the process."""
+        for name in ("bind_input", "bind_output", "get_outputs", "run", "native", "session"):
+            if hasattr(self, name):
+                delattr(self, name)
+
+
+def number_buffer(meta: Any) -> torch.Tensor:
+    """A tensor without dimensions to pass or receive a number in.
+
+    Args:
+        meta: The number in the trace, which may be symbolic.
+
+    Returns:
+        Zero, of dtype bool or int64.
+    """
+    is_bool = isinstance(meta, (bool, torch.SymBool))
+    return torch.zeros((), dtype=torch.bool if is_bool else torch.int64)
