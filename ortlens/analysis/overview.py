@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import Coverage, code_key, coverage_of, current_graphs, is_dry_run, ort_node_count, partitioned_nodes
 from ortlens.analysis.findings.bfloat16 import bfloat16_advice, is_bfloat16
+from ortlens.analysis.findings.complex_numbers import COMPLEX_ADVICE, is_complex
 from ortlens.analysis.findings.facts import splitting_costs
 from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.generation import Generation, generation_of
@@ -154,6 +155,13 @@ class Overview:
         return self.others is not None or (self.spread is not None and self.spread >= _BUSY)
 
 
+def _advice(reason: str, capture: Capture) -> str | None:
+    """What to do about operators of one data type; None for all other reasons."""
+    if is_bfloat16(reason):
+        return bfloat16_advice(capture.environment)
+    return COMPLEX_ADVICE if is_complex(reason) else None
+
+
 def _spread(capture: Capture) -> float | None:
     value = _figure(capture, "ledger_spread")
     return value if value is not None and value >= 1 else None
@@ -267,7 +275,7 @@ def fallback_groups(capture: Capture) -> tuple[FallbackGroup, ...]:
         members.setdefault((fallback.target, fallback.reason_code), []).append(fallback)
     modules = {(node.graph_id, node.node): _module(node) for node in capture.nodes if node.module}
     groups = (_group(rows, sum(row.graph_id not in replaced for row in rows), modules, prices, splitting) for rows in members.values())
-    advised = (replace(group, advice=bfloat16_advice(capture.environment)) if is_bfloat16(group.reason) else group for group in groups)
+    advised = (replace(group, advice=_advice(group.reason, capture)) for group in groups)
     kept = (group for group in advised if group.node_count)
     return tuple(sorted(kept, key=lambda group: (-(group.ns_per_call or 0), -group.total_ns, -group.node_count, group.target)))
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.findings.bfloat16 import OPTION, bfloat16_remedy, is_bfloat16
+from ortlens.analysis.findings.complex_numbers import complex_remedy, is_complex
 from ortlens.analysis.findings.facts import (
     ENOUGH_CALLS,
     crossings,
@@ -148,6 +149,8 @@ _REMEDIES = {
 def _remedy(capture: Capture, code: str, worst: Fallback) -> str:
     if is_bfloat16(worst.reason):
         return bfloat16_remedy(capture.environment)
+    if is_complex(worst.reason):
+        return complex_remedy()
     return _REMEDIES.get(code, "Provide a conversion function (custom_translation_table), or rewrite the line.")
 
 

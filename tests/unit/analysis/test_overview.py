@@ -204,6 +204,18 @@ def test_a_reason_that_names_the_operator_is_said_once() -> None:
     assert look_sentence(look) == f"nothing runs in ONNX Runtime: {reason}; otherwise leave the function uncompiled"
 
 
+def test_complex_numbers_get_advice_that_can_be_followed_once_for_all_operators() -> None:
+    targets = ("aten.bmm.default", "aten.mul.Tensor")
+    rows = SAMPLES["nothing_runs"].fallbacks
+    kept = tuple(
+        replace(rows[0], node=target, target=target, reason_code="dtype", reason=f"{target} on complex numbers has no ONNX function")
+        for target in targets
+    )
+    (look,) = looks_of(overview_of(replace(SAMPLES["nothing_runs"], fallbacks=kept)))
+    assert "torch.view_as_real" in look_sentence(look)
+    assert "another data type" not in look_sentence(look)
+
+
 @pytest.mark.parametrize(("plain", "saved"), [(40, "otherwise leave the function uncompiled; saves 60.0 µs per call, measured"), (92, "")])
 def test_where_nothing_runs_the_first_sentence_says_what_that_costs(plain: int, saved: str) -> None:
     spent: dict[LedgerPartName, int] = {"guards": 30_000, "eager": 70_000, "residual": 0}
