@@ -152,19 +152,22 @@ class Rows(nn.Module):
 
     def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
         self.rows.index_copy_(2, at, self.layer(x).to(self.rows.dtype))
-        return self.rows.float() @ self.layer(x).transpose(2, 3)
+        made: torch.Tensor = self.rows.float() @ self.layer(x).transpose(2, 3)
+        return made
 
 
 class Assigning(Rows):
     def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
         self.rows[:, :, at] = self.layer(x).to(self.rows.dtype)
-        return self.rows.float() @ self.layer(x).transpose(2, 3)
+        made: torch.Tensor = self.rows.float() @ self.layer(x).transpose(2, 3)
+        return made
 
 
 class OfOneValue(Rows):
     def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
         self.rows[:, :, at] = self.layer(x)[0, 0, 0].to(self.rows.dtype)
-        return self.rows.float() @ self.layer(x).transpose(2, 3)
+        made: torch.Tensor = self.rows.float() @ self.layer(x).transpose(2, 3)
+        return made
 
 
 class ReadInTorch(Rows):
@@ -172,7 +175,8 @@ class ReadInTorch(Rows):
 
     def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
         self.rows.index_copy_(2, at, self.layer(x))
-        return torch.fft.rfft(self.rows).real[..., :8] @ self.layer(x).transpose(2, 3)[..., :8, :]
+        made: torch.Tensor = torch.fft.rfft(self.rows).real[..., :8] @ self.layer(x).transpose(2, 3)[..., :8, :]
+        return made
 
 
 class Overlapping(Rows):
@@ -187,7 +191,8 @@ class Overlapping(Rows):
 
     def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
         self.rows.index_copy_(2, at, x * 2)
-        return (self.rows / 8) @ (x @ self.weight / 64).transpose(2, 3)
+        made: torch.Tensor = (self.rows / 8) @ (x @ self.weight / 64).transpose(2, 3)
+        return made
 
 
 def steps_of(module: Rows, plain: Rows, count: int = 1) -> Lens:
