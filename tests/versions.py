@@ -58,7 +58,9 @@ Where tests fail with an older or newer torch, ortlens says less, or other words
 - torch 2.9 leaves a function to Python without a word where it is told to skip it, marks a tensor dirty, or lists the values of a
   tensor; those breaks are not recorded. Breaks inside of `with` and `try` are, with the line of the statement, which may differ by one
   or two lines from that of newer versions. It calls autocast one guard, whatever of it changed.
+- torch 2.11 fails some of the same tests of breaks and recompiles as torch 2.9, none of the conformance tests.
 - onnxruntime 1.24.1 refuses weights of an ONNX model that lie behind a link, as in Hugging Face's cache.
+- matplotlib 3.8 calls a newer pyparsing by names that warn, and the tests take each warning for an error.
 
 """
 

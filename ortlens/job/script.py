@@ -43,7 +43,7 @@ class Program:
             spec = _module(name)
             self._code: Callable[[], CodeType | None] = lambda: _code_of(spec)
             self._main.__spec__, self._main.__package__, self._main.__loader__ = spec, spec.parent, spec.loader
-            vars(self._main)["__cached__"] = spec.cached
+            self._main.__dict__["__cached__"] = spec.cached
             path = str(spec.origin)
         else:
             path = os.path.abspath(name)  # noqa: PTH100 - what Python does: links stay
