@@ -202,7 +202,7 @@ def test_a_failure_of_the_listener_with_warnings_as_errors_still_leaves_the_mode
 
 
 def test_recording_that_fails_does_not_reach_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tripping(*_: object) -> None:
+    def tripping(*_: object, **__: object) -> None:
         raise ZeroDivisionError("planted")
 
     monkeypatch.setattr("ortlens.backend.recording.reporter.GraphReporter._node", tripping)

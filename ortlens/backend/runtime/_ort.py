@@ -110,6 +110,24 @@ def tensor_over(value: Any, dtype: torch.dtype) -> torch.Tensor:
     return tensor.view(torch.bool) if dtype is torch.bool and tensor.dtype is not torch.bool else tensor
 
 
+def tensor_of(value: onnxruntime.OrtValue) -> torch.Tensor:
+    """A tensor over the memory of a value that numpy has no type for, such as bfloat16.
+
+    Args:
+        value: As `run_with_ort_values` returns it.
+
+    Returns:
+        The tensor; it keeps the memory alive.
+
+    Raises:
+        RuntimeError: PyTorch has no such type either.
+    """
+    import torch
+
+    made: torch.Tensor = torch.from_dlpack(value._ortvalue.to_dlpack())  # type: ignore[attr-defined]  # not in its stubs
+    return made
+
+
 def version() -> str:
     """Version of the installed ONNX Runtime."""
     return str(onnxruntime.__version__)

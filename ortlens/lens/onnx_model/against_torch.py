@@ -6,9 +6,11 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnxruntime
 import torch
 
 from ortlens import _torch
+from ortlens.backend.runtime import _ort
 from ortlens.errors import UsageError
 from ortlens.lens.onnx_model.running import run
 from ortlens.lens.verify.compare_values import Tolerances
@@ -19,8 +21,6 @@ from ortlens.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    import onnxruntime
 
     from ortlens.lens.onnx_model.signature import Feed, Input
     from ortlens.trace.recorder import Recorder
@@ -91,7 +91,9 @@ def _tensor(of: Input, value: Any) -> Any:
 def _as_tensor(value: Any) -> torch.Tensor | Missing:
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         return torch.from_numpy(value.copy())
-    return Missing(f"a {type(value).__name__} is not compared")
+    if isinstance(value, onnxruntime.OrtValue) and value.data_type() == "tensor(bfloat16)":
+        return _ort.tensor_of(value).clone()
+    return Missing(f"{value.data_type() if isinstance(value, onnxruntime.OrtValue) else type(value).__name__} is not compared")
 
 
 def _called(reference: Callable[..., Any], values: list[Any]) -> list[Any]:

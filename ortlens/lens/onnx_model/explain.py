@@ -141,7 +141,8 @@ def _generated_call(
             lens.note(onnx_inputs_made=_sizes_text(made.sizes) + (", integers 0" if zeros else ""))
             return started, made.feed, outputs
     names = ", ".join(f"{each.name}={each.text()}" for each in inputs)
-    raise SessionError(f"{first}. No inputs were given, and none that were made from its signature suit it; give them: {names}") from first
+    said = str(first).rstrip(".")
+    raise SessionError(f"{said}. No inputs were given, and none that were made from its signature suit it; give them: {names}") from first
 
 
 def _sizes_text(sizes: Mapping[str, int], how: str = "random numbers") -> str:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _LIMIT = 600
 _BITS_ONLY = frozenset({"bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0"})
 """Element types that numpy passes as unsigned integers of the same width."""
+_WITHOUT_ARRAY = frozenset({"tensor(bfloat16)", "tensor(int4)", "tensor(uint4)"})
+"""Types of outputs that ONNX Runtime cannot return as numpy arrays."""
 
 
 def runner_of(session: onnxruntime.InferenceSession, inputs: Sequence[Input], feed: Feed) -> Callable[[], Sequence[Any]]:
@@ -30,10 +32,11 @@ def runner_of(session: onnxruntime.InferenceSession, inputs: Sequence[Input], fe
     Returns:
         A function without arguments that returns the outputs, in order. What can be done once is done here: it is what is timed.
     """
-    if not any(each.element in _BITS_ONLY for each in inputs):
+    outputs = session.get_outputs()
+    if not any(each.element in _BITS_ONLY for each in inputs) and not any(value.type in _WITHOUT_ARRAY for value in outputs):
         return functools.partial(onnxruntime.InferenceSession.run, session, None, feed)  # a watched session's own would record it
     values = {each.name: _value(each, feed[each.name]) for each in inputs}
-    names = [value.name for value in session.get_outputs()]
+    names = [value.name for value in outputs]
     run_values = functools.partial(onnxruntime.InferenceSession.run_with_ort_values, session, names, values)
     return lambda: [_plain(value) for value in run_values()]
 

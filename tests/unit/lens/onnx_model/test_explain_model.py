@@ -250,3 +250,30 @@ def test_the_users_session_options_are_used_and_kept(path: Path) -> None:
     assert lens.kernels.op_type.tolist() == ["Conv", "Relu", "Flatten", "MatMul"]
     assert not options.enable_profiling
     assert not options.optimized_model_filepath
+
+
+def ending_in(element: int) -> onnx.ModelProto:
+    """A model of one operator whose output has an element type."""
+    x, y = helper.make_tensor_value_info("x", T.FLOAT, [4]), helper.make_tensor_value_info("y", element, [4])
+    made = [helper.make_node("Cast", ["x"], ["y"], to=element)]
+    constants = []
+    if element != T.BFLOAT16:
+        made = [helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["y"])]
+        constants = [helper.make_tensor("scale", T.FLOAT, [], [0.5]), helper.make_tensor("zero", element, [], [0])]
+    graph = helper.make_graph(made, "ending", [x], [y], initializer=constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+@pytest.mark.parametrize("element", [T.BFLOAT16, T.INT4, T.UINT4])
+def test_outputs_that_numpy_has_no_type_for_are_no_failure(element: int) -> None:
+    lens = ortlens.explain(ending_in(element))()
+    assert list(lens.result or ()) == ["y"]
+    assert len(lens.profile()) == 1
+
+
+def test_bfloat16_is_compared_with_pytorch() -> None:
+    import torch
+
+    lens = ortlens.explain(ending_in(T.BFLOAT16))()
+    assert lens.verify(torch.Tensor.bfloat16).ok.tolist() == [True]
+    assert lens.verify(lambda x: x.bfloat16() + 1).ok.tolist() == [False]
