@@ -146,7 +146,8 @@ def row(requirement: str) -> str:
     kept = _log(requirement).read_text(encoding="utf-8") if _log(requirement).exists() else ""
     title, *lines = kept.splitlines() or [""]
     if title != _title(requirement):
-        return f"| {requirement} | not run | |\n"
+        is_pinned = requirement in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        return f"| {requirement} | {'pinned: every test runs with it' if is_pinned else 'not run'} | |\n"
     last = lines[-1] if lines else "no output"
     if last.startswith(_REFUSED):
         return f"| {requirement} | {last.replace('|', '/')[:200]} | |\n"
