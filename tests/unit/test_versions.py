@@ -149,4 +149,6 @@ def test_a_row_of_the_page_says_whether_a_version_was_run(
     row = versions.row("numpy==2.*")
     assert row.startswith("| numpy==2.* | ")
     assert says in row
-    assert versions.page().count("not run |") == len(versions.REQUIREMENTS) - ("not run" not in says)
+    without = [line for line in versions.page().splitlines() if "| not run |" in line or "| pinned:" in line]
+    assert len(without) == len(versions.REQUIREMENTS) - ("not run" not in says)
+    assert [line.split(" ")[1] for line in without if "pinned" in line] == ["torch==2.13.0", "onnxruntime==1.31.1"]
