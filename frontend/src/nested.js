@@ -1,5 +1,5 @@
 // What lies above and below the calls of a thread: the graphs that they belong to, the kernels inside them, the memory that they take.
-import { bytes, counted, time, visible } from "./format.js";
+import { bytes, counted, functionName, time } from "./format.js";
 
 /**
  * @typedef {object} Slice
@@ -52,8 +52,9 @@ export function nestedLanes(data, calls) {
     const slices = (row) => {
       const { target, rows: own, entries: count, place } = byFirst.get(row);
       const [from, to] = [calls.start[row], end(own.at(-1))];
-      const words = `Call ${place + 1} of ${visible(target)} in view: ${time(to - from)} from its first to its last call of ONNX Runtime, ${counted(count, "graph")}`;
-      return [{ from, to, id: `graph:${graphOf[row]}`, label: `${target} ${place + 1}`, words, height: 1, rows: own }];
+      const name = functionName(target);
+      const words = `Call ${place + 1} of ${name} in view: ${time(to - from)} from its first to its last call of ONNX Runtime, ${counted(count, "graph")}`;
+      return [{ from, to, id: `graph:${graphOf[row]}`, label: `${name} ${place + 1}`, words, height: 1, rows: own }];
     };
     return [{ label: "calls of the model", kind: "call", rows: found.map((call) => call.rows[0]), slices }];
   }

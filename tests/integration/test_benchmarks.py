@@ -30,6 +30,7 @@ CLICKS = (
     "sort it by name",
     "open the timeline",
     "a frame of zooming the timeline",
+    "draw the flame graph",
 )
 
 GRAPH: dict[str, tuple[str, ...]] = {
@@ -68,6 +69,7 @@ EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
         "Compiling under a Lens": ("BERT",),
         "Where the time goes": ("BERT",),
         "Backend time with a filled cache_dir": ("BERT, first",),
+        "Second process": ("BERT, ortlens", "BERT, frozen"),
     },
     "mixed": {"Two partitions and a fallback": ("custom operator, a product of matrices", "linalg.inv_ex, a factorisation")},
     "large_capture": {
@@ -112,7 +114,7 @@ EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
         "Layers: compile time": ("1 layers", "2 layers"),
         "Layers: what a call costs": ("1 layers", "2 layers"),
         "Weights: memory": ("4 MB",),
-        "Weights: the same at its peak": ("4 MB",),
+        "Weights: the most that it takes": ("4 MB",),
         "Calls under a Lens": ("100 calls", "1,000 calls"),
     },
 }

@@ -25,6 +25,8 @@ _LATE_SHARE = 0.2
 _LAST_SHARE = 0.7
 _SLOWER = 1.5
 _SLOWER_SHARE = 0.1
+_SLICES_NS = 10_000_000
+"""What a rank may wait for a core, where ranks share cores: a few slices of the scheduler, which may favour one of them for long."""
 _FEW_OPS = 4
 _WAITING = "Ranks wait for each other in every collective, so that the slowest decides; "
 
@@ -154,7 +156,8 @@ def rank_sessions(capture: Capture) -> Iterator[Finding]:
     name="straggler",
     looks_for="A rank that keeps the other ranks of a job waiting.",
     fires="In captures merged of several ranks. At 10 steps of training on one machine, in 70 % of which one rank ends its backward graph "
-    "last, and behind the others by 20 % of a step; or where its graphs take 1.5 times as long as on the others, and 10 % of a step more.",
+    "last, and behind the others by 20 % of a step; or where its graphs take 1.5 times as long as on the others, and 10 % of a step more. "
+    "Where there are more ranks than cores, from 10 ms on.",
     hazard="Ranks wait for each other in every collective, so that the whole job is as slow as its slowest rank.",
 )
 def straggler(capture: Capture) -> Iterator[Finding]:
@@ -164,6 +167,8 @@ def straggler(capture: Capture) -> Iterator[Finding]:
     period = _period(steps)
     busy = {rank: sum(_quarter(runs[rank]) for runs in steps.values()) for rank in ranks}
     late = _late(capture, steps, ranks)
+    cores = capture.environment.get("cpu_usable", "")  # absent where ranks on several machines differ in it
+    share_cores = cores.isdecimal() and len(ranks) > int(cores)
     for rank in ranks:
         others = median(busy[other] for other in ranks if other != rank)
         is_slow = busy[rank] > _SLOWER * others and busy[rank] - others > _SLOWER_SHARE * period
@@ -171,6 +176,8 @@ def straggler(capture: Capture) -> Iterator[Finding]:
         if not is_slow and not is_late:
             continue
         cost = max(late.get(rank, 0.0), busy[rank] - others if is_slow else 0.0)
+        if share_cores and cost < _SLICES_NS:
+            continue
         yield straggler.finding(
             subject=f"rank {rank}",
             title=f"rank {rank} is {time_from_ns(cost)} behind the other ranks in a step of {time_from_ns(period)}",

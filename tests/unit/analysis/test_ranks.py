@@ -157,6 +157,15 @@ def test_a_rank_that_is_delayed_outside_its_graphs() -> None:
     assert found(one(0, calls=9), one(1, calls=9), one(2, delay_ms=30, calls=9)) == {}
 
 
+def test_a_few_milliseconds_are_the_schedulers_where_ranks_share_cores() -> None:
+    def on(cores: str, slow: float) -> set[str]:
+        ranks = (one(0), one(1), one(2, slow=slow), one(3))
+        return set(found(*(replace(rank, environment={**rank.environment, "cpu_usable": cores}) for rank in ranks)))
+
+    assert on("4", 1.8) == on("2", 2.2) == on("", 1.8) == {"straggler"}
+    assert on("2", 1.8) == set(), "8 ms behind the others"
+
+
 def test_a_rank_whose_graphs_take_longer() -> None:
     finding = found(one(0), one(1, slow=4), one(2), one(3))["straggler"]
     assert finding.subject == "rank 1"
