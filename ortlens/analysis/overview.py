@@ -190,6 +190,7 @@ def overview_of(capture: Capture) -> Overview:
     Returns:
         The overview; counts are 0 and tuples empty where nothing was recorded.
     """
+    others = _others(capture)
     return Overview(
         name=capture.name,
         backend=capture.backend,
@@ -205,8 +206,8 @@ def overview_of(capture: Capture) -> Overview:
         call=call_time(capture),
         calls=call_times(capture),
         spread=_spread(capture),
-        others=_others(capture),
-        is_crowded=_others(capture) is not None and capture.environment.get("torch_threads", "1") != "1",
+        others=others,
+        is_crowded=others is not None and capture.environment.get("torch_threads", "1") != "1",
         uncompiled_ns=uncompiled_ns(capture),
         is_dry_run=is_dry_run(capture),
         ledger=totals_of(capture.ledger),
