@@ -13,7 +13,7 @@ from ortlens.analysis.guards import guard_place, is_expected
 from ortlens.analysis.timing import own_code_ns, price_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
     from ortlens.analysis.overview import FallbackGroup, Overview
     from ortlens.trace.records import Finding, ReasonCode
@@ -211,11 +211,11 @@ def _fallbacks(overview: Overview) -> Iterator[Look]:
         return
     causes: dict[str, list[FallbackGroup]] = {}
     for group in overview.fallbacks:
-        if _is_beside_the_point(group, overview):
-            continue
         cause = group.reason if group.reason_code == "policy" else f"{group.target} {group.reason_code}"
         causes.setdefault(group.advice or cause, []).append(group)
     for groups in causes.values():
+        if _is_beside_the_point(groups, overview):
+            continue
         most, priced = groups[0], [group.ns_per_call for group in groups if group.ns_per_call is not None]
         yield Look(
             subject="fallback",
@@ -232,13 +232,14 @@ def _fallbacks(overview: Overview) -> Iterator[Look]:
         )
 
 
-def _is_beside_the_point(group: FallbackGroup, overview: Overview) -> bool:
-    """Whether calls were measured, and none ran this, or a rule of the backend keeps it in PyTorch and it takes little of them."""
+def _is_beside_the_point(groups: Sequence[FallbackGroup], overview: Overview) -> bool:
+    """Whether calls were measured, and none ran these, or a rule of the backend keeps them in PyTorch and they take little of a call."""
     totals = overview.ledger
     if totals is None or not totals.is_measured:
         return False
-    is_kept = group.reason_code == "policy" and group.advice is None
-    return not group.calls or (is_kept and (group.ns_per_call or 0) + group.splitting_ns < _MUCH * totals.total_ns)
+    is_kept = all(group.reason_code == "policy" and group.advice is None for group in groups)
+    cost = sum((group.ns_per_call or 0) + group.splitting_ns for group in groups)
+    return not any(group.calls for group in groups) or (is_kept and cost < _MUCH * totals.total_ns)
 
 
 def _recompiles(overview: Overview) -> Iterator[Look]:

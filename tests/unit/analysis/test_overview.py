@@ -144,6 +144,15 @@ def test_what_stays_on_purpose_is_a_look_where_it_takes_a_tenth_of_a_call() -> N
         assert [look.what for look in looks_of(overview_of(measured(replace(kept, total_ns=9 * per_call))))] == looks
 
 
+def test_what_stays_on_purpose_counts_with_all_that_stays_for_its_reason() -> None:
+    kept = Fallback(
+        graph_id="g0", node="n", target="aten.a.default", reason_code="policy", reason="it writes in place", file="m.py", line=3, calls=9
+    )
+    parts = (replace(kept, total_ns=9 * 80_000), replace(kept, node="m", target="aten.b.default", total_ns=9 * 50_000))
+    (look,) = looks_of(overview_of(measured(*parts)))
+    assert (look.what, look.count, look.ns_per_call) == ("aten.a.default", 2, 130_000)
+
+
 def test_a_graph_compiled_for_training_in_vain_comes_before_what_it_makes_slow() -> None:
     def found(rule: str, gain: int | None = None) -> Finding:
         return Finding(rule=rule, severity="warning", title=rule, file="m.py", line=3, gain_ns=gain, measured=gain is not None)
