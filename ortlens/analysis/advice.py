@@ -64,7 +64,11 @@ def advice_for_break(item: Break, following: str = "") -> str | None:
     return None
 
 
-def _on_purpose(_item: Break) -> str:
+def _on_purpose(item: Break) -> str:
+    if item.function == "_use_grad":  # the wrapper of torch.optim around `step`
+        return f"Move the optimiser's step {_OUTSIDE}: PyTorch breaks the graph around it on purpose"
+    if _is_behind(item) or _is_in_torch(item):
+        return f"Move the line {_OUTSIDE}: the library that it calls breaks the graph on purpose"
     return "Delete the call of `torch._dynamo.graph_break()`, which breaks the graph on purpose"
 
 
@@ -351,3 +355,8 @@ def _or_listed(item: Break, what: str) -> str:
     """The setting that lists functions, as PyTorch's own texts name it."""
     found = _LISTED.search("\n".join((item.reason, *item.hints)))
     return f", or add {what} to `torch._dynamo.config.{found['name']}`" if found else ""
+
+
+def _is_in_torch(item: Break) -> bool:
+    """Whether what stops the graph is a line of PyTorch itself, whose frames are not in the user stack."""
+    return bool(item.user_stack) and item.function is not None and item.user_stack[-1].rpartition(" ")[2] != item.function

@@ -222,6 +222,8 @@ def _identity(guard: str, _item: Recompile) -> str | None:
     name = user_name(found["name"])
     if found["what"] == "type":
         return f"Pass an object of the same class for `{name}` every time"
+    if name == "self":
+        return "Create the object whose method this is once, not on every call: each one is compiled separately"
     whole = name.removesuffix(".__code__")
     made = ", created once and not on every call" if whole != name else ""
     return f"Pass the same object for `{whole}` every time{made}: its identity is part of the compiled code"

@@ -426,6 +426,20 @@ def on_purpose(x: torch.Tensor) -> torch.Tensor:
     return y.sin()
 
 
+_OPTIMISED = nn.Linear(8, 8)
+_OPTIMISER = torch.optim.SGD(_OPTIMISED.parameters(), lr=0.0)  # so that the calls do not depend on each other
+
+
+@kind(f"Move the optimiser's step {OUTSIDE}")
+def steps_an_optimiser(x: torch.Tensor) -> Any:
+    y = hidden(x)
+    _OPTIMISER.step()  # steps_an_optimiser
+    return y.sin()
+
+
+called_after("steps_an_optimiser", _OPTIMISER.step)
+
+
 @kind("Delete the call of `torch._dynamo.skip_frame()`")
 def skipped_on_purpose(x: torch.Tensor) -> torch.Tensor:
     y = hidden(x)

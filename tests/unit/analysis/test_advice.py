@@ -307,3 +307,31 @@ def test_a_loss_whose_graph_is_used_up_is_to_be_returned_detached() -> None:
     said = "torch.autograd.grad() consumes grad_fns. The following returned tensors have consumed grad_fns: loss"
     assert (advice_for_break(Break(break_id="b0", reason=reason, explanation=said)) or "").startswith("Return `loss.detach()`: ")
     assert (advice_for_break(Break(break_id="b0", reason=reason)) or "").startswith("Return losses detached")
+
+
+@pytest.mark.parametrize(
+    ("function", "stack", "advice"),
+    [
+        ("f", "m.py:3 f", "Delete the call of `torch._dynamo.graph_break()`"),
+        ("_use_grad", "m.py:3 f", "Move the optimiser's step before or after the compiled function"),
+        ("elsewhere_in_torch", "m.py:3 f", "Move the line before or after the compiled function: the library"),
+        ("of_a_library", "site-packages/lib.py:8 of_a_library", "Move the line before or after the compiled function: the library"),
+    ],
+)
+def test_only_a_break_that_the_program_itself_asks_for_can_be_deleted(function: str, stack: str, advice: str) -> None:
+    item = Break(
+        break_id="b0",
+        reason="Call to `torch._dynamo.graph_break()`",
+        file="m.py",
+        line=3,
+        function=function,
+        source="torch._dynamo.graph_break()",
+        user_stack=(stack,),
+    )
+    assert (advice_for_break(item) or "").startswith(advice)
+
+
+def test_the_object_whose_method_is_compiled_cannot_be_passed_by_its_caller() -> None:
+    guard = "___check_obj_id(self, 1396…), type=<class 'torch.optim.adam.Adam'>"
+    item = Recompile(compile_id="4/1", guard=guard, reason=guard, values=("<class 'Adam'>",))
+    assert (advice_for_recompile(item) or "").startswith("Create the object whose method this is once")

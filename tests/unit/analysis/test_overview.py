@@ -311,6 +311,8 @@ def test_python_between_graphs_counts_for_the_rank_of_its_break() -> None:
     assert "besides 880 µs of Python between the graphs" in look_sentence(first)
     assert (second.line, second.own_code_ns) == (5, 10_000)
     assert "besides" not in look_sentence(second)
+    (free,) = looks_of(overview_of(Capture(breaks=(replace(cheap, overhead_ns=0),), ledger=ledger)))
+    assert "(nothing for the break itself; 900 µs of Python between the graphs, measured)" in look_sentence(free)
 
 
 def test_what_an_operator_in_pytorch_leads_to_is_no_second_look() -> None:
