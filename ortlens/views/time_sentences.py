@@ -274,7 +274,8 @@ def price_text(price: int | None, own: int, splitting: int = 0, *, is_busy: bool
         return ""
     entering = f"; about {time_from_ns(splitting)} to enter ONNX Runtime again" if splitting else ""
     if own and not price:
-        return f"nothing for the break itself; {time_from_ns(own)} of Python between the graphs, {_how(is_measured=True, is_busy=is_busy)}{entering}"
+        how = _how(is_measured=True, is_busy=is_busy)
+        return f"nothing for the break itself; {time_from_ns(own)} of Python between the graphs, {how}{entering}"
     more = f", besides {time_from_ns(own)} of Python between the graphs" if own > price else ""
     return f"{time_from_ns(price)} per call{more}, {_how(is_measured=True, is_busy=is_busy)}{entering}"
 
