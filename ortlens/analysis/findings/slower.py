@@ -219,7 +219,7 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
     overhead = {name: ns for name, ns in totals.ns.items() if name not in ("run", "eager")}
     parts = overhead if 2 * sum(overhead.values()) >= loss else totals.ns  # what runs in the graphs has its counterpart uncompiled
     part = max(parts, key=lambda name: parts[name])
-    if part == "eager" and (capture.breaks or capture.fallbacks):  # they have their own prices, and lines
+    if part == "eager" and (capture.fallbacks or any(item.cost_ns is not None for item in capture.breaks)):  # they have prices, and lines
         return
     name, remedy = _PARTS[part]
     graph = next((graph for graph in current(capture) if graph.graph_id in totals.graph_ids), None)
