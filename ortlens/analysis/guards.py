@@ -26,7 +26,7 @@ _SIZE = re.compile(r"(?P<name>[\w.\[\]'\"]+)\.size\(\)\[(?P<dim>\d+)\]")
 _DUPLICATES = re.compile(r"Duplicate tensors found: (?P<names>\[.*\])")
 _SAME = re.compile(r"(?P<first>[\w.\[\]']+) is (?P<not>not )?(?P<second>[\w.\[\]']+)$")
 _EQUAL = re.compile(r"(?P<name>.+?) == (?P<value>.+)$")
-_GLOBAL = re.compile(r"G\['(?P<name>\w+)'\]$")
+_GLOBAL = re.compile(r"^G\['(?P<name>\w+)'\](?P<part>[.\[].*)?$")
 _MODULE = re.compile(r"\._(?:modules|parameters|buffers)\['(?P<name>[^']+)'\]")
 _INTERNAL = re.compile(r"___stack|__closure__")  # names of Dynamo's own, which say nothing to the user
 _ON_STACK = re.compile(r"___stack\d+ == -?[\d.e+-]+$")
@@ -284,8 +284,10 @@ def _number(source: str, name: str, item: Recompile) -> str:
         setting = "`torch._dynamo.config.allow_unspec_int_on_nn_module = True`"
         still = ", which still compiles 0 and 1 separately" if _SPECIAL.intersection(item.values) else ""
         return f"Make `{name}` a tensor, as a buffer of the module, or set {setting}{still}: a Python number is a constant of the graph"
-    if _GLOBAL.match(source):
-        return f"Make the global `{name}` a tensor: a Python number is a constant of the graph"
+    outside = _GLOBAL.match(source)
+    if outside is not None:
+        what = f"`{name}`" if outside["part"] else f"the global `{name}`"
+        return f"Make {what} a tensor: a Python number is a constant of the graph"
     constant = "a Python number is a constant of the graph"
     kinds = {type(_literal(value)) for value in item.values}
     # One graph takes one kind of number, and PyTorch may make constants of 0 and 1 even then.
@@ -323,8 +325,9 @@ def user_name(source: str) -> str:
         source: As in Dynamo's text: `self._modules['drop'].training`, `G['scale']`.
 
     Returns:
-        `self.drop.training`, `scale`, and `mask` for `kwargs['mask']` of a function that takes any keyword; other text as it is.
+        `self.drop.training`, `scale`, `settings.rate` for `G['settings'].rate`, and `mask` for `kwargs['mask']` of a function that
+        takes any keyword; other text as it is.
     """
     source = _NUMPY.sub(r"\g<name>", source)
-    found = _GLOBAL.match(source)
-    return found["name"] if found else _MODULE.sub(lambda match: f".{match['name']}", _KEYWORD.sub(r"\g<name>", source))
+    source = _GLOBAL.sub(lambda match: match["name"] + (match["part"] or ""), source)
+    return _MODULE.sub(lambda match: f".{match['name']}", _KEYWORD.sub(r"\g<name>", source))

@@ -258,6 +258,8 @@ def test_the_limit_names_the_guard_its_values_and_the_remedy() -> None:
 def test_names_are_the_users() -> None:
     assert user_name("self._modules['layers']._modules['0']._parameters['weight']") == "self.layers.0.weight"
     assert user_name("G['scale']") == "scale"
+    assert user_name("G['settings'].rate") == "settings.rate"
+    assert user_name("G['net']._modules['drop'].p") == "net.drop.p"
     assert user_name("xs[0]['a']") == "xs[0]['a']"
 
 
@@ -335,3 +337,9 @@ def test_the_object_whose_method_is_compiled_cannot_be_passed_by_its_caller() ->
     guard = "___check_obj_id(self, 1396…), type=<class 'torch.optim.adam.Adam'>"
     item = Recompile(compile_id="4/1", guard=guard, reason=guard, values=("<class 'Adam'>",))
     assert (advice_for_recompile(item) or "").startswith("Create the object whose method this is once")
+
+
+def test_a_number_of_a_global_object_cannot_be_passed() -> None:
+    guard = "G['settings'].rate == 2"
+    item = Recompile(compile_id="0/1", guard=guard, reason=guard, values=("2", "3"))
+    assert (advice_for_recompile(item) or "").startswith("Make `settings.rate` a tensor: ")
