@@ -12,7 +12,7 @@ from ortlens.backend.conversion.converter import NodeFailures
 from ortlens.backend.conversion.upcasting import narrow_dtypes
 from ortlens.backend.custom import registered_ops
 from ortlens.backend.error_text import short_text
-from ortlens.backend.lowering import buffer_writes, storage_windows, type_promotion
+from ortlens.backend.lowering import buffer_writes, size_numbers, storage_windows, type_promotion
 from ortlens.backend.models import model_of
 from ortlens.backend.partitioning import extraction
 from ortlens.backend.partitioning.exclusions import Exclusions
@@ -176,6 +176,7 @@ class Planner:
 
 def _promoted(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, dict[str, Exception]]:
     copied = torch.fx.GraphModule(module, _copy_of(module.graph))
+    size_numbers.make_tensors_of_numbers(copied.graph)
     failures = type_promotion.promote(copied)
     storage_windows.gather_windows(copied)
     for node in copied.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):  # noqa: SLF001 - a name

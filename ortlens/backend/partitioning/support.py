@@ -152,6 +152,8 @@ class Support:
         import torch
 
         if isinstance(node.meta.get("val"), float) or _is_float_number(node):
+            if node.target is torch.ops.aten.scalar_tensor.default:
+                return Verdict(supported=False, code="policy", reason="a number that follows from sizes is rounded once, in PyTorch")
             return Verdict(supported=False, code="dtype", reason="a Python float has 64 bits, the ONNX model would use 32")
         name = provenance.target_name(node)
         if any(isinstance(_attribute_of(source), torch.nn.Module) for source in node.all_input_nodes):
