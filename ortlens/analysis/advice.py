@@ -269,6 +269,12 @@ _FSDP2_HOOK = "return torch._dynamo.disable("
 """The line of the wrapper in torch/distributed/fsdp/_fully_shard/_fsdp_common.py that runs each hook."""
 
 
+def _packed(item: Break) -> str | None:
+    if "torch.ops.quantized." not in (item.source or ""):
+        return None
+    return "Quantise with torchao, `quantize_(model, Int8DynamicActivationInt8WeightConfig())`: PyTorch cannot trace those of torch.ao"
+
+
 def _limit(_item: Break) -> str:
     return "Keep the values that the recompiles of this function list the same on every call; PyTorch stopped recompiling it"
 
@@ -277,6 +283,7 @@ _BREAK_RULES: Sequence[tuple[tuple[str, ...], Callable[[Break], str | None]]] = 
     (("torch._dynamo.graph_break()",), _on_purpose),
     (("torch._dynamo.skip_frame()",), _on_purpose_skipped),
     (("torch.compiler.disable",), _disabled),
+    (("Failed to convert args/kwargs to proxy",), _packed),
     (("recompile limit exceeded",), _limit),
     (("cache limit exceeded",), _limit),
     (("recompile_limit reached",), _limit),

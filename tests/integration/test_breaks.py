@@ -309,3 +309,11 @@ def test_the_stack_of_a_break_is_the_users() -> None:
     (broken,) = lens.captured().breaks
     assert [frame for frame in broken.user_stack if "ortlens/lens" in frame or "/torch/" in frame] == []
     assert broken.user_stack[-1].endswith("innermost")
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning", "ignore:torch.quantize_per_tensor:UserWarning")
+def test_packed_weights_of_torch_ao_cannot_be_traced() -> None:
+    model = torch.ao.quantization.quantize_dynamic(torch.nn.Sequential(torch.nn.Linear(5, 3)), {torch.nn.Linear}, dtype=torch.qint8)
+    with torch.no_grad():
+        (broken,) = explain(model, calls=1)(X[None]).captured().breaks
+    assert (broken.advice or "").startswith("Quantise with torchao")
