@@ -235,7 +235,7 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
         severity="warning" if loss >= _LOSS_NS and loss_of_call(totals, plain, _TIMES) else "info",
         title=f"a call takes {time_from_ns(totals.total_ns)}, without torch.compile {time_from_ns(plain)} "
         f"({times(totals.total_ns / plain)} as long): {name} takes {time_from_ns(totals.ns[part])}"
-        + (f", {cause.text}" if cause is not None and node is not None else ""),
+        + (f", {'' if capture.kernels else 'perhaps because '}{cause.text}" if cause is not None and node is not None else ""),
         evidence="medians of calls in turns; by part: " + ", ".join(f"{key} {time_from_ns(ns)}" for key, ns in totals.ns.items()),
         mitigation=cause.remedy if cause is not None and cause.remedy else f"{remedy}; or leave the function uncompiled.",
         file=place.file if place is not None else None,
