@@ -1,5 +1,5 @@
 // What runs between two calls: operators in PyTorch, or a graph break.
-import { clipped, counted, place } from "./format.js";
+import { clipped, counted, place, time } from "./format.js";
 import { stretches } from "./partitions.js";
 
 /**
@@ -38,7 +38,7 @@ export function createGaps({ data, identity }) {
     if (to.stretch === from.stretch && to.segment > from.segment) return between(inTorch(from.stretch, from.segment + 1, to.segment));
     const tail = inTorch(from.stretch, from.segment + 1);
     if (to.stretch <= from.stretch) return { words: "Python between two calls of the model", short: "next call", id: tail[0]?.id ?? null };
-    const [row] = all[from.stretch].breaks;
+    const row = all[to.stretch].breaks.at(-1); // the time is booked on the last of several
     const further = [...tail, ...inTorch(to.stretch, 0, to.segment)];
     if (row === undefined) return further.length ? between(further) : { ...UNKNOWN, words: "Python between two graphs", short: "Python" };
     return broken(row, further);
@@ -55,7 +55,9 @@ export function createGaps({ data, identity }) {
     const breaks = data.table("breaks");
     const where = place(breaks.get(row, "file"), breaks.get(row, "line"));
     const also = segments.length ? `; ${between(segments).words}` : "";
-    return { words: `graph break at ${where}: ${clipped(breaks.get(row, "reason") ?? "no reason was recorded", 90)}${also}`, short: `✂ ${clipped(where, 24)}`, id: identity.idOf("breaks", row) };
+    const cost = breaks.get(row, "cost_ns");
+    const usual = cost === null ? "" : `; ${time(cost)} in a measured call`;
+    return { words: `graph break at ${where}: ${clipped(breaks.get(row, "reason") ?? "no reason was recorded", 90)}${also}${usual}`, short: `✂ ${clipped(where, 24)}`, id: identity.idOf("breaks", row) };
   }
 }
 

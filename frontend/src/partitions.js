@@ -3,44 +3,24 @@ import { button, el, roving } from "./dom.js";
 import { clipped, count, counted, functionName, place, visible } from "./format.js";
 
 const MAX_BOXES = 60;
+const MAX_BREAKS = 4; // before one graph
 const DENSE = 10; // segments beyond which their names have no room
 
 /**
  * @typedef {{id: string, ort: boolean, nodes: number, label: string}} Segment
  * @typedef {{graph: string, row: number, segments: Segment[], breaks: number[]}} Stretch A graph, with the rows of the
- *   breaks that end it.
+ *   breaks that a call meets before it.
  */
 
 /**
  * @param {import("./data.js").Data} data
- * @returns {Stretch[]} The newest version of every graph.
+ * @returns {Stretch[]} The newest version of every graph, in the order in which a call enters them.
  */
 export function stretches(data) {
-  const graphs = data.table("graphs");
-  const breaks = breaksByCompileId(data);
-  const current = new Set(data.overview.graphs.filter((graph) => graph.is_current).map((graph) => graph.graph_id));
-  const segments = segmentsByGraph(data, current);
-  const found = [];
-  for (let row = 0; row < graphs.rows; row++) {
-    const graph = graphs.get(row, "graph_id");
-    if (!current.has(graph)) continue;
-    found.push({ graph, row, segments: segments.get(graph) ?? [], breaks: endedBy(graphs, row, breaks) });
-  }
-  return found;
-}
-
-/** A backward shares the id of its forward; only the forward ends in a break. */
-function endedBy(graphs, row, breaks) {
-  return graphs.get(row, "phase") === "backward" ? [] : (breaks.get(graphs.get(row, "compile_id")) ?? []);
-}
-
-function breaksByCompileId(data) {
-  const breaks = data.table("breaks");
-  const found = new Map();
-  for (let row = 0; row < breaks.rows; row++) {
-    for (const id of breaks.get(row, "compile_ids") ?? []) found.set(id, [...(found.get(id) ?? []), row]);
-  }
-  return found;
+  const { graphs, ahead } = data.overview.call_order ?? { graphs: [], ahead: {} };
+  const segments = segmentsByGraph(data, new Set(graphs));
+  const rowOf = data.index("graphs", "graph_id");
+  return graphs.filter((graph) => rowOf.has(graph)).map((graph) => ({ graph, row: rowOf.get(graph)[0], segments: segments.get(graph) ?? [], breaks: ahead[graph] ?? [] }));
 }
 
 /** A partition takes the place of its first node; consecutive nodes in PyTorch are one segment. */
@@ -67,7 +47,7 @@ function segmentFrom(partition, node, target) {
 }
 
 /**
- * One strip per graph, with the break that ends it below.
+ * One strip per graph, with the breaks that come before it above.
  * @param {import("./store.js").Store} store
  * @param {number} limit Graphs that are shown.
  * @returns {HTMLElement}
@@ -75,8 +55,9 @@ function segmentFrom(partition, node, target) {
 export function partitionStrip(store, limit) {
   const all = stretches(store.data);
   const list = el("ol.ol-strip");
-  for (const stretch of all.slice(0, limit)) list.append(strip(store, stretch), ...stretch.breaks.map((row) => breakMark(store, row)));
+  for (const stretch of all.slice(0, limit)) list.append(...breakMarks(store, stretch.breaks), strip(store, stretch));
   const left = all.length - limit;
+  if (left <= 0) list.append(...breakMarks(store, store.data.overview.call_order?.behind ?? []));
   if (left > 0) list.append(el("li.ol-soft", {}, `and ${counted(left, "more graph")}, see Tables`));
   roving(list, "button");
   return el("div", {}, list, key(all.slice(0, limit)));
@@ -109,11 +90,18 @@ function strip(store, { graph, row, segments }) {
 /** Many boxes leave no room for names: partitions show their id only, and hatching marks PyTorch. */
 function box(store, segment, dense) {
   const words = `${segment.ort ? "ONNX Runtime" : "PyTorch"}: ${clipped(segment.label ?? "an operator", 200)}, ${counted(segment.nodes, "node")}`;
-  const full = segment.ort ? `${clipped(segment.label, 24)} · ${segment.nodes}` : clipped((segment.label ?? "").replace(/^\w+\./, ""), 24);
+  const full = segment.ort ? `${clipped(segment.label, 24)} · ${segment.nodes}` : `${clipped((segment.label ?? "").replace(/^\w+\./, ""), 24)}${segment.nodes > 1 ? ` + ${segment.nodes - 1}` : ""}`;
   const label = dense ? (segment.ort ? clipped(segment.label, 8) : "") : full;
   const made = button(label, () => store.set({ selected: segment.id }), { class: `ol-segment ol-segment-${segment.ort ? "ort" : "eager"}`, title: words, "aria-label": words, "data-id": segment.id });
   made.style.flexGrow = String(Math.sqrt(segment.nodes));
   return made;
+}
+
+function breakMarks(store, rows) {
+  const marks = rows.slice(0, MAX_BREAKS).map((row) => breakMark(store, row));
+  const left = rows.length - marks.length;
+  if (left) marks.push(el("li.ol-break-mark", {}, button(`and ${counted(left, "more graph break")}`, () => store.set({ tab: "breaks" }), { class: "ol-link" })));
+  return marks;
 }
 
 function breakMark(store, row) {

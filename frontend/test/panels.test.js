@@ -18,7 +18,7 @@ import { anywhere } from "../src/tables.js";
 import { niceStep } from "../src/timelinedraw.js";
 import { handMade, pieces } from "./pieces.js";
 
-test("the pieces of a real model: every partition once, every break after its graph", async () => {
+test("the pieces of a real model: every partition once, every break before a graph", async () => {
   const data = await pieces();
   const found = stretches(data);
   const partitions = found.flatMap((stretch) => stretch.segments.filter((piece) => piece.ort).map((piece) => piece.id));
@@ -160,8 +160,9 @@ test("a gap between two calls is what PyTorch runs there, or the graph break tha
       assert.match(words, /PyTorch runs/);
     }
     if (id?.startsWith("break:")) {
-      const compiled = data.table("graphs").get(store.identity.rowOf(`graph:${graphOf(before)}`).row, "compile_id");
-      assert.ok(data.table("breaks").get(store.identity.rowOf(id).row, "compile_ids").includes(compiled));
+      const { ahead } = data.overview.call_order;
+      assert.equal(ahead[graphOf(after)].at(-1), store.identity.rowOf(id).row);
+      assert.notEqual(graphOf(before), graphOf(after));
     }
   }
 });
@@ -258,14 +259,14 @@ test("no call is typical of a model that was called once", () => {
   assert.equal(typicalCalls(callsOf(createData(handMade({ runs })), true)), null);
 });
 
-test("a break ends the forward, not the backward that has its id", () => {
-  const texts = ["1/0", "forward", "backward", "g0", "g1", "b0"];
+test("strips are in the order of a call, with the breaks that it meets before each", () => {
+  const texts = ["1/0", "2/0", "g0", "g1", "g2", "b0", "b1"];
   const text = (...values) => ({ kind: "str", enc: "text", codes: values.map((value) => texts.indexOf(value)) });
-  const graphs = { rows: 2, columns: { graph_id: text("g0", "g1"), compile_id: text("1/0", "1/0"), phase: text("forward", "backward") } };
-  const breaks = { rows: 1, columns: { break_id: text("b0"), compile_ids: { kind: "list", enc: "lists", text: true, items: [0], lengths: [1] } } };
-  const made = handMade({ graphs, breaks }, texts);
-  made.overview = { graphs: ["g0", "g1"].map((graph_id) => ({ graph_id, is_current: true })) };
-  assert.deepEqual(stretches(createData(made)).map((stretch) => stretch.breaks), [[0], []]);
+  const graphs = { rows: 3, columns: { graph_id: text("g0", "g1", "g2"), compile_id: text("1/0", "2/0", "2/0") } };
+  const breaks = { rows: 2, columns: { break_id: text("b0", "b1") } };
+  const call_order = { graphs: ["g0", "g2"], ahead: { g2: [0, 1] }, behind: [] };
+  const found = stretches(createData(handMade({ graphs, breaks }, texts, { call_order })));
+  assert.deepEqual(found.map(({ graph, row, breaks: rows }) => [graph, row, rows]), [["g0", 0, []], ["g2", 2, [0, 1]]]);
 });
 
 test("the next line that holds some words, round the end and back", () => {

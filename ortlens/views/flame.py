@@ -11,6 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from ortlens.analysis.call_order import breaks_ahead, graphs_in_call_order
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.identity import graph_by_partition
 from ortlens.analysis.ledger import ledger_from_logs, totals_of
@@ -166,11 +167,14 @@ class _Maker:
         capture = self._capture
         current = {graph.graph_id for graph in current_graphs(capture.graphs)}
         root = Frame(kind="call")
-        ends = self._breaks_by_graph()
-        for row, graph in enumerate(capture.graphs[: self._max]):
-            shown = graph.graph_id in self._parts or graph.graph_id in current
-            root.children.append(self._graph(row, graph, is_shown=shown))
-            root.children += ends.get(graph.graph_id, [])
+        ahead, behind = breaks_ahead(capture)
+        places = {graph.graph_id: row for row, graph in enumerate(capture.graphs[: self._max])}
+        for graph in graphs_in_call_order(capture):
+            if (row := places.get(graph.graph_id)) is not None:
+                root.children += self._breaks(ahead.get(graph.graph_id, ()))
+                shown = graph.graph_id in self._parts or graph.graph_id in current
+                root.children.append(self._graph(row, graph, is_shown=shown))
+        root.children += self._breaks(behind)
         root.children += self._around([child for child in root.children if child.kind == "break"])
         root.ns = float(self._total)
         root.width = sum(child.width for child in root.children)
@@ -203,20 +207,11 @@ class _Maker:
             found[graph_id][node].append(Frame(kind="kernel", ref=row, ns=ns))
         return {graph_id: dict(nodes) for graph_id, nodes in found.items()}
 
-    def _breaks_by_graph(self) -> dict[str, list[Frame]]:
-        """Breaks with a cost, behind the first graph of a call that ends in them."""
-        compiled: dict[str, str] = {}
-        for graph in self._capture.graphs:
-            if graph.compile_id and graph.phase != "backward":
-                compiled[graph.compile_id] = graph.graph_id
-        found: defaultdict[str, list[Frame]] = defaultdict(list)
-        for row, item in enumerate(self._capture.breaks[: self._max]):
-            last = self._capture.graphs[-1].graph_id if self._capture.graphs else ""
-            ended = [compiled[compile_id] for compile_id in item.compile_ids if compile_id in compiled]
-            behind = next((graph_id for graph_id in ended if graph_id in self._parts), ended[0] if ended else last)
-            if item.cost_ns and self.is_measured:
-                found[behind].append(Frame(kind="break", ref=row, ns=float(item.cost_ns)))
-        return found
+    def _breaks(self, rows: Iterable[int]) -> list[Frame]:
+        """Those that have a cost: the time between the graph before and the one behind."""
+        breaks = self._capture.breaks
+        priced = [row for row in rows if row < self._max and breaks[row].cost_ns and self.is_measured]
+        return [Frame(kind="break", ref=row, ns=float(breaks[row].cost_ns or 0)) for row in priced]
 
     def _around(self, breaks: Sequence[Frame]) -> list[Frame]:
         """What lies around the graphs and is no break: entering compiled code, and Python whose clock is the ledger's alone."""

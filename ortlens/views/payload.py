@@ -13,6 +13,7 @@ import json
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from ortlens.analysis.call_order import breaks_ahead, current_in_call_order
 from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
@@ -208,6 +209,7 @@ def overview_facts(overview: Overview, capture: Capture) -> dict[str, Any]:
         "fallback_groups": len(overview.fallbacks),
         "sessions": [{"session_id": cost.session.session_id, "share": cost.share} for cost in overview.sessions[:_MAX_GROUPS]],
         "graphs": [_graph(row) for row in overview.graphs],
+        "call_order": _call_order(overview, capture),
         "gains": [gain_words(finding, is_busy=overview.is_busy) for finding in overview.findings],
         "reasons": dict(REASON_WORDS),
     }
@@ -282,6 +284,19 @@ def _graph(row: Any) -> dict[str, Any]:  # noqa: ANN401 - a GraphRow, whose part
     return {"graph_id": row.graph.graph_id, "ort_node_count": row.ort_node_count, "is_current": row.is_current} | {
         name: getattr(row.time, name) for name in ("calls", "ort_ns", "eager_ns", "foreign_ns")
     }
+
+
+def _call_order(overview: Overview, capture: Capture) -> dict[str, Any]:
+    """The current graphs in the order of a call, and the rows of the breaks before each and behind the last."""
+    ahead, behind = breaks_ahead(capture)
+    current = {row.graph.graph_id for row in overview.graphs if row.is_current}
+    found: dict[str, list[int]] = {}
+    met: list[int] = []  # also before versions that are not shown
+    for graph in current_in_call_order(capture):
+        met += ahead.get(graph.graph_id, ())
+        if graph.graph_id in current:
+            found[graph.graph_id], met = met, []
+    return {"graphs": list(found), "ahead": {graph_id: rows for graph_id, rows in found.items() if rows}, "behind": [*met, *behind]}
 
 
 def _look(look: Look, overview: Overview, capture: Capture) -> dict[str, Any]:

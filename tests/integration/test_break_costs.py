@@ -203,3 +203,21 @@ def test_advice_reaches_the_frame() -> None:
     lens = ortlens.explain(prints, backend="eager", calls=2)(X)
     assert any("Print before or after the compiled function" in advice for advice in lens.breaks.advice.dropna())
     assert any("without `float()`" in advice for advice in lens.breaks.advice.dropna())
+
+
+# Dynamo reads it of every tensor that it passes on.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_a_break_at_backward_costs_what_lies_before_the_backward() -> None:
+    model = nn.Linear(8, 8)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).square().sum()
+        loss.backward()
+        return loss.detach()
+
+    with torch.enable_grad():
+        capture = ortlens.explain(step, calls=8)(torch.randn(4, 8)).captured()
+    (broken,) = capture.breaks
+    gaps = {part.graph_id: part.ns for part in capture.ledger if part.part == "eager"}
+    assert [graph.phase for graph in capture.graphs] == ["forward", "backward", "inference"]
+    assert own_code_ns(broken) == pytest.approx(gaps["g1"] + gaps["g2"], abs=3)

@@ -15,6 +15,7 @@ import time
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -246,7 +247,8 @@ class LedgerPass:
         graphs = [graph for graph in self._recorder.records(r.Graph) if graph.phase != "backward"]
         lookup_ns, last_lookup_ns = lookups_ahead(call.trace() for call in self._calls if call.listened)
         ahead = {graph.graph_id: self._watch.break_ahead(graph.compile_id) for graph in graphs}
-        last = self._watch.last_breaks()
+        ahead |= self._ahead_of_backward()
+        last = [break_id for break_id in self._watch.last_breaks() if break_id not in ahead.values()]
         held = {graph.compile_id for graph in graphs}
         # A frame without a graph may run user code after the graphs of the functions that it calls.
         skipped = any(not held.issuperset(known.compile_ids) for known in self._recorder.records(r.Break))
@@ -260,6 +262,21 @@ class LedgerPass:
             unclocked=self._unclocked(),
             partitions=Counter(part.graph_id for part in self._recorder.records(r.Partition)),
         )
+
+    def _ahead_of_backward(self) -> dict[str, str | None]:
+        """The break that ended a forward at `backward()`, by the graph of the backward that runs right after it."""
+        graphs = {graph.graph_id: graph for graph in self._recorder.records(r.Graph)}
+        ended: dict[str | None, str] = {
+            compile_id: known.break_id for known in self._recorder.records(r.Break) for compile_id in known.compile_ids
+        }
+        found: dict[str, str | None] = {}
+        for call in self._calls:
+            for before, behind in pairwise(visit.graph_id for visit in call.trace().visits):
+                forward, backward = graphs[before], graphs[behind]
+                is_next = backward.phase == "backward" and forward.phase == "forward" and forward.compile_id == backward.compile_id
+                if is_next and backward.compile_id in ended:
+                    found[behind] = ended[backward.compile_id]
+        return found
 
     def _unclocked(self) -> frozenset[str]:
         """Graphs in which PyTorch runs nodes that are not timed: with a partition that failed, or left to PyTorch as a whole."""
