@@ -1,7 +1,7 @@
 // What to do, in one list: breaks, operators in PyTorch, recompiles and findings, ranked by what they bring.
 import { followSelection } from "./breaks.js";
 import { copyFrom } from "./clipboard.js";
-import { button, el, link, roving } from "./dom.js";
+import { button, el, link, prose, roving } from "./dom.js";
 import { clipped, count, counted } from "./format.js";
 import { emptyState, helpLine } from "./help.js";
 
@@ -35,7 +35,7 @@ function actionCard(store, action, at) {
     { "data-ids": known ? id : null },
     el("h4", {}, el("span.ol-rank", { "aria-hidden": "true" }, `${at + 1} `), known ? link(store, id, name) : name),
     el("p.ol-action-facts", {}, el("b", {}, gain), confidence === "unknown" ? null : el("span.ol-soft", {}, `${SIGNS[confidence.split(" ")[0]]} ${confidence}`), el("span.ol-chip", {}, kind + often), el("span.ol-soft", {}, where)),
-    todo ? el("p.ol-advice", {}, el("b", {}, "Do: "), clipped(todo, 800)) : null,
+    todo ? el("p.ol-advice", {}, el("b", {}, "Do: "), ...prose(clipped(todo, 800))) : null,
     change(action),
     ...action.paste.map(pasteLine),
     el("p.ol-action-why", {}, el("span.ol-soft", {}, `Why: ${clipped(why, 400)} `), issueButton(action)),
@@ -61,5 +61,8 @@ function issueButton({ issue }) {
 /** @returns {string} How many there are, for the tab. */
 export const actionCount = (data) => (data.overview.actions?.length ? String(data.overview.actions.length) : null);
 
-/** @returns {string} */
-export const allActions = (data) => `All ${counted(data.overview.actions?.length ?? 0, "action")}`;
+/** @returns {string} What leads to the list from a part of it. */
+export function allActions({ overview }) {
+  const count = overview.actions?.length ?? 0;
+  return count > overview.looks.length ? `All ${counted(count, "action")}` : "Details in Actions";
+}

@@ -38,7 +38,7 @@ const PANELS = [
 
 /** Breaks and recompiles are two things: their sum would be the count of neither. */
 function breakCounts(data) {
-  const [breaks, recompiles] = [data.table("breaks").rows, data.table("recompiles").rows];
+  const [breaks, recompiles] = [data.table("breaks").rows, data.overview.recompile_count ?? data.table("recompiles").rows];
   return [breaks ? String(breaks) : null, recompiles ? `↻ ${recompiles}` : null].filter(Boolean).join("  ");
 }
 

@@ -1,5 +1,5 @@
 // Graph breaks and recompiles: where, why, what it costs, and what to change.
-import { button, el, facts, link, roving, together } from "./dom.js";
+import { button, el, facts, link, prose, roving, together } from "./dom.js";
 import { clipped, count, counted, functionName, place, time, visible } from "./format.js";
 import { emptyState, helpLine } from "./help.js";
 
@@ -19,6 +19,9 @@ function price(get) {
 /** What the program itself does between the graphs, which stays when the break goes. */
 const ownCode = (get) => get("cost_ns") - (get("overhead_ns") ?? get("cost_ns"));
 
+/** Of what the price is the sum. */
+const parts = (get) => (get("overhead_ns") && get("entering_ns") ? ` (${time(get("overhead_ns"))} between the graphs, ${time(get("entering_ns"))} to enter the next)` : "");
+
 export function mountBreaks(root, store) {
   root.append(helpLine("breaks"));
   const breaks = store.data.table("breaks");
@@ -28,7 +31,7 @@ export function mountBreaks(root, store) {
     return () => {};
   }
   if (breaks.rows) root.append(el("h3", {}, counted(breaks.rows, "graph break")), ...cards(store, ranked(breaks), "breaks", (row) => breakCard(store, breaks, row)));
-  if (recompiles.rows) root.append(el("h3", {}, counted(recompiles.rows, "recompile")), ...cards(store, recompileGroups(recompiles), "recompiles", (rows) => recompileCard(store, recompiles, rows)));
+  if (recompiles.rows) root.append(el("h3", {}, recompileCount(store.data)), ...cards(store, recompileGroups(recompiles), "recompiles", (rows) => recompileCard(store, recompiles, rows)));
   roving(root, "h4 .ol-link");
   return followSelection(root, store);
 }
@@ -67,6 +70,13 @@ export function followSelection(root, store) {
   return together([store.subscribe(["chain", "tab"], follow)]);
 }
 
+/** Decode after prefill is compiled for the first time: no recompile, as everywhere. */
+function recompileCount({ overview, table }) {
+  const rows = table("recompiles").rows;
+  const real = overview.recompile_count ?? rows;
+  return real === rows ? counted(rows, "recompile") : `${counted(real, "recompile")}, and ${counted(rows - real, "first compilation")} of decode after prefill`;
+}
+
 /** The most expensive first, then the most frequent. */
 function ranked(breaks) {
   const rows = Array.from({ length: breaks.rows }, (_, row) => row);
@@ -92,10 +102,10 @@ function breakCard(store, table, row) {
     { "data-ids": id, "aria-label": `Graph break at ${place(get("file"), get("line"))}` },
     el("h4", {}, el("span.ol-mark-break", { "aria-hidden": "true" }, "✂ "), link(store, id, clipped(get("reason") || "no reason was recorded", 300))),
     codeLine(store, get("file"), get("line"), get("source")),
-    advice ? el("p.ol-advice", {}, el("b", {}, "Do: "), visible(advice)) : null,
+    advice ? el("p.ol-advice", {}, el("b", {}, "Do: "), ...prose(advice)) : null,
     inlineFacts([
-      ["cost", price(get) ? `${time(price(get))} per call, measured${store.data.overview.busy_sentence ? " on a busy machine" : ""}` : null],
-      ["Python", ownCode(get) > price(get) ? `${time(ownCode(get))} per call between the graphs` : null],
+      ["cost", price(get) ? `${time(price(get))} per call${parts(get)}, measured${store.data.overview.busy_sentence ? " on a busy machine" : ""}` : null],
+      ["besides", ownCode(get) > 0 ? `${time(ownCode(get))} per call of Python between the graphs, which stays` : null],
       ["function", get("function") ? functionName(get("function")) : null],
       ["boundaries", times],
       ["ends", graphLinks(store, get("compile_ids") ?? [])],
@@ -150,7 +160,7 @@ function recompileCard(store, table, rows) {
     { "data-ids": ids.join("\n"), "aria-label": `Recompiles of ${functionName(get("function"))}` },
     el("h4", {}, el("span.ol-mark-recompile", { "aria-hidden": "true" }, "↻ "), link(store, ids[0], `${functionName(get("function"))} was compiled again ${rows.length === 1 ? "once" : `${rows.length} times`}`)),
     codeLine(store, get("file"), get("line"), null),
-    ...advice.slice(0, 3).map((text) => el("p.ol-advice", {}, el("b", {}, "Do: "), visible(text))),
+    ...advice.slice(0, 3).map((text) => el("p.ol-advice", {}, el("b", {}, "Do: "), ...prose(text))),
     el("ul.ol-guards", {}, ...rows.slice(0, 12).map((row) => guardItem(store, table, row))),
     rows.length > 12 ? el("p.ol-soft", {}, `and ${rows.length - 12} more, see Tables`) : null,
   );

@@ -1,4 +1,5 @@
 // Elements made in code: text is always text, so no name can become markup.
+import { visible } from "./format.js";
 
 /**
  * @param {string} tag Name, with classes behind dots, as `p.ol-help`.
@@ -22,6 +23,13 @@ export function el(tag, about = {}, ...children) {
 export function button(label, onClick, about = {}) {
   return /** @type {HTMLButtonElement} */ (el("button", { type: "button", ...about, on: { click: onClick } }, label));
 }
+
+/**
+ * Text with what stands between backticks as code.
+ * @param {string} text
+ * @returns {(string|HTMLElement)[]}
+ */
+export const prose = (text) => visible(text).split(/`([^`\n]+)`/).map((part, at) => (at % 2 ? el("code", {}, part) : part)).filter((part) => part !== "");
 
 /**
  * A button that selects something.

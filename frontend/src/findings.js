@@ -1,6 +1,6 @@
 // The findings: evidence, why it matters, what to do.
 import { cards, followSelection } from "./breaks.js";
-import { button, el, facts, link, roving } from "./dom.js";
+import { button, el, facts, link, prose, roving } from "./dom.js";
 import { clipped, counted, place, visible } from "./format.js";
 import { emptyState, helpLine } from "./help.js";
 
@@ -50,7 +50,7 @@ function findingCard(store, table, row) {
     `article.ol-event.ol-${severity}`,
     { "data-ids": id, "aria-label": `${severity}: ${clipped(get("title") ?? "", 200)}` },
     el("h4", {}, el("span.ol-sign", { title: severity, role: "img", "aria-label": severity }, SIGNS[severity] ?? "·"), " ", link(store, id, clipped(get("title") || "a finding without a title", 400))),
-    get("mitigation") ? el("p.ol-advice", {}, el("b", {}, "Do: "), visible(get("mitigation"))) : null,
+    get("mitigation") ? el("p.ol-advice", {}, el("b", {}, "Do: "), ...prose(get("mitigation"))) : null,
     facts([
       ["gain", gain ? `${gain}, per call` : null],
       ["why it matters", get("hazard") ? visible(get("hazard")) : null],

@@ -99,7 +99,8 @@ function nameOf(kind, frame, get, paths, parent, packed) {
   switch (kind[frame]) {
     case "graph": {
       const role = get(frame, "role") ?? (get(frame, "phase") === "inference" ? null : get(frame, "phase"));
-      return [get(frame, "compile_id") ?? get(frame, "graph_id"), functionName(get(frame, "name")), role].filter(Boolean).join(" ");
+      const name = get(frame, "name") || !role ? functionName(get(frame, "name")) : null; // a backward has none of its own
+      return [get(frame, "compile_id") ?? get(frame, "graph_id"), name, role].filter(Boolean).join(" ");
     }
     case "module": {
       const [path, outer] = [paths.get(frame), paths.get(parent[frame])];
@@ -116,9 +117,21 @@ function nameOf(kind, frame, get, paths, parent, packed) {
       return `✂ graph break ${place(get(frame, "file"), get(frame, "line"))}`;
     case "phase":
       return PHASE_NAMES[packed.phases[packed.ref[frame]]] ?? "other";
+    case "guards":
+    case "between":
+      return kind.includes("break") ? `${NAMES[kind[frame]]} outside graph breaks` : NAMES[kind[frame]];
     default:
       return NAMES[kind[frame]];
   }
+}
+
+/** What a slab is made of, and what goes with the break: the price that the lists name. */
+export function breakWords(get) {
+  const [cost, overhead, entering] = ["cost_ns", "overhead_ns", "entering_ns"].map(get);
+  if (cost === null || overhead === null) return "";
+  const saved = overhead + (entering ?? 0);
+  const sum = entering ? ` (${time(overhead)} of this, and ${time(entering)} to enter the next graph)` : "";
+  return `, ${time(Math.max(cost - overhead, 0))} of it Python, which stays without the break; removing the break saves ${time(saved)}${sum}`;
 }
 
 function idOf(kind, frame, get, paths, graphOf) {

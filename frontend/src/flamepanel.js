@@ -2,7 +2,7 @@
 import { onThemeChange, palette } from "./canvas.js";
 import { button, el, onResize, perFrame, roving, together } from "./dom.js";
 import { count, counted, percent, place } from "./format.js";
-import { flameOf, KIND_WORDS, METRICS } from "./flame.js";
+import { breakWords, flameOf, KIND_WORDS, METRICS } from "./flame.js";
 import { COLOURS, drawFlame, ROW } from "./flamedraw.js";
 import { emptyState, HELP, helpLine } from "./help.js";
 
@@ -264,7 +264,7 @@ class Panel {
     const kind = this.flame.kind[frame];
     const file = ["ort", "torch", "kernel", "break"].includes(kind) ? this.flame.get(frame, "file") : null;
     const what = kind === "call" ? "" : `, ${kind === "module" || kind === "graph" ? `${KIND_WORDS[kind]} of ${counted(this.inside(frame), "operator")}` : KIND_WORDS[kind]}`;
-    this.said.textContent = `${this.flame.name(frame)}${what}: ${format(laid.value[frame])}${frame ? `, ${percent(this.width(frame))} of the whole` : ""}${file ? `, ${place(file, this.flame.get(frame, "line"))}` : ""}`;
+    this.said.textContent = `${this.flame.name(frame)}${what}: ${format(laid.value[frame])}${frame ? `, ${percent(this.width(frame))} of the whole` : ""}${file && kind !== "break" ? `, ${place(file, this.flame.get(frame, "line"))}` : ""}${kind === "break" ? breakWords((name) => this.flame.get(frame, name)) : ""}`;
   }
 
   inside(frame) {

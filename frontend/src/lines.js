@@ -61,14 +61,31 @@ function addNodes({ data }, lineOf, current) {
 
 function addKernels({ data, identity }, lineOf, current) {
   const kernels = data.table("kernels");
+  const runs = runsPerCall({ data, identity });
   const graphOf = (row) => {
     const session = identity.rowOf(`session:${kernels.get(row, "session_id")}`);
     const partition = session && identity.rowOf(`partition:${data.table("sessions").get(session.row, "partition_id")}`);
     return partition && data.table("partitions").get(partition.row, "graph_id");
   };
   eachPlaced(kernels, (row, file, number) => {
-    if (current.has(graphOf(row))) lineOf(file, number).ortNs += kernels.get(row, "mean_ns") ?? 0;
+    if (current.has(graphOf(row))) lineOf(file, number).ortNs += (kernels.get(row, "mean_ns") ?? 0) * (runs.get(kernels.get(row, "session_id")) ?? 1);
   });
+}
+
+/** How often a call of the model runs each session: the entries of its graph, shared among the sessions of a partition by their calls. */
+function runsPerCall({ data, identity }) {
+  const sessions = data.table("sessions");
+  const calls = new Map();
+  for (let row = 0; row < sessions.rows; row++) calls.set(sessions.get(row, "partition_id"), (calls.get(sessions.get(row, "partition_id")) ?? 0) + (sessions.get(row, "calls") ?? 0));
+  const found = new Map();
+  for (let row = 0; row < sessions.rows; row++) {
+    const partition = identity.rowOf(`partition:${sessions.get(row, "partition_id")}`);
+    const graph = partition && identity.rowOf(`graph:${data.table("partitions").get(partition.row, "graph_id")}`);
+    const entries = (graph && data.table("graphs").get(graph.row, "entries_per_call")) || 1;
+    const all = calls.get(sessions.get(row, "partition_id"));
+    found.set(sessions.get(row, "session_id"), entries * (all ? (sessions.get(row, "calls") ?? 0) / all : 1));
+  }
+  return found;
 }
 
 function addFallbacks({ data, identity }, lineOf, current) {

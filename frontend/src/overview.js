@@ -2,8 +2,8 @@
 import { allActions } from "./actions.js";
 import { shareBar, stackedBar } from "./bars.js";
 import { sectionsOf } from "./cells.js";
-import { button, el, together } from "./dom.js";
-import { clipped, count, counted, percent, place, real, time } from "./format.js";
+import { button, el, prose, together } from "./dom.js";
+import { clipped, count, counted, percent, place, real, time, visible } from "./format.js";
 import { emptyState, HELP, helpLine } from "./help.js";
 import { STEPS } from "./identity.js";
 import { partitionStrip } from "./partitions.js";
@@ -168,8 +168,22 @@ const busyNote = (overview) => (overview.busy_sentence ? el("p.ol-caution", {}, 
 function partsNote(parts, store) {
   const whole = parts.some((part) => part.kind === "guards" || part.kind === "residual");
   const kernels = store.data.table("kernels").rows;
+  const ran = store.data.table("sessions").rows;
   if (!whole) return note("Entering compiled code and Python around the graphs are not included.", HELP.ledger.call);
-  return kernels ? el("p", {}, go(store, "Slowest kernels", { tab: "tables", table: "kernels" })) : note(HELP.kernels.missing, HELP.kernels.call);
+  if (ran && !kernels) return note(HELP.kernels.missing, HELP.kernels.call);
+  return el("div", {}, slowest(store), kernels ? el("p", {}, go(store, "Slowest kernels", { tab: "tables", table: "kernels" })) : null);
+}
+
+/** The lines of the program that take most of a call. */
+function slowest(store) {
+  const lines = store.data.overview.slow_lines ?? [];
+  if (!lines.length) return null;
+  const items = lines.map(({ file, line, source, ns, share, is_torch: torch }) => {
+    const id = `line:${file}:${line}`;
+    const where = store.identity.has(id) ? go(store, place(file, line), { selected: id, tab: "source" }) : place(file, line);
+    return el("li", {}, el("b", {}, time(ns)), el("span.ol-slow-share", {}, percent(share)), where, source ? el("code.ol-slow-source", { title: visible(source.trim()) }, clipped(source.trim(), 90)) : null, torch ? el("span.olg-tag-torch", {}, "PyTorch") : null);
+  });
+  return el("div.ol-slow", {}, el("h4", {}, items.length > 1 ? "Slowest lines" : "Slowest line"), el("ol", {}, ...items));
 }
 
 const note = (said, call) => el("p.ol-soft", {}, said, call ? " To fill this in: " : null, call ? el("code", {}, call) : null);
@@ -236,9 +250,11 @@ function judged(numerics) {
 
 function first(store) {
   const looks = store.data.overview.looks;
-  const items = looks.map((look) => el("li", {}, look.id && store.identity.has(look.id) ? go(store, look.sentence, { selected: look.id }) : look.sentence));
+  const items = looks.map((look) => el("li", {}, look.id && store.identity.has(look.id) ? go(store, el("span", {}, ...prose(look.sentence)), { selected: look.id }) : el("span", {}, ...prose(look.sentence))));
   const more = store.data.overview.actions?.length ? el("p", {}, go(store, allActions(store.data), { tab: "actions" })) : null;
-  return card("first", "What should I do first?", looks.length ? el("ol", {}, ...items) : el("p", {}, "Nothing stands out."), unmeasured(store.data), more);
+  const notes = store.data.table("findings").rows;
+  const nothing = notes ? el("p", {}, "Nothing stands out; ", go(store, counted(notes, "note"), { tab: "findings" }), " in Findings.") : el("p", {}, "Nothing stands out.");
+  return card("first", "What should I do first?", looks.length ? el("ol", {}, ...items) : nothing, unmeasured(store.data), more);
 }
 
 /** What would show more, where it was not asked for yet. */

@@ -79,8 +79,10 @@ def gain_text(look: Look) -> str:
     if not look.ns_per_call:
         return "gain unknown"
     amount = time_from_ns(look.ns_per_call)
+    is_much = look.own_code_ns > look.ns_per_call
+    besides = f", besides {time_from_ns(look.own_code_ns)} of Python between the graphs" if is_much else ""
     if look.subject in ("break", "fallback", "nothing_runs", "recompile"):
-        return f"costs {amount} per call"
+        return f"costs {amount} per call{besides}"
     return f"saves {amount if look.is_measured else f'about {amount}'} per call"
 
 

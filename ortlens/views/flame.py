@@ -15,6 +15,7 @@ from ortlens.analysis.call_order import breaks_ahead, graphs_in_call_order
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.identity import graph_by_partition
 from ortlens.analysis.ledger import ledger_from_logs, totals_of
+from ortlens.analysis.slow_lines import runs_per_call
 from ortlens.analysis.timing import PHASES, compile_total_ns, fallback_ns, own_code_ns
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ class _Maker:
         self._sessions_of: defaultdict[str, list[tuple[int, Session]]] = defaultdict(list)
         for row, session in enumerate(capture.sessions[: self._max]):
             self._sessions_of[self._graph_of.get(session.partition_id, "")].append((row, session))
-        self._runs = self._runs_per_call()
+        self._runs = runs_per_call(capture)
         self._profiled = {kernel.session_id for kernel in capture.kernels}
         self._kernels = self._kernels_by_node()
 
@@ -182,18 +183,6 @@ class _Maker:
         if left > 0:
             root.children.append(Frame(kind="phase", ref=len(PHASES), ns=float(left)))
         return root
-
-    def _runs_per_call(self) -> dict[str, float]:
-        """Runs of each session per call of the model: its graph's entries, shared among the sessions of one partition by their calls."""
-        entries = {graph.graph_id: graph.entries_per_call or 1.0 for graph in self._capture.graphs}
-        calls: defaultdict[str, int] = defaultdict(int)
-        for session in self._capture.sessions:
-            calls[session.partition_id] += session.calls
-        return {
-            session.session_id: entries.get(self._graph_of.get(session.partition_id, ""), 1.0)
-            * (session.calls / calls[session.partition_id] if calls[session.partition_id] else 1.0)
-            for session in self._capture.sessions
-        }
 
     def _kernels_by_node(self) -> dict[str, dict[str | None, list[Frame]]]:
         """By graph and node; those that no node is charged with stand under None."""

@@ -18,7 +18,8 @@ from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
 from ortlens.analysis.roofline import Roof, roofs
-from ortlens.analysis.verdict import is_wholly_compared, ort_share
+from ortlens.analysis.slow_lines import slow_lines
+from ortlens.analysis.verdict import is_wholly_compared, ort_share, recompiles_by_role
 from ortlens.trace.schema import TABLES, table_from_record
 from ortlens.trace.sources import sources_of
 from ortlens.units import counted, percent, time_from_ns
@@ -48,7 +49,7 @@ from ortlens.views.time_sentences import (
     generate_ns,
     generation_sentences,
 )
-from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, visible
+from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, place, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -210,6 +211,8 @@ def overview_facts(overview: Overview, capture: Capture) -> dict[str, Any]:
         "sessions": [{"session_id": cost.session.session_id, "share": cost.share} for cost in overview.sessions[:_MAX_GROUPS]],
         "graphs": [_graph(row) for row in overview.graphs],
         "call_order": _call_order(overview, capture),
+        "slow_lines": [asdict(line) for line in slow_lines(capture)],
+        "recompile_count": sum(recompiles_by_role(overview).values()),
         "gains": [gain_words(finding, is_busy=overview.is_busy) for finding in overview.findings],
         "reasons": dict(REASON_WORDS),
     }
@@ -239,14 +242,14 @@ def verdict_sentence(overview: Overview, capture: Capture) -> str:
     if overview.onnx is not None:
         return _onnx_verdict(overview, overview.onnx, numbers_of(capture))
     if coverage.verdict in ("empty", "foreign", "no_compute", "none"):
-        said = coverage_sentence(overview)
-        return said.replace("nothing: ", "nothing runs in ONNX Runtime: ", 1) if said.startswith("nothing: ") else said
+        said = coverage_sentence(overview).replace("nothing: ", "nothing runs in ONNX Runtime: ", 1)
+        pace = against_sentence(overview).partition(":")[0] if coverage.verdict == "none" else ""
+        return f"{said}, {pace}" if pace else said
     partitions, numbers = counted(coverage.partition_count, "partition"), numbers_of(capture)
     counted_code = "the compiled code" if coverage.is_partial_view else "the model"
     runs = "would run" if overview.is_dry_run else "runs"
     facts = [f"{percent(coverage.share or 0.0)} of {counted_code} {runs} in ONNX Runtime", f"in {partitions}"]
     facts += [counted(len(overview.breaks), "graph break")] if overview.breaks else ["no graph break"]
-    facts += ["cut short by the dry run"] if coverage.is_cut_short else []
     share = ort_share(overview)
     facts += [against_sentence(overview).partition(":")[0]] if against_sentence(overview) else []
     facts += [decode_words(overview)] if decode_words(overview) else []
@@ -255,8 +258,17 @@ def verdict_sentence(overview: Overview, capture: Capture) -> str:
     slower = [finding for finding in overview.findings if finding.rule == "slower_than_torch" and finding.severity == "warning"]
     facts += [f"{time_from_ns(sum(finding.gain_ns or 0 for finding in slower))} of a call lost where PyTorch is faster"] if slower else []
     facts += _numbers(overview, numbers, capture)
-    said = ("dry run: " if overview.is_dry_run else "") + ", ".join([" ".join(facts[:2]), *facts[2:]])
+    dry = f"dry run{_cut_short(overview)}: " if overview.is_dry_run else ""
+    said = dry + ", ".join([" ".join(facts[:2]), *facts[2:]])
     return f"wrong results: {call_sentence(numbers)}; {said}" if numbers is not None and wrong_sentence(numbers) else said
+
+
+def _cut_short(overview: Overview) -> str:
+    """Where a dry run ended before the function did."""
+    end = next((item for item in overview.findings if item.rule == "dry_run_ended"), None)
+    if not overview.coverage.is_cut_short:
+        return ""
+    return f", cut short at {place(end.file, end.line)}; until there" if end is not None and end.file else ", cut short; until there"
 
 
 def _onnx_verdict(overview: Overview, facts: OnnxFacts, numbers: Numbers | None) -> str:

@@ -296,7 +296,8 @@ def look_sentence(look: Look) -> str:
         if look.reason_code == "policy" and look.reason and not look.advice:
             todo = visible(look.reason) if look.what in look.reason else f"{todo}: {visible(look.reason)}"
         if look.subject == "nothing_runs":
-            return f"{at}nothing runs in ONNX Runtime: {todo}; otherwise leave the function uncompiled{saving}"
+            instead = "so" if look.reason_code == "policy" and not look.advice else "otherwise"
+            return f"{at}nothing runs in ONNX Runtime: {todo}; {instead} leave the function uncompiled{saving}"
         return f"{at}{todo}{cost}"
     return f"{at}{_advice(look) or f'avoid the recompile: keep `{guard(look.what)}` true on every call'}"
 

@@ -208,6 +208,8 @@ def _splits(splits: Splits, overview: Overview) -> Tile:
     first = 0 if splits.breaks else len(facts) - 1 if splits.recompiles else 1 if splits.partitions is not None else 0
     word = facts.pop(first)
     state: State = "good" if splits.is_whole else "caution"
+    if splits.is_whole and splits.partitions == 0:  # nothing to split is no merit
+        word, state = "no partition", "plain"
     if overview.is_dry_run:
         word, state = f"planned: {word}", "unknown" if splits.is_whole else "caution"
     return Tile(name="splits", title=title, state=state, word=word, detail=", ".join(facts), tab=tab)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import pytest
 
 from ortlens.trace import store
 from tests.browser.page import BROWSER_MARKS
-from tests.browser.walk import go, lane_middle, settled
+from tests.browser.walk import go, lane_middle, selected, settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 pytestmark = BROWSER_MARKS
 
 CAPTURES = {name: store.load(Path(__file__).parent / "captures" / f"{name}.ortlens") for name in ("twelve", "bert", "llama", "training")}
+DRY = store.load(Path(__file__).parents[1] / "data" / "captures" / "dry.ortlens")
 _SIZES = """() => [...document.querySelectorAll('.olg-svg text')]
   .filter((text) => text.textContent && text.checkVisibility())
   .map((text) => [text.textContent, parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a])"""
@@ -37,6 +39,38 @@ def test_words_of_the_opening_view_can_be_read(show: Callable[..., Page], name: 
     sizes = page.evaluate(_SIZES)
     assert sizes
     assert [(text, round(size, 1)) for text, size in sizes if size < 9.99] == []
+
+
+_CUT_OFF = """() => [...document.querySelectorAll('.ol-tile > span, .ol-card p, .ol-card li:not(.ol-break-mark)')]
+  .filter((one) => one.scrollHeight > one.clientHeight + 2 && getComputedStyle(one).overflow === 'hidden' || getComputedStyle(one).webkitLineClamp > 0)
+  .map((one) => one.textContent)"""
+
+
+@pytest.mark.parametrize("width", [1440, 900, 390])
+@pytest.mark.parametrize("name", ["busy", "dry"])
+def test_nothing_of_the_verdict_is_cut_off(show: Callable[..., Page], name: str, width: int) -> None:
+    busy = replace(CAPTURES["twelve"], environment={**CAPTURES["twelve"].environment, "ledger_spread": "1.7", "ledger_others": "1.0", "ledger_idle": "0.0"})
+    page = show({"busy": busy, "dry": DRY}[name], viewport={"width": width, "height": 900})
+    assert "busy" in page.inner_text("[data-tile=speed]") or name == "dry"
+    assert page.evaluate(_CUT_OFF) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (900, 900), (390, 844)], ids=str)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_planted_slow_line_is_on_the_first_screen(show: Callable[..., Page], size: tuple[int, int], scheme: str) -> None:
+    capture = CAPTURES["bert"]
+    slow = max((kernel for kernel in capture.kernels if kernel.file), key=lambda kernel: kernel.line or 0)
+    planted = tuple(replace(kernel, mean_ns=10**9) if kernel is slow else kernel for kernel in capture.kernels)
+    page = show(replace(capture, kernels=planted), viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)
+    first = page.locator(".ol-slow li").first
+    assert f"{Path(slow.file or '').name}:{slow.line}" in first.inner_text()
+    assert first.inner_text().startswith("1.00 s")
+    box = first.bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] <= size[1]
+    first.locator(".ol-link").click()
+    assert selected(page).endswith(f"{Path(slow.file or '').name}:{slow.line}")
 
 
 def test_no_control_covers_the_graph(show: Callable[..., Page]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,12 @@ import pytest
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import Overview, overview_of
+from ortlens.analysis.slow_lines import slow_lines
+from ortlens.analysis.timing import own_code_ns, price_of
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.answers import answer_tables
 from ortlens.views.capture_view import SavedCapture, load
+from ortlens.views.flame import Frame, flame_of
 from ortlens.views.payload import payload_from_capture
 from ortlens.views.report.figures import Bars
 from ortlens.views.report.tables import report_tables
@@ -27,7 +31,9 @@ from ortlens.views.time_sentences import against_sentence, call_sentences, gain_
 from tests.unit.views.test_payload import unpacked
 
 if TYPE_CHECKING:
-    from ortlens.trace.records import Capture
+    from collections.abc import Iterator
+
+    from ortlens.trace.records import Capture, Kernel, Node
 
 TESTS = Path(__file__).resolve().parents[2]
 RECORDED = sorted([*(TESTS / "data" / "captures").glob("*.ortlens"), *(TESTS / "browser" / "captures").glob("*.ortlens")])
@@ -240,3 +246,42 @@ def test_every_gain_says_how_it_is_known(seen: Seen) -> None:
     for look in looks_of(seen.overview):
         if look.ns_per_call:
             assert ("measured" if look.is_measured else "estimated") in look_sentence(look)
+
+
+def test_a_break_takes_the_same_in_the_lists_the_flame_graph_and_the_timeline(seen: Seen) -> None:
+    flame, order = flame_of(seen.capture), seen.facts["call_order"]
+    slabs = [frame for frame in flame.root.children if frame.kind == "break"]
+    for frame in slabs:
+        item = seen.capture.breaks[frame.ref]
+        assert frame.ns == item.cost_ns
+        if item.overhead_ns is not None:
+            assert own_code_ns(item) + item.overhead_ns == item.cost_ns
+            assert price_of(item) == item.overhead_ns + (item.entering_ns or 0)
+    graphs = [seen.capture.graphs[frame.ref].graph_id for frame in flame.root.children if frame.kind == "graph"]
+    assert [graph_id for graph_id in graphs if graph_id in order["graphs"]] == order["graphs"]
+    met = [row for graph_id in order["graphs"] for row in order["ahead"].get(graph_id, [])] + order["behind"]
+    assert sorted(met) == list(range(len(seen.capture.breaks)))
+    assert [frame.ref for frame in slabs] == [row for row in met if row in {frame.ref for frame in slabs}]
+    entering = sum(frame.ns for frame in flame.root.children if frame.kind == "guards")
+    told_apart = [seen.capture.breaks[frame.ref].overhead_ns for frame in slabs]
+    if seen.overview.ledger is not None and seen.overview.ledger.is_measured and None not in told_apart:
+        assert entering + sum(ns or 0 for ns in told_apart) == pytest.approx(seen.overview.ledger.ns.get("guards", 0), abs=10)
+
+
+def test_a_slow_line_takes_what_its_kernels_and_operators_take(seen: Seen) -> None:
+    assert seen.facts["slow_lines"] == [asdict(line) for line in slow_lines(seen.capture)]
+    frames = list(walked(flame_of(seen.capture).root))
+    for line in slow_lines(seen.capture, limit=99):
+        records = [(frame, record_of(seen.capture, frame)) for frame in frames if frame.kind in ("kernel", "torch")]
+        inside = sum(frame.ns for frame, record in records if (record.file, record.line) == (line.file, line.line))
+        assert inside == pytest.approx(line.ns, abs=len(frames))
+
+
+def walked(frame: Frame) -> Iterator[Frame]:
+    yield frame
+    for child in frame.children:
+        yield from walked(child)
+
+
+def record_of(capture: Capture, frame: Frame) -> Kernel | Node:
+    return capture.kernels[frame.ref] if frame.kind == "kernel" else capture.nodes[frame.ref]

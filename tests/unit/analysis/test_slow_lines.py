@@ -1,0 +1,65 @@
+"""The slowest lines of a call: kernels and operators in PyTorch, by line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ortlens.analysis.slow_lines import runs_per_call, slow_lines
+from ortlens.trace.records import Capture, Fallback, Graph, Kernel, LedgerPart, Node, Partition, Session
+
+FILE = "/home/ada/model.py"
+
+
+def kernel(name: str, line: int | None, mean_ns: int, session_id: str = "s0") -> Kernel:
+    return Kernel(
+        session_id=session_id,
+        kernel=name,
+        op_type="Add",
+        provider="CPUExecutionProvider",
+        calls=2,
+        total_ns=2 * mean_ns,
+        mean_ns=mean_ns,
+        file=FILE if line else None,
+        line=line,
+        confidence="exact",
+    )
+
+
+def capture() -> Capture:
+    session = Session(session_id="s0", partition_id="p0", model_id="m0", providers=("CPUExecutionProvider",), calls=10, total_ns=6000)
+    return Capture(
+        graphs=(Graph(graph_id="g0", compile_id="0/0", phase="inference", op_count=3, entries_per_call=1.0),),
+        nodes=(Node(graph_id="g0", node="sort", target="aten.sort", file=FILE, line=7, source="  y = x.sort()", supported=True, partition_id="p0"),),
+        partitions=(Partition(partition_id="p0", graph_id="g0", node_count=2, input_count=1, output_count=1),),
+        sessions=(session,),
+        kernels=(kernel("TopK", 7, 500), kernel("Cast", 7, 100), kernel("Add", 8, 30), kernel("Reorder", None, 900)),
+        fallbacks=(
+            Fallback(graph_id="g0", node="svd", target="aten.svd", reason_code="no_converter", reason="none", file=FILE, line=9, call_ns=200, calls=10),
+        ),
+        ledger=tuple(LedgerPart(graph_id="g0", part=part, ns=ns, share=0.0) for part, ns in (("run", 700), ("eager", 250), ("residual", 50))),
+    )
+
+
+def test_kernels_and_operators_of_a_line_add_up() -> None:
+    first, second = slow_lines(capture())
+    assert (first.line, first.ns, first.share, first.is_torch, first.source) == (7, 600, pytest.approx(0.6), False, "  y = x.sort()")
+    assert (second.line, second.ns, second.is_torch, second.source) == (9, 200, True, None)
+
+
+def test_a_line_counts_as_often_as_a_call_runs_it() -> None:
+    made = capture()
+    twice = replace(made, graphs=(replace(made.graphs[0], entries_per_call=2.0),))
+    assert runs_per_call(twice) == {"s0": 2.0}
+    assert slow_lines(twice)[0].ns == 1200
+    assert slow_lines(twice)[0].share == 1.0
+
+
+@pytest.mark.parametrize("change", [{"ledger": ()}, {"kernels": ()}], ids=["no measured call", "no kernels"])
+def test_where_a_line_may_have_no_time_none_is_the_slowest(change: dict[str, tuple[()]]) -> None:
+    assert slow_lines(replace(capture(), **change)) == ()
+
+
+def test_lines_that_take_little_are_left_out() -> None:
+    assert 8 not in {line.line for line in slow_lines(capture(), limit=9)}
