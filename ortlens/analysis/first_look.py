@@ -34,6 +34,8 @@ _CONSEQUENCES = ("small_partitions", "random_splits")
 """Rules about what an operator that stays in PyTorch leads to: removing it mends both."""
 _BETWEEN = "boundary_copies"
 """The rule about boundaries between partitions, which are there for the operators in PyTorch between them."""
+_GUARDS = "heavy_guards"
+"""The rule about guards of several graphs, which removing the breaks between these mends."""
 _WHOLE_CALL, _INSIDE = "call_differs", ("numbers_differ", "loses_accuracy", "fusion_changes_numbers", "nonfinite_origin")
 """Findings about a wrong result, and about the value inside that makes it wrong."""
 
@@ -145,6 +147,7 @@ def _findings(overview: Overview, fallen: Collection[tuple[str | None, int | Non
     for finding in overview.findings:
         is_known = finding.rule in _CONSEQUENCES and (finding.file, finding.line) in fallen
         is_known |= (finding.rule == _BETWEEN and bool(fallen)) or (finding.rule == _WHOLE_CALL and is_located)
+        is_known |= finding.rule == _GUARDS and any(item.overhead_ns for item in overview.breaks)  # the price of each break has them
         is_known |= finding.rule == slower_call.name and overview.coverage.verdict == "none"  # `nothing_runs` says it
         is_slow = finding.rule == slower_call.name and not overview.is_busy  # no program is slower without a word about it
         if (finding.severity != "info" or is_slow) and finding.rule not in _SHOWN_OTHERWISE and not is_known:

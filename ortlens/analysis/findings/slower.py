@@ -216,8 +216,11 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
     explained += round(sum(ns for (graph_id, _), ns in splitting_costs(capture).items() if graph_id in totals.graph_ids))
     if 2 * explained >= loss:
         return
-    overhead = {name: ns for name, ns in totals.ns.items() if name not in ("run", "eager")}
-    parts = overhead if 2 * sum(overhead.values()) >= loss else totals.ns  # what runs in the graphs has its counterpart uncompiled
+    known = dict(totals.ns)
+    broken = sum(item.overhead_ns or 0 for item in capture.breaks)  # entering code behind breaks is their price, on their lines
+    known["guards"] = max(known.get("guards", 0) - broken, 0)
+    overhead = {name: ns for name, ns in known.items() if name not in ("run", "eager")}
+    parts = overhead if 2 * sum(overhead.values()) >= loss - explained else known  # what runs in the graphs has its counterpart uncompiled
     part = max(parts, key=lambda name: parts[name])
     if part == "eager" and (capture.fallbacks or any(item.cost_ns is not None for item in capture.breaks)):  # they have prices, and lines
         return
@@ -225,22 +228,21 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
     graph = next((graph for graph in current(capture) if graph.graph_id in totals.graph_ids), None)
     cause = _cause_within(capture, totals.graph_ids) if part == "run" else None
     node = cause.node if cause is not None else None
-    if part == "guards" and capture.breaks:
-        remedy = f"Mend the graph breaks: behind each, compiled code is entered again ({counted(len(capture.breaks), 'place')})"
-    elif node is not None and capture.kernels:  # they were found
+    if node is not None and capture.kernels:  # they were found
         remedy = "Write that line with other operators"
     place = node if node is not None and node.file else graph
     yield slower_call.finding(
         subject=totals.graph_ids[0],
         severity="warning" if loss >= _LOSS_NS and loss_of_call(totals, plain, _TIMES) else "info",
         title=f"a call takes {time_from_ns(totals.total_ns)}, without torch.compile {time_from_ns(plain)} "
-        f"({times(totals.total_ns / plain)} as long): {name} takes {time_from_ns(totals.ns[part])}"
+        f"({times(totals.total_ns / plain)} as long): {name} takes {time_from_ns(known[part])}"
+        + (" outside graph breaks" if part == "guards" and broken else "")
         + (f", {'' if capture.kernels else 'perhaps because '}{cause.text}" if cause is not None and node is not None else ""),
         evidence="medians of calls in turns; by part: " + ", ".join(f"{key} {time_from_ns(ns)}" for key, ns in totals.ns.items()),
         mitigation=cause.remedy if cause is not None and cause.remedy else f"{remedy}; or leave the function uncompiled.",
         file=place.file if place is not None else None,
         line=place.line if place is not None else None,
-        gain_ns=min(loss, totals.ns[part]),  # what can be gained at the part that the advice is about, of which some may remain
+        gain_ns=min(loss - explained, known[part]),  # at the part that the advice is about, of which some may remain
     )
 
 

@@ -210,7 +210,7 @@ def test_a_reason_that_names_the_operator_is_said_once() -> None:
         replace(row, reason_code="policy", reason=reason, target="aten._embedding_bag.default") for row in SAMPLES["nothing_runs"].fallbacks
     )
     (look,) = looks_of(overview_of(replace(SAMPLES["nothing_runs"], fallbacks=kept)))
-    assert look_sentence(look) == f"nothing runs in ONNX Runtime: {reason}; otherwise leave the function uncompiled"
+    assert look_sentence(look) == f"nothing runs in ONNX Runtime: {reason}; so leave the function uncompiled"
 
 
 def test_complex_numbers_get_advice_that_can_be_followed_once_for_all_operators() -> None:
