@@ -385,6 +385,12 @@ class Kernel:
     nodes: tuple[str, ...] = column("Every FX node that it computes.", default=())
     onnx_nodes: tuple[str, ...] = column("Nodes of the ONNX model, as it was before ONNX Runtime's rewrites, that it computes.", default=())
     onnx_ops: tuple[str, ...] = column("Operators of these nodes, in the same order.", default=())
+    low_ns: int | None = column(
+        "`mean_ns` by the fastest stretch of the profile's repeats alone: with `high_ns` its noise. Empty below 8 repeats.",
+        unit="ns",
+        default=None,
+    )
+    high_ns: int | None = column("`mean_ns` by the slowest stretch.", unit="ns", default=None)
     rank: int | None = column(_RANK, default=None)
 
 

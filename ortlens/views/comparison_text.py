@@ -208,11 +208,13 @@ def kernel_words(row: KernelTime) -> str:
         row: A row of times of operators.
 
     Returns:
-        `Gemm + Relu -> FusedGemm: 88.5 µs -> 359 µs`; the kernels once where they are the same.
+        `Gemm + Relu -> FusedGemm: 88.5 µs -> 359 µs`; the kernels once where they are the same, and whether that is outside the noise of the
+            profiles, where it is known.
     """
     before, after = clipped(" + ".join(row.before_kernels), 80) or "none", clipped(" + ".join(row.after_kernels), 80) or "none"
     kernels = before if before == after else f"{before} -> {after}"
-    return f"{kernels}: {time_from_ns(row.before_ns or 0)} -> {time_from_ns(row.after_ns or 0)}"
+    noise = {True: ", outside the noise of both profiles", False: ", within the noise of the profiles", None: ""}[row.outside_noise]
+    return f"{kernels}: {time_from_ns(row.before_ns or 0)} -> {time_from_ns(row.after_ns or 0)}{noise}"
 
 
 def operators_words(row: KernelTime) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture, Kernel
 
 _SHARE = 0.1
-"""Of what a unit became slower, a kernel must explain at least a tenth: a profile alone does not show the noise of a kernel."""
+"""Of what a unit became slower, a kernel must explain at least a tenth: a profile shows the noise of its repeats, not that between captures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,12 @@ class KernelTime:
     module: str | None = column("nn.Module path of the first of them that has one.", default=None)
     verdict: Verdict = column(  # noqa: RUF009 - field() in disguise
         "`slower` or `faster` where the partition, else the graph, else the call is so outside the noise, and these operators explain a "
-        "tenth of its difference at least and differ by a tenth themselves; `unmeasured` without both times or such a unit."
+        "tenth of its difference at least and differ by a tenth themselves, not within their own noise; `unmeasured` without both times or such a unit."
+    )
+    outside_noise: bool | None = column(
+        "Whether the noise of both profiles, from the fastest to the slowest stretch of their repeats, lies apart and the times differ by a "
+        "tenth; empty where a side is not known, was repeated fewer than 8 times, or runs in PyTorch.",
+        default=None,
     )
     difference_ns: int | None = column("Second less first.", unit="ns", default=None)
     ratio: float | None = column("Second over first.", default=None)
@@ -39,6 +44,10 @@ class KernelTime:
         "Time of their kernels per run of the session, in the first capture; of operators in PyTorch per call.", unit="ns", default=None
     )
     after_ns: int | None = column("Likewise in the second.", unit="ns", default=None)
+    before_low_ns: int | None = column("Lower end of that noise in the first capture.", unit="ns", default=None)
+    before_high_ns: int | None = column("Upper end.", unit="ns", default=None)
+    after_low_ns: int | None = column("Lower end in the second.", unit="ns", default=None)
+    after_high_ns: int | None = column("Upper end.", unit="ns", default=None)
     before_kernels: tuple[str, ...] = column("Operators of these kernels in the first capture; `PyTorch` where it ran them.", default=())
     after_kernels: tuple[str, ...] = column("Likewise in the second.", default=())
     before_nodes: tuple[str, ...] = column("Graph and node of each operator in the first capture, as `g0:addmm`.", default=())
@@ -179,6 +188,14 @@ class _Side:
     ns: int | None
     kernels: tuple[str, ...]
     nodes: tuple[str, ...] = ()
+    band: tuple[int, int] | None = None
+
+
+def _band(kernels: Iterable[Kernel]) -> tuple[int, int] | None:
+    """The noise of kernels together; None where that of one is not known."""
+    ends = [(kernel.low_ns, kernel.high_ns) for kernel in kernels]
+    known = [(low, high) for low, high in ends if low is not None and high is not None]
+    return (sum(low for low, _ in known), sum(high for _, high in known)) if known and len(known) == len(ends) else None
 
 
 def _side(measured: Measured, names: Iterable[str]) -> _Side:
@@ -190,23 +207,39 @@ def _side(measured: Measured, names: Iterable[str]) -> _Side:
         ns=sum(kernel.mean_ns or 0 for kernel in kernels.values()) + round(sum(in_torch)) if known else None,
         kernels=(*(kernel.op_type for kernel in kernels.values()), *(("PyTorch",) if in_torch else ())),
         nodes=nodes,
+        band=None if in_torch else _band(kernels.values()),
     )
 
 
 def _compared(ours: _Side, theirs: _Side, unit: Timing | None, *, operators: tuple[str, ...] = (), module: str | None) -> KernelTime:
+    outside = _is_outside(ours, theirs)
+    verdict = _verdict(ours.ns, theirs.ns, unit)
     return KernelTime(
         operators=operators,
         module=module,
-        verdict=_verdict(ours.ns, theirs.ns, unit),
+        verdict="same" if outside is False and verdict != "unmeasured" else verdict,
+        outside_noise=outside,
         difference_ns=None if ours.ns is None or theirs.ns is None else theirs.ns - ours.ns,
         ratio=theirs.ns / ours.ns if theirs.ns is not None and ours.ns else None,
         before_ns=ours.ns,
         after_ns=theirs.ns,
+        before_low_ns=ours.band and ours.band[0],
+        before_high_ns=ours.band and ours.band[1],
+        after_low_ns=theirs.band and theirs.band[0],
+        after_high_ns=theirs.band and theirs.band[1],
         before_kernels=ours.kernels,
         after_kernels=theirs.kernels,
         before_nodes=ours.nodes,
         after_nodes=theirs.nodes,
     )
+
+
+def _is_outside(ours: _Side, theirs: _Side) -> bool | None:
+    """Whether the noise of two profiles lies apart, and the times by a tenth."""
+    if ours.ns is None or theirs.ns is None or ours.band is None or theirs.band is None:
+        return None
+    is_apart = ours.band[1] < theirs.band[0] or theirs.band[1] < ours.band[0]
+    return is_apart and max(ours.ns, theirs.ns) >= MIN_EFFECT * min(ours.ns, theirs.ns)
 
 
 def _unit(timings: Iterable[Timing], rows: list[AlignedOperator]) -> Timing | None:
@@ -245,5 +278,5 @@ def _unowned(measured: Measured, session: str | None) -> _Side:
     kernels = measured.by_session.get(session or "", ())
     unowned = [kernel for kernel in kernels if not measured.names(kernel)]
     return _Side(
-        ns=sum(kernel.mean_ns or 0 for kernel in unowned) if kernels else None, kernels=tuple(kernel.op_type for kernel in unowned)
+        ns=sum(kernel.mean_ns or 0 for kernel in unowned) if kernels else None, kernels=tuple(kernel.op_type for kernel in unowned), band=_band(unowned)
     )

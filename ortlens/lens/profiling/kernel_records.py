@@ -185,6 +185,8 @@ def _record(  # noqa: PLR0913, PLR0917 - one call site
         calls=kernel.calls,
         total_ns=own_ns,
         mean_ns=round(own_ns / kernel.calls),
+        low_ns=_scaled(kernel.low_ns, kernel, own_ns),
+        high_ns=_scaled(kernel.high_ns, kernel, own_ns),
         share=own_ns / total_ns if total_ns else None,
         bytes=kernel.bytes,
         node=found.node,
@@ -196,6 +198,13 @@ def _record(  # noqa: PLR0913, PLR0917 - one call site
         line=None if place is None else place.line,
         confidence="inferred" if found.candidates and place is not None else found.confidence,
     )
+
+
+def _scaled(profiled_ns: float | None, kernel: profiles.KernelTime, own_ns: int) -> int | None:
+    """Of a call, by the same factor as its mean."""
+    if profiled_ns is None or kernel.total_ns <= 0:
+        return None
+    return round(profiled_ns * (own_ns / kernel.total_ns) / kernel.calls)
 
 
 def _charged(origin: kernel_origins.Origin, nodes: Mapping[str, r.Node]) -> kernel_origins.Origin:

@@ -12,6 +12,7 @@ import json
 import math
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SUFFIX = "_kernel_time"
+_STRETCHES, _IN_A_STRETCH = 4, 4
+"""Into how many stretches repeats are divided, and how many it takes for each. By chance alone, those of two profiles lie apart in 3 of 100
+comparisons, so a difference has to be a tenth as well, and has to explain a part of one of its partition."""
 
 LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND", "GatherBlockQuantized"})
 """Operators that read of their first input what they write."""
@@ -51,6 +55,8 @@ class KernelTime:
         bytes: Bytes that a call reads and writes, without weights that the kernel packed when it was created; None if the profile does
             not report it.
         parameter_bytes: Of these, constants of the model.
+        low_ns: What `total_ns` would be by the fastest stretch of the repeats alone; None where there are too few of them.
+        high_ns: The same by the slowest.
     """
 
     name: str
@@ -60,6 +66,8 @@ class KernelTime:
     total_ns: float
     bytes: int | None
     parameter_bytes: int = 0
+    low_ns: float | None = None
+    high_ns: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +172,9 @@ class _Reader:
         op_type, provider = self._facts[name]
         total = sum(quiet_mean([micros.get(run, 0) for run in runs]) * len(runs) for runs in self._runs_of.values())
         size, calls = self._bytes[name], self._calls[name]
+        low, high = self._band(micros) or (None, None)
+        if low is not None and high is not None:  # the mean is that of the faster half of all, which may be faster than any stretch
+            low, high = min(low, 1000.0 * max(total, 0.0)), max(high, 1000.0 * total)
         return KernelTime(
             name=name,
             op_type=op_type,
@@ -172,7 +183,26 @@ class _Reader:
             total_ns=1000.0 * max(total, 0.0),
             bytes=None if size is None else round(size / calls),
             parameter_bytes=round(self._parameters[name] / calls),
+            low_ns=low,
+            high_ns=high,
         )
+
+    def _band(self, micros: Mapping[int, float]) -> tuple[float, float] | None:
+        """The sum by each of a few stretches of the repeats: what lies between them is no difference between two profiles.
+
+        A microsecond per run, which is what the profiler counts in, belongs to the band.
+        """
+        fewest = min(map(len, self._runs_of.values()), default=0)
+        count = min(_STRETCHES, fewest // _IN_A_STRETCH)
+        if count < _STRETCHES // 2:
+            return None
+        sums = [0.0] * count
+        for runs in self._runs_of.values():
+            edges = [len(runs) * number // count for number in range(count + 1)]
+            for number, (start, stop) in enumerate(pairwise(edges)):
+                sums[number] += quiet_mean([micros.get(run, 0) for run in runs[start:stop]]) * len(runs)
+        step = sum(map(len, self._runs_of.values()))
+        return 1000.0 * max(min(sums) - step, 0.0), 1000.0 * (max(sums) + step)
 
 
 def quiet_mean(values: Sequence[float]) -> float:

@@ -15,6 +15,7 @@ from ortlens.analysis.compare.kernels import kernel_times
 from ortlens.analysis.compare.panes import panes
 from ortlens.trace import store
 from ortlens.trace.records import Break
+from ortlens.views.comparison_text import kernel_words
 
 if TYPE_CHECKING:
     from ortlens.analysis.compare.comparison import Compared
@@ -109,6 +110,28 @@ def test_no_kernel_is_slower_where_the_call_is_not() -> None:
     result = compared(after, replace(after, kernels=tuple(replace(item, mean_ns=9 * (item.mean_ns or 0)) for item in after.kernels)))
     assert {row.verdict for row in kernel_times(result)} == {"same"}
     assert {row.difference for row in rows_of(result)} == {"same"}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "outside", "verdict"),
+    [(0.95, 1.05, True, "slower"), (0.05, 9.0, False, "same"), (None, None, None, "slower")],
+    ids=["apart", "overlapping", "not repeated"],
+)
+def test_a_kernel_within_the_noise_of_the_profiles_is_not_slower(
+    low: float | None, high: float | None, outside: bool | None, verdict: str
+) -> None:
+    def noisy(capture: Capture) -> Capture:
+        ends = [(None, None) if low is None or high is None else (int(low * item), int(high * item)) for item in means(capture)]
+        rows = zip(capture.kernels, ends, strict=True)
+        return replace(capture, kernels=tuple(replace(item, low_ns=first, high_ns=last) for item, (first, last) in rows))
+
+    row = kernel_times(compared(noisy(recorded("before")), noisy(recorded("after"))))[0]
+    assert (row.module, row.outside_noise, row.verdict) == ("widen", outside, verdict)
+    assert ("within the noise" in kernel_words(row), "outside the noise" in kernel_words(row)) == (outside is False, outside is True)
+
+
+def means(capture: Capture) -> list[int]:
+    return [kernel.mean_ns or 0 for kernel in capture.kernels]
 
 
 def test_kernels_of_no_operator_are_not_lost() -> None:

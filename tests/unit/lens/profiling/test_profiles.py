@@ -103,3 +103,17 @@ def test_the_profiler_costs_something() -> None:
     cost = measure_cost()
     assert 100 < cost.in_event < 1_000_000
     assert cost.after_event >= 0
+
+
+def test_the_band_of_a_kernel_is_that_of_stretches_of_the_repeats(tmp_path: Path) -> None:
+    durations = [20] * 5 + [30] * 5 + [20, 20, 20, 500, 500] + [26] * 5  # one stretch is slower; what interrupts single runs is no noise
+    events = [event for at, dur in enumerate(durations) for event in (kernel("a", 1000 * at + 1, dur), run(1000 * at))]
+    (only,) = read_profile(written(tmp_path, *events), [0] * 20, {}).kernels
+    assert only.total_ns == 424_000
+    assert (only.low_ns, only.high_ns) == (20 * 19_000, 20 * 31_000), "with a microsecond more on both sides"
+
+
+def test_a_kernel_that_was_repeated_too_seldom_has_no_band(tmp_path: Path) -> None:
+    events = [event for at in range(7) for event in (kernel("a", 1000 * at + 1, 9), run(1000 * at))]
+    (only,) = read_profile(written(tmp_path, *events), [0] * 7, {}).kernels
+    assert (only.low_ns, only.high_ns) == (None, None)
