@@ -14,6 +14,7 @@ from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.generation import Generation, generation_of
 from ortlens.analysis.ledger import LedgerTotals, totals_of, uncompiled_ns
 from ortlens.analysis.onnx_model import OnnxFacts, onnx_facts
+from ortlens.analysis.slow_lines import SlowLine, slow_lines
 from ortlens.analysis.timing import (
     CallTime,
     GraphTime,
@@ -121,6 +122,7 @@ class Overview:
         phases: The same by phase.
         findings: What was recorded and what the rules find, errors first, then the most expensive.
         generation: Prefill and decode, where tokens were generated; None elsewhere.
+        slow_lines: The lines of the program that take most of a measured call; empty where not known.
         onnx: Of an ONNX model or a session; None where something was compiled.
     """
 
@@ -147,6 +149,7 @@ class Overview:
     phases: tuple[PhaseTime, ...]
     findings: tuple[Finding, ...]
     generation: Generation | None = None
+    slow_lines: tuple[SlowLine, ...] = ()
     onnx: OnnxFacts | None = None
 
     @property
@@ -215,6 +218,7 @@ def overview_of(capture: Capture) -> Overview:
         phases=compile_phases(capture),
         findings=findings_of(capture),
         generation=generation_of(capture),
+        slow_lines=slow_lines(capture),
         onnx=onnx_facts(capture),
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.identity import graph_by_partition
-from ortlens.analysis.ledger import ledger_from_logs, totals_of
+from ortlens.analysis.ledger import totals_of
 from ortlens.analysis.timing import fallback_ns
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def slow_lines(capture: Capture, *, limit: int = 3) -> tuple[SlowLine, ...]:
         The slowest first, those from a twentieth of a call on. Empty without a measured call, and where ONNX Runtime ran something whose
         kernels were not measured: then the slowest line may be one that has no time.
     """
-    totals = totals_of(capture.ledger or ledger_from_logs(capture))
+    totals = totals_of(capture.ledger)
     if totals is None or not totals.is_measured or (capture.sessions and not capture.kernels):
         return ()
     in_ort, in_torch = _by_line(capture)

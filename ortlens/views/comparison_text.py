@@ -208,8 +208,8 @@ def kernel_words(row: KernelTime) -> str:
         row: A row of times of operators.
 
     Returns:
-        `Gemm + Relu -> FusedGemm: 88.5 µs -> 359 µs`; the kernels once where they are the same, and whether that is outside the noise of the
-            profiles, where it is known.
+        `Gemm + Relu -> FusedGemm: 88.5 µs -> 359 µs`; the kernels once where they are the same, and whether that is outside the noise of
+            the profiles, where it is known.
     """
     before, after = clipped(" + ".join(row.before_kernels), 80) or "none", clipped(" + ".join(row.after_kernels), 80) or "none"
     kernels = before if before == after else f"{before} -> {after}"

@@ -18,7 +18,6 @@ from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
 from ortlens.analysis.roofline import Roof, roofs
-from ortlens.analysis.slow_lines import slow_lines
 from ortlens.analysis.verdict import is_wholly_compared, ort_share, recompiles_by_role
 from ortlens.trace.schema import TABLES, table_from_record
 from ortlens.trace.sources import sources_of
@@ -211,7 +210,7 @@ def overview_facts(overview: Overview, capture: Capture) -> dict[str, Any]:
         "sessions": [{"session_id": cost.session.session_id, "share": cost.share} for cost in overview.sessions[:_MAX_GROUPS]],
         "graphs": [_graph(row) for row in overview.graphs],
         "call_order": _call_order(overview, capture),
-        "slow_lines": [asdict(line) for line in slow_lines(capture)],
+        "slow_lines": [asdict(line) for line in overview.slow_lines],
         "recompile_count": sum(recompiles_by_role(overview).values()),
         "gains": [gain_words(finding, is_busy=overview.is_busy) for finding in overview.findings],
         "reasons": dict(REASON_WORDS),

@@ -11,7 +11,7 @@ from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
 from ortlens.analysis.timing import own_code_ns
 from ortlens.analysis.verdict import recompiles_by_role
-from ortlens.units import counted, time_from_ns
+from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.onnx_sentences import onnx_answers
 from ortlens.views.sentences import (
     coverage_sentence,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from ortlens.analysis.numbers import Numbers
     from ortlens.analysis.overview import FallbackGroup, Overview
+    from ortlens.analysis.slow_lines import SlowLine
     from ortlens.trace.records import Break, Capture, Recompile
 
 _LABEL = 18
@@ -45,7 +46,7 @@ _MAX_BREAKS = 2
 _MAX_RECOMPILES = 2
 _MAX_FINDINGS = 3
 _MAX_PHASES = 4
-_MAX_ADVICE_LINES = 6
+_MAX_ADVICE_LINES = 8
 """At 80 columns the longest advice takes five: what to do is never cut off."""
 _MAX_CALLS = 4
 _UNIT = re.compile(r"(\d) ([nµm]?s|%)(?!\w)")
@@ -76,7 +77,7 @@ def summary(capture: Capture, *, width: int = 100, ascii_only: bool = False, col
             for number, line in enumerate(_prose(wrong, room, lines=4))
         ]
     tiles = [
-        (_TILES[tile.name], _prose(tile_sentence(tile), room))
+        (_TILES[tile.name], _prose(tile_sentence(tile), room, lines=4))
         for tile in tiles_of(capture, overview)
         if overview.onnx is None or tile.name == "correct"
     ]
@@ -215,16 +216,23 @@ def _times(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
         shown.append(f"and {counted(len(lines) - _MAX_CALLS, 'more function')}: see table sessions")
     if shown:
         yield "Time per call", shown
+    if slow := [item for item in overview.slow_lines if not item.is_torch]:  # what PyTorch runs has its time above
+        yield "Slowest lines", [line for item in slow for line in _prose(_slow_line(item), room, hang="  ")]
     if overview.compile_ns:
         ranked = sorted(overview.phases, key=lambda phase: -phase.total_ns)[:_MAX_PHASES]
         phases = ", ".join(f"{PHASE_WORDS[phase.phase]} {time_from_ns(phase.total_ns)}" for phase in ranked if phase.total_ns)
         yield "Compile time", _prose(f"{time_from_ns(overview.compile_ns)}: {phases}", room)
 
 
+def _slow_line(item: SlowLine) -> str:
+    code = f"  {visible(item.source.strip())}" if item.source else ""
+    return f"{place(item.file, item.line)}  {time_from_ns(item.ns)}, {percent(item.share)}{code}"
+
+
 def _findings(overview: Overview, room: int) -> Iterator[str]:
     telling = [finding for finding in overview.findings if finding.gain_ns != 0]  # 0: measured, and nothing to be gained
     for finding in telling[:_MAX_FINDINGS]:
-        yield from _prose(finding_sentence(finding, is_busy=overview.is_busy), room, hang="  ", lines=4)
+        yield from _prose(finding_sentence(finding, is_busy=overview.is_busy), room, hang="  ", lines=_MAX_ADVICE_LINES)
     if len(overview.findings) > len(telling[:_MAX_FINDINGS]):
         yield f"and {len(overview.findings) - len(telling[:_MAX_FINDINGS]):,} more: see table findings"
 

@@ -42,14 +42,19 @@ def test_words_of_the_opening_view_can_be_read(show: Callable[..., Page], name: 
 
 
 _CUT_OFF = """() => [...document.querySelectorAll('.ol-tile > span, .ol-card p, .ol-card li:not(.ol-break-mark)')]
-  .filter((one) => one.scrollHeight > one.clientHeight + 2 && getComputedStyle(one).overflow === 'hidden' || getComputedStyle(one).webkitLineClamp > 0)
+  .map((one) => [one, getComputedStyle(one)])
+  .filter(([one, style]) => one.scrollHeight > one.clientHeight + 2 && style.overflow === 'hidden' || style.webkitLineClamp > 0)
+  .map(([one]) => one)
   .map((one) => one.textContent)"""
 
 
 @pytest.mark.parametrize("width", [1440, 900, 390])
 @pytest.mark.parametrize("name", ["busy", "dry"])
 def test_nothing_of_the_verdict_is_cut_off(show: Callable[..., Page], name: str, width: int) -> None:
-    busy = replace(CAPTURES["twelve"], environment={**CAPTURES["twelve"].environment, "ledger_spread": "1.7", "ledger_others": "1.0", "ledger_idle": "0.0"})
+    busy = replace(
+        CAPTURES["twelve"],
+        environment={**CAPTURES["twelve"].environment, "ledger_spread": "1.7", "ledger_others": "1.0", "ledger_idle": "0.0"},
+    )
     page = show({"busy": busy, "dry": DRY}[name], viewport={"width": width, "height": 900})
     assert "busy" in page.inner_text("[data-tile=speed]") or name == "dry"
     assert page.evaluate(_CUT_OFF) == []

@@ -211,7 +211,7 @@ def test_a_break_at_backward_costs_what_lies_before_the_backward() -> None:
     model = nn.Linear(8, 8)
 
     def step(x: torch.Tensor) -> torch.Tensor:
-        loss = model(x).square().sum()
+        loss: torch.Tensor = model(x).square().sum()
         loss.backward()
         return loss.detach()
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture, Kernel
 
 _SHARE = 0.1
-"""Of what a unit became slower, a kernel must explain at least a tenth: a profile shows the noise of its repeats, not that between captures."""
+"""Of what a unit became slower, a kernel must explain at least a tenth: a profile shows the noise of its repeats alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +31,12 @@ class KernelTime:
     module: str | None = column("nn.Module path of the first of them that has one.", default=None)
     verdict: Verdict = column(  # noqa: RUF009 - field() in disguise
         "`slower` or `faster` where the partition, else the graph, else the call is so outside the noise, and these operators explain a "
-        "tenth of its difference at least and differ by a tenth themselves, not within their own noise; `unmeasured` without both times or such a unit."
+        "tenth of its difference at least and differ by a tenth themselves, not within their own noise; "
+        "`unmeasured` without both times or such a unit."
     )
     outside_noise: bool | None = column(
-        "Whether the noise of both profiles, from the fastest to the slowest stretch of their repeats, lies apart and the times differ by a "
-        "tenth; empty where a side is not known, was repeated fewer than 8 times, or runs in PyTorch.",
+        "Whether the noise of both profiles, from the fastest to the slowest stretch of their repeats, lies apart and the times differ by "
+        "a tenth; empty where a side is not known, was repeated fewer than 8 times, or runs in PyTorch.",
         default=None,
     )
     difference_ns: int | None = column("Second less first.", unit="ns", default=None)
@@ -278,5 +279,7 @@ def _unowned(measured: Measured, session: str | None) -> _Side:
     kernels = measured.by_session.get(session or "", ())
     unowned = [kernel for kernel in kernels if not measured.names(kernel)]
     return _Side(
-        ns=sum(kernel.mean_ns or 0 for kernel in unowned) if kernels else None, kernels=tuple(kernel.op_type for kernel in unowned), band=_band(unowned)
+        ns=sum(kernel.mean_ns or 0 for kernel in unowned) if kernels else None,
+        kernels=tuple(kernel.op_type for kernel in unowned),
+        band=_band(unowned),
     )

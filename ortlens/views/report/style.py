@@ -17,6 +17,8 @@ body{margin:0;background:Canvas;color:CanvasText;font:14px/1.5 system-ui,"DejaVu
 .or-verdict{font-size:1.05rem;margin:.1rem 0;overflow-wrap:anywhere}
 .or-wrong{color:light-dark(#b3261e,#ff8a80);font-weight:600}
 .or-about{color:var(--or-soft);font-size:.86rem;margin:0;overflow-wrap:anywhere}
+@media screen and (max-width:600px){.or-head{padding:.4rem .7rem .3rem}.or-head h1{font-size:1.05rem}
+.or-verdict{font-size:.95rem;line-height:1.35}.js .or-head .or-about{display:none}}
 .or-explorer{display:none;position:relative;border-bottom:1px solid var(--or-line)}
 .js .or-explorer{display:block;min-height:max(30rem,calc(100vh - 9.5rem));--ortlens-height:max(30rem,calc(100vh - 9.5rem))}
 .or-explorer>p{padding:1rem 1.2rem}

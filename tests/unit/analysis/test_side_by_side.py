@@ -113,25 +113,21 @@ def test_no_kernel_is_slower_where_the_call_is_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "outside", "verdict"),
-    [(0.95, 1.05, True, "slower"), (0.05, 9.0, False, "same"), (None, None, None, "slower")],
+    ("ends", "said"),
+    [((0.95, 1.05), (True, "slower")), ((0.05, 9.0), (False, "same")), (None, (None, "slower"))],
     ids=["apart", "overlapping", "not repeated"],
 )
-def test_a_kernel_within_the_noise_of_the_profiles_is_not_slower(
-    low: float | None, high: float | None, outside: bool | None, verdict: str
-) -> None:
+def test_a_kernel_within_the_noise_of_the_profiles_is_not_slower(ends: tuple[float, float] | None, said: tuple[bool | None, str]) -> None:
     def noisy(capture: Capture) -> Capture:
-        ends = [(None, None) if low is None or high is None else (int(low * item), int(high * item)) for item in means(capture)]
-        rows = zip(capture.kernels, ends, strict=True)
-        return replace(capture, kernels=tuple(replace(item, low_ns=first, high_ns=last) for item, (first, last) in rows))
+        if ends is None:
+            return capture
+        low, high = ends
+        known = [(item, item.mean_ns or 0) for item in capture.kernels]
+        return replace(capture, kernels=tuple(replace(item, low_ns=int(low * ns), high_ns=int(high * ns)) for item, ns in known))
 
     row = kernel_times(compared(noisy(recorded("before")), noisy(recorded("after"))))[0]
-    assert (row.module, row.outside_noise, row.verdict) == ("widen", outside, verdict)
-    assert ("within the noise" in kernel_words(row), "outside the noise" in kernel_words(row)) == (outside is False, outside is True)
-
-
-def means(capture: Capture) -> list[int]:
-    return [kernel.mean_ns or 0 for kernel in capture.kernels]
+    assert (row.module, row.outside_noise, row.verdict) == ("widen", *said)
+    assert ("within the noise" in kernel_words(row), "outside the noise" in kernel_words(row)) == (said[0] is False, said[0] is True)
 
 
 def test_kernels_of_no_operator_are_not_lost() -> None:
