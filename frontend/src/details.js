@@ -1,6 +1,6 @@
 // What is selected, and what it is linked to: from the user's line to the kernel, each link with how sure it is.
 import { copyFrom } from "./clipboard.js";
-import { button, el, facts, link } from "./dom.js";
+import { button, el, facts, link, prose } from "./dom.js";
 import { bytes, cell, clipped, count, counted, flops, functionName, place, real, time, visible } from "./format.js";
 import { STEPS } from "./identity.js";
 
@@ -121,7 +121,7 @@ const has = (store, tab) => tab !== "timeline" || store.data.table("runs").rows 
 function advice(store, chain) {
   const row = store.identity.rowOf(chain.id);
   const said = row && ADVICE[row.table] ? (store.data.table(row.table).get(row.row, ADVICE[row.table]) ?? hint(store, row)) : null;
-  return said ? el("p.ol-advice", {}, el("b", {}, "Do: "), clipped(said, 600)) : null;
+  return said ? el("p.ol-advice", {}, el("b", {}, "Do: "), ...prose(clipped(said, 600))) : null;
 }
 
 /** PyTorch's own, where ortlens knows no better. */

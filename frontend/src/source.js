@@ -141,7 +141,13 @@ function plainRows(whole, from, to) {
 
 function plainRow(number, text) {
   const empty = () => el("span", {}, "");
-  return el("div.ol-line.ol-line-plain", {}, el("span.ol-number.ol-soft", {}, String(number)), empty(), empty(), empty(), el("span.ol-source-text", {}, ...highlighted(clipped(text, 500))));
+  return el("div.ol-line.ol-line-plain", {}, el("span.ol-number.ol-soft", {}, String(number)), empty(), empty(), empty(), indented(el("span.ol-source-text", {}, ...highlighted(clipped(text, 500))), text));
+}
+
+/** What is wrapped goes on two columns behind the beginning of the line. */
+function indented(element, text) {
+  element.style.setProperty("--indent", `${/^\s*/.exec(text)[0].length + 2}ch`);
+  return element;
 }
 
 function lineRow(store, file, line, most, whole) {
@@ -152,6 +158,7 @@ function lineRow(store, file, line, most, whole) {
   const text = whole?.[line.line - 1] ?? line.source;
   const source = link(store, id, text === null ? `(source ${store.data.meta.redacted ? "left out" : "not recorded"})` : el("span", {}, ...highlighted(clipped(text, 500))));
   source.classList.add("ol-source-text");
+  indented(source, source.textContent);
   if (!store.identity.has(id)) source.disabled = true;
   const number = el(`span.ol-number${ns ? `.ol-hot-${line.eagerNs > line.ortNs ? "eager" : "ort"}` : ".ol-soft"}`, {}, String(line.line));
   if (ns) number.style.setProperty("--heat", `${Math.ceil((45 * ns) / most)}%`);

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from playwright.sync_api import sync_playwright
 
 from ortlens.analysis.compare.comparison import compared
 from ortlens.trace import store
+from ortlens.trace.sources import attachment_of, kept_lines, recorded_lines
 from ortlens.views.comparison_html import comparison_page
 from ortlens.views.report.page import report_page
 from tests.browser.page import CHROMIUM, page_from_captures
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from playwright.sync_api import Browser, Page, ViewportSize
+
+    from ortlens.trace.records import Capture
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "pictures"
@@ -47,6 +50,7 @@ class Picture:
     height: int = 620
     whole_page: bool = False
     models: bool = False  # with the ONNX models, as a report has them
+    functions: bool = False
     after: str = ""  # compared with this capture, both in the folder of those to compare
 
 
@@ -72,7 +76,7 @@ PICTURES = (
     ),
     Picture(name="timeline", capture="twelve", steps=("[data-tab=timeline]", "key:g", "key:g"), height=820),
     Picture(name="roofline", capture="bert", steps=("[data-tab=roofline]", ".ol-longest .ol-link >> nth=0"), height=680),
-    Picture(name="source", capture="twelve", steps=("[data-tab=source]", ".ol-source-text:has-text('.mode(')"), height=560),
+    Picture(name="source", capture="twelve", steps=("[data-tab=source]", ".ol-source-text:has-text('.mode(')"), height=760, functions=True),
     Picture(name="breaks", capture="twelve", steps=("[data-tab=breaks]", ".ol-event h4 .ol-link >> nth=0"), height=520),
     Picture(name="findings", capture="twelve", steps=("[data-tab=findings]", ".ol-panel-findings h4 .ol-link >> nth=0"), height=460),
     Picture(name="numerics", capture="bert", steps=("[data-tab=numerics]", ".ol-worst .ol-link >> nth=0"), height=460),
@@ -104,7 +108,16 @@ def page_of(picture: Picture) -> str:
     if picture.after:
         return comparison_page(compared(*(store.load(COMPARED / f"{name}.ortlens") for name in (picture.capture, picture.after))))
     capture = store.load(CAPTURES / f"{picture.capture}.ortlens")
+    capture = with_functions(capture) if picture.functions else capture
     return report_page(capture) if picture.whole_page or picture.models else page_from_captures(capture)
+
+
+def with_functions(capture: Capture) -> Capture:
+    """With the functions of the program that recorded it, as a capture of today has them."""
+    recorded = recorded_lines((*capture.nodes, *capture.breaks, *capture.fallbacks))
+    (file,) = (name for name in recorded if name.endswith("captures/record.py"))
+    name, kept = attachment_of(file, kept_lines((CAPTURES / "record.py").read_text(encoding="utf-8"), recorded[file]))
+    return replace(capture, attachments={**capture.attachments, name: kept})
 
 
 def take(browser: Browser, picture: Picture, folder: Path) -> Path:

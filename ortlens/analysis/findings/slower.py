@@ -21,10 +21,10 @@ from ortlens.analysis.timing import price_of
 from ortlens.units import counted, size_from_bytes, time_from_ns, times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ortlens.analysis.ledger import LedgerTotals
-    from ortlens.trace.records import Capture, Finding, Graph, Node, Partition
+    from ortlens.trace.records import Capture, Finding, Graph, LedgerPartName, Node, Partition
 
 ALIKE = 1.1
 """Ratio of two times that count as the same: on an idle machine the medians of two runs of one program differ by less."""
@@ -213,12 +213,12 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
         return
     explained = sum(finding.gain_ns or 0 for finding in slower_than_torch.check(capture))
     explained += sum(price_of(item) or 0 for item in capture.breaks)
-    explained += round(sum(ns for (graph_id, _), ns in splitting_costs(capture).items() if graph_id in totals.graph_ids))
+    splitting = round(sum(ns for (graph_id, _), ns in splitting_costs(capture).items() if graph_id in totals.graph_ids))
+    explained += splitting
     if 2 * explained >= loss:
         return
-    known = dict(totals.ns)
-    broken = sum(item.overhead_ns or 0 for item in capture.breaks)  # entering code behind breaks is their price, on their lines
-    known["guards"] = max(known.get("guards", 0) - broken, 0)
+    broken = sum(item.overhead_ns or 0 for item in capture.breaks)
+    known = _unpriced(totals.ns, broken, splitting + sum(item.entering_ns or 0 for item in capture.breaks))
     overhead = {name: ns for name, ns in known.items() if name not in ("run", "eager")}
     parts = overhead if 2 * sum(overhead.values()) >= loss - explained else known  # what runs in the graphs has its counterpart uncompiled
     part = max(parts, key=lambda name: parts[name])
@@ -236,7 +236,7 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
         severity="warning" if loss >= _LOSS_NS and loss_of_call(totals, plain, _TIMES) else "info",
         title=f"a call takes {time_from_ns(totals.total_ns)}, without torch.compile {time_from_ns(plain)} "
         f"({times(totals.total_ns / plain)} as long): {name} takes {time_from_ns(known[part])}"
-        + (" outside graph breaks" if part == "guards" and broken else "")
+        + (" besides what graph breaks and operators in PyTorch cost" if known[part] < totals.ns.get(part, 0) else "")
         + (f", {'' if capture.kernels else 'perhaps because '}{cause.text}" if cause is not None and node is not None else ""),
         evidence="medians of calls in turns; by part: " + ", ".join(f"{key} {time_from_ns(ns)}" for key, ns in totals.ns.items()),
         mitigation=cause.remedy if cause is not None and cause.remedy else f"{remedy}; or leave the function uncompiled.",
@@ -244,6 +244,17 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
         line=place.line if place is not None else None,
         gain_ns=min(loss - explained, known[part]),  # at the part that the advice is about, of which some may remain
     )
+
+
+def _unpriced(parts: Mapping[LedgerPartName, int], guards: int, crossing: int) -> dict[LedgerPartName, int]:
+    """The parts of a call without what breaks and operators in PyTorch have as their prices, on their own lines."""
+    around = sum(parts.get(name, 0) for name in _CROSSING)
+    left = max(1 - crossing / around, 0.0) if around else 0.0
+    known = {name: round(ns * left) if name in _CROSSING else ns for name, ns in parts.items()}
+    return {**known, "guards": max(parts.get("guards", 0) - guards, 0)}
+
+
+_CROSSING: tuple[LedgerPartName, ...] = ("bind", "output", "residual")
 
 
 @rule(
