@@ -5,13 +5,8 @@ import { emptyState, helpLine } from "./help.js";
 
 const MOST = 200; // cards of a kind
 
-/**
- * @param {HTMLElement} root
- * @param {import("./store.js").Store} store
- * @returns {() => void}
- */
 /** What removing a break saves: its overhead and that of entering the next graph, or in older captures all the time between the graphs. */
-function price(get) {
+export function price(get) {
   const between = get("overhead_ns") ?? get("cost_ns");
   return between === null ? null : between + (get("entering_ns") ?? 0);
 }
@@ -22,6 +17,11 @@ const ownCode = (get) => get("cost_ns") - (get("overhead_ns") ?? get("cost_ns"))
 /** Of what the price is the sum. */
 const parts = (get) => (get("overhead_ns") && get("entering_ns") ? ` (${time(get("overhead_ns"))} between the graphs, ${time(get("entering_ns"))} to enter the next)` : "");
 
+/**
+ * @param {HTMLElement} root
+ * @param {import("./store.js").Store} store
+ * @returns {() => void}
+ */
 export function mountBreaks(root, store) {
   root.append(helpLine("breaks"));
   const breaks = store.data.table("breaks");

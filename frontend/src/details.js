@@ -1,8 +1,10 @@
 // What is selected, and what it is linked to: from the user's line to the kernel, each link with how sure it is.
+import { price } from "./breaks.js";
 import { copyFrom } from "./clipboard.js";
 import { button, el, facts, link, prose } from "./dom.js";
 import { bytes, cell, clipped, count, counted, flops, functionName, place, real, time, visible } from "./format.js";
 import { STEPS } from "./identity.js";
+import { runsPerCall } from "./lines.js";
 
 const SHOWN = 8;
 const MORE = 200;
@@ -41,7 +43,7 @@ const FACTS = {
   models: ["opset", "node_count", "optimized_node_count", "ops", "size_bytes", "initializer_bytes", "cached"],
   sessions: ["input_signature", "providers", "calls", "p50_ns", "p90_ns", "p99_ns", "total_ns", "create_ns", "held_bytes", "threads", "threads_reason"],
   kernels: ["op_type", "provider", "mean_ns", "share", "calls", "bytes", "confidence"],
-  breaks: ["source", "function", "occurrences", "overhead_ns", "cost_ns"],
+  breaks: ["source", "function", "occurrences"],
   recompiles: ["guard", "values", "of_compile_id"],
   findings: ["severity", "evidence", "hazard", "gain_ns"],
   runs: ["start_ns", "bind_ns", "run_ns", "output_ns", "total_ns"],
@@ -133,7 +135,15 @@ function about(store, chain) {
   const table = store.data.table(row.table);
   const pairs = (FACTS[row.table] ?? []).filter((name) => table.columns.has(name)).map((name) => [words(name), cell(table.get(row.row, name), table.columns.get(name))]);
   const file = table.get(row.row, "file");
-  return facts([...pairs, ...(row.table === "nodes" ? numbers(store, chain.id) : []), ["where", file ? place(file, table.get(row.row, "line")) : null]]);
+  return facts([...pairs, ...(row.table === "breaks" ? costs((name) => table.get(row.row, name)) : []), ...(row.table === "nodes" ? numbers(store, chain.id) : []), ["where", file ? place(file, table.get(row.row, "line")) : null]]);
+}
+
+/** As the lists say it: what goes with the break, and all that lies between the graphs. */
+function costs(get) {
+  return [
+    ["cost", price(get) === null ? null : `${time(price(get))} per call`],
+    ["between the graphs", get("cost_ns") === null ? null : `${time(get("cost_ns"))} per call`],
+  ];
 }
 
 const words = (name) => name.replace(/_(ns|bytes)$/, "").replaceAll("_", " ");
@@ -171,7 +181,8 @@ function reasons(store, rows) {
 function kernelTime(store, chain) {
   const kernels = store.data.table("kernels");
   const rows = chain.kernels.map((found) => store.identity.rowOf(found.id).row);
-  const ns = rows.reduce((sum, row) => sum + (kernels.get(row, "mean_ns") ?? 0), 0);
+  const runs = runsPerCall(store);
+  const ns = rows.reduce((sum, row) => sum + (kernels.get(row, "mean_ns") ?? 0) * (runs.get(kernels.get(row, "session_id")) ?? 1), 0);
   return ns ? time(ns) : null;
 }
 

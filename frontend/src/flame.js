@@ -119,7 +119,7 @@ function nameOf(kind, frame, get, paths, parent, packed) {
       return PHASE_NAMES[packed.phases[packed.ref[frame]]] ?? "other";
     case "guards":
     case "between":
-      return kind.includes("break") ? `${NAMES[kind[frame]]} outside graph breaks` : NAMES[kind[frame]];
+      return kind.includes("break") ? `${NAMES[kind[frame]]} elsewhere` : NAMES[kind[frame]];
     default:
       return NAMES[kind[frame]];
   }

@@ -73,7 +73,7 @@ function addKernels({ data, identity }, lineOf, current) {
 }
 
 /** How often a call of the model runs each session: the entries of its graph, shared among the sessions of a partition by their calls. */
-function runsPerCall({ data, identity }) {
+export function runsPerCall({ data, identity }) {
   const sessions = data.table("sessions");
   const calls = new Map();
   for (let row = 0; row < sessions.rows; row++) calls.set(sessions.get(row, "partition_id"), (calls.get(sessions.get(row, "partition_id")) ?? 0) + (sessions.get(row, "calls") ?? 0));

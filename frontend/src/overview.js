@@ -176,14 +176,14 @@ function partsNote(parts, store) {
 
 /** The lines of the program that take most of a call. */
 function slowest(store) {
-  const lines = store.data.overview.slow_lines ?? [];
+  const lines = (store.data.overview.slow_lines ?? []).filter(({ is_torch: torch }) => !torch); // those have their time where they are explained
   if (!lines.length) return null;
-  const items = lines.map(({ file, line, source, ns, share, is_torch: torch }) => {
+  const items = lines.map(({ file, line, source, ns, share }) => {
     const id = `line:${file}:${line}`;
     const where = store.identity.has(id) ? go(store, place(file, line), { selected: id, tab: "source" }) : place(file, line);
-    return el("li", {}, el("b", {}, time(ns)), el("span.ol-slow-share", {}, percent(share)), where, source ? el("code.ol-slow-source", { title: visible(source.trim()) }, clipped(source.trim(), 90)) : null, torch ? el("span.olg-tag-torch", {}, "PyTorch") : null);
+    return el("li", {}, el("b", {}, time(ns)), el("span.ol-slow-share", {}, percent(share)), where, source ? el("code.ol-slow-source", { title: visible(source.trim()) }, clipped(source.trim(), 90)) : null);
   });
-  return el("div.ol-slow", {}, el("h4", {}, items.length > 1 ? "Slowest lines" : "Slowest line"), el("ol", {}, ...items));
+  return el("div.ol-slow", {}, el("h4", {}, `Slowest ${items.length > 1 ? "lines" : "line"} in ONNX Runtime`), el("ol", {}, ...items));
 }
 
 const note = (said, call) => el("p.ol-soft", {}, said, call ? " To fill this in: " : null, call ? el("code", {}, call) : null);

@@ -217,7 +217,7 @@ def _times(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]:
     if shown:
         yield "Time per call", shown
     if slow := [item for item in overview.slow_lines if not item.is_torch]:  # what PyTorch runs has its time above
-        yield "Slowest lines", [line for item in slow for line in _prose(_slow_line(item), room, hang="  ")]
+        yield "Slowest in ORT", [line for item in slow for line in _prose(_slow_line(item), room, hang="  ")]
     if overview.compile_ns:
         ranked = sorted(overview.phases, key=lambda phase: -phase.total_ns)[:_MAX_PHASES]
         phases = ", ".join(f"{PHASE_WORDS[phase.phase]} {time_from_ns(phase.total_ns)}" for phase in ranked if phase.total_ns)

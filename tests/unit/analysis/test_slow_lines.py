@@ -93,4 +93,4 @@ def test_the_summary_names_the_slowest_lines_in_onnx_runtime_once() -> None:
     text = summary(capture(), width=80)
     assert text.count("model.py:7") == 1
     assert "600 ns, 60.0 % y = x.sort()" in " ".join(text.split())
-    assert "Slowest lines" not in summary(replace(capture(), kernels=()), width=80)
+    assert "Slowest in ORT" not in summary(replace(capture(), kernels=()), width=80)
