@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import ortlens
+from ortlens.backend.freeze.model_file import ModelFile, refuse_unsafe
 from ortlens.errors import CaptureError, UsageError
 from tests.integration.test_freeze import Counting, Nested, mixed, mlp, nested_inputs, same
 
@@ -106,6 +107,42 @@ def test_state_goes_on_from_where_it_was_saved(tmp_path: Path) -> None:
         same(actual, expected)
     assert int(loaded.state["calls"]) == 4
     assert int(frozen.state["calls"]) == 1
+
+
+def test_larger_weights_are_a_file_of_their_own_which_is_checked_too(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.GELU(), torch.nn.Linear(512, 512)).eval()
+    x = torch.randn(2, 512)
+    with torch.no_grad():
+        expected = model(x)
+    folder = ortlens.freeze(model, x).save(tmp_path / "larger")
+    data = folder / "model.data"
+    assert (folder / "model.onnx").stat().st_size < 65_536 < 2 * 512 * 512 * 4 <= data.stat().st_size
+    torch.testing.assert_close(ortlens.load_frozen(folder)(x), expected, atol=1e-5, rtol=1e-5)
+    raw = bytearray(data.read_bytes())
+    raw[-1] ^= 1
+    data.write_bytes(raw)
+    with pytest.raises(CaptureError, match=r"model\.data has sha256 .* was changed"):
+        ortlens.load_frozen(folder)
+    data.unlink()
+    with pytest.raises(CaptureError, match="missing"):
+        ortlens.load_frozen(folder)
+
+
+def test_each_file_that_a_model_reads_is_looked_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "w.data").write_bytes(bytes(64))
+    looked_up: list[object] = []
+    resolve = Path.resolve
+
+    def counted(path: Path, *args: Any, **kwargs: Any) -> Path:
+        looked_up.append(path)
+        return resolve(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "resolve", counted)
+    tensors = [{"location": "w.data", "offset": str(4 * place), "length": "4"} for place in range(16)]
+    refuse_unsafe(ModelFile(external=tensors), tmp_path / "model.onnx")
+    assert looked_up.count(tmp_path / "w.data") == 1
+    with pytest.raises(ValueError, match="takes 4 bytes at 64 of"):
+        refuse_unsafe(ModelFile(external=[*tensors, {"location": "w.data", "offset": "64", "length": "4"}]), tmp_path / "model.onnx")
 
 
 def test_an_argument_that_is_written(tmp_path: Path) -> None:

@@ -37,15 +37,17 @@ def export_graph(
     weights: object = None,
     aliases: Sequence[frozenset[str]] = (),
     arguments: Sequence[str] = (),
+    inline_bytes: int | None = None,
 ) -> pathlib.Path:
     """Write the deployable model of a graph that runs as one partition.
 
     Args:
         graph: Compiled for inference.
-        path: The file; above 1 GiB of weights a second one, `{name}.data`, is written beside it.
+        path: The file; above `inline_bytes` of weights a second one, `{name}.data`, is written beside it.
         weights: None for the graph's own weights, else a source for `checkpoints.open_weights`.
         aliases: Sets of names of the same weight (tied weights).
         arguments: Names of the function's positional arguments, for inputs that Dynamo only numbers.
+        inline_bytes: How many bytes of weights the model itself holds at most; None for 1 GiB.
 
     Returns:
         The absolute path of the file.
@@ -68,7 +70,7 @@ def export_graph(
     _name_boundary(graph, model, arguments)
     _keep_pads(model)
     try:
-        _save(model, target)
+        _save(model, target, _INLINE_BYTES if inline_bytes is None else inline_bytes)
     except OSError as error:
         raise UsageError(f"the model cannot be written to {target}: {error.strerror or error}; what was there is untouched") from error
     return target
@@ -251,10 +253,10 @@ def _keep_pads(model: ir.Model) -> None:
             node.outputs[1].name = f"{node.outputs[0].name}:indices"
 
 
-def _save(model: ir.Model, target: pathlib.Path) -> None:
+def _save(model: ir.Model, target: pathlib.Path, inline_bytes: int) -> None:
     """Write to a temporary folder, check, then move into place, so that the target is never half written."""
     size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
-    data = target.with_suffix(".data") if size > _INLINE_BYTES else None
+    data = target.with_suffix(".data") if size > inline_bytes else None
     folder = pathlib.Path(tempfile.mkdtemp(prefix=".ortlens-", dir=target.parent))
     try:
         with progress("writing weights", len(model.graph.initializers), "weight") as step:

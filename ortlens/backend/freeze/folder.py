@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ortlens.backend.freeze.frozen import Frozen
 
 _MODEL = "model.onnx"
+_INLINE_BYTES = 1 << 20  # ONNX Runtime maps the weights of a second file; those in the model it reads and copies
 
 
 def save(frozen: Frozen, folder: str | os.PathLike[str]) -> pathlib.Path:
@@ -76,7 +77,7 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
     steps, arguments = frozen.steps, frozen.arguments
     program = steps.program
     _refuse_dtypes(frozen)
-    export_graph(steps.graph, folder / _MODEL)
+    export_graph(steps.graph, folder / _MODEL, inline_bytes=_INLINE_BYTES)
     model = onnx.load(str(folder / _MODEL), load_external_data=False)
     names = [value.name for value in model.graph.input]
     state = {name: _state_file(folder, number, tensor) for number, (name, tensor) in enumerate(steps.state.items())}

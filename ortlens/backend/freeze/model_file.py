@@ -88,13 +88,20 @@ def refuse_unsafe(found: ModelFile, model: pathlib.Path) -> None:
         ValueError: A file lies elsewhere, is no plain file, or is shorter than the model says; functions call each other in a circle,
             too deeply or too often.
     """
+    sizes: dict[str, int | None] = {}  # of each file, looked up once: a model may have thousands of tensors in one
     for entries in found.external:
-        _refuse_outside(entries, model)
+        location = entries.get("location", "")
+        if location not in sizes:
+            sizes[location] = _size_inside(location, model)
+        offset, length = (_number(entries, name) for name in ("offset", "length"))
+        size = sizes[location]
+        if size is not None and offset + length > size:
+            raise ValueError(f"a tensor takes {length:,} bytes at {offset:,} of {location!r}, which has {size:,}")
     _refuse_endless(found)
 
 
-def _refuse_outside(entries: Mapping[str, str], model: pathlib.Path) -> None:
-    location = entries.get("location", "")
+def _size_inside(location: str, model: pathlib.Path) -> int | None:
+    """The size of a file in the model's folder; None if it is missing."""
     named = pathlib.Path(location)
     if not location or "\0" in location or location.startswith(_MEMORY) or named.is_absolute() or ".." in named.parts:
         raise ValueError(f"a tensor lies in {location!r}, which is no path inside the model's folder")
@@ -102,13 +109,11 @@ def _refuse_outside(entries: Mapping[str, str], model: pathlib.Path) -> None:
     resolved = path.resolve()
     if not any(resolved.is_relative_to(folder) for folder in (model.parent.resolve(), model.resolve().parent)):
         raise ValueError(f"a tensor lies in {location!r}, a link that leads out of the model's folder")
-    offset, length = (_number(entries, name) for name in ("offset", "length"))
     if not resolved.exists():
-        return
+        return None
     if not resolved.is_file():
         raise ValueError(f"a tensor lies in {location!r}, which is no plain file")
-    if offset + length > resolved.stat().st_size:
-        raise ValueError(f"a tensor takes {length:,} bytes at {offset:,} of {location!r}, which has {resolved.stat().st_size:,}")
+    return resolved.stat().st_size
 
 
 def _number(entries: Mapping[str, str], name: str) -> int:
