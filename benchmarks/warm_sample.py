@@ -13,8 +13,9 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-WAYS = ("file", "ortlens", "frozen", "inductor")
-"""A saved ONNX file in a bare session; `torch.compile` with a filled `cache_dir`; a saved frozen callable; Inductor with its caches."""
+WAYS = ("file", "ortlens", "dynamo", "frozen", "inductor")
+"""A saved ONNX file in a bare session; `torch.compile` with a filled `cache_dir`; with a backend that returns Dynamo's graph as it is; a
+saved frozen callable; Inductor with its caches."""
 _TOLERANCE = 1e-4
 
 
@@ -58,8 +59,15 @@ def _call_of(model: torch.nn.Module, x: torch.Tensor, way: str, folder: Path) ->
             return ortlens.load_frozen(folder / "frozen")(x)
 
         return from_folder
+    if way == "dynamo":
+        return lambda: torch.compile(model, backend=_as_it_is)(x)
     options = {"cache_dir": str(folder / "cache")} if way == "ortlens" else None
     return lambda: torch.compile(model, backend=way, options=options)(x)
+
+
+def _as_it_is(module: torch.fx.GraphModule, _inputs: object) -> Callable[..., Any]:
+    forward: Callable[..., Any] = module.forward
+    return forward
 
 
 def main(asked: Mapping[str, Any]) -> None:

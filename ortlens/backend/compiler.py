@@ -1,4 +1,7 @@
-"""Compiles the graphs of one backend, from ATen graphs or from the cache."""
+"""Compiles the graphs of one backend, from ATen graphs or from the cache.
+
+What lowers, partitions and converts is imported when a graph needs it: a process that finds its graphs in the cache does not.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,9 @@ from ortlens import _torch
 from ortlens.backend.cache import whole_graph
 from ortlens.backend.cache.store import ModelCache
 from ortlens.backend.context import CompileContext
-from ortlens.backend.conversion.functions import own_functions
 from ortlens.backend.custom import registered_ops
 from ortlens.backend.error_text import short_text
 from ortlens.backend.gc_paused import gc_paused
-from ortlens.backend.graph import CompiledGraph
-from ortlens.backend.lowering import decompositions
-from ortlens.backend.lowering.kernel_strides import with_kernel_strides
-from ortlens.backend.lowering.long_reductions import long_reductions
-from ortlens.backend.recording import survived
-from ortlens.backend.recording.reporter import GraphReporter
-from ortlens.backend.recording.structured_trace import trace_partitions
 from ortlens.backend.runtime.run_counts import RunCounts
 from ortlens.backend.runtime.speed_trial import SpeedTrials
 from ortlens.trace.guard import lens_failed, surviving
@@ -31,8 +26,10 @@ if TYPE_CHECKING:
     import torch.fx
 
     from ortlens.backend.cache.whole_graph import CachedGraph
+    from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.lowering.lowered import LoweredGraph
     from ortlens.backend.options import OrtBackendOptions
+    from ortlens.backend.recording.reporter import GraphReporter
     from ortlens.trace.recorder import Recorder
 
 
@@ -63,6 +60,11 @@ class GraphCompiler:
 
     def tables(self) -> tuple[Any, dict[Any, Callable[..., Any]]]:
         """The registry of ONNX functions, and the decompositions that lead to it; rebuilt when `register_op` adds functions."""
+        from ortlens.backend.conversion.functions import own_functions
+        from ortlens.backend.lowering import decompositions
+        from ortlens.backend.lowering.kernel_strides import with_kernel_strides
+        from ortlens.backend.lowering.long_reductions import long_reductions
+
         users = self.custom_targets()
         custom = {**own_functions(), **registered_ops(), **(self.options.custom_translation_table or {})}
         if self._tables is None or self._custom != custom:
@@ -108,6 +110,9 @@ class GraphCompiler:
         Returns:
             The graph.
         """
+        from ortlens.backend.graph import CompiledGraph
+        from ortlens.backend.recording.structured_trace import trace_partitions
+
         context = CompileContext(
             options=self.options,
             registry=self.tables()[0],
@@ -141,6 +146,8 @@ class GraphCompiler:
 
         def report(rule: str, title: str, error: Exception) -> None:
             if recorder is not None:
+                from ortlens.backend.recording import survived
+
                 with surviving(recorder, "recording a failure"):
                     recorder.add(survived.failure_finding(rule, title, error))
             warnings.warn(f"ortlens: {title}: {short_text(error)}", RuntimeWarning, stacklevel=2)
@@ -189,6 +196,8 @@ class GraphCompiler:
 def _reporter(recorder: Recorder | None, lowered: LoweredGraph) -> GraphReporter | None:
     if recorder is None:
         return None
+    from ortlens.backend.recording.reporter import GraphReporter
+
     with surviving(recorder, "recording a graph"):
         return GraphReporter(recorder, phase=lowered.phase, compile_id=lowered.compile_id, op_count=lowered.op_count, aot_ns=lowered.aot_ns)
     return None

@@ -65,11 +65,11 @@ EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
         "inductor is not measured": (),
     },
     "compile": {
-        "First call": ("BERT, warmed", "geometric mean, warmed"),
+        "First call": ("BERT, warmed", "geometric mean, warmed", "BERT, warmed, Dynamo alone", "geometric mean, warmed, Dynamo alone"),
         "Compiling under a Lens": ("BERT",),
         "Where the time goes": ("BERT",),
         "Backend time with a filled cache_dir": ("BERT, first",),
-        "Second process": ("BERT, ortlens", "BERT, frozen"),
+        "Second process": ("BERT, ortlens", "BERT, dynamo", "BERT, frozen"),
     },
     "mixed": {"Two partitions and a fallback": ("custom operator, a product of matrices", "linalg.inv_ex, a factorisation")},
     "large_capture": {

@@ -271,3 +271,34 @@ def test_two_processes_at_once(tmp_path: pathlib.Path) -> None:
     with multiprocessing.pool.ThreadPool(2) as pool:
         assert all(found["ok"] for found in pool.map(_process, [tmp_path, tmp_path]))
     assert _process(tmp_path) == {"cached": [True], "ok": True}
+
+
+IMPORTS = """
+import json, sys, torch, ortlens
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).eval()
+x = torch.rand(3, 8)
+with torch.no_grad():
+    actual = torch.compile(model, backend="ortlens", options={"cache_dir": sys.argv[1]})(x)
+    ok = torch.allclose(actual, model(x), atol=1e-6)
+print(json.dumps({"ok": ok, "runs": ortlens.OrtBackend.get_cached_instances()[0].execution_count, "modules": sorted(sys.modules)}))
+"""
+FOR_CONVERTING = {
+    "onnx_ir",
+    "onnxscript",
+    "ortlens.backend.conversion.converter",
+    "ortlens.backend.graph",
+    "ortlens.backend.lowering.decompositions",
+}
+
+
+@pytest.mark.slow
+def test_a_process_that_finds_its_graph_imports_nothing_that_converts(tmp_path: pathlib.Path) -> None:
+    def imported() -> set[str]:
+        done = subprocess.run([sys.executable, "-c", IMPORTS, str(tmp_path)], capture_output=True, text=True, check=True)
+        found = json.loads(done.stdout.splitlines()[-1])
+        assert (found["ok"], found["runs"]) == (True, 1)
+        return set(found["modules"])
+
+    assert imported() >= FOR_CONVERTING
+    assert not FOR_CONVERTING & imported()

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.metadata
 import pathlib
 import platform
 from typing import TYPE_CHECKING, Any
 
-import onnx_ir
 import torch
 import torch.fx
 
@@ -40,7 +40,8 @@ def surroundings() -> str:
         One line.
     """
     versions = " ".join(f"{name}={version}" for name, version in sorted(installed().items()))
-    return f"{versions} onnx-ir={onnx_ir.__version__} python={platform.python_version()} machine={platform.machine()} code={_own_code()}"
+    onnx_ir = importlib.metadata.version("onnx-ir")  # not imported for it: a graph from the cache needs none of it
+    return f"{versions} onnx-ir={onnx_ir} python={platform.python_version()} machine={platform.machine()} code={_own_code()}"
 
 
 def _own_code() -> str:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import onnx_ir as ir
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import onnx
+    import onnx_ir as ir
 
     from ortlens.trace.records import Confidence
 
@@ -141,6 +140,8 @@ def _all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
 
 
 def _subgraphs(node: ir.Node) -> list[ir.Graph]:
+    import onnx_ir as ir  # whoever has a node of it has imported it; runners of cached models need names of this file only
+
     subgraphs: list[ir.Graph] = []
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH:

@@ -31,12 +31,13 @@ _MAX_LISTED = 8
 _INLINE_BYTES = 1 << 30  # protobuf's limit is 2 GiB; above half of it the weights are written to a second file
 
 
-def export_graph(
+def export_graph(  # noqa: PLR0913 - what is known about a model, each by name
     graph: CompiledGraph,
     path: str | os.PathLike[str],
     weights: object = None,
     aliases: Sequence[frozenset[str]] = (),
     arguments: Sequence[str] = (),
+    *,
     inline_bytes: int | None = None,
 ) -> pathlib.Path:
     """Write the deployable model of a graph that runs as one partition.

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ortlens import _torch
+from ortlens.backend.conversion.functions import own_functions
 from ortlens.backend.conversion.upcasting import narrow_dtypes
 from ortlens.backend.partitioning.support import NodeKind, Support, Verdict, kind_of
 from tests.unit.backend.graphs import aten, node_named, traced
@@ -23,6 +24,22 @@ def support(**excluded: Verdict) -> Support:
 
 def verdict(function: Callable[..., Any], target: Any, *args: Any) -> Verdict:
     return support().verdict(node_named(traced(function, *args).graph, target))
+
+
+def test_our_functions_are_listed_once_for_a_graph_not_for_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: list[int] = []
+
+    def counted() -> dict[Any, Callable[..., Any]]:
+        listed.append(1)
+        return own_functions()
+
+    monkeypatch.setattr("ortlens.backend.partitioning.support.own_functions", counted)
+    rules = support()
+    graph = traced(lambda x: x.relu().sigmoid().tanh() + 1, torch.rand(3)).graph
+    verdicts = [rules.verdict(node) for node in graph.nodes if node.op == "call_function"]
+    assert len(verdicts) == 4
+    assert all(found.supported for found in verdicts)
+    assert listed == [1]
 
 
 def test_no_bits_are_read_of_a_type_that_is_computed_in_float32() -> None:
