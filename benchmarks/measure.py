@@ -89,10 +89,11 @@ def report(what: str, tables: Sequence[Table], options: argparse.Namespace) -> N
         tables: What it found.
         options: As parsed.
     """
-    head = {"benchmark": what, "threads": options.threads, "quick": options.quick, **_environment()}
+    busy = hasattr(os, "getloadavg") and os.getloadavg()[0] > options.threads + _IDLE_LOAD
+    head = {"benchmark": what, "threads": options.threads, "quick": options.quick, **_environment(), "busy": busy}
     print(f"{what}; threads: {options.threads}{'; --quick: figures mean nothing' if options.quick else ''}")
     print("\n".join(f"{name}: {value}" for name, value in _environment().items()))
-    if hasattr(os, "getloadavg") and os.getloadavg()[0] > options.threads + _IDLE_LOAD:
+    if busy:
         print("the machine is busy with other work: do not trust the figures")
     print("\n".join(line for table in tables for line in ("", *_lines(table))))
     if options.json:
@@ -151,9 +152,17 @@ def _number(value: float | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
-    """Mean time of a call per way and round, in microseconds."""
+    """Times of a call per way and round, in microseconds.
+
+    Attributes:
+        us: Mean of the calls of a turn but the first, on the clock.
+        cpu_us: Likewise, of the processor, all threads of the process.
+        cold_us: The first call of a turn: another way ran just before, so caches hold what is that way's.
+    """
 
     us: Mapping[str, Sequence[float]]
+    cpu_us: Mapping[str, Sequence[float]]
+    cold_us: Mapping[str, Sequence[float]]
 
     def median(self, way: str) -> float:
         """Median over rounds of the mean time of a call, in microseconds."""
@@ -161,7 +170,7 @@ class Turns:
 
     def ratio(self, way: str, to: str) -> float:
         """Median over rounds of the ratio within a round: a slow spell of the machine meets both."""
-        return statistics.median(a / b for a, b in zip(self.us[way], self.us[to], strict=True))
+        return _ratio(self.us, way, to)
 
     def ratio_of_minima(self, way: str, to: str) -> float:
         """Ratio of the fastest rounds."""
@@ -173,8 +182,19 @@ class Turns:
 
     def compared(self, name: str, way: str, to: str, *, goal: float | None = None) -> Row:
         """The ratio of one way to another, as a row."""
-        detail = {"us": self.median(way), "us of the other": self.median(to), "ratio of minima": self.ratio_of_minima(way, to)}
+        detail = {
+            "us": self.median(way),
+            "us of the other": self.median(to),
+            "ratio of minima": self.ratio_of_minima(way, to),
+            "ratio of CPU time": _ratio(self.cpu_us, way, to),
+            "us after another way": statistics.median(self.cold_us[way]),
+            "ratio after another way": _ratio(self.cold_us, way, to),
+        }
         return Row(name=name, value=self.ratio(way, to), goal=goal, detail=detail)
+
+
+def _ratio(us: Mapping[str, Sequence[float]], way: str, to: str) -> float:
+    return statistics.median(a / b for a, b in zip(us[way], us[to], strict=True))
 
 
 def called_with(ways: Mapping[str, Callable[..., object]], x: torch.Tensor) -> dict[str, Callable[[], object]]:
@@ -195,24 +215,28 @@ def take_turns(ways: Mapping[str, Callable[[], object]], *, quick: bool, rounds:
         The times.
     """
     rounds, turn_ms = (3, 2) if quick else (rounds, turn_ms)
-    slowest = max(_mean_us(call, 3) for call in ways.values())
+    slowest = max(_turn_us(call, 3)[0] for call in ways.values())
     calls = max(2, round(turn_ms * 1000 / slowest))
-    us: dict[str, list[float]] = {name: [] for name in ways}
+    us, cpu_us, cold_us = ({name: list[float]() for name in ways} for _ in range(3))
     names = list(ways)
     for turn in range(rounds):
         start = turn % len(names)
         for name in names[start:] + names[:start]:
-            us[name].append(_mean_us(ways[name], calls))
-    return Turns(us=us)
+            for times, found in zip((us, cpu_us, cold_us), _turn_us(ways[name], calls), strict=True):
+                times[name].append(found)
+    return Turns(us=us, cpu_us=cpu_us, cold_us=cold_us)
 
 
-def _mean_us(call: Callable[[], object], calls: int) -> float:
-    """Mean time of a call after one that is not counted: it finds the caches and the thread pools of the way before."""
+def _turn_us(call: Callable[[], object], calls: int) -> tuple[float, float, float]:
+    """Mean time and processor time of a call after the first, and the first: it finds the caches and thread pools of the way before."""
+    entered = time.perf_counter_ns()
     call()
-    started = time.perf_counter_ns()
+    started, started_cpu = time.perf_counter_ns(), time.process_time_ns()
     for _ in range(calls):
         call()
-    return (time.perf_counter_ns() - started) / calls / 1000
+    ended, ended_cpu = time.perf_counter_ns(), time.process_time_ns()
+    # A clock of the processor that ticks slowly may see no time at all in short turns.
+    return (ended - started) / calls / 1000, max(ended_cpu - started_cpu, 1) / calls / 1000, (started - entered) / 1000
 
 
 # ------------------------------------------------------------------------------------------------------------ the ways

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import math
 import shutil
@@ -156,6 +157,38 @@ def test_the_tables_hold_the_rows_that_they_name(name: str, tmp_path: Path) -> N
             assert row["value"] > 0 or row["unit"] == "us", row  # what a Lens adds, in us, may drown in noise
             assert row["verdict"] == verdict_of(row)
             assert any(line.startswith(row["name"]) and row["verdict"] in line for line in printed.split("\n"))
+
+
+COLUMNS = {"us", "us of the other", "ratio of minima", "ratio of CPU time", "us after another way", "ratio after another way"}
+
+
+def test_times_of_calls_stand_beside_processor_time_and_the_first_call_after_another_way(tmp_path: Path) -> None:
+    _, made = bench("training", tmp_path, "--no-inductor")
+    assert made["busy"] in (True, False)
+    for row in made["tables"][0]["rows"]:
+        assert set(row["detail"]) >= COLUMNS
+        assert all(row["detail"][column] > 0 for column in COLUMNS)
+
+
+def test_the_first_call_of_a_turn_is_counted_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    measure = importlib.import_module("measure")
+    called, clock = [""], [0]
+
+    def takes(ns: int, name: str, *, more_after_another: int = 0) -> None:
+        clock[0] += ns + (more_after_another if called[-1] != name else 0)
+        called.append(name)
+
+    monkeypatch.setattr(measure.time, "perf_counter_ns", lambda: clock[0])
+    monkeypatch.setattr(measure.time, "process_time_ns", lambda: clock[0] // 2)
+    ways = {"first": lambda: takes(200_000, "first", more_after_another=5_000_000), "second": lambda: takes(100_000, "second")}
+    turns = measure.take_turns(ways, quick=True)
+    assert turns.us == {"first": [200.0] * 3, "second": [100.0] * 3}
+    assert turns.cpu_us == {"first": [100.0] * 3, "second": [50.0] * 3}
+    assert turns.cold_us["second"] == [100.0] * 3
+    assert max(turns.cold_us["first"]) == 5_200.0
+    detail = turns.compared("row", "first", "second").detail
+    assert (detail["ratio of CPU time"], detail["ratio after another way"]) == (2.0, 52.0)
 
 
 @pytest.mark.inductor
