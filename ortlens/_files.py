@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 
+_STANDARD_ERROR = 2
+
+
 def beside(path: Path) -> Path:
     """A name in the same folder that nobody has.
 
@@ -30,6 +33,33 @@ def beside(path: Path) -> Path:
         A hidden name of 25 characters, whatever the length of the other.
     """
     return path.with_name(f".ortlens-{secrets.token_hex(6)}.tmp")
+
+
+def opened_above_streams(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file under a number that is no standard stream's.
+
+    A daemon has closed these, and the system gives their numbers to the next files: what any library then prints would go into our file.
+
+    Args:
+        path: The file.
+        flags: As for `os.open`.
+
+    Returns:
+        A descriptor from 3 on, which no child process inherits.
+
+    Raises:
+        OSError: The file cannot be opened, or no descriptor is left.
+    """
+    descriptor = os.open(path, flags | getattr(os, "O_CLOEXEC", 0), 0o666)
+    below: list[int] = []
+    try:
+        while descriptor <= _STANDARD_ERROR:
+            below.append(descriptor)
+            descriptor = os.dup(descriptor)
+    finally:
+        for number in below:
+            os.close(number)
+    return descriptor
 
 
 @contextlib.contextmanager
@@ -52,7 +82,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         return
     temporary = beside(target)
     try:
-        with temporary.open("xb") as stream:
+        with open(temporary, "xb", opener=opened_above_streams) as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())

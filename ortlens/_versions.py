@@ -10,6 +10,7 @@ ONNX Runtime comes as one of several distributions that all install the module `
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
@@ -139,6 +140,9 @@ def _metadata_version(distribution: str) -> str | None:
         return version(distribution)
     except PackageNotFoundError:
         return None
+    except OSError:  # no file can be opened: a process out of descriptors still has what it loaded
+        loaded = "onnxruntime" if distribution in ONNXRUNTIME_DISTRIBUTIONS[:1] else distribution
+        return getattr(sys.modules.get(loaded), "__version__", None)
 
 
 def _release(text: str) -> tuple[int, ...] | None:

@@ -203,4 +203,6 @@ def _is_installed(name: str) -> bool:
         metadata.version(name)
     except metadata.PackageNotFoundError:
         return False
+    except OSError:  # it is there, and cannot be read
+        return True
     return True

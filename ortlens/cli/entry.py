@@ -8,6 +8,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, NoReturn
 
+from ortlens._os_errors import explained
 from ortlens.cli import bench, check, compare, completion, demo, doctor, explain, export, merge, report, run, show, survey, tune, watch
 from ortlens.cli.commands import Parser, near_hint
 from ortlens.cli.exit_codes import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_USAGE
@@ -60,8 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_PIPE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except OrtLensError as err:
-        return _fail(str(err))
+    except (OrtLensError, OSError) as err:
+        return _fail(explained(err) if isinstance(err, OSError) else str(err))
     except Exception as err:  # noqa: BLE001 - the last line of the front end: a user gets a sentence, not a stack
         return _fail(f"unexpected {type(err).__name__}: {err}. Set ORTLENS_DEBUG=1 to see where, and please report it.")
     return code

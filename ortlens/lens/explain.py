@@ -6,6 +6,7 @@ import inspect
 import os
 from typing import TYPE_CHECKING, Any, TypeGuard, overload
 
+from ortlens._os_errors import clear_os_errors
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def explain(
 ) -> Callable[..., Lens]: ...
 
 
+@clear_os_errors
 def explain(  # noqa: PLR0913 - the contract's own signature
     target: Callable[..., Any] | ExportedProgram | str | os.PathLike[str] | bytes | onnx.ModelProto,
     *,
@@ -104,6 +106,7 @@ def explain(  # noqa: PLR0913 - the contract's own signature
             "explain what it calls, or await it inside `with ortlens.capture()`, or in a notebook with %ortlens"
         )
 
+    @clear_os_errors
     def run(*args: Any, **kwargs: Any) -> Lens:
         from ortlens.lens.explain_torch import explain_under, name_of
         from ortlens.lens.lens import Lens

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import _torch
+from ortlens._os_errors import clear_os_errors
 from ortlens.backend.api import OrtBackend
 from ortlens.lens.freezing import freeze_with, refuse_reserved
 from ortlens.lens.lens import Lens
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ortlens.trace import records as r
 
 
+@clear_os_errors
 def freeze(
     target: Callable[..., Any] | ExportedProgram,
     /,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ortlens._os_errors import with_clear_os_errors
 from ortlens.backend.lowering.entry import count_ops
 from ortlens.errors import UsageError
 from ortlens.lens.explain_output import ExplainOutput, reason_from_break
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ortlens.trace.recorder import Recorder
 
 
+@with_clear_os_errors
 class Lens(RecordingLens):
     """A `torch.compile` backend that wraps another one and records what happens.
 

@@ -91,7 +91,7 @@ def bench(  # noqa: PLR0913 - those of `explain`, and what to measure
     chosen = ["eager", *(way for way in WAYS[1:] if way in ways)]
     with contextlib.ExitStack() as stack:
         isolated = stack.enter_context(_torch.isolated_compilations())
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
         makers: Mapping[str, Callable[[], Callable[[], Any]]] = {
             "eager": lambda: lambda: target(*args, **kwargs),
             "inductor": lambda: partial(torch.compile(target, backend="inductor", **isolated), *args, **kwargs),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens._optional import require
+from ortlens._os_errors import clear_os_errors
 from ortlens.analysis.surveyed import SurveyRow
 from ortlens.errors import UsageError
 from ortlens.progress import progress
@@ -55,6 +56,7 @@ class Outcome:
     files: Mapping[str, bytes]
 
 
+@clear_os_errors
 def survey(  # noqa: PLR0913 - the settings of a survey
     cases: object,
     client: Any = None,  # noqa: ANN401 - a dask.distributed.Client, which this module must not import
@@ -115,7 +117,7 @@ def survey(  # noqa: PLR0913 - the settings of a survey
     limits = _shared(local, count) if client is None else Limits(seconds=time_limit, memory_bytes=memory_limit)
     jobs = [Job(case=case, key=key_of(case, extras), extras=extras, limits=_own(limits, case)) for case in cases_from(cases, options)]
     with contextlib.ExitStack() as stack:
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory())) if folder is None else Path(folder)
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))) if folder is None else Path(folder)
         results = Results(place)
         rows = {job.key: row for job in jobs if (row := results.kept(job, retry=retry)) is not None}
         missing = list({job.key: job for job in jobs if job.key not in rows}.values())
@@ -147,7 +149,7 @@ def run_case(job: Job, stop: threading.Event | None = None) -> Outcome:
         StoppedError: `stop` was set.
     """
     limits = job.limits if job.limits.memory_bytes is not None else _shared(job.limits, 1)
-    with tempfile.TemporaryDirectory(prefix="ortlens-") as name:
+    with tempfile.TemporaryDirectory(prefix="ortlens-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         ended = run_apart(measured, (job.case, job.extras, name), limits=limits, folder=folder, stop=stop)
         files = {file: (folder / file).read_bytes() for file in (CAPTURE, JOURNAL, REPORT) if (folder / file).is_file()}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import _torch
+from ortlens._os_errors import clear_os_errors
 from ortlens.analysis.compare.ways import MIN_ROUNDS, ratio_interval
 from ortlens.backend.api import OrtBackend
 from ortlens.backend.options import ExportOptions, OrtBackendOptions
@@ -99,6 +100,7 @@ def tune(
         raise UsageError(f"budget_s must be a number of seconds above 0, not {budget_s!r}")
     given = OrtBackendOptions.from_any(options)
 
+    @clear_os_errors
     def run(*args: Any, **kwargs: Any) -> tuple[OrtBackendOptions, pd.DataFrame]:  # noqa: ANN401 - those of the target
         import pandas as pd
 

@@ -19,6 +19,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from ortlens._files import opened_above_streams
 from ortlens.errors import CaptureError, UsageError
 from ortlens.trace import records as r
 from ortlens.trace.codec import MAX_ROWS, record_from_row, row_from_record
@@ -65,8 +66,7 @@ class Journal:
         self._seen: dict[int, tuple[RunLog, int]] = {}  # by identity of a log: the number of its last call that was written
         self._eager: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
-            self._file = os.open(Path(path).expanduser(), flags, 0o666)
+            self._file = opened_above_streams(Path(path).expanduser(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
             os.write(self._file, HEADER)
         except (OSError, ValueError) as error:
             raise UsageError(f"the journal {path} cannot be written: {error}") from error

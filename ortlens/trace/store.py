@@ -182,7 +182,7 @@ def _bytes_from_manifest(manifest: Mapping[str, Any]) -> bytes:
 def _version() -> str:
     try:
         return metadata.version("ortlens")
-    except metadata.PackageNotFoundError:  # run from a source tree that was never installed
+    except (metadata.PackageNotFoundError, OSError):  # run from a source tree that was never installed; out of descriptors
         return "unknown"
 
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ortlens._os_errors import with_clear_os_errors
 from ortlens.analysis.findings.registry import findings_of
 from ortlens.trace.frames import frame_from_capture
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture
 
 
+@with_clear_os_errors
 class CaptureFrames(ABC):
     """Frames over a capture. Subclasses say where the capture comes from."""
 

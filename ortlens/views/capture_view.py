@@ -6,6 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ortlens._os_errors import clear_os_errors, with_clear_os_errors
 from ortlens.analysis.check import VerdictRow, limits_from, verdicts_of
 from ortlens.analysis.coverage import coverage_of, is_dry_run
 from ortlens.analysis.fusions import Fusion, fusions
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from ortlens.views.widget import Explorer
 
 
+@with_clear_os_errors
 class CaptureView(CaptureFrames):
     """Frames and views over a capture."""
 
@@ -382,6 +384,7 @@ class SavedCapture(CaptureView):
         return self._capture
 
 
+@clear_os_errors
 def load(path: str | os.PathLike[str]) -> SavedCapture:
     """Open a saved capture. Needs neither torch nor ONNX Runtime, and runs nothing that the file holds.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ortlens._os_errors import with_clear_os_errors
 from ortlens.analysis.compare.changes import Change
 from ortlens.analysis.compare.comparison import AlignedOperator, compared
 from ortlens.analysis.compare.durations import Timing
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture
 
 
+@with_clear_os_errors
 class Comparison:
     """Two captures of one program, aligned by module path, target and structure. A snapshot: later calls of a live lens are not in it."""
 

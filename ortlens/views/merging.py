@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ortlens._os_errors import clear_os_errors
 from ortlens.analysis.ranks import merged
 from ortlens.views.capture_view import CaptureView, SavedCapture, capture_from
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture
 
 
+@clear_os_errors
 def merge(captures: Iterable[CaptureView | Capture | str | os.PathLike[str]]) -> SavedCapture:
     """Merge the captures of the ranks of one job, such as `ortlens run` writes under `torchrun`. Needs neither torch nor ONNX Runtime.
 

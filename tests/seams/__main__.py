@@ -1,7 +1,8 @@
 """Have every function of the package fail once, under each way of observing a program: `python -m tests.seams`.
 
 For each function that the program reaches: the program's answers are those of PyTorch, the failure is in the capture with its cause, and
-the next call works. `--way NAME` and `--only TEXT` choose; `--sample N` takes every Nth.
+the next call works. `--way NAME` and `--only TEXT` choose; `--sample N` takes every Nth. Outcomes are kept in `build/seams` for as long as
+the code is the same: a run that was stopped goes on where it was. `--seconds N` stops it, with exit status 3; `--again` begins anew.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from collections import Counter
 
 from ortlens import _torch
 from tests.seams.faults import Seam, reached, seams
-from tests.seams.programs import BROKEN, WAYS, again, answers, outcome, tidy
+from tests.seams.kept import Kept, file_of_this_code
+from tests.seams.programs import BROKEN, WAYS, Kind, again, answers, outcome, tidy
+
+STOPPED = 3
 
 
 def say(line: str) -> None:
@@ -41,31 +45,67 @@ def reached_by(way: str) -> list[Seam]:
     return sorted((known[code] for code in codes if code in known), key=lambda seam: seam.name)
 
 
+def fail_each(way: str, chosen: list[Seam], kept: Kept, end: float) -> bool:
+    """Have each function fail that has not failed yet.
+
+    Args:
+        way: How the program is observed.
+        chosen: The functions.
+        kept: The outcomes so far.
+        end: When to stop, by `time.monotonic`.
+
+    Returns:
+        Whether all have failed now.
+    """
+    for seam in chosen:
+        if (way, seam.name) in kept:
+            continue
+        if time.monotonic() > end:
+            return False
+        kept.add(way, seam.name, outcome(way, seam))
+    return True
+
+
 def main() -> int:
     """Print functions x outcomes; 1 if something broke."""
     parser = argparse.ArgumentParser(prog="python -m tests.seams", description=__doc__)
     parser.add_argument("--way", action="append", choices=tuple(WAYS), help="only this way of observing")
     parser.add_argument("--only", default="", help="only functions whose name contains this")
     parser.add_argument("--sample", type=int, default=1, metavar="N", help="every Nth function only")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), metavar="N", help="stop after that long, and go on with the next run"
+    )
+    parser.add_argument("--again", action="store_true", help="forget the outcomes that are kept")
     options = parser.parse_args()
+    end = time.monotonic() + options.seconds
     logging.getLogger(_torch.TRACE_LOGGER).addHandler(logging.NullHandler())  # as with TORCH_TRACE: what writes that trace can fail too
-    broken = 0
-    say(f"{len(seams())} functions")
+    file = file_of_this_code()
+    if options.again:
+        file.unlink(missing_ok=True)
+    kept, totals, names = Kept(file), Counter[Kind](), set[str]()
     for way in options.way or WAYS:
         hit = reached_by(way)
         chosen = [seam for seam in hit if options.only in seam.name][:: options.sample]
-        counts: Counter[str] = Counter()
-        started = time.monotonic()
-        for seam in chosen:
-            found = outcome(way, seam)
-            counts[found.kind] += 1
-            if found.kind in BROKEN:
-                broken += 1
-                say(f"  {way}: {seam.name}: {found.kind} {found.detail}")
-        figures = ", ".join(f"{count} {kind}" for kind, count in counts.most_common())
-        say(f"{way}: {len(hit)} reached, {len(chosen)} failed on purpose in {time.monotonic() - started:.0f} s: {figures}")
-    say("every failure survived" if not broken else f"{broken} failures not survived")
+        if not fail_each(way, chosen, kept, end):
+            failed = sum((way, seam.name) in kept for seam in chosen)
+            say(f"{way}: {failed} of {len(chosen)} so far; the next run goes on from here")
+            return STOPPED
+        found = {seam.name: kept[way, seam.name] for seam in chosen}
+        for name, one in found.items():
+            if one.kind in BROKEN:
+                say(f"  {way}: {name}: {one.kind} {one.detail}")
+        counts = Counter(one.kind for one in found.values())
+        totals, names = totals + counts, names | {seam.name for seam in chosen}
+        say(f"{way}: {len(hit)} reached, {len(chosen)} failed on purpose: {_figures(counts)}")
+    broken = sum(count for kind, count in totals.items() if kind in BROKEN)
+    say(
+        f"{len(seams()):,} functions, {len(names):,} seams, {sum(totals.values()):,} faults injected: {_figures(totals)}; {broken} not survived"
+    )
     return 1 if broken else 0
+
+
+def _figures(counts: Counter[Kind]) -> str:
+    return ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common())
 
 
 if __name__ == "__main__":

@@ -141,7 +141,7 @@ class Probe:
         if known is None or spent > MAKING_NS:
             return
         try:
-            with tempfile.TemporaryDirectory() as folder:
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
                 converted, read = (sum(_converting_ns(graph, folder) for graph in graphs) for _ in range(2))
         except Exception as error:  # noqa: BLE001 - as above
             lens_failed(self.recorder, "probing cache_dir", error)

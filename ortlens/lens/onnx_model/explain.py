@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from ortlens._os_errors import clear_os_errors
 from ortlens.backend.runtime.heap import heap_bytes
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.onnx_model import placement
@@ -57,6 +58,7 @@ def explain_model(
     choice = choice_from(options)
     source = source_of(model)
 
+    @clear_os_errors
     def explained(*args: Any, **kwargs: Any) -> OnnxLens:
         structure = None if source.structure is None else with_names(source.structure)
         if dry_run:

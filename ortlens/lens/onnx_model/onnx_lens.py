@@ -6,6 +6,7 @@ import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ortlens._os_errors import with_clear_os_errors
 from ortlens.errors import UsageError
 from ortlens.lens.environment import machine_facts
 from ortlens.lens.onnx_model import graph_records, placement
@@ -33,6 +34,7 @@ SESSION = "s0"
 """Id of the session."""
 
 
+@with_clear_os_errors
 class OnnxLens(CaptureView):
     """What is known about an ONNX model and its session; `ortlens.explain("model.onnx")(...)` and `ortlens.watch(session)` make it.
 

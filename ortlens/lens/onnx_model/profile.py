@@ -64,7 +64,7 @@ def profile(  # noqa: PLR0913, PLR0917 - one call site
         raise UsageError("neither the path nor the bytes of the session's model are known, so that no second session can profile it")
     nodes = 0 if structure is None else len(structure.graph.node)
     affordable = max(MAX_EVENTS // max(nodes, 1) - 2, 1)
-    with tempfile.TemporaryDirectory(prefix="ortlens-profile-") as name:
+    with tempfile.TemporaryDirectory(prefix="ortlens-profile-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         twin = _twin(source, choice, folder)
         inputs = inputs_from_session(session)
@@ -72,10 +72,11 @@ def profile(  # noqa: PLR0913, PLR0917 - one call site
             repeats = Repeats(repeat)
             with progress("profiling", min(repeats.most, affordable) + 1, "run") as step:
                 plain, profiled = _turns(runner_of(session, inputs, feed), runner_of(twin, inputs, feed), repeats, affordable, step)
+            written = Path(twin.end_profiling())
+            _record(twin, written, without_weights(folder / "optimized.onnx"), structure, recorder, plain, profiled)
         except Exception as error:
-            raise SessionError(f"profiling {source.name} failed: {' '.join(str(error).split())[:600]}") from error
-        written = Path(twin.end_profiling())
-        _record(twin, written, without_weights(folder / "optimized.onnx"), structure, recorder, plain, profiled)
+            said = " ".join(str(error).split())[:600]
+            raise SessionError(f"profiling {source.name} failed: {said}. It writes files into {folder.parent}, which needs room") from error
     placement.from_kernels(recorder, session, structure)
 
 

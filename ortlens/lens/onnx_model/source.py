@@ -148,7 +148,7 @@ def _from_proto(model: onnx.ModelProto) -> ModelSource:
         _refuse_unsafe(model, data, "the model", None)
         return _described(structure, None, data=data)
     # Protobuf serialises 2 GiB at most: the weights go into a file of their own. The copy shares nothing with the user's model.
-    folder = tempfile.TemporaryDirectory(prefix="ortlens-model-")
+    folder = tempfile.TemporaryDirectory(prefix="ortlens-model-", ignore_cleanup_errors=True)
     path = Path(folder.name) / "model.onnx"
     copied = onnx.ModelProto()
     copied.CopyFrom(model)

@@ -160,7 +160,7 @@ def profile(targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...],
     """
     repeats = Repeats(repeat)
     partitions = sum(len(graph.runners) for graph in targets.graphs())
-    with tempfile.TemporaryDirectory(prefix="ortlens-profile-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ortlens-profile-", ignore_cleanup_errors=True) as folder:
         with progress("profiling", partitions * (repeats.most + 1), "run") as step:
             profiler = _Profiler(repeats=repeats, folder=Path(folder), cost=profiler_overhead.measure_cost(), step=step)
             for _ in range(_MAX_CALLS):

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ortlens.errors import SessionError
 from ortlens.lens.profiling.profiles import quiet_mean
 
 _SHORT, _LONG = 16, 80  # kernels
@@ -38,9 +39,12 @@ def measure_cost() -> Cost:
 
     Returns:
         The overhead, about 1800 and 2500 ns on common machines.
+
+    Raises:
+        SessionError: There is no room for the profile.
     """
     short, long = _session(_SHORT, None), _session(_LONG, None)
-    with tempfile.TemporaryDirectory(prefix="ortlens-profile-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ortlens-profile-", ignore_cleanup_errors=True) as folder:
         profiled = _session(_LONG, folder)
         times: dict[int, list[int]] = {_SHORT: [], _LONG: []}
         watched: list[int] = []
@@ -53,7 +57,13 @@ def measure_cost() -> Cost:
             started = time.perf_counter_ns()
             profiled.run(None, feed)
             watched.append(time.perf_counter_ns() - started)
-        events = json.loads(Path(profiled.end_profiling()).read_bytes())
+        written = Path(profiled.end_profiling())
+        try:
+            events = json.loads(written.read_bytes())
+        except ValueError as error:
+            raise SessionError(
+                f"ONNX Runtime's profiler could not write {written} to its end; free some space there, or set TMPDIR to another folder"
+            ) from error
     reported = [1000 * int(event["dur"]) for event in events if event.get("cat") == "Node"][_LONG * _WARM :]
     true = (quiet_mean(times[_LONG][_WARM:]) - quiet_mean(times[_SHORT][_WARM:])) / (_LONG - _SHORT)
     if not reported:

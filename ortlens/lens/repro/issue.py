@@ -26,9 +26,8 @@ def versions() -> dict[str, str]:
     """
     found = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
     for package in ("torch", "onnxruntime", "onnx", "onnxscript"):
-        with contextlib.suppress(
-            importlib.metadata.PackageNotFoundError
-        ):  # the module's own version includes the build, such as `2.13.0+cpu`
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError, OSError):
+            # The module's own version includes the build, such as `2.13.0+cpu`.
             found[package] = getattr(sys.modules.get(package), "__version__", None) or importlib.metadata.version(package)
     return found
 

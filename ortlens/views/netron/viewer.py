@@ -134,7 +134,7 @@ def _folder() -> Path | None:
 def _version() -> str:
     try:
         return metadata.version("netron")
-    except metadata.PackageNotFoundError:
+    except (metadata.PackageNotFoundError, OSError):
         return "unknown"
 
 

@@ -1,0 +1,339 @@
+"""What becomes of each question to ortlens when the operating system refuses something: prints a row of JSON per case.
+
+`descriptors`: the process has no file descriptor left, really, at the first call of each question and at a later one. `lacking`: no room
+for files, no working directory, no folder for temporary files, no standard output. `each N`: every Nth operation on a file or folder that
+a question makes is refused by an audit hook, in turns alone and with all that follow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import json
+import os
+import resource
+import sys
+import tempfile
+import warnings
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+import ortlens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ortlens import Lens
+
+REFUSALS = (errno.EMFILE, errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT)
+EVENTS = frozenset({
+    *("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.listdir", "os.scandir", "os.chmod"),
+    *("tempfile.mkdtemp", "tempfile.mkstemp", "subprocess.Popen", "os.posix_spawn", "shutil.rmtree"),
+})  # fmt: skip
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+class Net(nn.Module):
+    """A graph break, and an operator that stays in PyTorch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x).relu()
+        torch._dynamo.graph_break()
+        changed: torch.Tensor = torch.special.bessel_j0(y) + 1
+        return changed
+
+
+NET, PLAIN = Net().eval(), nn.Linear(4, 4).eval()
+FOLDER = Path(tempfile.mkdtemp(prefix="ortlens-refused-"))
+ERRORS = (ortlens.OrtLensError,)
+NAMES = (ortlens.freeze, ortlens.load_frozen)
+"""Looked up now: to import a module is Python's own work, and it says which file it cannot open."""
+
+
+PLACES: list[Path] = []
+"""Empty folders, made before something is refused."""
+
+
+def place(name: str) -> Path:
+    """A path that is not there."""
+    return PLACES.pop() / name
+
+
+def prepared() -> None:
+    """Make empty folders for a question."""
+    PLACES[:] = [Path(tempfile.mkdtemp(dir=FOLDER)) for _ in range(2)]
+
+
+def fresh() -> Any:  # noqa: ANN401 - a module
+    """The package, once what was compiled is forgotten."""
+    torch.compiler.reset()
+    ortlens.OrtBackend.clear_cached_instances()
+    return ortlens
+
+
+def watched() -> Lens:
+    """A lens under which the program ran."""
+    fresh()
+    lens = ortlens.Lens()
+    torch.compile(NET, backend=lens)(X)
+    return lens
+
+
+def called(**options: Any) -> None:  # noqa: ANN401 - those of a lens
+    """Compile and call the program; its answer is right."""
+    fresh()
+    torch.testing.assert_close(torch.compile(NET, backend=ortlens.Lens(**options))(X), NET(X))
+
+
+def frozen(_: Lens) -> None:
+    """Freeze, save and load."""
+    folder = place("frozen")
+    ortlens.freeze(PLAIN, X).save(folder)
+    ortlens.load_frozen(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Files that questions read."""
+
+    saved: Path
+    folder: Path
+    model: Path
+
+
+def held() -> Held:
+    """Write them."""
+    lens = watched()
+    fresh()
+    model = ortlens.explain(PLAIN, calls=1)(X).export_onnx(FOLDER / "held.onnx")
+    return Held(lens.save(FOLDER / "held.ortlens"), lens.save(FOLDER / "held"), model)
+
+
+def questions(files: Held) -> dict[str, Callable[[Lens], object]]:
+    """Everything that a user asks.
+
+    Args:
+        files: What is read.
+
+    Returns:
+        By name.
+    """
+    return {
+        "compile": lambda _: called(),
+        "compile with a journal": lambda _: called(journal=place("journal")),
+        "compile with a cache": lambda _: called(options={"cache_dir": str(place("cache"))}),
+        "compile with a dump": lambda _: called(options={"dump_path": str(place("dump"))}),
+        "explain": lambda _: fresh().explain(NET, calls=2)(X),
+        "dry run": lambda _: fresh().explain(NET, dry_run=True)(X),
+        "explain a model": lambda _: ortlens.explain(str(files.model), calls=1)(),
+        "profile a model": lambda _: ortlens.explain(str(files.model), calls=1)().profile(repeat=2),
+        "profile": lambda lens: lens.profile(X, repeat=2),
+        "verify": lambda lens: lens.verify(X),
+        "verify operators": lambda lens: lens.verify(X, per_op=True),
+        "measure": lambda lens: lens.measure(X),
+        "frames": lambda lens: (lens.findings, lens.nodes, lens.kernels),
+        "summary": lambda lens: (lens.summary(), repr(lens)),
+        "display": lambda lens: lens._repr_html_(),
+        "show": lambda lens: lens.show(),
+        "what_if": lambda lens: lens.what_if(),
+        "report": lambda lens: lens.report(place("report.html")),
+        "save": lambda lens: lens.save(place("run.ortlens")),
+        "save a folder": lambda lens: lens.save(place("run")),
+        "export": lambda lens: lens.export(place("csv"), format="csv"),
+        "load": lambda _: ortlens.load(files.saved),
+        "load a folder": lambda _: ortlens.load(files.folder),
+        "compare": lambda lens: lens.compare(files.saved).report(place("compared.html")),
+        "check": lambda lens: lens.check(max_breaks=9),
+        "repro": lambda lens: lens.repro("p0", place("repro"), args=(X,)),
+        "freeze": frozen,
+        "export_onnx": lambda _: fresh().explain(PLAIN, calls=1)(X).export_onnx(place("m.onnx")),
+        "netron": lambda lens: lens.netron("p0").save(place("netron.html")),
+    }
+
+
+def outcome(question: Callable[[Lens], object], lens: Lens) -> str:
+    """What becomes of a question: `answered`, `refused` for a clear error of ortlens, or what came out instead."""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            question(lens)
+    except ERRORS:
+        return "refused"
+    except BaseException as error:  # noqa: BLE001 - it is the outcome
+        return f"{type(error).__name__}: {str(error)[:300]}"
+    return "answered"
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """No file descriptor is left."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(int(path.name) for path in Path("/proc/self/fd").iterdir()) + 1, hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextlib.contextmanager
+def no_room() -> Iterator[None]:
+    """No file can grow beyond some bytes; ONNX Runtime's files neither."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextlib.contextmanager
+def no_working_directory() -> Iterator[None]:
+    """The working directory was deleted."""
+    before, gone = Path.cwd(), Path(tempfile.mkdtemp())
+    os.chdir(gone)
+    gone.rmdir()
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+@contextlib.contextmanager
+def no_temporary_folder() -> Iterator[None]:
+    """The folder for temporary files was deleted."""
+    before, tempfile.tempdir = tempfile.tempdir, str(FOLDER / "not there")
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+
+
+@contextlib.contextmanager
+def no_streams() -> Iterator[None]:
+    """Nobody listens: standard output and error are closed, as for a daemon."""
+    kept = os.dup(1), os.dup(2)
+    before = sys.stdout, sys.stderr
+    sys.stdout = sys.stderr = None
+    os.close(1)
+    os.close(2)
+    try:
+        yield
+    finally:
+        for number, descriptor in enumerate(kept, 1):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        sys.stdout, sys.stderr = before
+
+
+LACKS: dict[str, Callable[[], contextlib.AbstractContextManager[None]]] = {
+    "room": no_room,
+    "working directory": no_working_directory,
+    "temporary folder": no_temporary_folder,
+    "streams": no_streams,
+}
+
+
+def lacking(asked: dict[str, Callable[[Lens], object]]) -> Iterator[dict[str, object]]:
+    """Ask each question where something is missing, and where it is there again."""
+    for lack, missing in LACKS.items():
+        for name, question in asked.items():
+            lens = watched()
+            prepared()
+            with missing():
+                found = outcome(question, lens)
+            prepared()
+            yield {"question": name, "lack": lack, "found": found, "next": outcome(question, lens)}
+
+
+def without_descriptors(asked: dict[str, Callable[[Lens], object]]) -> Iterator[dict[str, object]]:
+    """Ask each question without a descriptor, with them, and without again."""
+    for name, question in asked.items():
+        for when in ("first", "later"):
+            lens = watched()
+            prepared()
+            with no_descriptors():
+                found = outcome(question, lens)
+            prepared()
+            yield {"question": name, "when": when, "found": found, "next": outcome(question, lens)}
+
+
+@dataclass(slots=True)
+class _Hook:
+    """Refuses an operation."""
+
+    is_on: bool = False
+    seen: int = 0
+    at: int = 0
+    following: bool = False
+    number: int = errno.EMFILE
+    refused: str = ""
+
+    def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
+        if not self.is_on or event not in EVENTS:
+            return
+        self.seen += 1
+        if self.at and (self.seen == self.at or (self.following and self.seen > self.at)):
+            self.refused = self.refused or f"{event} {arguments[:1]}"
+            raise OSError(self.number, os.strerror(self.number), "planted")
+
+
+def each_refused(asked: dict[str, Callable[[Lens], object]], every: int) -> Iterator[dict[str, object]]:
+    """Refuse every Nth operation of each question, alone and with all that follow."""
+    # What raises must not look like a line of the user's program.
+    _Hook.__call__.__code__ = _Hook.__call__.__code__.replace(co_filename="<frozen os>")
+    hook = _Hook()
+    sys.addaudithook(hook)
+
+    def ask(question: Callable[[Lens], object], at: int) -> str:
+        lens = watched()
+        prepared()
+        hook.is_on, hook.seen, hook.at, hook.refused = True, 0, at, ""
+        try:
+            return outcome(question, lens)
+        finally:
+            hook.is_on = False
+
+    for name, question in asked.items():
+        ask(question, 0)
+        ask(question, 0)
+        for at in range(1, hook.seen + 1, every):
+            hook.number, hook.following = REFUSALS[at % len(REFUSALS)], not hook.following
+            found = ask(question, at)
+            yield {"question": name, "refused": hook.refused, "errno": errno.errorcode[hook.number], "found": found}
+        yield {"question": name, "refused": "", "errno": "", "found": "answered", "next": ask(question, 0)}
+
+
+def main() -> None:
+    """Print the rows."""
+    warnings.simplefilter("ignore")
+    torch.set_grad_enabled(False)
+    asked = questions(held())
+    every = int([*sys.argv, "1"][2])
+    ways: dict[str, Callable[[dict[str, Callable[[Lens], object]]], Iterator[dict[str, object]]]] = {
+        "descriptors": without_descriptors,
+        "lacking": lacking,
+        "each": partial(each_refused, every=every),
+    }
+    for row in ways[sys.argv[1]](asked):
+        print(json.dumps(row), flush=True)  # noqa: T201 - what it is for
+    sys.stdout.flush()
+    os._exit(0)  # whatever a refused step left open is no matter here
+
+
+if __name__ == "__main__":
+    main()

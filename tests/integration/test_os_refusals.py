@@ -1,0 +1,129 @@
+"""What the operating system refuses is an answer or a clear error of ortlens, and the next question is answered.
+
+No descriptor left, no room, no working directory, no folder for temporary files, no standard streams: `os_refusals.py` asks everything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+import ortlens
+from ortlens._os_errors import clear_os_errors, explained
+from ortlens.errors import OrtLensError, SessionError
+from ortlens.lens.profiling import profiler_overhead
+from tests.integration.test_whole_files import full_disk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytest.importorskip("resource", reason="POSIX limits")
+X = torch.linspace(-1, 1, 6)
+
+
+def rows(root: Path, *arguments: str) -> list[dict[str, str]]:
+    command = [sys.executable, "-W", "ignore", "-m", "tests.integration.os_refusals", *arguments]
+    done = subprocess.run(command, cwd=root, check=False, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="lists its descriptors there")  # noqa: PTH112 - before anything is imported
+@pytest.mark.parametrize("way", [("descriptors",), ("lacking",), ("each", "2")], ids=lambda way: way[0])
+def test_what_is_refused_is_said_and_the_next_question_is_answered(way: tuple[str, ...], root: Path) -> None:
+    found = rows(root, *way)
+    assert len(found) > 50
+    assert [row for row in found if row["found"] not in {"answered", "refused"} or row.get("next", "answered") != "answered"] == []
+    assert {row["found"] for row in found} == {"answered", "refused"}
+
+
+@pytest.fixture(scope="module")
+def lens() -> ortlens.Lens:
+    made = ortlens.Lens()
+    with torch.no_grad():
+        torch.compile(torch.nn.Linear(6, 5).eval(), backend=made)(X)
+    return made
+
+
+def test_a_missing_folder_for_temporary_files_is_named(lens: ortlens.Lens, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with torch.no_grad(), pytest.raises(OrtLensError, match=r"profile\(\) failed: the operating system refused it: .*gone.*TMPDIR"):
+        lens.profile(X)
+
+
+def test_a_profile_without_room_is_a_clear_error(lens: ortlens.Lens) -> None:
+    with torch.no_grad():
+        profiler_overhead.measure_cost()  # imports what it needs
+        with full_disk(100), pytest.raises(SessionError, match="free some space"):
+            lens.profile(X)
+        assert len(lens.profile(X, repeat=2))
+
+
+def test_versions_are_known_without_descriptors(lens: ortlens.Lens, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: str) -> str:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("ortlens._versions.version", refused)
+    assert "torch.compile with backend ortlens" in lens.summary()
+    assert lens.captured().environment["version_torch"]
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(torch.sin, backend=ortlens.Lens())(X), X.sin())
+
+
+def test_what_the_program_raises_passes_untouched() -> None:
+    class Reading(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            open("/nowhere/weights.bin")  # noqa: PTH123, SIM115 - it fails
+            return x
+
+    lens = ortlens.Lens()
+    model = torch.compile(torch.nn.Linear(6, 5), backend=lens)
+    model(X)
+    with pytest.raises(FileNotFoundError, match=r"weights\.bin"):
+        ortlens.explain(Reading())(X)
+
+
+def test_advice_depends_on_what_was_refused() -> None:
+    @clear_os_errors
+    def question() -> None:
+        raise OSError(28, "No space left on device")
+
+    question_in_a_package = question.__wrapped__  # type: ignore[attr-defined]  # of `functools.wraps`
+    question_in_a_package.__code__ = question_in_a_package.__code__.replace(co_filename="<frozen os>")
+    # This test is a program, nobody's package: what it raises would pass.
+    with pytest.raises(OrtLensError, match=r"was_refused\(\) failed: .*No space left on device; free some space"):
+        question()
+    assert "ulimit -n" in explained(OSError(24, "Too many open files"))
+    assert explained(OSError(5, "Input/output error")).endswith("Input/output error")
+
+
+DAEMON = """
+import os, sys, torch, ortlens
+os.close(1), os.close(2)
+lens = ortlens.Lens(journal="journal")
+with torch.no_grad():
+    torch.compile(torch.sin, backend=lens)(torch.ones(3))
+for number in (1, 2):
+    try:
+        os.write(number, b"noise of a library")
+    except OSError:
+        pass
+lens._recorder.journal.close()
+held = ortlens.load("journal")
+assert b"noise" not in open("journal", "rb").read(), "in the journal"
+assert len(held.graphs) == 1 and len(held.runs) == 1
+open("done", "w").write("done")
+"""
+
+
+def test_noise_of_a_daemon_does_not_reach_its_journal(run_python: Callable[..., str], tmp_path: Path) -> None:
+    run_python(DAEMON)
+    assert (tmp_path / "done").read_text(encoding="ascii") == "done"
