@@ -15,10 +15,14 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests import offline
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
+
+offline.block()
 
 # One thread for each of several workers, before torch is imported anywhere: otherwise they fight for the cores.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -106,10 +110,12 @@ def _untimed_guards(request: pytest.FixtureRequest) -> None:
 def _no_leaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Begin with the same random numbers in any order, forget what Dynamo compiled, prove that no recorder is left watching."""
     monkeypatch.delenv("ONNXRT_DUMP_PATH", raising=False)
+    offline.TRIED.clear()
     # A test that needs no torch must not pay for its import.
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
     yield
+    assert offline.TRIED == [], "the test tried to reach another machine"
     # A test that never compiled must not pay for the import of Dynamo.
     if "torch._dynamo" in sys.modules:
         sys.modules["torch"].compiler.reset()

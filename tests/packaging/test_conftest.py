@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import conftest
+from tests import conftest, offline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,3 +34,22 @@ def test_nothing_is_lacking_where_all_is_there(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr("shutil.which", lambda name: name if name == "g++" else None)
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
     assert conftest.missing_for_inductor() == []
+
+
+def test_other_machines_cannot_be_reached() -> None:
+    for place in (("192.0.2.1", 80), ("2001:db8::1", 80)):
+        family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
+        with socket.socket(family) as made:
+            for connect in (made.connect, made.connect_ex):
+                with pytest.raises(offline.OfflineError, match="offline"):
+                    connect(place)
+    with pytest.raises(offline.OfflineError, match=r"example\.invalid"):
+        socket.create_connection(("example.invalid", 80))
+    assert len(offline.TRIED) == 5
+    offline.TRIED.clear()
+
+
+def test_this_machine_can_be_reached() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(("localhost", server.getsockname()[1])):
+        pass
+    assert offline.TRIED == []

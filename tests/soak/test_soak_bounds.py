@@ -1,10 +1,12 @@
-"""Thousands of sessions, recompiles, outputs and parameters: memory and time stay within what is stated here."""
+"""A million calls, thousands of sessions, recompiles, outputs, parameters and nodes: memory and time stay within what is stated here."""
 
 # ruff: noqa: ANN401 - attributes of modules are Any in torch itself
 
 from __future__ import annotations
 
-import time
+import gc
+import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,11 +15,15 @@ from torch import nn
 
 import ortlens
 from ortlens import Lens
-from tests.soak.test_soak_memory import resident_bytes
+from ortlens.trace import records as r
+from ortlens.trace import store
+from tests.unit.trace.strategies import small_capture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.soak.conftest import Use
 
 pytestmark = pytest.mark.soak
 MEGABYTE = 1_000_000
@@ -33,19 +39,35 @@ def _warm() -> Iterator[None]:
     torch.compiler.reset()
 
 
-def test_ten_thousand_sessions() -> None:
+def test_a_million_calls(use: type[Use], tmp_path: Path) -> None:
+    lens = Lens()
+    compiled, x = torch.compile(torch.sin, backend=lens), torch.ones(3)
+    for _ in range(20_000):
+        compiled(x)
+    used = use("1,000,000 calls under a lens")
+    for _ in range(1_000_000):
+        compiled(x)
+    used.stop()
+    torch.testing.assert_close(compiled(x), x.sin())
+    assert int(lens.sessions.calls.sum()) == 1_020_001
+    assert used.grown_bytes < 50 * MEGABYTE
+    assert lens.save(tmp_path / "run.ortlens").stat().st_size < 5 * MEGABYTE
+
+
+def test_ten_thousand_sessions(use: type[Use]) -> None:
     lens = Lens(options={"export_options": {"dynamic_shapes": False}})
     compiled = torch.compile(lambda x: (x * 2).sin().sum(), backend=lens, dynamic=True)
-    before = resident_bytes()
+    used = use("10,000 sessions")
     for size in range(2, 10_002):
         x = torch.full((size,), 0.5)
         assert abs(float(compiled(x)) - size * 0.8414709848) < 1e-3 * size
+    used.stop()
     assert len(lens.sessions) == 10_000
     assert "session_churn" in set(lens.findings.rule)
-    assert resident_bytes() - before < 400 * MEGABYTE
+    assert used.grown_bytes < 400 * MEGABYTE
 
 
-def test_five_hundred_recompiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_thousand_recompiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, use: type[Use]) -> None:
     for name in ("recompile_limit", "accumulated_recompile_limit"):
         monkeypatch.setattr(f"torch._dynamo.config.{name}", 10_000)
     lens = Lens()
@@ -54,39 +76,82 @@ def test_five_hundred_recompiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         return x * by + 1
 
     compiled, x = torch.compile(scaled, backend=lens, dynamic=False), torch.ones(3)
-    before = resident_bytes()
-    for number in range(500):
+    used = use("1,000 recompiles")
+    for number in range(1001):
         assert torch.equal(compiled(x, float(number)), scaled(x, float(number)))
-    assert len(lens.recompiles) == 499
-    assert resident_bytes() - before < 400 * MEGABYTE
-    started = time.monotonic()
+    used.stop()
+    assert len(lens.recompiles) == 1000
+    assert used.grown_bytes < 800 * MEGABYTE
+    written = use("their report")
     page = ortlens.load(lens.save(tmp_path / "run.ortlens")).report(tmp_path / "run.html")
-    assert time.monotonic() - started < 60
-    assert page.stat().st_size < 2 * MEGABYTE
+    written.stop(f"{page.stat().st_size / 1e6:.1f} MB on disk")
+    assert written.seconds < 120
+    assert page.stat().st_size < 4 * MEGABYTE
 
 
-def test_three_thousand_results() -> None:
+@pytest.mark.parametrize("watched", [False, True])
+def test_five_hundred_models_compiled_and_dropped(watched: bool, use: type[Use]) -> None:  # noqa: FBT001 - two cases of one claim
+    def one() -> list[weakref.ref[Any]]:
+        torch.compiler.reset()
+        lens = Lens() if watched else None
+        model, x = nn.Sequential(nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 256)).eval(), torch.randn(3, 256)
+        torch.testing.assert_close(torch.compile(model, backend=lens or "ortlens")(x), model(x), atol=1e-4, rtol=1e-4)
+        return [weakref.ref(held) for held in (model, lens) if held is not None]
+
+    for _ in range(20):
+        one()
+    used = use(f"500 models compiled and dropped{', each with a lens' if watched else ''}")
+    made = [alive for _ in range(500) for alive in one()]
+    torch.compiler.reset()
+    gc.collect()
+    used.stop()
+    assert [alive for alive in made if alive() is not None] == []
+    assert used.grown_bytes < 100 * MEGABYTE, "a model and its session hold a megabyte"
+
+
+def test_three_thousand_results(use: type[Use]) -> None:
     def many(x: torch.Tensor) -> list[torch.Tensor]:
         return [x + number for number in range(3000)]
 
+    used = use("3,000 results of one graph")
     made = torch.compile(many, backend=Lens())(torch.ones(4))
+    used.stop()
     assert all(torch.equal(one, other) for one, other in zip(made, many(torch.ones(4)), strict=True))
+    assert used.grown_bytes < 500 * MEGABYTE
 
 
-def test_five_thousand_parameters() -> None:
+def test_ten_thousand_parameters(use: type[Use]) -> None:
     class Many(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.parts = nn.ParameterList([nn.Parameter(torch.full((2,), number / 7)) for number in range(5000)])
+            self.parts = nn.ParameterList([nn.Parameter(torch.full((2,), number / 7)) for number in range(10_000)])
 
         def forward(self, x: torch.Tensor) -> Any:
             for part in self.parts:
                 x = x + part
             return x
 
-    model, x, before = Many(), torch.ones(2), resident_bytes()
+    model, x = Many(), torch.ones(2)
+    used = use("10,000 parameters")
     compiled = torch.compile(model, backend="ortlens")
     torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-3)
-    assert resident_bytes() - before < 1000 * MEGABYTE
-    model.parts[4999].add_(1)
+    used.stop()
+    assert used.grown_bytes < 2000 * MEGABYTE
+    model.parts[9999].add_(1)
     torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-3)
+
+
+def test_a_report_of_fifty_thousand_nodes(use: type[Use], tmp_path: Path) -> None:
+    base = small_capture()
+    like = base.nodes[0]
+    nodes = tuple(replace(like, node=f"node_{number}") for number in range(50_000))
+    graphs = (replace(base.graphs[0], graph_id=like.graph_id, node_count=len(nodes)),)
+    capture: r.Capture = replace(base, nodes=nodes, graphs=graphs)
+    saved = tmp_path / "run.ortlens"
+    used = use("a report of 50,000 nodes")
+    store.save(capture, saved)
+    page = ortlens.load(saved).report(tmp_path / "run.html")
+    used.stop(f"{page.stat().st_size / 1e6:.1f} MB on disk")
+    assert used.seconds < 120
+    assert page.stat().st_size < 30 * MEGABYTE
+    assert used.grown_bytes < 500 * MEGABYTE

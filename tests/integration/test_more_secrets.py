@@ -1,0 +1,138 @@
+"""Secrets in rarer places of a program, looked for in every file of every export, where source lines may hold them by design."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import ortlens
+from tests.integration.test_secrets import _unpacked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = """
+import dataclasses, enum, functools, os, pathlib, re, torch
+
+REGISTRY = {"one": {"token": "@registry@"}}
+LISTED = ["a", "@listed@"]
+IN_SET = {"@in-set@"}
+
+class Mode(enum.Enum):
+    ON = "@enum@"
+
+@dataclasses.dataclass
+class Config:
+    key: str = "@dataclass@"
+    data: bytes = b"@bytes@"
+
+def make(token):
+    return lambda x: x * (2 if token > "a" else 3)
+
+class Model(torch.nn.Module):
+    SECRET = "@class-attribute@"
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.config, self.mode, self.path = Config(), Mode.ON, pathlib.Path("/home/@path@/x")
+        self.nested = {"a": [{"b": "@nested@"}]}
+        self.scale, self.shift = make("@closure@"), functools.partial(self.helper, token="@partial@")
+        self.pattern = "@pattern@"
+
+    def helper(self, x, token):
+        return x + 1 if token.startswith("zq") else x - 1
+
+    def forward(self, x, user=None, options=None):
+        x = self.shift(self.scale(self.linear(x)))
+        if self.config.key == LISTED[1] or self.config.data == b"q":
+            x = x + 2
+        if self.mode is Mode.ON and self.SECRET > "a" and REGISTRY["one"]["token"] > "a" and self.nested["a"][0]["b"] > "a":
+            x = x * 1.5
+        if f"{user}-{os.environ.get('ZQ_RARE')}" == "no" or user in IN_SET or str(self.path) == "q":
+            x = x - 2
+        for name in options:
+            x = x + len(options[name]) * 0.5
+        torch._dynamo.graph_break()
+        try:
+            raise ValueError(f"no {user}")
+        except ValueError:
+            x = x.cos()
+        return x + 1 if re.match(self.pattern, user) else x.sin()
+"""
+PLACES = (
+    *("registry", "listed", "in-set", "enum", "dataclass", "bytes", "class-attribute", "path", "nested", "closure", "partial", "pattern"),
+    *("environment", "keyword", "later-keyword", "option-key", "option-value"),
+)
+
+
+def secret(place: str) -> str:
+    return f"zq-{place}-77f3"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    folder = tmp_path_factory.mktemp("rare")
+    text = PROGRAM
+    for place in PLACES:
+        text = text.replace(f"@{place}@", secret(place))
+    (folder / "rare_program.py").write_text(text, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("rare_program", folder / "rare_program.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        patch.setitem(sys.modules, "rare_program", module)
+        patch.setenv("ZQ_RARE", secret("environment"))
+        logging.getLogger("torch").setLevel(logging.ERROR)
+        spec.loader.exec_module(module)
+        lens = ortlens.Lens(journal=folder / "journal")
+        x, options = torch.ones(2, 4), {secret("option-key"): secret("option-value")}
+        fast = torch.compile(module.Model().eval(), backend=lens)
+        for user in (secret("keyword"), secret("later-keyword")):
+            fast(x, user=user, options=options)
+        written(lens, folder / "out", x, {"user": secret("keyword"), "options": options})
+    yield {str(path.relative_to(folder)): _unpacked(path) for path in [folder / "journal", *(folder / "out").rglob("*")] if path.is_file()}
+    torch.compiler.reset()
+
+
+def written(lens: ortlens.Lens, out: Path, x: torch.Tensor, keywords: dict[str, Any]) -> None:
+    lens.measure(x, **keywords)
+    lens.verify(x, **keywords)
+    lens.profile(x, repeat=2, **keywords)
+    lens.probe(x, **keywords)
+    out.mkdir()
+    lens.report(out / "report.html")
+    lens.report(out / "redacted.html", redact=True)
+    lens.save(out / "run.ortlens")
+    for form in ("csv", "json", "trace", "parquet", "model-explorer"):
+        lens.export(out / form, format=form)
+    compared = lens.compare(lens)
+    compared.report(out / "compared.html")
+    lens.flame().save(out / "flame.svg")
+    lens.netron("p0").save(out / "netron.html")
+    lens.repro("p0", out / "repro", args=(x,), kwargs=keywords, source=True)
+    shown = [lens.summary(), repr(lens), lens._repr_html_(), str(lens.output()), str(lens.figures()), str(compared), compared._repr_html_()]
+    (out / "shown.txt").write_text("\n".join(shown), encoding="utf-8")
+
+
+def test_the_search_reads_what_was_written(files: dict[str, str]) -> None:
+    assert len(files) > 40
+    assert "rare_program.py" in files["out/run.ortlens"]
+    assert "torch._dynamo.graph_break()" in files["out/report.html"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_file_holds_it(place: str, files: dict[str, str]) -> None:
+    found = {name: text[max(0, at - 120) : at + 60] for name, text in files.items() if (at := text.find(secret(place))) >= 0}
+    assert found == {}
