@@ -11,9 +11,10 @@ from tests.seams.faults import PACKAGE
 from tests.seams.programs import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "seams"
+_REACHED = "reached"
 
 
 def _sources() -> Iterator[Path]:
@@ -40,12 +41,16 @@ class Kept:
         """
         self._file = file
         self._outcomes: dict[tuple[str, str], Outcome] = {}
+        self._reached: dict[str, list[str]] = {}
         for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
             try:
                 way, name, kind, detail = json.loads(line)
             except ValueError:
                 continue
-            self._outcomes[way, name] = Outcome(kind, detail)
+            if kind == _REACHED:
+                self._reached[way] = detail
+            else:
+                self._outcomes[way, name] = Outcome(kind, detail)
 
     def __getitem__(self, key: tuple[str, str]) -> Outcome:
         """The outcome of a function under a way."""
@@ -64,6 +69,24 @@ class Kept:
             found: What became of the program.
         """
         self._outcomes[way, name] = found
+        self._append(way, name, found.kind, found.detail)
+
+    def reached(self, way: str, find: Callable[[], list[str]]) -> list[str]:
+        """The functions that the program reaches under a way; found once, so that a run that is stopped often comes to its end.
+
+        Args:
+            way: How the program is observed.
+            find: Finds their names.
+
+        Returns:
+            The names.
+        """
+        if way not in self._reached:
+            self._reached[way] = find()
+            self._append(way, "", _REACHED, self._reached[way])
+        return self._reached[way]
+
+    def _append(self, *row: object) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._file.open("a", encoding="utf-8") as stream:
-            stream.write(f"\n{json.dumps([way, name, found.kind, found.detail])}")
+            stream.write(f"\n{json.dumps(row)}")
