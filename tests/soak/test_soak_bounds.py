@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +65,7 @@ def test_ten_thousand_sessions(use: type[Use]) -> None:
     assert used.grown_bytes < 400 * MEGABYTE
 
 
-def test_a_thousand_recompiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, use: type[Use]) -> None:
+def test_five_hundred_recompiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, use: type[Use]) -> None:
     for name in ("recompile_limit", "accumulated_recompile_limit"):
         monkeypatch.setattr(f"torch._dynamo.config.{name}", 10_000)
     lens = Lens()
@@ -76,37 +74,17 @@ def test_a_thousand_recompiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, 
         return x * by + 1
 
     compiled, x = torch.compile(scaled, backend=lens, dynamic=False), torch.ones(3)
-    used = use("1,000 recompiles")
-    for number in range(1001):
+    used = use("500 recompiles")
+    for number in range(500):
         assert torch.equal(compiled(x, float(number)), scaled(x, float(number)))
     used.stop()
-    assert len(lens.recompiles) == 1000
-    assert used.grown_bytes < 800 * MEGABYTE
+    assert len(lens.recompiles) == 499
+    assert used.grown_bytes < 400 * MEGABYTE
     written = use("their report")
     page = ortlens.load(lens.save(tmp_path / "run.ortlens")).report(tmp_path / "run.html")
     written.stop(f"{page.stat().st_size / 1e6:.1f} MB on disk")
-    assert written.seconds < 120
-    assert page.stat().st_size < 4 * MEGABYTE
-
-
-@pytest.mark.parametrize("watched", [False, True])
-def test_five_hundred_models_compiled_and_dropped(watched: bool, use: type[Use]) -> None:  # noqa: FBT001 - two cases of one claim
-    def one() -> list[weakref.ref[Any]]:
-        torch.compiler.reset()
-        lens = Lens() if watched else None
-        model, x = nn.Sequential(nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 256)).eval(), torch.randn(3, 256)
-        torch.testing.assert_close(torch.compile(model, backend=lens or "ortlens")(x), model(x), atol=1e-4, rtol=1e-4)
-        return [weakref.ref(held) for held in (model, lens) if held is not None]
-
-    for _ in range(20):
-        one()
-    used = use(f"500 models compiled and dropped{', each with a lens' if watched else ''}")
-    made = [alive for _ in range(500) for alive in one()]
-    torch.compiler.reset()
-    gc.collect()
-    used.stop()
-    assert [alive for alive in made if alive() is not None] == []
-    assert used.grown_bytes < 100 * MEGABYTE, "a model and its session hold a megabyte"
+    assert written.seconds < 60
+    assert page.stat().st_size < 2 * MEGABYTE
 
 
 def test_three_thousand_results(use: type[Use]) -> None:
