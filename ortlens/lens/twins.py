@@ -68,7 +68,7 @@ class Unrecorded:
             The log: calls of a variant cost as much as calls that are recorded.
         """
         del runner, info
-        return RunLog(None, None)
+        return _private_log()
 
     def run_failed(self, runner: PartitionRunner, error: Exception, verdict: Verdict) -> None:
         """Ignore a failure, which `on_error="raise"` raises anyway.
@@ -162,7 +162,7 @@ def uncounted(
         on_stale=_changed,
         on_failure=_raised,
         count=lambda: None,
-        log=log or RunLog(None, None),
+        log=log or _private_log(),
         preallocate=runner.factory.options.preallocate_output,
     )
 
@@ -204,6 +204,15 @@ def variant_of(
 
 def _changed(_args: tuple[Any, ...]) -> tuple[Any, ...]:
     raise WeightChanged
+
+
+def _private_log() -> RunLog:
+    """A log that belongs to no capture. A failure to record ends the measurement, which says so."""
+    return RunLog(None, None, _raised_in_log)
+
+
+def _raised_in_log(error: Exception) -> None:
+    raise error
 
 
 def _raised(_args: tuple[Any, ...], error: Exception) -> tuple[Any, ...]:
