@@ -27,12 +27,21 @@ FENCE = re.compile(
     flags=re.MULTILINE | re.DOTALL,
 )
 # Each block is compiled under the page's name with its first line's number, so that a traceback points into the page.
+# A block that calls print, outside of its functions, has to show something: no empty line, and no table without rows.
 SESSION = """
-import json, sys
+import ast, contextlib, io, json, sys
 page, blocks = json.loads(sys.argv[1])
 names = {"__name__": "__main__"}
 for line, body in blocks:
-    exec(compile("\\n" * line + body, page, "exec"), names)
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        exec(compile("\\n" * line + body, page, "exec"), names)
+    statements = [node for node in ast.parse(body).body if not isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    calls = [node for part in statements for node in ast.walk(part) if isinstance(node, ast.Call)]
+    printing = any(isinstance(call.func, ast.Name) and call.func.id == "print" for call in calls)
+    text = shown.getvalue()
+    if printing and (not text.strip() or "Empty DataFrame" in text):
+        raise AssertionError(f"{page}, line {line}: nothing is printed")
 """
 
 
@@ -148,3 +157,9 @@ def test_a_broken_example_fails_and_names_its_line(run_python: Callable[..., str
     blocks = [(block.line, block.body) for block in python_blocks(PAGE.replace("x == 1", "x == 2")) if block.reason is None]
     with pytest.raises(AssertionError, match=r'File "page.md", line 15'):
         run_python(SESSION, json.dumps(["page.md", blocks]))
+
+
+@pytest.mark.parametrize("body", ["print()", "import pandas\nprint(pandas.DataFrame(columns=['a']))", "for row in [1]:\n    print('')"])
+def test_an_example_that_prints_nothing_fails_and_names_its_line(body: str, run_python: Callable[..., str]) -> None:
+    with pytest.raises(AssertionError, match=r"page.md, line 3: nothing is printed"):
+        run_python(SESSION, json.dumps(["page.md", [(3, body)]]))
