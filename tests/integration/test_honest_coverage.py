@@ -168,7 +168,7 @@ def test_a_dry_run_that_ended_early_does_not_say_everything() -> None:
     line = inspect.getsourcelines(asks_for_a_value)[1]
     assert re.search(r"the dry run ended at \S+:(\d+), where the model needs the values of a tensor, and what follows is unknown", said)
     assert int(lens.findings.line[lens.findings.rule == "dry_run_ended"].iloc[0]) > line
-    assert "cut short by the dry run" in payload_from_capture(lens.captured())["overview"]["verdict"]
+    assert "dry run, cut short at " in payload_from_capture(lens.captured())["overview"]["verdict"]
 
 
 @torch.no_grad()
