@@ -65,9 +65,8 @@ def test_ten_thousand_sessions(use: type[Use]) -> None:
     assert used.grown_bytes < 400 * MEGABYTE
 
 
-def test_five_hundred_recompiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, use: type[Use]) -> None:
-    for name in ("recompile_limit", "accumulated_recompile_limit"):
-        monkeypatch.setattr(f"torch._dynamo.config.{name}", 10_000)
+@torch._dynamo.config.patch(recompile_limit=10_000, accumulated_recompile_limit=10_000)
+def test_five_hundred_recompiles(tmp_path: Path, use: type[Use]) -> None:
     lens = Lens()
 
     def scaled(x: torch.Tensor, by: float) -> torch.Tensor:
