@@ -32,6 +32,7 @@ export function sourceFiles(store) {
   addKernels(store, lineOf, current);
   addFallbacks(store, lineOf, current);
   addEvents(store, lineOf);
+  eachPlaced(store.data.table("numerics"), (_, file, number) => lineOf(file, number)); // of a whole result, the head of its function
   return [...files].map(([file, lines]) => fileFrom(file, [...lines.values()])).sort((a, b) => Number(b.own) - Number(a.own) || b.nodes - a.nodes);
 }
 
