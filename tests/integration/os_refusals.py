@@ -319,7 +319,8 @@ def each_refused(asked: dict[str, Callable[[Lens], object]], every: int) -> Iter
 
 
 def main() -> None:
-    """Print the rows."""
+    """Print the rows. Modules are not cached: Python would leave half a file in `__pycache__`, which no later process could import."""
+    sys.dont_write_bytecode = True
     warnings.simplefilter("ignore")
     torch.set_grad_enabled(False)
     asked = questions(held())

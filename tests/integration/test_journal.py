@@ -9,6 +9,7 @@ import random
 import resource
 import signal
 import struct
+import sys
 import time
 import zlib
 from dataclasses import replace
@@ -174,6 +175,7 @@ def test_a_full_disk_ends_the_journal_and_nothing_else(tmp_path: Path) -> None:
     path, result = tmp_path / "run.journal", tmp_path / "result"
 
     def act() -> None:
+        sys.dont_write_bytecode = True  # Python would leave half a file in `__pycache__`
         resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
         lens = ortlens.Lens(journal=path)
         function = program()

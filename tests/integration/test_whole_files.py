@@ -31,13 +31,18 @@ X = torch.linspace(-1, 1, 6)
 
 @contextlib.contextmanager
 def full_disk(room: int) -> Iterator[None]:
-    """No file may grow beyond some bytes; Python turns the signal into an OSError."""
+    """No file may grow beyond some bytes; Python turns the signal into an OSError.
+
+    Modules are not cached meanwhile: Python would leave half a file in `__pycache__`, which no later process could import.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    caches_nothing, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sys.dont_write_bytecode = caches_nothing
 
 
 def fresh() -> ortlens.Lens:
