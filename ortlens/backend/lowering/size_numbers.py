@@ -18,7 +18,7 @@ import torch.fx
 from ortlens import _torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
 _aten = torch.ops.aten
 _ROUNDING = (_aten.mul.Tensor, _aten.div.Tensor, _aten.add.Tensor, _aten.sub.Tensor)
@@ -68,7 +68,7 @@ def _rounded_number(node: torch.fx.Node) -> torch.fx.Node | None:
 
 def _tensor_of(number: torch.fx.Node, example: torch.Tensor, inputs: Mapping[object, torch.fx.Node]) -> torch.fx.Node | None:
     """A tensor of a number, computed from the sizes of the graph's inputs; None where these do not tell it."""
-    chain = list(dict.fromkeys(_computing(number)))
+    chain = _computing(number)
     if any(node.target not in _SIZES and any(map(_is_tensor, node.all_input_nodes)) for node in chain):
         return None
     factors = {node: _factors(node, inputs) for node in chain if node.target in _SIZES and node.all_input_nodes[0].op != "placeholder"}
@@ -86,12 +86,16 @@ def _tensor_of(number: torch.fx.Node, example: torch.Tensor, inputs: Mapping[obj
     return made
 
 
-def _computing(number: torch.fx.Node) -> Iterator[torch.fx.Node]:
-    """The nodes that compute a number, itself among them, up to the sizes of tensors."""
-    if number.op == "call_function":
-        yield number
-        for source in number.all_input_nodes if number.target not in _SIZES else ():
-            yield from _computing(source)
+def _computing(number: torch.fx.Node) -> Collection[torch.fx.Node]:
+    """The nodes that compute a number, itself among them, up to the sizes of tensors; each once, however many ways lead to it."""
+    found: dict[torch.fx.Node, None] = {}
+    waiting = [number]
+    while waiting:
+        node = waiting.pop()
+        if node.op == "call_function" and node not in found:
+            found[node] = None
+            waiting += [] if node.target in _SIZES else node.all_input_nodes
+    return found
 
 
 def _is_tensor(node: torch.fx.Node) -> bool:

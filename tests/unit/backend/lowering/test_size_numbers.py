@@ -46,6 +46,17 @@ def _fallbacks(function: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dt
     return [row.target for row in lens.captured().fallbacks]
 
 
+def _by_many_ways(x: torch.Tensor) -> torch.Tensor:
+    number = x.shape[0] / 3
+    for _ in range(40):  # each follows from the one before in two ways: a search that walks each way anew would not end
+        number = number * 0.5 + number * 0.25
+    return x.sin() * number
+
+
+def test_a_number_that_follows_by_many_ways_is_found_at_once() -> None:
+    assert set(_fallbacks(_by_many_ways, torch.float64)) == {"aten.scalar_tensor.default"}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_operators_take_numbers_as_tensors_made_before_them(dtype: torch.dtype) -> None:
     assert set(_fallbacks(_scaled, dtype)) == {"aten.scalar_tensor.default"}
