@@ -10,7 +10,8 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.coverage import current_graphs
+from ortlens.analysis.coverage import current_graphs, place_key
+from ortlens.analysis.ledger import totals_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,8 +32,8 @@ def graphs_in_call_order(capture: Capture) -> tuple[Graph, ...]:
     """
     first: dict[tuple[object, ...], int] = {}
     for row, graph in enumerate(capture.graphs):
-        first.setdefault(_code(graph), row)
-    ordered = sorted(range(len(capture.graphs)), key=lambda row: (first[_code(capture.graphs[row])], row))
+        first.setdefault(place_key(graph), row)
+    ordered = sorted(range(len(capture.graphs)), key=lambda row: (first[place_key(capture.graphs[row])], row))
     graphs = [capture.graphs[row] for row in ordered]
     place = {graph_id: at for at, graph_id in enumerate(_measured(capture))}
     called = iter(sorted((graph for graph in graphs if graph.graph_id in place), key=lambda graph: place[graph.graph_id]))
@@ -52,10 +53,23 @@ def current_in_call_order(capture: Capture) -> tuple[Graph, ...]:
     return tuple(graph for graph in graphs_in_call_order(capture) if graph.graph_id in known)
 
 
-def _measured(capture: Capture) -> dict[str, None]:
+def _measured(capture: Capture) -> tuple[str, ...]:
     """The graphs of the measured call in its order; a ledger that was made from logs has none."""
-    is_measured = any(part.part == "residual" for part in capture.ledger)
-    return dict.fromkeys(part.graph_id for part in capture.ledger) if is_measured else {}
+    totals = totals_of(capture.ledger)
+    return totals.graph_ids if totals is not None and totals.is_measured else ()
+
+
+def is_backward_of(graph: Graph, before: Graph | None) -> bool:
+    """Whether a graph is the backward of the forward right before it: a break that ended the forward lies between them.
+
+    Args:
+        graph: Any graph.
+        before: The graph that the call entered before; None for none.
+
+    Returns:
+        True for a forward and a backward of one compilation.
+    """
+    return before is not None and (before.phase, graph.phase, before.compile_id) == ("forward", "backward", graph.compile_id)
 
 
 def breaks_ahead(capture: Capture) -> tuple[Mapping[str, Sequence[int]], Sequence[int]]:
@@ -84,8 +98,7 @@ def breaks_ahead(capture: Capture) -> tuple[Mapping[str, Sequence[int]], Sequenc
     before: Graph | None = None
     for graph in current_in_call_order(capture):
         if graph.phase == "backward":
-            is_next = before is not None and before.phase == "forward" and before.compile_id == graph.compile_id
-            found = ended[graph.compile_id or ""] if is_next else []
+            found = ended[graph.compile_id or ""] if is_backward_of(graph, before) else []
         else:
             found = _taken(waiting, *_frame(graph.compile_id))
         if found := [row for row in found if row not in met]:
@@ -107,10 +120,3 @@ def _frame(compile_id: str | None) -> tuple[str, int]:
     """The number of a frame, and what it is counted within: a rank of a merged capture, or compiled autograd."""
     found = _FRAME.match(compile_id or "")
     return (found[1], int(found[2])) if found else (compile_id or "", -1)
-
-
-def _code(graph: Graph) -> tuple[object, ...]:
-    """What versions of one graph have in common; prefill and decode of a generation are versions here."""
-    if graph.compile_id is None:
-        return (graph.graph_id,)
-    return (graph.rank, graph.compile_id.rpartition("/")[0], graph.name, graph.file, graph.line, graph.phase)

@@ -64,9 +64,21 @@ def code_key(graph: Graph) -> tuple[object, ...]:
         Dynamo's frame number, the function and the phase. The function is part of it because frame numbers restart
         after `torch._dynamo.reset()`. A graph without a compile id is a kind of its own; prefill and decode are different kinds.
     """
+    return (*place_key(graph), graph.role)
+
+
+def place_key(graph: Graph) -> tuple[object, ...]:
+    """What graphs at one place of a call have in common, such as prefill and decode of a generation.
+
+    Args:
+        graph: Any graph.
+
+    Returns:
+        As `code_key`, whatever the role.
+    """
     if graph.compile_id is None:
         return (graph.graph_id,)
-    return (graph.compile_id.rpartition("/")[0], graph.name, graph.file, graph.line, graph.phase, graph.role)
+    return (graph.compile_id.rpartition("/")[0], graph.name, graph.file, graph.line, graph.phase)
 
 
 def _attempt(graph: Graph) -> int:

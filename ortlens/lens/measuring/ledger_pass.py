@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import _torch
+from ortlens.analysis.call_order import is_backward_of
 from ortlens.analysis.generation import steps_of
 from ortlens.analysis.ledger import (
     CallTrace,
@@ -272,10 +273,9 @@ class LedgerPass:
         found: dict[str, str | None] = {}
         for call in self._calls:
             for before, behind in pairwise(visit.graph_id for visit in call.trace().visits):
-                forward, backward = graphs[before], graphs[behind]
-                is_next = backward.phase == "backward" and forward.phase == "forward" and forward.compile_id == backward.compile_id
-                if is_next and backward.compile_id in ended:
-                    found[behind] = ended[backward.compile_id]
+                compile_id = graphs[behind].compile_id
+                if is_backward_of(graphs[behind], graphs[before]) and compile_id in ended:
+                    found[behind] = ended[compile_id]
         return found
 
     def _unclocked(self) -> frozenset[str]:
