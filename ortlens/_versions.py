@@ -93,7 +93,7 @@ def onnxruntime_distributions() -> dict[str, str]:
         Distribution name to version; empty when there is none. More than one is a broken installation: they write the
         same files, and what runs is a mixture.
     """
-    found = {name: _metadata_version(name) for name in ONNXRUNTIME_DISTRIBUTIONS}
+    found = {name: version_of(name) for name in ONNXRUNTIME_DISTRIBUTIONS}
     return {name: text for name, text in found.items() if text is not None}
 
 
@@ -132,10 +132,18 @@ def _check_one(name: str) -> None:
 def _installed_version(name: str) -> str | None:
     if name == "onnxruntime":
         return next(iter(onnxruntime_distributions().values()), None)
-    return _metadata_version(name)
+    return version_of(name)
 
 
-def _metadata_version(distribution: str) -> str | None:
+def version_of(distribution: str) -> str | None:
+    """The version of a package, also in a process that can open no file.
+
+    Args:
+        distribution: Its name on PyPI.
+
+    Returns:
+        As its metadata say, else as the loaded module does; None where neither is known.
+    """
     try:
         return version(distribution)
     except PackageNotFoundError:

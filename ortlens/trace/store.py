@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from ortlens._versions import version_of
 from ortlens.errors import CaptureError
 from ortlens.trace import archive, journal
 from ortlens.trace.codec import columns_from_records, records_from_columns
@@ -162,7 +162,7 @@ def _manifest_from_capture(capture: Capture, members: Mapping[str, bytes]) -> di
     return {
         "format": FORMAT,
         "schema_version": SCHEMA_VERSION,
-        "ortlens": _version(),
+        "ortlens": version_of("ortlens") or "unknown",
         "name": str(capture.name),
         "backend": str(capture.backend),
         "created": str(capture.created),
@@ -177,13 +177,6 @@ def _bytes_from_manifest(manifest: Mapping[str, Any]) -> bytes:
     if len(data) > MAX_MANIFEST_BYTES:
         raise CaptureError(f"the manifest has {len(data)} bytes; {MAX_MANIFEST_BYTES} are allowed")
     return data
-
-
-def _version() -> str:
-    try:
-        return metadata.version("ortlens")
-    except (metadata.PackageNotFoundError, OSError):  # run from a source tree that was never installed; out of descriptors
-        return "unknown"
 
 
 def _capture_from_members(members: archive.Members) -> Capture:
@@ -218,7 +211,7 @@ def _check_version(manifest: Mapping[str, Any]) -> None:
         writer = _text(manifest, "ortlens")[:40]
         raise CaptureError(
             f"it was written by ortlens {writer} with schema {min(version, 10**9)}; "
-            f"ortlens {_version()} reads schemas up to {SCHEMA_VERSION}: upgrade ortlens to open it"
+            f"ortlens {version_of('ortlens') or 'unknown'} reads schemas up to {SCHEMA_VERSION}: upgrade ortlens to open it"
         )
 
 

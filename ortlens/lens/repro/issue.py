@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 import platform
 import re
 import sys
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ortlens._versions import version_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,9 +26,10 @@ def versions() -> dict[str, str]:
     """
     found = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
     for package in ("torch", "onnxruntime", "onnx", "onnxscript"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError, OSError):
-            # The module's own version includes the build, such as `2.13.0+cpu`.
-            found[package] = getattr(sys.modules.get(package), "__version__", None) or importlib.metadata.version(package)
+        # The module's own version includes the build, such as `2.13.0+cpu`.
+        known = getattr(sys.modules.get(package), "__version__", None) or version_of(package)
+        if known is not None:
+            found[package] = known
     return found
 
 

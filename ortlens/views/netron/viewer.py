@@ -9,13 +9,12 @@ import json
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens._optional import require
-from ortlens._versions import SupportedRange
+from ortlens._versions import SupportedRange, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -97,7 +96,7 @@ def installed_viewer(feature: str) -> Viewer:
     if folder is None:
         require("netron", feature=feature)  # raises, and says what to install
         raise UnexpectedFilesError("the package 'netron' has no folder")
-    return _viewer(folder, _version())
+    return _viewer(folder, version_of("netron") or "unknown")
 
 
 def operators_for(viewer: Viewer, used: Collection[tuple[str, str]], opsets: Collection[tuple[str, int]]) -> list[dict[str, Any]]:
@@ -129,13 +128,6 @@ def _folder() -> Path | None:
         return None
     places = list(spec.submodule_search_locations or ()) if spec else []
     return Path(places[0]) if places else None
-
-
-def _version() -> str:
-    try:
-        return metadata.version("netron")
-    except (metadata.PackageNotFoundError, OSError):
-        return "unknown"
 
 
 @lru_cache(maxsize=2)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from ortlens import _files
+from ortlens import _files, _versions
 from ortlens.errors import CaptureError
 from ortlens.trace import archive, store
 from ortlens.trace import records as r
@@ -267,7 +267,7 @@ def test_a_source_tree_that_is_not_installed_can_save(tmp_path: Path, monkeypatc
     def missing(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(metadata, "version", missing)
+    monkeypatch.setattr(_versions, "version", missing)
     path = store.save(small_capture(), tmp_path / "run")
     assert json.loads((path / "manifest.json").read_text(encoding="utf-8"))["ortlens"] == "unknown"
 

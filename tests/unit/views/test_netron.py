@@ -297,7 +297,7 @@ def test_files_that_look_otherwise_leave_the_model_itself(installed: Path, file:
 
 def test_an_untested_version_is_tried_and_says_so(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     del installed
-    monkeypatch.setattr(viewer, "_version", lambda: "12.0.1")
+    monkeypatch.setattr(viewer, "version_of", lambda _: "12.0.1")
     shown = html.unescape(ortlens.load(RECORDED).netron("p0")._repr_html_())
     assert "ortlens was tested with Netron >=9.0,<9.4; this is 12.0.1." in shown
     assert embedding(ortlens.load(RECORDED).captured()).notes == ("ortlens was tested with Netron >=9.0,<9.4; 12.0.1 is installed.",)
