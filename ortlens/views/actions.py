@@ -8,6 +8,7 @@ from ortlens.analysis.actions import actions_of
 from ortlens.analysis.guards import guard_place
 from ortlens.units import time_from_ns
 from ortlens.views.sentences import look_sentence
+from ortlens.views.time_sentences import besides
 from ortlens.views.wording import REASON_WORDS, clipped, guard, place, remedy, visible
 
 if TYPE_CHECKING:
@@ -79,10 +80,8 @@ def gain_text(look: Look) -> str:
     if not look.ns_per_call:
         return "gain unknown"
     amount = time_from_ns(look.ns_per_call)
-    is_much = look.own_code_ns > look.ns_per_call
-    besides = f", besides {time_from_ns(look.own_code_ns)} of Python between the graphs" if is_much else ""
     if look.subject in ("break", "fallback", "nothing_runs", "recompile"):
-        return f"costs {amount} per call{besides}"
+        return f"costs {amount} per call{besides(look.ns_per_call, look.own_code_ns)}"
     return f"saves {amount if look.is_measured else f'about {amount}'} per call"
 
 

@@ -276,8 +276,20 @@ def price_text(price: int | None, own: int, splitting: int = 0, *, is_busy: bool
     if own and not price:
         how = _how(is_measured=True, is_busy=is_busy)
         return f"nothing for the break itself; {time_from_ns(own)} of Python between the graphs, {how}{entering}"
-    more = f", besides {time_from_ns(own)} of Python between the graphs" if own > price else ""
-    return f"{time_from_ns(price)} per call{more}, {_how(is_measured=True, is_busy=is_busy)}{entering}"
+    return f"{time_from_ns(price)} per call{besides(price, own)}, {_how(is_measured=True, is_busy=is_busy)}{entering}"
+
+
+def besides(price: int, own: int) -> str:
+    """The program's own code between graphs, where it takes more than what it is said beside.
+
+    Args:
+        price: Time per call in ns of that.
+        own: Time of the program's own code there, in ns.
+
+    Returns:
+        A phrase that begins with a comma; empty where it takes less.
+    """
+    return f", besides {time_from_ns(own)} of Python between the graphs" if own > price else ""
 
 
 def _how(*, is_measured: bool, is_busy: bool) -> str:
