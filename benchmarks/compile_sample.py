@@ -13,7 +13,7 @@ import torch
 import torch._dynamo
 import transformers  # noqa: F401
 from measure import isolated
-from models import build, exported_session
+from models import build, dynamo_alone, exported_session
 
 import ortlens
 
@@ -52,12 +52,6 @@ def through_ortlens(model: torch.nn.Module, x: torch.Tensor, backend: object = "
     watch = Stopwatch()
     result: torch.Tensor = isolated(model, backend)(x)
     return watch.read(), result
-
-
-def dynamo_alone(module: torch.fx.GraphModule, _inputs: object) -> Callable[..., Any]:
-    """A backend that returns Dynamo's graph as it is: below its time no backend can come."""
-    forward: Callable[..., Any] = module.forward
-    return forward
 
 
 def through_export(model: torch.nn.Module, x: torch.Tensor) -> tuple[Times, torch.Tensor]:

@@ -60,14 +60,11 @@ def _call_of(model: torch.nn.Module, x: torch.Tensor, way: str, folder: Path) ->
 
         return from_folder
     if way == "dynamo":
-        return lambda: torch.compile(model, backend=_as_it_is)(x)
+        from models import dynamo_alone
+
+        return lambda: torch.compile(model, backend=dynamo_alone)(x)
     options = {"cache_dir": str(folder / "cache")} if way == "ortlens" else None
     return lambda: torch.compile(model, backend=way, options=options)(x)
-
-
-def _as_it_is(module: torch.fx.GraphModule, _inputs: object) -> Callable[..., Any]:
-    forward: Callable[..., Any] = module.forward
-    return forward
 
 
 def main(asked: Mapping[str, Any]) -> None:

@@ -29,11 +29,8 @@ def is_local(host: object) -> bool:
     name = host.decode("ascii", "replace") if isinstance(host, bytes) else host
     if name is None or name in _LOCAL:
         return True
-    try:
-        address = ipaddress.ip_address(str(name).partition("%")[0])
-    except ValueError:
-        return False
-    return address.is_loopback or address.is_unspecified
+    address = _address(name)
+    return address is not None and (address.is_loopback or address.is_unspecified)
 
 
 def _refuse(host: object) -> None:
@@ -57,17 +54,17 @@ def _connect_ex(self: socket.socket, address: Any) -> int:  # noqa: ANN401 - lik
 
 
 def _look_up(host: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as of `socket.getaddrinfo`
-    if not is_local(host) and not _is_address(host):
+    if not is_local(host) and _address(host) is None:
         _refuse(host)
     return _LOOK_UP(host, *args, **kwargs)
 
 
-def _is_address(host: object) -> bool:
+def _address(host: object) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """A host that is an address, not a name."""
     try:
-        ipaddress.ip_address(str(host).partition("%")[0])
+        return ipaddress.ip_address(str(host).partition("%")[0])
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def block() -> None:

@@ -25,6 +25,7 @@ import torch
 from torch import nn
 
 import ortlens
+from tests.integration.test_whole_files import full_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -191,17 +192,6 @@ def no_descriptors() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def no_room() -> Iterator[None]:
-    """No file can grow beyond some bytes; ONNX Runtime's files neither."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-@contextlib.contextmanager
 def no_working_directory() -> Iterator[None]:
     """The working directory was deleted."""
     before, gone = Path.cwd(), Path(tempfile.mkdtemp())
@@ -241,35 +231,35 @@ def no_streams() -> Iterator[None]:
 
 
 LACKS: dict[str, Callable[[], contextlib.AbstractContextManager[None]]] = {
-    "room": no_room,
+    "room": partial(full_disk, 100),  # for the files of ONNX Runtime, too
     "working directory": no_working_directory,
     "temporary folder": no_temporary_folder,
     "streams": no_streams,
 }
 
 
+def outcomes(question: Callable[[Lens], object], missing: Callable[[], contextlib.AbstractContextManager[None]]) -> dict[str, object]:
+    """What becomes of a question where something is missing, and of the same where it is there again."""
+    lens = watched()
+    prepared()
+    with missing():
+        found = outcome(question, lens)
+    prepared()
+    return {"found": found, "next": outcome(question, lens)}
+
+
 def lacking(asked: dict[str, Callable[[Lens], object]]) -> Iterator[dict[str, object]]:
     """Ask each question where something is missing, and where it is there again."""
     for lack, missing in LACKS.items():
         for name, question in asked.items():
-            lens = watched()
-            prepared()
-            with missing():
-                found = outcome(question, lens)
-            prepared()
-            yield {"question": name, "lack": lack, "found": found, "next": outcome(question, lens)}
+            yield {"question": name, "lack": lack, **outcomes(question, missing)}
 
 
 def without_descriptors(asked: dict[str, Callable[[Lens], object]]) -> Iterator[dict[str, object]]:
     """Ask each question without a descriptor, with them, and without again."""
     for name, question in asked.items():
         for when in ("first", "later"):
-            lens = watched()
-            prepared()
-            with no_descriptors():
-                found = outcome(question, lens)
-            prepared()
-            yield {"question": name, "when": when, "found": found, "next": outcome(question, lens)}
+            yield {"question": name, "when": when, **outcomes(question, no_descriptors)}
 
 
 @dataclass(slots=True)
@@ -319,8 +309,7 @@ def each_refused(asked: dict[str, Callable[[Lens], object]], every: int) -> Iter
 
 
 def main() -> None:
-    """Print the rows. Modules are not cached: Python would leave half a file in `__pycache__`, which no later process could import."""
-    sys.dont_write_bytecode = True
+    """Print the rows."""
     warnings.simplefilter("ignore")
     torch.set_grad_enabled(False)
     asked = questions(held())

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from ortlens.analysis.slow_lines import runs_per_call, slow_lines
-from ortlens.trace.records import Capture, Fallback, Graph, Kernel, LedgerPart, LedgerPartName, Node, Partition, Session
+from ortlens.trace.records import Capture, Kernel, LedgerPart, LedgerPartName
 from ortlens.views.text import summary
+from tests.unit.analysis.hand_made import FILE, fallback, graph, node, partition, session
 
-FILE = "/home/ada/model.py"
 SPENT: dict[LedgerPartName, int] = {"run": 700, "eager": 250, "residual": 50}
 
 
@@ -30,37 +30,13 @@ def kernel(name: str, line: int | None, mean_ns: int, session_id: str = "s0") ->
 
 
 def capture() -> Capture:
-    session = Session(session_id="s0", partition_id="p0", model_id="m0", providers=("CPUExecutionProvider",), calls=10, total_ns=6000)
     return Capture(
-        graphs=(Graph(graph_id="g0", compile_id="0/0", phase="inference", op_count=3, entries_per_call=1.0),),
-        nodes=(
-            Node(
-                graph_id="g0",
-                node="sort",
-                target="aten.sort",
-                file=FILE,
-                line=7,
-                source="  y = x.sort()",
-                supported=True,
-                partition_id="p0",
-            ),
-        ),
-        partitions=(Partition(partition_id="p0", graph_id="g0", node_count=2, input_count=1, output_count=1),),
-        sessions=(session,),
+        graphs=(graph(entries_per_call=1.0),),
+        nodes=(node("sort", target="aten.sort", file=FILE, line=7, source="  y = x.sort()"),),
+        partitions=(partition(),),
+        sessions=(session(calls=10, total_ns=6000),),
         kernels=(kernel("TopK", 7, 500), kernel("Cast", 7, 100), kernel("Add", 8, 30), kernel("Reorder", None, 900)),
-        fallbacks=(
-            Fallback(
-                graph_id="g0",
-                node="svd",
-                target="aten.svd",
-                reason_code="no_converter",
-                reason="none",
-                file=FILE,
-                line=9,
-                call_ns=200,
-                calls=10,
-            ),
-        ),
+        fallbacks=(fallback("svd", line=9, call_ns=200, calls=10),),
         ledger=tuple(LedgerPart(graph_id="g0", part=part, ns=ns, share=0.0) for part, ns in SPENT.items()),
     )
 
