@@ -220,7 +220,7 @@ def test_a_slow_call_in_training_names_the_copied_state_and_its_line() -> None:
     )
     held = replace(capture, graphs=tuple(replace(row, inputs=("state",)) for row in capture.graphs), nodes=(copied, write))
     (finding,) = found(replace(held, partitions=(partition(),)), "slower_call")
-    assert "aten.index_put.default changes a part of a buffer, and all 4.00 MiB of it are copied" in finding.title
+    assert "perhaps because aten.index_put.default changes a part of a buffer, and all 4.00 MiB of it are copied" in finding.title
     assert finding.line == 12
     assert [row.line for row in found(held, "state_copies")] == [12]
 
