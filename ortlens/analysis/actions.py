@@ -102,7 +102,7 @@ class _Found:
             source=source.strip() if source else None,
             why=why,
             do=do,
-            confidence="unknown" if not look.ns_per_call else "measured" if look.is_measured else "estimated",
+            confidence="unknown" if not (look.ns_per_call or look.recompile_ns) else "measured" if look.is_measured else "estimated",
             after=line_after(source or "", do) if look.subject in ("break", "finding") else None,
             paste=tuple(dict.fromkeys(settings_in(do))),
         )

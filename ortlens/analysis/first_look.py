@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ortlens.analysis.findings.compiling import training_forward
+from ortlens.analysis.findings.compiling import STORM, is_limit, training_forward
 from ortlens.analysis.findings.registry import RULE_NAMES
 from ortlens.analysis.findings.slower import ALIKE, loss_of_call, slower_call, slower_than_torch
 from ortlens.analysis.guards import guard_place, is_expected
@@ -57,6 +57,7 @@ class Look:
         is_measured: Whether that was measured; else it is an estimate.
         is_busy: Whether other work ran beside the calls, so that its time is less certain.
         own_code_ns: Besides, what the program itself does there between graphs, which stays when the break goes; 0 elsewhere.
+        recompile_ns: What compiling again took in all, for a recompile; 0 elsewhere.
         splitting_ns: Besides, about what entering ONNX Runtime again behind it costs, for an operator that splits a graph; 0 elsewhere.
         advice: What to change, where the capture says it.
     """
@@ -74,6 +75,7 @@ class Look:
     is_busy: bool = False
     own_code_ns: int = 0
     splitting_ns: int = 0
+    recompile_ns: int = 0
     advice: str | None = None
 
 
@@ -82,8 +84,8 @@ def looks_of(overview: Overview) -> tuple[Look, ...]:
 
     What the lens itself reports comes first, since the rest may be incomplete; then graphs that were compiled for training in vain, what
     PyTorch runs faster, and the reason why nothing runs. Where a call was measured, what has a price comes next, the most expensive first;
-    then breaks, fallbacks, recompiles and what the rules found, the most expensive of each kind before the second of any. What one change
-    mends is one look.
+    then breaks, fallbacks, recompiles and what the rules found, the most expensive of each kind before the second of any; a recompile storm
+    before all of these. What one change mends is one look.
 
     Args:
         overview: The overview of a capture.
@@ -111,10 +113,12 @@ def ranked_looks(overview: Overview) -> tuple[Look, ...]:
     ranked: list[tuple[tuple[int, int], Look]] = []
     for look in looks:
         priced = is_measured and look.ns_per_call is not None
+        # A call that compiles takes a hundred times as long.
+        is_storm = (look.subject == "recompile" and look.count >= STORM) or (look.subject == "break" and is_limit(look.what))
         place = (
             (1, -(look.ns_per_call or 0) - look.own_code_ns - look.splitting_ns)
             if priced
-            else (2 + seen[look.subject], _SUBJECTS.index(look.subject))
+            else ((2, -1) if is_storm else (2 + seen[look.subject], _SUBJECTS.index(look.subject)))
         )
         if look.subject in _URGENT:
             place = (0, _URGENT.index(look.subject))
@@ -138,7 +142,15 @@ def _merged(looks: Iterator[Look]) -> list[Look]:
         first = max(group, key=lambda look: (look.ns_per_call or 0) + look.own_code_ns)
         costs = [look.ns_per_call for look in group if look.ns_per_call is not None]
         own = sum(look.own_code_ns for look in group)
-        merged.append(replace(first, count=sum(look.count for look in group), ns_per_call=sum(costs) if costs else None, own_code_ns=own))
+        merged.append(
+            replace(
+                first,
+                count=sum(look.count for look in group),
+                ns_per_call=sum(costs) if costs else None,
+                own_code_ns=own,
+                recompile_ns=sum(look.recompile_ns for look in group),
+            )
+        )
     return merged
 
 
@@ -251,4 +263,5 @@ def _recompiles(overview: Overview) -> Iterator[Look]:
         if is_expected(item) or (item.advice and any(advice.startswith(f"{item.advice};") for advice in given_up)):
             continue
         guard, (file, line) = item.guard or item.reason, guard_place(item)
-        yield Look(subject="recompile", what=guard, file=file, line=line, count=1, ns_per_call=None, advice=item.advice)
+        spent = overview.recompile_ns[item.compile_id]
+        yield Look(subject="recompile", what=guard, file=file, line=line, count=1, ns_per_call=None, recompile_ns=spent, advice=item.advice)

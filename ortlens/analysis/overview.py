@@ -27,6 +27,7 @@ from ortlens.analysis.timing import (
     fallback_ns,
     graph_times,
     price_of,
+    recompile_times,
     slowest_sessions,
 )
 
@@ -105,6 +106,7 @@ class Overview:
         break_occurrences: Graph boundaries that the breaks make together.
         breaks: Distinct breaks, the most expensive or most frequent first.
         recompiles: Every recompile, in order.
+        recompile_ns: Time of each, the backend's work included, by compile id.
         coverage: How much runs in ONNX Runtime.
         fallbacks: What stays in PyTorch, the slowest or most frequent first.
         graphs: Every graph, in order.
@@ -132,6 +134,7 @@ class Overview:
     break_occurrences: int
     breaks: tuple[Break, ...]
     recompiles: tuple[Recompile, ...]
+    recompile_ns: Mapping[str, int]
     coverage: Coverage
     fallbacks: tuple[FallbackGroup, ...]
     graphs: tuple[GraphRow, ...]
@@ -201,6 +204,7 @@ def overview_of(capture: Capture) -> Overview:
         break_occurrences=sum(item.occurrences for item in capture.breaks),
         breaks=tuple(sorted(capture.breaks, key=lambda item: (-(price_of(item) or 0), -item.occurrences))),
         recompiles=capture.recompiles,
+        recompile_ns=recompile_times(capture),
         coverage=coverage_of(capture),
         fallbacks=fallback_groups(capture),
         graphs=graph_rows(capture),

@@ -292,7 +292,8 @@ def compile_phases(capture: Capture) -> tuple[PhaseTime, ...]:
         The recorded phases in their order, `other` last when compiling took longer than they explain. A phase that
         no graph recorded is absent; empty when nothing was recorded.
     """
-    sums = {phase: [getattr(graph, f"{phase}_ns") for graph in capture.graphs] for phase in PHASES}
+    sums: dict[str, list[int | None]] = {phase: [getattr(graph, f"{phase}_ns") for graph in capture.graphs] for phase in PHASES}
+    sums["dynamo"] += _without_graph(capture).values()
     phases = [
         PhaseTime(phase=phase, total_ns=sum(value or 0 for value in values))
         for phase, values in sums.items()
@@ -311,9 +312,33 @@ def compile_total_ns(capture: Capture) -> int:
         capture: Any capture.
 
     Returns:
-        Nanoseconds; per graph `compile_ns`, or the sum of its phases where only those are known.
+        Nanoseconds; per graph `compile_ns`, or the sum of its phases where only those are known; and the recompiles of functions without a
+        graph.
     """
-    return sum(
-        graph.compile_ns if graph.compile_ns is not None else sum(getattr(graph, f"{phase}_ns") or 0 for phase in PHASES)
-        for graph in capture.graphs
-    )
+    return sum(map(_compile_ns, capture.graphs)) + sum(_without_graph(capture).values())
+
+
+def recompile_times(capture: Capture) -> dict[str, int]:
+    """Time of every recompile, the backend's work included.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        Nanoseconds by compile id, backward graphs left out, which are compiled later; 0 where nothing was recorded.
+    """
+    found = {item.compile_id: 0 for item in capture.recompiles} | _without_graph(capture)
+    for graph in capture.graphs:
+        if graph.compile_id in found and graph.phase != "backward":
+            found[graph.compile_id] += _compile_ns(graph)
+    return found
+
+
+def _compile_ns(graph: Graph) -> int:
+    return graph.compile_ns if graph.compile_ns is not None else sum(getattr(graph, f"{phase}_ns") or 0 for phase in PHASES)
+
+
+def _without_graph(capture: Capture) -> dict[str, int]:
+    """Time of the recompiles that reached no backend, by compile id: their code computes nothing, such as what stands before a break."""
+    known = {graph.compile_id for graph in capture.graphs}
+    return {item.compile_id: item.dynamo_ns for item in capture.recompiles if item.dynamo_ns and item.compile_id not in known}

@@ -156,6 +156,7 @@ class Recompile:
     reason: str = column("Dynamo's full reason, with expected and actual values.")
     values: tuple[str, ...] = column("The values seen, the one compiled for first, as far as the reason tells them.", default=())
     advice: str | None = column("What to change, in one sentence.", default=None)
+    dynamo_ns: int | None = column("Dynamo's own time for it; of a function without a graph, all that it took.", unit="ns", default=None)
     rank: int | None = column(_RANK, default=None)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.verdict import ort_share, recompiles_by_role
-from ortlens.units import counted, percent
+from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.onnx_sentences import onnx_title
 from ortlens.views.time_sentences import price_text, saving_words
 from ortlens.views.wording import REASON_WORDS, guard, place, remedy, visible
@@ -299,7 +299,10 @@ def look_sentence(look: Look) -> str:
             instead = "so" if look.reason_code == "policy" and not look.advice else "otherwise"
             return f"{at}nothing runs in ONNX Runtime: {todo}; {instead} leave the function uncompiled{saving}"
         return f"{at}{todo}{cost}"
-    return f"{at}{_advice(look) or f'avoid the recompile: keep `{guard(look.what)}` true on every call'}"
+    spent = (
+        f" ({counted(look.count, 'recompile')}, {time_from_ns(look.recompile_ns)} in all)" if look.recompile_ns and look.count > 1 else ""
+    )
+    return f"{at}{_advice(look) or f'avoid the recompile: keep `{guard(look.what)}` true on every call'}{spent}"
 
 
 def _advice(look: Look) -> str:

@@ -16,7 +16,10 @@ import pytest
 import torch
 from torch import nn
 
+import ortlens
 from ortlens import Lens
+from ortlens.analysis.first_look import looks_of
+from ortlens.analysis.overview import overview_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 X = torch.ones(3)
 SCALE: Any = 2
 MODE = "sine"
+CALLS = 0
 STATIC, DYNAMIC = {"dynamic": False}, {"dynamic": True}
 
 
@@ -33,7 +37,7 @@ STATIC, DYNAMIC = {"dynamic": False}, {"dynamic": True}
 def _restored() -> Iterator[None]:
     threads = torch.get_num_threads()
     yield
-    globals().update(SCALE=2, MODE="sine")
+    globals().update(SCALE=2, MODE="sine", CALLS=0)
     torch.set_default_dtype(torch.float32)
     torch.use_deterministic_algorithms(mode=False)
     torch.set_num_threads(threads)
@@ -592,6 +596,26 @@ def test_a_recompile_names_its_guard_and_is_gone_once_its_advice_is_followed(nam
     assert "___" not in (first.advice or "")
     for function, calls, options in kind.followed:
         assert [item.guard for item in recompiles(function, calls, options)] == []
+
+
+def counted_before_a_break(x: torch.Tensor) -> torch.Tensor:
+    global CALLS  # noqa: PLW0603 - what users do
+    CALLS += 1
+    torch._dynamo.graph_break()
+    return x.sin()
+
+
+def test_code_without_a_graph_is_compiled_again_too() -> None:
+    """What stands before the first break reaches no backend, and takes as long to compile at every call."""
+    lens = ortlens.explain(counted_before_a_break, backend="eager", calls=6)(X)
+    assert [item.compile_id.partition("/")[2] for item in lens.captured().recompiles] == ["1", "2", "3", "4", "5"]
+    assert all((item.dynamo_ns or 0) > 0 for item in lens.captured().recompiles)
+    overview = overview_of(lens.captured())
+    assert overview.graph_count == 1
+    assert overview.ledger is None or not overview.ledger.is_measured  # no call that compiles is comparable
+    first = looks_of(overview)[0]
+    assert (first.subject, first.count, first.recompile_ns) == ("recompile", 5, sum(overview.recompile_ns.values()))
+    assert "Make the global `CALLS` a tensor" in (first.advice or "")
 
 
 def test_two_compiled_functions_of_one_code_are_compiled_again() -> None:

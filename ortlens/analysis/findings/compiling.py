@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.findings.facts import ENOUGH_CALLS, current, entries_per_call, measured_ledger
 from ortlens.analysis.findings.rule import rule
-from ortlens.analysis.timing import PHASES, call_time, compile_total_ns, graph_times, price_of
+from ortlens.analysis.timing import PHASES, call_time, compile_total_ns, graph_times, price_of, recompile_times
 from ortlens.units import counted, time_from_ns
 
 if TYPE_CHECKING:
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Break, Capture, Finding, Graph, Recompile, StepRole
 
-_STORM = 4
+STORM = 4
 _OFTEN = 3
 _COLD_NS = 1_000_000_000
 _COLD_SHARE = 0.25
-_LIMIT = re.compile(r"recompile_limit|cache_size_limit", re.IGNORECASE)
+_LIMIT = re.compile(r"recompile[_ ]limit|cache_size_limit", re.IGNORECASE)
 
 
 @rule(
@@ -37,13 +37,13 @@ def recompile_storm(capture: Capture) -> Iterator[Finding]:
         role = roles.get(item.compile_id)
         if role is None or role == roles.get(item.of_compile_id):  # decode is compiled after prefill, which is no recompile of it
             groups[item.function, item.file, item.line, role].append(item)
-    spent = {graph.compile_id: graph.compile_ns or 0 for graph in capture.graphs if graph.phase != "backward"}
+    spent = recompile_times(capture)
     for (function, file, line, role), rows in groups.items():
-        if len(rows) < _STORM:
+        if len(rows) < STORM:
             continue
         guards = _distinct([row.guard or row.reason for row in rows])
         values = _distinct([value for row in rows for value in row.values])
-        compile_ns = sum(spent.get(row.compile_id, 0) for row in rows)
+        compile_ns = sum(spent[row.compile_id] for row in rows)
         limit = next((item for item in capture.breaks if _is_limit(item) and (item.function, item.file) == (function, file)), None)
         yield recompile_storm.finding(
             subject=f"{function or 'unnamed function'} {file or ''}:{line or ''}".strip(" :"),
@@ -56,11 +56,23 @@ def recompile_storm(capture: Capture) -> Iterator[Finding]:
             file=file,
             line=line,
         )
-    yield from _given_up(capture, {(function, file) for (function, file, _, _), rows in groups.items() if len(rows) >= _STORM})
+    yield from _given_up(capture, {(function, file) for (function, file, _, _), rows in groups.items() if len(rows) >= STORM})
 
 
 def _is_limit(item: Break) -> bool:
-    return bool(_LIMIT.search(item.reason) or _LIMIT.search(item.explanation or ""))
+    return is_limit(item.reason) or is_limit(item.explanation or "")
+
+
+def is_limit(reason: str) -> bool:
+    """Whether PyTorch gave a function up since it had compiled it too often.
+
+    Args:
+        reason: Reason of a break.
+
+    Returns:
+        True if it names the limit.
+    """
+    return bool(_LIMIT.search(reason))
 
 
 def _given_up(capture: Capture, known: Container[tuple[str | None, str | None]]) -> Iterator[Finding]:

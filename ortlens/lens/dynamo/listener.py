@@ -47,7 +47,8 @@ class DynamoWatch:
         """
         self.recorder = recorder
         self.claims = claims
-        self.compiled: list[str] = []  # compile ids that reached the backend, in order
+        self.started: list[str] = []
+        """Ids of the compilations for this lens, in order, of functions without a graph too: those reach no backend."""
         self._breaks: dict[tuple[object, ...], r.Break] = {}
         self._heard: dict[object, list[tuple[str, str]]] = {}  # entry -> (compile id, break id), in order
         self._announced: dict[str, str] = {}  # compile id -> the break that the short text on a skipped frame made
@@ -62,11 +63,12 @@ class DynamoWatch:
         weakref.finalize(self, _LISTENER.leave_when_alone)
 
     def heard_start(self, compile_id: str) -> None:
-        """Note the failures of Dynamo that it does not log before a compilation, to find those during it.
+        """Note that a compilation is for this lens, and the failures that Dynamo does not log before it, to find those during it.
 
         Args:
             compile_id: The compilation that starts.
         """
+        self.started.append(compile_id)
         self._unlogged[compile_id] = _torch.unlogged_failures(), len(_torch.unlogged_steps())
 
     def heard_break(self, compile_id: str, text: str) -> None:
@@ -155,7 +157,7 @@ class DynamoWatch:
             compile_id: The new compilation.
             text: Dynamo's reasons.
         """
-        said = recompile_from_text(text, ours=self.compiled, look=_looker(_torch.recompiled_scope()))
+        said = recompile_from_text(text, ours=self.started, look=_looker(_torch.recompiled_scope()))
         if said is None:
             return
         self._recompiles[compile_id] = said.of_compile_id
@@ -192,7 +194,9 @@ class DynamoWatch:
                 compile_ns = (graph.compile_ns or 0) - (graph.dynamo_ns or 0) + own
                 self.recorder.amend(r.Graph, graph.graph_id, **place, dynamo_ns=own, compile_ns=compile_ns)
         if compile_id in self._recompiles:
-            self.recorder.amend(r.Recompile, compile_id, function=place["name"], file=place["file"], line=place["line"])
+            self.recorder.amend(
+                r.Recompile, compile_id, function=place["name"], file=place["file"], line=place["line"], dynamo_ns=dynamo_ns
+            )
 
     def _heard_skip(self, compile_id: str, metrics: dict[str, Any]) -> None:
         """Record a frame that Dynamo gave up as a break, if the log does not report it: torch up to 2.10, and the recompile limit."""
@@ -249,7 +253,6 @@ class DynamoWatch:
             yield compile_id
         if compile_id is not None:
             self._backend_ns[compile_id] = time.perf_counter_ns() - started
-            self.compiled.append(compile_id)
             for graph in self.recorder.records(r.Graph):
                 if graph.compile_id == compile_id:
                     self.recorder.amend(r.Graph, graph.graph_id, recompile_of=self._recompiles.get(compile_id))

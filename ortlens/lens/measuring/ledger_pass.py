@@ -133,12 +133,12 @@ class LedgerPass:
         fewest = 1 if self._steps is None or uncompiled is None else first + 1  # a generation is compared, however long it takes
         result, made = None, 0
         while made < max_calls:
-            known = self._graph_count()
+            known = self._compilations()
             with contextlib.ExitStack() as clocks:
                 for graph in self._graphs():
                     if graph.context.reporter is not None and graph.is_prepared:
                         clocks.enter_context(around_calls(graph, self._clock(graph.context.reporter.graph_id)))
-                while made < max_calls and self._graph_count() == known:
+                while made < max_calls and self._compilations() == known:
                     if uncompiled is not None and made % turn == turn - 1:
                         self._call_uncompiled(uncompiled)
                     result = self._make_call(call, known, listen=is_split and made % _EVERY == first)
@@ -168,7 +168,7 @@ class LedgerPass:
             started = clock()
             result = call()
             ended = clock()
-        if self._graph_count() == known:  # else the call compiled, and is not comparable
+        if self._compilations() == known:  # else the call compiled, and is not comparable
             eager = {node: ns - before.get(node, 0) for node, ns in self._eager_ns().items()}
             self._calls.append(
                 _Call(
@@ -183,8 +183,9 @@ class LedgerPass:
             )
         return result
 
-    def _graph_count(self) -> int:
-        return len(self._recorder.records(r.Graph))
+    def _compilations(self) -> int:
+        """How often something was compiled so far: Dynamo compiles functions without a graph too, an exported program has only graphs."""
+        return len(self._watch.started) + len(self._recorder.records(r.Graph))
 
     def _clock(self, graph_id: str) -> Callable[[Callable[[list[Any]], list[Any]], list[Any]], list[Any]]:
         """A function around the calls of a graph that reads the clock before and after."""

@@ -98,6 +98,30 @@ def test_looks_name_one_of_each_kind_first() -> None:
     assert looks[1].ns_per_call == 12_000
 
 
+@pytest.mark.parametrize(("count", "first"), [(3, "break"), (4, "recompile")])
+def test_a_function_compiled_again_and_again_is_before_breaks(count: int, first: str) -> None:
+    capture = SAMPLES["demo_like"]
+    again = tuple(replace(capture.recompiles[0], compile_id=f"9/{number}", dynamo_ns=5_000_000) for number in range(count))
+    overview = overview_of(replace(capture, recompiles=again))
+    looks = {look.subject: look for look in looks_of(overview)}
+    assert next(iter(looks)) == first
+    assert looks["recompile"].recompile_ns == count * 5_000_000
+    assert overview.compile_ns == overview_of(capture).compile_ns + count * 5_000_000
+    assert sum(phase.total_ns for phase in overview.phases) == overview.compile_ns
+
+
+def test_a_recompile_takes_what_its_graph_took() -> None:
+    capture = SAMPLES["demo_like"]
+    assert overview_of(capture).recompile_ns == {"1/1": next(row.compile_ns for row in capture.graphs if row.compile_id == "1/1")}
+
+
+def test_a_function_that_pytorch_gave_up_is_before_other_breaks() -> None:
+    capture = SAMPLES["demo_like"]
+    limit = replace(capture.breaks[0], break_id="b9", reason="Dynamo recompile limit exceeded", line=60)
+    looks = looks_of(overview_of(replace(capture, breaks=(*capture.breaks, limit))))
+    assert [look.what for look in looks[:2]] == [limit.reason, capture.breaks[0].reason]
+
+
 def test_looks_put_what_the_lens_reports_first_and_leave_out_mere_facts() -> None:
     (look,) = looks_of(overview_of(SAMPLES["training"]))
     assert (look.subject, look.what, look.line) == ("finding", "the break listener failed", 5)
