@@ -37,7 +37,7 @@ def rows(root: Path, *arguments: str) -> list[dict[str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="lists its descriptors there")  # noqa: PTH112 - before anything is imported
-@pytest.mark.parametrize("way", [("descriptors",), ("lacking",), ("each", "2")], ids=lambda way: way[0])
+@pytest.mark.parametrize("way", [("descriptors",), ("lacking",), ("each", "3")], ids=lambda way: way[0])
 def test_what_is_refused_is_said_and_the_next_question_is_answered(way: tuple[str, ...], root: Path) -> None:
     found = rows(root, *way)
     assert len(found) > 50
