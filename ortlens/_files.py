@@ -107,11 +107,14 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def whole_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
+def whole_folder(path: Path, *, mark: str, replace: bool = False) -> Iterator[Path]:
     """Make a folder, whole or not at all.
+
+    A kill may leave a hidden folder beside it, the old one or the new one. One that has its mark has everything.
 
     Args:
         path: The folder; it must not exist, or be empty.
+        mark: The file that is written last, and removed first.
         replace: It may exist, and whatever is in it goes. On Linux both folders change places in one step; elsewhere there is none for an
             instant.
 
@@ -133,8 +136,16 @@ def whole_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
             path.rmdir()
             made.rename(path)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+        _remove(made, mark)
+        _remove(old, mark)
+
+
+def _remove(folder: Path, mark: str) -> None:
+    try:
+        (folder / mark).unlink(missing_ok=True)
+    except OSError:
+        return  # with the mark in it, nothing else may go
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _swap(new: Path, path: Path, old: Path) -> None:

@@ -259,12 +259,13 @@ def write_folder(path: Path, members: Mapping[str, bytes]) -> None:
 
     Args:
         path: The folder; replaced when it is there, so the caller has made sure that nothing else is in it.
-        members: Bytes by name. The first is written last: a folder that has it, as a kill leaves one beside, has all.
+        members: Bytes by name. The first is written last, and of an old folder removed first: a folder that has it, as a kill leaves one
+            beside, has all.
 
     Raises:
         OSError: The folder cannot be written; what was there before is untouched.
     """
-    with whole_folder(path, replace=True) as made:
+    with whole_folder(path, mark=next(iter(members)), replace=True) as made:
         for name, data in reversed(list(members.items())):
             target = made / name
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import ortlens
+from ortlens import _files
 from ortlens.cli.entry import main
 from ortlens.errors import OrtLensError
 from ortlens.trace import store
@@ -130,6 +131,19 @@ def test_a_name_may_be_as_long_as_the_file_system_allows(writer: str, lens: ortl
     with torch.no_grad():
         write(lens, tmp_path / long, lens.save(tmp_path / "saved.ortlens"))
     assert (tmp_path / long).exists()
+
+
+@pytest.mark.parametrize("writer", ["save a folder", "repro", "frozen"])
+def test_the_mark_of_a_folder_is_written_last(writer: str, lens: ortlens.Lens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, write = WRITERS[writer]
+    marks: list[str] = []
+    monkeypatch.setattr(_files, "_remove", lambda _, mark: marks.append(mark))
+    with torch.no_grad():
+        write(lens, tmp_path / name, tmp_path)
+    written = sorted((tmp_path / name).rglob("*"), key=lambda path: path.stat().st_mtime_ns)
+    assert len(written) > 3
+    assert marks
+    assert {written[-1].name} == set(marks)
 
 
 @pytest.mark.parametrize("room", [0, 60, 200])

@@ -55,7 +55,7 @@ def save(frozen: Frozen, folder: str | os.PathLike[str]) -> pathlib.Path:
     if changed := frozen.changed_weights():
         raise UsageError(f"weights were written to since freeze ({', '.join(changed[:8])}); freeze again, then save")
     try:
-        with whole_folder(target) as made:
+        with whole_folder(target, mark=loader.MANIFEST) as made:
             _fill(frozen, made)
     except OSError as error:
         raise UsageError(f"the callable cannot be written to {target}: {error.strerror or error}; nothing is left there") from error

@@ -78,7 +78,7 @@ def write_repro(  # noqa: PLR0913 - the arguments of `Lens.repro`
     cases = [case_of(s, seen.get(s.name), real_inputs=real_inputs, weights=weights, source=source) for s in subjects]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with whole_folder(target) as made:
+        with whole_folder(target, mark="ISSUE.md") as made:
             _fill(made, cases)
             (made / "ISSUE.md").write_text(issue_of(cases, _checked(made, cases), source=source), encoding="utf-8")
     except OSError as error:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -379,3 +380,37 @@ def test_a_folder_may_be_carried_elsewhere(tmp_path: Path) -> None:
     store.save(small_capture(), tmp_path / "run")
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     assert store.load(str(tmp_path / "copy") + os.sep) == small_capture()
+
+
+@pytest.mark.parametrize("way", ["exchanged", "renamed"])
+def test_a_half_removed_folder_has_no_manifest(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if way == "renamed":
+        monkeypatch.setattr(_files, "_exchange", lambda: None)
+    remove, left = os.unlink, 0
+
+    def ended(path: object, *, dir_fd: int | None = None) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        remove(path, dir_fd=dir_fd)  # type: ignore[arg-type]  # whatever it was given
+
+    halves = 0
+    for steps in range(100):
+        folder = tmp_path / str(steps)
+        folder.mkdir()
+        store.save(small_capture(), folder / "run")
+        left = steps
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "unlink", ended)
+            with contextlib.suppress(KeyboardInterrupt):
+                store.save(r.Capture(), folder / "run")
+        beside = [path for path in folder.iterdir() if path.name != "run"]
+        assert store.load(folder / "run") == r.Capture()
+        for path in beside:
+            if (path / "manifest.json").exists():
+                assert store.load(path) == small_capture()
+        if not beside:
+            break
+        halves += steps > 0
+    assert halves > 3
