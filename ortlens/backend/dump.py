@@ -8,7 +8,7 @@ import pathlib
 import threading
 from typing import TYPE_CHECKING
 
-from ortlens._files import write_file
+from ortlens._files import whole_file
 
 if TYPE_CHECKING:
     import onnx
@@ -56,10 +56,9 @@ def dump_model(model: onnx.ModelProto, module: torch.fx.GraphModule, options: Or
         _numbers[prefix] += 1
     path = pathlib.Path(f"{prefix}{number}.onnx")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, model.SerializeToString())
-    try:
-        write_file(path.with_suffix(".txt"), f"{module.graph}\n".encode())
-    except OSError:
-        path.unlink(missing_ok=True)  # one without the other is half a dump
-        raise
+    with whole_file(path) as binary, whole_file(path.with_suffix(".txt")) as text:  # both are on the disk before either is in its place
+        binary.write(model.SerializeToString())
+        binary.flush()
+        os.fsync(binary.fileno())
+        text.write(f"{module.graph}\n".encode())
     return str(path)

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -330,6 +332,57 @@ def test_a_failure_between_the_two_files_leaves_a_pair_that_belongs_together(tmp
         with pytest.raises(UsageError, match="planted; what was there is untouched"):
             lens.export_onnx(path)
     assert_leaves_match(run_bare(path, {"x": x}), old(x).detach())
+
+
+def test_a_kill_between_the_two_files_leaves_no_pair_of_strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deploy_export, "_INLINE_BYTES", 64)
+    x, old, new = torch.randn(2, 4), Net().eval(), Net().eval()
+    right = [model(x).detach() for model in (old, new)]
+    written, path, left = explained(old, x), tmp_path / "net.onnx", 0
+    torch.compiler.reset()
+    lens, move = explained(new, x), {name: getattr(os, name) for name in ("rename", "replace")}
+
+    def killed(name: str, *places: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        move[name](*places)
+
+    absent, ended = 0, False
+    for left_at in range(10):
+        written.export_onnx(path)
+        left = left_at
+        with monkeypatch.context() as patch:
+            for name in move:
+                patch.setattr(os, name, partial(killed, name))
+            patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+            try:
+                lens.export_onnx(path)
+                ended = True
+            except KeyboardInterrupt:
+                pass
+        if path.exists():
+            (found,) = run_bare(path, {"x": x}).values()
+            assert any(torch.allclose(found, want, atol=1e-5) for want in right)
+        else:
+            absent += 1
+            assert [kept.name for kept in tmp_path.glob(".ortlens-*/old/*.onnx")] == [path.name]
+        for file in tmp_path.iterdir():
+            shutil.rmtree(file) if file.is_dir() else file.unlink()
+    assert ended
+    assert absent == 3
+
+
+def test_a_first_export_that_fails_leaves_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deploy_export, "_INLINE_BYTES", 64)
+    lens = explained(Net().eval(), torch.randn(2, 4))
+
+    def fail(*_: object) -> None:
+        raise OSError("planted")
+
+    monkeypatch.setattr(os, "replace", fail)
+    refused(lens, tmp_path, "planted")
 
 
 def refused(lens: Lens, folder: Path, match: str, **given: Any) -> None:

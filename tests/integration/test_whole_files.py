@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
 import warnings
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +20,7 @@ import torch
 
 import ortlens
 from ortlens import _files
+from ortlens.backend import dump
 from ortlens.cli.entry import main
 from ortlens.errors import OrtLensError
 from ortlens.trace import store
@@ -157,10 +161,38 @@ def test_a_dump_is_whole_or_not_there(room: int, tmp_path: Path) -> None:
     assert bool(names) != any("could not be dumped" in str(warning.message) for warning in heard)
 
 
+@pytest.mark.parametrize("synced", [0, 1])
+def test_a_dump_over_another_is_whole_or_the_old_one(synced: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dumped(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        monkeypatch.setattr(dump, "_numbers", defaultdict(int))  # as in another process
+        torch.compiler.reset()
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.compile(function, backend=ortlens.OrtBackend({"dump_path": str(tmp_path / "d")}))(X)
+
+    def full(_: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    dumped(torch.sin)
+    before, left = contents(tmp_path), synced
+    assert sorted(before) == ["d0.onnx", "d0.txt"]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        dumped(torch.cos)
+    assert contents(tmp_path) == before
+    dumped(torch.cos)
+    assert contents(tmp_path).keys() == before.keys()
+    assert all(data != before[name] for name, data in contents(tmp_path).items())
+
+
 SAVING = """
 import sys
 from dataclasses import replace
 from ortlens import _files
+from ortlens.backend import dump
 from ortlens.trace import store
 from tests.unit.trace.strategies import small_capture
 if "renames" in sys.argv:

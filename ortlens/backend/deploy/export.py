@@ -272,20 +272,27 @@ def _save(model: ir.Model, target: pathlib.Path, inline_bytes: int) -> None:
 
 
 def _move(folder: pathlib.Path, target: pathlib.Path, data: pathlib.Path | None) -> None:
-    """Move a model and its data into place; if moving the model fails, restore the old data."""
-    old, kept = target.with_suffix(".data"), folder / "old.data"
+    """Move a model and its data into place; if that fails, restore the old ones.
+
+    An old model that has data goes first, so that a kill leaves no model beside data that are not its own.
+    """
+    old = target.with_suffix(".data")
     ours = old.exists() and _refers_to(target, old.name)
     if data is not None and old.exists() and not ours:
         raise UsageError(f"{old} already exists and does not belong to an earlier {target.name}; move it, or export under another name")
-    if ours:
-        shutil.move(old, kept)
+    aside = folder / "old"
+    aside.mkdir()
+    moves = [(target, aside / target.name), (old, aside / old.name)] if ours else []
+    moves += [] if data is None else [(folder / data.name, data)]
+    done = []
     try:
-        if data is not None:
-            shutil.move(folder / data.name, data)
+        for source, place in moves:
+            source.rename(place)
+            done.append((source, place))
         os.replace(folder / target.name, target)  # noqa: PTH105 - replaces, on every platform
     except BaseException:
-        if ours:
-            shutil.move(kept, old)
+        for source, place in reversed(done):
+            place.rename(source)
         raise
 
 
