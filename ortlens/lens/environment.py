@@ -95,18 +95,26 @@ def chosen_options(options: OrtBackendOptions) -> dict[str, str]:
         `option_<name>` -> text; objects are represented by their type, functions by their names.
     """
     chosen = ((field.name, getattr(options, field.name), field.default) for field in fields(options))
-    return {f"option_{name}": _text_of(value) for name, value, default in chosen if value is not default and value != default}
+    return {f"option_{name}": option_text(value) for name, value, default in chosen if value is not default and value != default}
 
 
-def _text_of(value: object) -> str:
+def option_text(value: object) -> str:
+    """An option as text.
+
+    Args:
+        value: The value of an option, of any backend.
+
+    Returns:
+        The text; long values inside of mappings, which may be keys or paths, are cut.
+    """
     if isinstance(value, str | int | float | None):
         return str(value)[:_MAX_TEXT]
     if isinstance(value, os.PathLike):
         return str(value)[:_MAX_TEXT]
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_short(_text_of(item))}" for key, item in value.items())[:_MAX_TEXT]
+        return ", ".join(f"{key}: {_short(option_text(item))}" for key, item in value.items())[:_MAX_TEXT]
     if isinstance(value, Sequence):
-        return ", ".join(text for item in value if (text := _text_of(item)))[:_MAX_TEXT]
+        return ", ".join(text for item in value if (text := option_text(item)))[:_MAX_TEXT]
     if hasattr(value, "__dataclass_fields__"):
         return str(value)[:_MAX_TEXT]
     return str(getattr(value, "__qualname__", None) or f"an object of type {type(value).__name__}")[:_MAX_TEXT]

@@ -14,6 +14,7 @@ from ortlens import _versions
 from ortlens._files import write_file
 from ortlens.analysis.surveyed import SurveyRow, figures_of
 from ortlens.errors import CaptureError, OrtLensError, UsageError
+from ortlens.lens.environment import option_text
 from ortlens.studies.measured_case import CAPTURE, JOURNAL, REPORT
 from ortlens.trace import store
 from ortlens.trace.codec import record_from_row, row_from_record
@@ -55,8 +56,12 @@ class Job:
 
     @property
     def options(self) -> str:
-        """The options as text."""
-        return ", ".join(f"{name}={value!r}" for name, value in self.case.options.items())
+        """The options as text, with the keys of a provider cut, as in a capture."""
+        return ", ".join(f"{name}={_option_text(value)}" for name, value in self.case.options.items())
+
+
+def _option_text(value: object) -> str:
+    return repr(value) if value is None or isinstance(value, str | int | float) else option_text(value)
 
 
 def key_of(case: Case, extras: Extras) -> str:

@@ -1,9 +1,13 @@
-"""Secrets in rarer places of a program, looked for in every file of every export, where source lines may hold them by design."""
+"""Secrets in rarer places of a program, looked for in every file of every export, where source lines may hold them by design.
+
+And secrets of a plainer program in what else writes files and tables: a survey, `tune`, the pytest plugin, a frozen callable.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import logging
+import subprocess
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -75,6 +79,61 @@ PLACES = (
 )
 
 
+PLAIN = '''
+"""@module-docstring@"""
+import os, pathlib, sys
+
+import pytest
+import torch
+
+TOKEN = "@global@"
+
+
+class Model(torch.nn.Module):
+    """@docstring@"""
+
+    def __init__(self, user):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.token, self.first = "@attribute@", user
+
+    def forward(self, x, user):
+        """@method-docstring@"""
+        x = self.linear(x) * len(user)
+        if self.token > "a" and TOKEN > "a" and os.environ.get("ZQ_RARE") != "q":
+            x = x + 1
+        return x.sin() if user == self.first else x.cos()
+
+
+def case(user):
+    return Model(user).eval(), (torch.ones(2, 4), user)
+
+
+def broken(user):
+    def function(x, user, key):
+        x = x * 2 if key > "a" else x
+        torch._dynamo.graph_break()
+        return x.sin() if user > "a" else x.cos()
+
+    return function, (torch.ones(2, 4), user, "@later-argument@")
+
+
+@pytest.mark.ortlens(max_breaks=0, max_recompiles=0)
+def test_it():
+    function, args = broken("@argument@")
+    backend = torch.compile(function, backend="ortlens", options=dict(preferred_execution_providers=PROVIDERS))
+    backend(*args)
+    backend(args[0], args[2], args[1])
+    backend(args[0][:, :3], "", "")
+
+
+PROVIDERS = [("CPUExecutionProvider", {"api_key": "@provider@"})]
+'''
+PLAIN_PLACES = (
+    *("module-docstring", "global", "docstring", "attribute", "method-docstring", "argument", "later-argument", "provider", "environment"),
+)
+
+
 def secret(place: str) -> str:
     return f"zq-{place}-77f3"
 
@@ -136,3 +195,69 @@ def test_the_search_reads_what_was_written(files: dict[str, str]) -> None:
 def test_no_file_holds_it(place: str, files: dict[str, str]) -> None:
     found = {name: text[max(0, at - 120) : at + 60] for name, text in files.items() if (at := text.find(secret(place))) >= 0}
     assert found == {}
+
+
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("plain")
+    text = PLAIN
+    for place in PLAIN_PLACES:
+        text = text.replace(f"@{place}@", secret(place))
+    program = folder / "test_plain.py"
+    program.write_text(text, encoding="utf-8")
+    out = folder / "out"
+    out.mkdir()
+    options = {"preferred_execution_providers": [("CPUExecutionProvider", {"api_key": secret("provider")})]}
+    argument = secret("argument")
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setenv("ZQ_RARE", secret("environment"))
+        cases = {name: ortlens.Case(target=f"{program}:{name}", args=(argument,)) for name in ("case", "broken")}
+        rows = ortlens.survey(cases, folder=out / "survey", options=options, workers=1)
+        assert set(rows.status) == {"ok"}
+        (out / "rows.txt").write_text(rows.to_csv() + rows.to_html() + str(rows.to_dict("records")), encoding="utf-8")
+        plugin = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--tb=line",
+            "--ortlens-dir",
+            "kept",
+            "--junit-xml",
+            "j.xml",
+        ]
+        (out / "plugin").mkdir()
+        done = subprocess.run([*plugin, str(program)], cwd=out / "plugin", check=False, capture_output=True, text=True)
+        assert done.returncode == 1
+        (out / "plugin" / "said.txt").write_text(done.stdout + done.stderr, encoding="utf-8")
+        assert "max_breaks" in done.stdout
+        spec = importlib.util.spec_from_file_location("plain_program", program)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        model, args = module.case(argument)
+        chosen, table = ortlens.tune(model, options=options, budget_s=1)(*args)
+        (out / "tuned.txt").write_text(table.to_csv() + table.to_html() + table.attrs.__repr__(), encoding="utf-8")
+        assert len(table)
+        frozen = ortlens.freeze(model, *args, options=chosen)
+        frozen.save(out / "frozen")
+        (out / "frozen.txt").write_text(repr(frozen), encoding="utf-8")
+    torch.compiler.reset()
+    return {str(path.relative_to(out)): _unpacked(path) for path in out.rglob("*") if path.is_file()}
+
+
+def test_the_search_reads_what_studies_wrote(studied: dict[str, str]) -> None:
+    assert len(studied) > 20
+    assert {"survey/index.html", "rows.txt", "plugin/j.xml", "plugin/said.txt", "tuned.txt", "frozen/manifest.json"} <= studied.keys()
+    assert sum(name.endswith(".ortlens") for name in studied) >= 3
+    assert secret("argument") in studied["frozen/manifest.json"], "a call is compared with it: docs/freeze.md says so"
+
+
+@pytest.mark.parametrize("place", PLAIN_PLACES)
+def test_no_study_holds_it(place: str, studied: dict[str, str]) -> None:
+    by_design = {"frozen/manifest.json"} if place == "argument" else set()
+    found = {name: text[max(0, at - 120) : at + 60] for name, text in studied.items() if (at := text.find(secret(place))) >= 0}
+    assert {name: text for name, text in found.items() if name not in by_design} == {}

@@ -55,6 +55,13 @@ def test_the_key_depends_on_case_options_extras_and_versions(monkeypatch: pytest
     assert key_of(CASE, Extras()) not in keys
 
 
+def test_options_are_said_without_the_keys_of_a_provider() -> None:
+    given = {"on_error": "raise", "preferred_execution_providers": [("CPUExecutionProvider", {"api_key": "zq-provider-e6a9"})]}
+    said = job(replace(CASE, options=given)).options
+    assert said.startswith("on_error='raise', preferred_execution_providers=CPUExecutionProvider, api_key: ")
+    assert "zq-provider" not in said
+
+
 def test_what_cannot_be_pickled_is_refused() -> None:
     case = replace(CASE, options={"pre_ort_model_transforms": [lambda model: model]})
     with pytest.raises(UsageError, match="cannot be sent to another process"):
