@@ -163,6 +163,8 @@ def test_a_dump_is_whole_or_not_there(room: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("synced", [0, 1])
 def test_a_dump_over_another_is_whole_or_the_old_one(synced: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = synced
+
     def dumped(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
         monkeypatch.setattr(dump, "_numbers", defaultdict(int))  # as in another process
         torch.compiler.reset()
@@ -177,7 +179,7 @@ def test_a_dump_over_another_is_whole_or_the_old_one(synced: int, tmp_path: Path
             raise OSError(errno.ENOSPC, "No space left on device")
 
     dumped(torch.sin)
-    before, left = contents(tmp_path), synced
+    before = contents(tmp_path)
     assert sorted(before) == ["d0.onnx", "d0.txt"]
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
