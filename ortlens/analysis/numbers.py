@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture, Numeric
 
 
+LEFT_OUT = "not compared: the time of"
+"""How the note begins on what `verify` left out when its time was over."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallNumbers:
     """The verdict on a call as a whole: its results, what it wrote, its gradients.
@@ -43,6 +47,7 @@ class Numbers:
         partitions: Partitions that the values are from.
         eager_nodes: Nodes that PyTorch runs, which need no comparison.
         call: The verdict on the call as a whole; None when it was not compared.
+        left_out: Values that were not compared, or not in all calls, because the time of `verify` was over.
     """
 
     right: int
@@ -54,6 +59,7 @@ class Numbers:
     partitions: int
     eager_nodes: int
     call: CallNumbers | None = None
+    left_out: int = 0
 
     @property
     def compared(self) -> int:
@@ -84,6 +90,7 @@ def numbers_of(capture: Capture) -> Numbers | None:
         partitions=len({row.partition_id for row in rows}),
         eager_nodes=len(capture.fallbacks),
         call=_call_of([row for row in capture.numerics if row.scope == "call"]),
+        left_out=sum(LEFT_OUT in row.note for row in capture.numerics),
     )
 
 

@@ -237,12 +237,12 @@ def is_wholly_compared(capture: Capture, overview: Overview, numbers: Numbers) -
         numbers: What comparing came to.
 
     Returns:
-        False where a partition of the current graphs, or a part of the call, has no verdict.
+        False where a partition of the current graphs, or a part of the call, has no verdict, or the time was over before the end.
     """
     compared = {item.partition_id for item in capture.numerics if item.ok is not None}
     current = {row.graph.graph_id for row in overview.graphs if row.is_current}
     whole = all(item.partition_id in compared for item in capture.partitions if item.graph_id in current)
-    return whole and not (numbers.call is not None and numbers.call.unchecked)
+    return whole and not numbers.left_out and not (numbers.call is not None and numbers.call.unchecked)
 
 
 def _correct(capture: Capture, overview: Overview, numbers: Numbers | None) -> Correct:

@@ -6,10 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortlens.cli.commands import add_quiet, command_in, seconds
+from ortlens.cli.commands import add_quiet, command_in
 from ortlens.cli.exit_codes import EXIT_OK
 from ortlens.cli.printing import print_json, print_note, print_text, width
-from ortlens.job.request import add_backend_options, options_from_pairs
+from ortlens.job.request import SECONDS, add_backend_options, options_from_pairs
 from ortlens.job.targets import add_target, target_and_inputs
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def add(commands: Commands) -> None:
         help="only these beside eager, with commas: inductor, ortlens, frozen, exported (all)",
     )
     command.add_argument(
-        "--seconds", metavar="N", type=seconds, default=_SECONDS, help="time for the rounds; at least ten are made (default: %(default)s)"
+        "--seconds", metavar="N", type=SECONDS, default=_SECONDS, help="time for the rounds; at least ten are made (default: %(default)s)"
     )
     add_backend_options(command)
     command.add_argument("-o", "--save", metavar="FILE", type=Path, help="save the capture of the calls through ortlens, with the table")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import math
 import shutil
 import textwrap
 from dataclasses import dataclass
@@ -35,24 +33,6 @@ class Parser(argparse.ArgumentParser):
             UsageError: Always.
         """
         raise UsageError(f"{message}{'' if message.endswith(('.', '?')) else '.'} See: {self.prog} --help")
-
-
-def seconds(text: str) -> float:
-    """Read a time, as the `type` of an option.
-
-    Args:
-        text: As typed.
-
-    Returns:
-        Seconds, above 0.
-
-    Raises:
-        ArgumentTypeError: It is no such number.
-    """
-    with contextlib.suppress(ValueError):
-        if 0 < float(text) < math.inf:
-            return float(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a time in seconds")
 
 
 def command_in(

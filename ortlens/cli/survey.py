@@ -9,11 +9,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortlens.cli.commands import add_quiet, command_in, seconds
+from ortlens.cli.commands import add_quiet, command_in
 from ortlens.cli.exit_codes import EXIT_NO, EXIT_OK
 from ortlens.cli.printing import print_json, print_note, print_text, width
 from ortlens.errors import UsageError
-from ortlens.job.request import options_from_pairs
+from ortlens.job.request import SECONDS, options_from_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,7 @@ def add(commands: Commands) -> None:
     )
     command.add_argument("--workers", metavar="N", type=_count, help="cases at the same time (default: one per two cores)")
     command.add_argument(
-        "--time-limit", metavar="S", type=seconds, default=600.0, help="seconds that a case may take (default: %(default)s)"
+        "--time-limit", metavar="S", type=SECONDS, default=600.0, help="seconds that a case may take (default: %(default)s)"
     )
     command.add_argument("--memory-limit", metavar="SIZE", type=_size, help="memory of a case, as 4G (default: its share of the machine's)")
     command.add_argument("--profile", action="store_true", help="also measure where the time inside ONNX Runtime goes, kernel by kernel")

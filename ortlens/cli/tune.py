@@ -6,10 +6,10 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING
 
-from ortlens.cli.commands import add_quiet, command_in, seconds
+from ortlens.cli.commands import add_quiet, command_in
 from ortlens.cli.exit_codes import EXIT_OK
 from ortlens.cli.printing import print_json, print_text
-from ortlens.job.request import add_backend_options, options_from_pairs
+from ortlens.job.request import SECONDS, add_backend_options, options_from_pairs
 from ortlens.job.targets import add_target, target_and_inputs
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def add(commands: Commands) -> None:
     """
     command = command_in(commands, "tune", _TEXT, _tune, examples=_EXAMPLES)
     add_target(command)
-    command.add_argument("--budget", metavar="S", type=seconds, default=_BUDGET_S, help="time limit in seconds (default: %(default)s)")
+    command.add_argument("--budget", metavar="S", type=SECONDS, default=_BUDGET_S, help="time limit in seconds (default: %(default)s)")
     add_backend_options(command)
     command.add_argument("--json", action="store_true", help="print the table as JSON")
     add_quiet(command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ class Request:
         no_grad: Turn gradients off around everything.
         profile: Also find out where the time inside ONNX Runtime goes.
         verify: Also compare every value with PyTorch's.
+        budget_s: Seconds for each of these two; None for their defaults.
         report: Where the HTML report goes; None writes none.
         save: Where the capture goes; None keeps it in memory.
         redact: Leave paths, source lines and values out of the report.
@@ -42,6 +44,7 @@ class Request:
     no_grad: bool = False
     profile: bool = False
     verify: bool = False
+    budget_s: float | None = None
     report: Path | None = None
     save: Path | None = None
     redact: bool = False
@@ -55,6 +58,8 @@ class Request:
         if self.dry_run and (self.profile or self.verify):
             asked = "--profile" if self.profile else "--verify"
             raise UsageError(f"{asked} needs a real run, and --dry-run runs nothing; leave one of them out")
+        if self.budget_s is not None and not (self.profile or self.verify):
+            raise UsageError("--budget limits the time of --profile and --verify; add one of them")
         if self.redact and self.report is None:
             raise UsageError("--redact applies to the report; add --report FILE")
         # Early: a file that cannot be written should not cost the minutes of the run before it.
@@ -96,6 +101,16 @@ class Read:
             raise argparse.ArgumentTypeError(f"{text!r} is not {self.what}") from err
 
 
+def _seconds(text: str) -> float:
+    if 0 < float(text) < math.inf:
+        return float(text)
+    raise ValueError(text)
+
+
+SECONDS = Read(_seconds, "a time in seconds")
+"""A time above 0, as the `type` of an option."""
+
+
 def add_outputs(parser: argparse.ArgumentParser, *save_names: str, saved: str = "for example as run.ortlens") -> None:
     """Add the options that say what is written where.
 
@@ -117,6 +132,7 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--redact", action="store_true", help="leave paths, source lines and values out of the report")
     parser.add_argument("--profile", action="store_true", help="also measure where the time inside ONNX Runtime goes, kernel by kernel")
     parser.add_argument("--verify", action="store_true", help="also compare every value with PyTorch's, with float64 as the reference")
+    parser.add_argument("--budget", dest="budget_s", metavar="S", type=SECONDS, help="seconds for --profile and for --verify (60)")
 
 
 def add_compiling(parser: argparse.ArgumentParser) -> None:

@@ -60,9 +60,14 @@ def explained(request: Request, lens: Lens, target: Callable[..., Any], args: tu
         explain_under(lens, target, args, kwargs, dry_run=request.dry_run, dynamic=request.dynamic, calls=request.calls)
         seen = lens.captured() if request.profile or request.verify else None
         if request.profile and seen and seen.sessions:  # else the summary says why ONNX Runtime computed nothing
-            lens.profile(*args, **kwargs)
+            lens.profile(*args, **_budget(request), **kwargs)
         if request.verify and seen and seen.graphs:
-            lens.verify(*args, **kwargs)
+            lens.verify(*args, **_budget(request), **kwargs)
+
+
+def _budget(request: Request) -> dict[str, Any]:
+    """The time limit, if there is one; else a target may have an argument of that name."""
+    return {} if request.budget_s is None else {"budget_s": request.budget_s}
 
 
 @contextlib.contextmanager
@@ -115,7 +120,7 @@ def onnx_explained(
         raise UsageError("an ONNX model is run as it is; --backend and --dynamic are for what torch.compile compiles")
     lens: OnnxLens = explain(file, options=request.options or None, dry_run=request.dry_run, calls=request.calls)(*args, **(kwargs or {}))
     if request.profile:
-        lens.profile()
+        lens.profile(**_budget(request))
     if request.verify and reference is not None:
         lens.verify(reference)
     return lens

@@ -154,13 +154,16 @@ class Lens(RecordingLens):
         Probe(self._recorder, self.live_graphs(), lambda: self.call_target(args, kwargs), self.captured).run()
         return self.findings
 
-    def verify(self, *args: Any, per_op: bool = False, atol: Any = None, rtol: Any = None, **kwargs: Any) -> pd.DataFrame:
+    def verify(
+        self, *args: Any, per_op: bool = False, atol: Any = None, rtol: Any = None, budget_s: float | None = None, **kwargs: Any
+    ) -> pd.DataFrame:
         """Compare ONNX Runtime's results with PyTorch's: the call as a whole, the outputs of every partition, and every value inside it.
 
         Calls the compiled target, and the target itself, from the same inputs, state and random seed: results, written tensors, shared
         memory, the random state and, if gradients are enabled, gradients are compared. Inputs, weights, buffers, gradients and Python
         attributes are put back afterwards, and nothing is recorded as a call. Inside, each partition gets the same inputs on both sides.
         A run in double precision decides: a value beyond the tolerance is still ok if ONNX Runtime is about as close to it as PyTorch is.
+        What it will take is shown before it begins, if that is a second or more, and is in the capture as `verify_expected_s`.
         Memory: a copy of inputs, weights and buffers, the values inside a partition once (in groups of 1 GiB), and PyTorch's activations
         once more and in double precision.
 
@@ -170,6 +173,8 @@ class Lens(RecordingLens):
             atol: Absolute tolerance: a number, or a mapping from torch dtypes to numbers. None: 1e-7 for float32, see the docs. If you set
                 a tolerance, a difference beyond it is never accepted as rounding.
             rtol: Likewise, relative to the larger of the element and the value's root mean square. None: 1e-5 for float32.
+            budget_s: Time limit in seconds. None: 60. The call as a whole is always compared; when the time is over, the values that are
+                left get rows with an empty `ok` that say so, and no cause is looked for.
             **kwargs: Keyword arguments of the target.
 
         Returns:
@@ -180,42 +185,53 @@ class Lens(RecordingLens):
         Raises:
             UsageError: There is nothing to verify (another backend, a dry run, nothing compiled yet), or an option is wrong.
         """
-        from ortlens.lens.verify.compare_values import Tolerances
+        from ortlens.analysis.expected import verify_s
+        from ortlens.lens.time_budget import TimeBudget
+        from ortlens.lens.verify.compare_values import Tolerances, pace
         from ortlens.lens.verify.numerics import Verification
 
-        given = {name: value for name, value in (("per_op", per_op or None), ("atol", atol), ("rtol", rtol)) if value is not None}
+        given = {"per_op": per_op or None, "atol": atol, "rtol": rtol, "budget_s": budget_s}
         self._backend_for(None)
-        self._targets.refuse_ambiguous(given)
-        Verification(self._recorder, self._targets, Tolerances(atol, rtol), per_op=per_op).run(args, kwargs)
+        self._targets.refuse_ambiguous([name for name, value in given.items() if value is not None])
+        tolerances, budget = Tolerances(atol, rtol), TimeBudget(budget_s)
+        expected_s = verify_s(self.captured(), *pace(), per_op=per_op)
+        Verification(self._recorder, self._targets, tolerances, budget, self._facts, expected_s=expected_s, per_op=per_op).run(args, kwargs)
         return self.numerics
 
-    def profile(self, *args: Any, repeat: int | None = None, **kwargs: Any) -> pd.DataFrame:
+    def profile(self, *args: Any, repeat: int | None = None, budget_s: float | None = None, **kwargs: Any) -> pd.DataFrame:
         """Measure where the time inside ONNX Runtime goes, kernel by kernel.
 
         Calls the compiled target once, and again if that call compiled something. Each run of a session is repeated in turns with and
         without ONNX Runtime's profiler, in a second session of the same model that shares the frozen weights. Times are those of the
         unprofiled runs, divided as the profiler reports; `sessions.distortion` is how many times longer the profiled runs took. Backward
         partitions are profiled only if the target itself calls backward. The optimised model is kept, see `fusions`. If a kernel takes
-        long, the peak speed of the machine is measured too, once per process, for the rule `slow_kernel`.
+        long, the peak speed of the machine is measured too, once per process, for the rule `slow_kernel`. What it will take is shown
+        before it begins, if that is a second or more, and is in the capture as `profile_expected_s`.
 
         Args:
             *args: Positional arguments of the target.
             repeat: How often each run is repeated with the profiler, and as often without. None: 20 times, but only 5 times once all of
                 them have taken 3 s. Less for models of more than 5,000 nodes, whose profile would grow too large. If the target has a
                 keyword of that name, pass it with `functools.partial`.
+            budget_s: Time limit in seconds. None: 60, and none if `repeat` is given. When it is over, one repeat is enough, and partitions
+                that are left become the finding `profile_cut_short`.
             **kwargs: Keyword arguments of the target.
 
         Returns:
             The frame `kernels`; earlier rows of the same sessions are replaced.
 
         Raises:
-            UsageError: `repeat` is not a positive number, nothing was compiled, or no partition ran in ONNX Runtime.
+            UsageError: `repeat` or `budget_s` is not a positive number, nothing was compiled, or no partition ran in ONNX Runtime.
         """
         from ortlens.lens.profiling.kernels import profile
         from ortlens.lens.profiling.machine_peaks import measure_peaks
+        from ortlens.lens.profiling.repeats import PROFILING, Repeats
 
-        profile(self._targets, self._recorder, args, kwargs, repeat)
-        measure_peaks(self._recorder)
+        repeats = Repeats(repeat, budget_s)
+        with repeats.budget.spent("profile", PROFILING, repeats.expected_s(self.captured()), self._facts) as words:
+            profile(self._targets, self._recorder, args, kwargs, repeats, words)
+            if not repeats.budget.is_over():
+                measure_peaks(self._recorder)
         return self.kernels
 
     def repro(  # noqa: PLR0913 - the contract's own signature

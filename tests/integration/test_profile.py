@@ -16,8 +16,7 @@ from onnxscript import opset18 as op
 
 import ortlens
 from ortlens.errors import UsageError
-from ortlens.lens.profiling import kernels, profiles
-from ortlens.lens.profiling.repeats import Repeats
+from ortlens.lens.profiling import profiles, repeats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -131,7 +130,7 @@ def test_long_runs_are_repeated_less_often_unless_asked(monkeypatch: pytest.Monk
     lens = explained(lambda t: torch.relu(t @ t), x)
     with torch.no_grad():
         assert set(lens.profile(x).calls) == {20}
-        monkeypatch.setattr(kernels, "Repeats", functools.partial(Repeats, budget_s=0.0))
+        monkeypatch.setattr(repeats, "STABLE_S", 0.0)
         assert set(lens.profile(x).calls) == {5}
         assert set(lens.profile(x, repeat=7).calls) == {7}
 

@@ -72,6 +72,8 @@ RECORDED: Mapping[str, str] = {
     "compiled_model_bypassed": "A model was compiled, but only its `generate` was called, which calls the uncompiled model.",
     "backend_failed": "A graph could not be prepared for ONNX Runtime and stays in PyTorch.",
     "profile_failed": "A partition could not be profiled; its kernels are not in the capture.",
+    "profile_cut_short": "The time of `profile` was over before all partitions were profiled; kernels of the others "
+    "are not in the capture.",
     "call_differs": "`verify` found results, written tensors, gradients, shared memory or random numbers of the compiled function "
     "that differ from those of the function itself.",
     "loses_accuracy": "`verify` found a value that ONNX Runtime computes by the right formula, but far less accurately than PyTorch.",

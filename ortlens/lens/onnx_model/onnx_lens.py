@@ -186,7 +186,7 @@ class OnnxLens(CaptureView):
         known = [replace(each, shape=self._sizes.get(each.name, each.shape)) for each in self._signature]
         return self.inputs or generated(known).feed
 
-    def profile(self, *args: Any, repeat: int | None = None, **kwargs: Any) -> pd.DataFrame:
+    def profile(self, *args: Any, repeat: int | None = None, budget_s: float | None = None, **kwargs: Any) -> pd.DataFrame:
         """Measure where the time inside ONNX Runtime goes, kernel by kernel.
 
         A second session of the same model is made with ONNX Runtime's profiler, and runs in turns with the session itself. Times are
@@ -198,22 +198,29 @@ class OnnxLens(CaptureView):
             repeat: How often the model is run with the profiler, and as often without. None: 20 times, but only 5 times once they have
                 taken 3 s. Less for models of more than 5,000 nodes. If the model has an input of that name, pass all inputs as one
                 mapping.
+            budget_s: Time limit in seconds. None: 60, and none if `repeat` is given. When it is over, one repeat is enough.
             **kwargs: Inputs by name.
 
         Returns:
             The frame `kernels`; earlier rows are replaced.
 
         Raises:
-            UsageError: `repeat` is not a positive number, this was a dry run, or neither file nor bytes of the model are known.
+            UsageError: `repeat` or `budget_s` is not a positive number, this was a dry run, or neither file nor bytes of the model are
+                known.
             SessionError: ONNX Runtime cannot make a second session of it, or run it.
         """
         from ortlens.lens.onnx_model.profile import profile
         from ortlens.lens.profiling.machine_peaks import measure_peaks
+        from ortlens.lens.profiling.repeats import PROFILING, Repeats
 
         if self.session is None:
             raise UsageError("a dry run makes no session; call explain() without dry_run=True to profile the model")
-        profile(self.session, self._source, self._structure, self._choice, self._recorder, self.feed(args, kwargs), repeat)
-        measure_peaks(self._recorder)
+        repeats = Repeats(repeat, budget_s)
+        with repeats.budget.spent("profile", PROFILING, repeats.expected_s(self.captured()), self._facts) as words:
+            feed = self.feed(args, kwargs)
+            profile(self.session, self._source, self._structure, self._choice, self._recorder, feed, repeats, words)
+            if not repeats.budget.is_over():
+                measure_peaks(self._recorder)
         return self.kernels
 
     def verify(self, reference: Callable[..., Any], *args: Any, atol: Any = None, rtol: Any = None, **kwargs: Any) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from ortlens.lens.onnx_model.sessions import FATAL, new_session
 from ortlens.lens.onnx_model.signature import inputs_from_session
 from ortlens.lens.profiling import kernel_origins, profiler_overhead, profiles
 from ortlens.lens.profiling.kernel_records import MAX_EVENTS, bodies_of, distortion, kernel_rows, settled, without_weights
-from ortlens.lens.profiling.repeats import Repeats
+from ortlens.lens.profiling.repeats import PROFILING
 from ortlens.progress import progress
 from ortlens.trace import records as r
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ortlens.lens.onnx_model.sessions import SessionChoice
     from ortlens.lens.onnx_model.signature import Feed
     from ortlens.lens.onnx_model.source import ModelSource
+    from ortlens.lens.profiling.repeats import Repeats
     from ortlens.trace.recorder import Recorder
 
 _SESSION = "s0"
@@ -42,7 +43,8 @@ def profile(  # noqa: PLR0913, PLR0917 - one call site
     choice: SessionChoice,
     recorder: Recorder,
     feed: Feed,
-    repeat: int | None,
+    repeats: Repeats,
+    words: str,
 ) -> None:
     """Fill the table of kernels.
 
@@ -53,13 +55,13 @@ def profile(  # noqa: PLR0913, PLR0917 - one call site
         choice: How the session was made.
         recorder: Where the kernels go.
         feed: Inputs of a call.
-        repeat: How often to run with the profiler, and as often without; None: see `Repeats`.
+        repeats: How often to run with the profiler, and as often without, and the time for it.
+        words: What the progress says.
 
     Raises:
-        UsageError: `repeat` is not a positive number, or neither file nor bytes of the model are known.
+        UsageError: Neither file nor bytes of the model are known.
         SessionError: ONNX Runtime cannot make a second session, or run it.
     """
-    Repeats(repeat)  # raises before anything is made
     if source.loadable is None:
         raise UsageError("neither the path nor the bytes of the session's model are known, so that no second session can profile it")
     nodes = 0 if structure is None else len(structure.graph.node)
@@ -69,8 +71,8 @@ def profile(  # noqa: PLR0913, PLR0917 - one call site
         twin = _twin(source, choice, folder)
         inputs = inputs_from_session(session)
         try:
-            repeats = Repeats(repeat)
-            with progress("profiling", min(repeats.most, affordable) + 1, "run") as step:
+            repeats.restart()
+            with progress(words, min(repeats.most, affordable) + 1, "run", at_once=words != PROFILING) as step:
                 plain, profiled = _turns(runner_of(session, inputs, feed), runner_of(twin, inputs, feed), repeats, affordable, step)
             written = Path(twin.end_profiling())
             _record(twin, written, without_weights(folder / "optimized.onnx"), structure, recorder, plain, profiled)

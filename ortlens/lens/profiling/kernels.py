@@ -20,21 +20,24 @@ from ortlens.backend.runtime.session_config import ModelRefused
 from ortlens.errors import UsageError
 from ortlens.lens.profiling import kernel_origins, profiler_overhead, profiles
 from ortlens.lens.profiling.kernel_records import MAX_EVENTS, bodies_of, distortion, kernel_rows, settled, without_weights
-from ortlens.lens.profiling.repeats import Repeats
+from ortlens.lens.profiling.repeats import PROFILING
 from ortlens.lens.twins import twin_of, uncounted
 from ortlens.lens.watching import around_runs
 from ortlens.progress import progress
 from ortlens.trace import records as r
 from ortlens.trace.runlog import RunLog
+from ortlens.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import onnx
 
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.runtime.runner import PartitionRunner
+    from ortlens.lens.profiling.repeats import Repeats
     from ortlens.lens.targets import CompiledTargets
+    from ortlens.lens.time_budget import TimeBudget
     from ortlens.lens.twins import Twin
     from ortlens.trace.recorder import Recorder
 
@@ -104,6 +107,7 @@ class _Profiler:
     failures: dict[PartitionRunner, Exception] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     seen: set[PartitionRunner] = field(default_factory=set)
+    left_out: set[PartitionRunner] = field(default_factory=set)
 
     def around(
         self, runner: PartitionRunner, graph: CompiledGraph, inner: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]
@@ -115,6 +119,9 @@ class _Profiler:
             return outputs
         with self.lock:
             self.seen.add(runner)
+            if self.sittings and self.repeats.budget.is_over():
+                self.left_out.add(runner)
+                return outputs
             try:
                 sitting = self._sitting(runner, args, ours=graph.context.options.ort_session_options is None)
                 if sitting is not None:
@@ -145,7 +152,9 @@ def _watched_twin(runner: PartitionRunner, args: tuple[Any, ...], folder: Path, 
         return twin_of(runner, args, functools.partial(watched, with_model=False))
 
 
-def profile(targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], repeat: int | None) -> None:
+def profile(  # noqa: PLR0913, PLR0917 - one call site
+    targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], repeats: Repeats, words: str
+) -> None:
     """Fill the table of kernels.
 
     Args:
@@ -153,15 +162,16 @@ def profile(targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...],
         recorder: Where the kernels go.
         args: Positional arguments of the target.
         kwargs: Keyword arguments of the target.
-        repeat: How often each run of a session is repeated with the profiler, and as often without; None: see `Repeats`.
+        repeats: How often each run of a session is repeated with the profiler, and as often without, and the time for it; partitions that
+            are left when that is over become a finding.
+        words: What the progress says.
 
     Raises:
-        UsageError: `repeat` is not a positive number, or there is nothing to profile.
+        UsageError: There is nothing to profile.
     """
-    repeats = Repeats(repeat)
     partitions = sum(len(graph.runners) for graph in targets.graphs())
     with tempfile.TemporaryDirectory(prefix="ortlens-profile-", ignore_cleanup_errors=True) as folder:
-        with progress("profiling", partitions * (repeats.most + 1), "run") as step:
+        with progress(words, partitions * (repeats.most + 1), "run", at_once=words != PROFILING) as step:
             profiler = _Profiler(repeats=repeats, folder=Path(folder), cost=profiler_overhead.measure_cost(), step=step)
             for _ in range(_MAX_CALLS):
                 waiting = _call_watched(targets, profiler, args, kwargs)
@@ -172,6 +182,8 @@ def profile(targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...],
             _recorded(sitting, graphs.get(sitting.runner), profiler, recorder)
         for runner, error in profiler.failures.items():
             _failed(recorder, graphs.get(runner), runner, error)
+        left = [_partition_id(graphs.get(runner), runner) for runner in graphs if runner in profiler.left_out]
+        _note_left(recorder, left, len(profiler.seen), repeats.budget)
     if not profiler.sittings and not profiler.failures:
         raise UsageError(
             "there is nothing to profile: no partition ran in ONNX Runtime during the call; see lens.fallbacks for the reasons"
@@ -239,8 +251,30 @@ def _origins(sitting: _Sitting, optimized: onnx.ModelProto | None, kernels: Mapp
     return kernel_origins.origins(sitting.twin.model, optimized, kernels, compute)
 
 
+def _partition_id(graph: CompiledGraph | None, runner: PartitionRunner) -> str | None:
+    return graph.context.reporter.identity(runner).partition_id if graph is not None and graph.context.reporter is not None else None
+
+
+def _note_left(recorder: Recorder, left: Sequence[str | None], count: int, budget: TimeBudget) -> None:
+    """A finding about partitions that the time was not enough for; that of an earlier profile goes."""
+    findings = [finding for finding in recorder.records(r.Finding) if finding.rule != "profile_cut_short"]
+    if left:
+        findings.append(
+            r.Finding(
+                rule="profile_cut_short",
+                subject=left[0],
+                severity="info",
+                title=f"{len(left)} of {counted(count, 'partition')} were not profiled: {budget.over}",
+                evidence=f"without kernels: {', '.join(map(str, left))}"[:2000],
+                hazard="What is said of kernels holds for the profiled partitions only.",
+                mitigation="Call profile() again with a larger budget_s.",
+            )
+        )
+    recorder.replace_all(r.Finding, findings)
+
+
 def _failed(recorder: Recorder, graph: CompiledGraph | None, runner: PartitionRunner, error: Exception) -> None:
-    subject = graph.context.reporter.identity(runner).partition_id if graph is not None and graph.context.reporter is not None else None
+    subject = _partition_id(graph, runner)
     recorder.add(
         r.Finding(
             rule="profile_failed",

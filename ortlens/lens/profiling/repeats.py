@@ -1,14 +1,24 @@
-"""How often a run is repeated with the profiler: enough for stable figures, within a budget of time."""
+"""How often a run is repeated with the profiler: enough for stable figures, within the time that there is."""
 
 from __future__ import annotations
 
+import math
 import time
+from typing import TYPE_CHECKING
 
+from ortlens.analysis.expected import profile_s
 from ortlens.errors import UsageError
+from ortlens.lens.time_budget import BUDGET_S, TimeBudget
+
+if TYPE_CHECKING:
+    from ortlens.trace.records import Capture
+
+PROFILING = "profiling"
+"""What the progress says of work that takes less than a second."""
 
 MOST = 20
 FEWEST = 5
-BUDGET_S = 3.0
+STABLE_S = 3.0
 """With 20 pairs of runs, a model that takes 0.2 s per call was profiled for 10 s; from five pairs on, the median is stable."""
 
 
@@ -17,23 +27,40 @@ class Repeats:
 
     Attributes:
         most: How often a run is repeated at most.
+        budget: The time for all of the work.
     """
 
-    def __init__(self, asked: int | None, budget_s: float = BUDGET_S) -> None:
-        """Begin the budget.
+    def __init__(self, asked: int | None, budget_s: float | None = None) -> None:
+        """Begin.
 
         Args:
-            asked: How often the user wants it, whatever it takes; None: 20 times, and after the budget 5 times.
-            budget_s: Seconds for all runs.
+            asked: How often the user wants it; None: 20 times, and 5 times once all runs have taken 3 s.
+            budget_s: Seconds for all of the work; when they are over, one repeat is enough. None: 60, and no limit if `asked` is given.
 
         Raises:
-            UsageError: `asked` is not a positive number.
+            UsageError: `asked` is not a positive number, or `budget_s` no time.
         """
         if asked is not None and (not isinstance(asked, int) or isinstance(asked, bool) or asked < 1):
             raise UsageError(f"repeat must be a whole number from 1, not {asked!r}")
         self.most = MOST if asked is None else asked
         self._is_limited = asked is None
-        self._deadline = time.perf_counter() + budget_s
+        self.budget = TimeBudget(budget_s, BUDGET_S if asked is None else math.inf)
+        self.restart()
+
+    def restart(self) -> None:
+        """Let the 3 s begin now."""
+        self._deadline = time.perf_counter() + STABLE_S
+
+    def expected_s(self, capture: Capture) -> float:
+        """What a profile will take.
+
+        Args:
+            capture: What is known so far.
+
+        Returns:
+            Seconds; 0 if nothing ran.
+        """
+        return profile_s(capture, self.most, FEWEST if self._is_limited else self.most, STABLE_S)
 
     def are_enough(self, done: int) -> bool:
         """Whether a run has been repeated often enough.
@@ -42,6 +69,7 @@ class Repeats:
             done: Its repeats so far.
 
         Returns:
-            True at `most`, and from five on when the budget is used up.
+            True at `most`, from five on after 3 s, and from one on when the time is over.
         """
-        return done >= self.most or (self._is_limited and done >= FEWEST and time.perf_counter() > self._deadline)
+        stable = self._is_limited and done >= FEWEST and time.perf_counter() > self._deadline
+        return done >= self.most or stable or (done >= 1 and self.budget.is_over())

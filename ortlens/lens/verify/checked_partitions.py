@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import torch
 
 from ortlens.lens.twins import uncounted
 from ortlens.lens.verify.as_converted import as_converted
-from ortlens.lens.verify.bisect import Bisection
+from ortlens.lens.verify.bisect import Bisection, Cause
 from ortlens.lens.verify.findings import finding_of_origin, finding_of_value
 from ortlens.lens.verify.lockstep import steps
 from ortlens.lens.verify.partition_check import PartitionCheck
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ortlens.backend.context import CompileContext
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.runtime.runner import PartitionRunner
-    from ortlens.lens.verify.bisect import Cause
+    from ortlens.lens.time_budget import TimeBudget
     from ortlens.lens.verify.compare_values import Tolerances
     from ortlens.lens.verify.nonfinite import Origin
     from ortlens.trace import records as r
@@ -39,10 +40,19 @@ MAX_CALLS = 8
 
 @dataclass(slots=True)
 class Checked:
-    """Results for one partition; of several calls, the worst row of each value is kept."""
+    """Results for one partition; of several calls, the worst row of each value is kept.
+
+    Attributes:
+        calls: How often it was called.
+        verdicts: The rows.
+        compared: How many of the calls were compared from beginning to end.
+        is_cut_short: Whether the time was over before others were.
+    """
 
     calls: int
     verdicts: dict[tuple[str, str, str | None], Verdict]
+    compared: int = 0
+    is_cut_short: bool = False
 
 
 class CheckedPartitions:
@@ -54,6 +64,7 @@ class CheckedPartitions:
         ran: The partitions that ran since `begin`.
         open_reason: Why a value that differs in them has no verdict; empty if there is none such.
         in_other_threads: Whether partitions ran in other threads since then, where they are not checked.
+        cut_short: Whether the time was over since then before all was compared.
     """
 
     def __init__(  # noqa: PLR0913 - each is a part of the question
@@ -62,6 +73,7 @@ class CheckedPartitions:
         graphs: Callable[[], tuple[CompiledGraph, ...]],
         tolerances: Tolerances,
         step: Callable[[int], None],
+        budget: TimeBudget,
         *,
         per_op: bool,
         most: int | None = MAX_CALLS,
@@ -73,6 +85,7 @@ class CheckedPartitions:
             graphs: The present graphs of our backend.
             tolerances: The tolerances.
             step: Called with 1 after each value, to show progress.
+            budget: When it is over, nothing more is compared, and no cause is looked for.
             per_op: Check each operator by itself instead of the values of the partition.
             most: Calls of one partition that are checked; None: all of them.
         """
@@ -80,6 +93,7 @@ class CheckedPartitions:
         self._graphs = graphs
         self._tolerances = tolerances
         self._step = step
+        self._budget = budget
         self._per_op = per_op
         self._most = most
         self._thread = threading.get_ident()
@@ -87,7 +101,7 @@ class CheckedPartitions:
         self.findings: dict[tuple[str, str, str], r.Finding] = {}
         self.ran: set[PartitionRunner] = set()
         self.open_reason = ""
-        self.in_other_threads = False
+        self.in_other_threads = self.cut_short = False
         self._failed = False
         self._contexts: dict[PartitionRunner, CompileContext] = {}
         self._ops: dict[int, SingleOps] = {}
@@ -96,15 +110,15 @@ class CheckedPartitions:
     def begin(self) -> None:
         """Begin with another target."""
         self.ran.clear()
-        self.open_reason, self.in_other_threads, self._failed = "", False, False
+        self.open_reason, self.in_other_threads, self.cut_short, self._failed = "", False, False, False
 
     def skipped_calls(self) -> bool:
         """Whether one of the partitions that ran was called more often than it was checked."""
         return any(self._most is not None and self.checked[runner].calls > self._most for runner in self.ran)
 
     def saw_everything(self) -> bool:
-        """Whether no run was left out because it was in another thread, or because the comparison failed."""
-        return not (self.in_other_threads or self._failed)
+        """Whether nothing was left out because it ran in another thread, because the comparison failed, or because the time was over."""
+        return not (self.in_other_threads or self._failed or self.cut_short)
 
     def wrong(self) -> Iterator[tuple[PartitionRunner, Verdict]]:
         """What is wrong in the partitions that ran since `begin`.
@@ -178,7 +192,9 @@ class CheckedPartitions:
         self.ran.add(runner)
         known = self.checked.setdefault(runner, Checked(0, {}))
         known.calls += 1
-        if self._most is None or known.calls <= self._most:
+        if self._budget.is_over():
+            self._leave_out(runner, known)
+        elif self._most is None or known.calls <= self._most:
             try:
                 with torch.no_grad(), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
                     self._check(runner, args, outputs, known)
@@ -187,6 +203,10 @@ class CheckedPartitions:
                 lens_failed(self._recorder, "comparing numbers", error)
                 self._merge(known, _all_unchecked(runner, f"ortlens failed while comparing: {type(error).__name__}: {error}"[:300]))
         return outputs
+
+    def _leave_out(self, runner: PartitionRunner, known: Checked) -> None:
+        self.cut_short = known.is_cut_short = True
+        self._merge(known, [] if known.verdicts else _all_unchecked(runner, f"not compared: {self._budget.over}"))
 
     def _outputs(self, runner: PartitionRunner, inner: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The results of the session, uncounted if possible; after a changed weight or a failure, by a normal run."""
@@ -202,20 +222,45 @@ class CheckedPartitions:
             return
         ops = self._ops_of(runner)
         if self._per_op:
-            places = {node: place for place, node in enumerate(runner.partition.module.graph.nodes)}
-            for step in steps(runner.partition.module, args, double=False):
-                self._merge(known, list(ops.verdicts(step, places[step.node], self._tolerances)))
-                self._step(1)
+            self._check_ops(runner, args, known, ops)
             return
-        check = PartitionCheck(runner=runner, args=args, tolerances=self._tolerances, whole=functools.partial(self._whole_of, runner, args))
+        whole = functools.partial(self._whole_of, runner, args)
+        check = PartitionCheck(runner=runner, args=args, tolerances=self._tolerances, whole=whole, budget=self._budget)
         check.run(outputs, self._step)
+        self._note_end(known, whole=check.is_whole)
         for suspect, reference in check.suspects:
-            self._explain(runner, suspect, Bisection(check, self._contexts[runner], ops).cause(suspect, reference))
+            if self._budget.is_over():
+                self._explain(
+                    runner, suspect, Cause(kind="unknown", node=suspect.node, text=f"no cause was looked for: {self._budget.over}")
+                )
+            else:
+                self._explain(runner, suspect, Bisection(check, self._contexts[runner], ops).cause(suspect, reference))
         if check.spoilt_outputs():
             for origin in check.origins[:1]:
                 self._report_origin(runner, origin)
         self.open_reason = self.open_reason or check.open_reason
         self._merge(known, check.verdicts)
+
+    def _check_ops(self, runner: PartitionRunner, args: tuple[Any, ...], known: Checked, ops: SingleOps) -> None:
+        """Check operators one by one; those that the time is not enough for are listed."""
+        places = {node: place for place, node in enumerate(runner.partition.module.graph.nodes)}
+        left = {node: place for node, place in places.items() if node.op == "call_function" and node.target is not operator.getitem}
+        for step in steps(runner.partition.module, args, double=False):
+            if self._budget.is_over():
+                break
+            self._merge(known, list(ops.verdicts(step, places[step.node], self._tolerances)))
+            left.pop(step.node, None)
+            self._step(1)
+        if not known.compared:
+            note = f"not compared: {self._budget.over}"
+            self._merge(known, [Verdict(node=node.name, scope="op", place=place, note=note, line_of=node) for node, place in left.items()])
+        self._note_end(known, whole=not left)
+
+    def _note_end(self, known: Checked, *, whole: bool) -> None:
+        """Note whether a call was compared to its end."""
+        known.compared += whole
+        known.is_cut_short = known.is_cut_short or not whole
+        self.cut_short = self.cut_short or not whole
 
     def _whole_of(self, runner: PartitionRunner, args: tuple[Any, ...]) -> PartitionRunner | None:
         """A runner of the model as converted; made once per partition."""

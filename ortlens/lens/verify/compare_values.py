@@ -8,6 +8,7 @@ precision as PyTorch is, both have only rounded. Rounding grows with the depth o
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -280,3 +281,22 @@ def _arbitrate(found: Comparison, a: torch.Tensor, b: torch.Tensor, d: torch.Ten
     sums[1] += float(eager.square().sum())
     found.ort_peak = max(found.ort_peak, float(ort.max()))
     found.eager_peak = max(found.eager_peak, float(eager.max()))
+
+
+def pace() -> tuple[float, float]:
+    """Measure what a comparison takes on this machine now; takes about 10 ms.
+
+    Returns:
+        Seconds for one of a few numbers, and seconds per byte of large ones: means, since other work on the machine counts too.
+    """
+    small, large = torch.ones(1), torch.ones(_CHUNK // 16)
+    compare(small, small, small.double(), Tolerances().of(torch.float32))  # the first one costs more
+    return _mean_s(small, 10), _mean_s(large, 2) / large.nbytes
+
+
+def _mean_s(value: torch.Tensor, count: int) -> float:
+    other, double, tolerance = value + 1e-7, value.double(), Tolerances().of(torch.float32)
+    began = time.perf_counter()
+    for _ in range(count):
+        compare(other, value, double, tolerance)
+    return (time.perf_counter() - began) / count

@@ -27,12 +27,14 @@ _CALL_CAUSES = {
     "lowering": "PyTorch alone on the lowered graphs differs as well: the fault is in the lowering (a decomposition, or torch.compile "
     "itself), before ONNX Runtime",
     "inside": "With PyTorch's numbers in ONNX Runtime's outputs it is right: the fault is in the numbers of ONNX Runtime",
+    "unsought": "Where it comes from was not looked for: the time was over",
 }
 _CALL_MITIGATIONS = {
     "boundary": "Report it with the function and its inputs. Until then, OrtBackendOptions(min_partition_nodes=1_000_000) leaves the "
     "function to PyTorch.",
     "lowering": 'Try torch.compile(..., backend="aot_eager"): if it differs too, report it to PyTorch, else to ortlens.',
     "inside": "See the finding about that value; lens.repro writes the evidence.",
+    "unsought": "Call verify again with a larger budget_s, which finds out where it comes from.",
     "": "Report it with the function and its inputs.",
 }
 

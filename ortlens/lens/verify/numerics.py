@@ -29,9 +29,11 @@ from ortlens.trace.guard import lens_failed
 from ortlens.units import size_from_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping
+    from collections.abc import Callable, Container, Mapping, MutableMapping
 
     from ortlens.lens.targets import CompiledTargets, Target
+    from ortlens.lens.time_budget import TimeBudget
+    from ortlens.lens.verify.checked_partitions import Checked
     from ortlens.lens.verify.compare_values import Tolerances
     from ortlens.trace.recorder import Recorder
     from ortlens.trace.runlog import EagerLog, RunLog
@@ -39,24 +41,41 @@ if TYPE_CHECKING:
 _MAX_ATTEMPTS = 3
 """Most calls of the target: again if a call compiled something, which then ran unchecked."""
 
+_VERIFYING = "verifying"
 _OTHER_ARGUMENTS = "not called: it was compiled for other arguments than these; call verify again with its own"
 
 
 class Verification:
     """One run of `verify`."""
 
-    def __init__(self, recorder: Recorder, targets: CompiledTargets, tolerances: Tolerances, *, per_op: bool) -> None:
+    def __init__(  # noqa: PLR0913 - each is a part of the question
+        self,
+        recorder: Recorder,
+        targets: CompiledTargets,
+        tolerances: Tolerances,
+        budget: TimeBudget,
+        facts: MutableMapping[str, str],
+        *,
+        expected_s: float,
+        per_op: bool,
+    ) -> None:
         """Prepare a verification.
 
         Args:
             recorder: Holds the records; the rows and findings go there.
             targets: What was compiled, and the present graphs of our backend.
             tolerances: The tolerances.
+            budget: The time for it. The call as a whole is compared even if that takes longer.
+            facts: What the capture says of its surroundings; the expected time and the time taken go there.
+            expected_s: Seconds that it is expected to take.
             per_op: Check each operator by itself instead of the values of the partition.
         """
         self._recorder = recorder
         self._targets = targets
         self._tolerances = tolerances
+        self._budget = budget
+        self._facts = facts
+        self._expected_s = expected_s
         self._per_op = per_op
         self._step: Callable[[int], None] = no_progress
         self._partitions = self._checks(per_op=per_op)
@@ -64,7 +83,9 @@ class Verification:
         self._calls: list[Verdict] = []
 
     def _checks(self, *, per_op: bool, most: int | None = MAX_CALLS) -> CheckedPartitions:
-        return CheckedPartitions(self._recorder, self._targets.graphs, self._tolerances, self._count, per_op=per_op, most=most)
+        return CheckedPartitions(
+            self._recorder, self._targets.graphs, self._tolerances, self._count, self._budget, per_op=per_op, most=most
+        )
 
     def _count(self, values: int) -> None:
         self._step(values)
@@ -83,9 +104,14 @@ class Verification:
         values = sum(len(runner.partition.nodes) for runner in self._partitions.sessions())
         with contextlib.ExitStack() as after:
             after.callback(self._restore, eager)
-            self._step = after.enter_context(progress("verifying", values, "value"))
-            for target in targets:
-                self._verify(target, args, kwargs, raises=len(targets) == 1, prefix=f"{target.name}: " if several else "")
+            words = after.enter_context(self._budget.spent("verify", _VERIFYING, self._expected_s, self._facts))
+            self._step = after.enter_context(progress(words, values, "value", at_once=words != _VERIFYING))
+            for place, target in enumerate(targets):
+                prefix = f"{target.name}: " if several else ""
+                if place and self._budget.is_over():
+                    self._calls.append(_no_call(f"{prefix}result", f"not compared: {self._budget.over}", _first_line(target.function)))
+                else:
+                    self._verify(target, args, kwargs, raises=len(targets) == 1, prefix=prefix)
         self._calls += [_no_call(f"{target.name}: result", _OTHER_ARGUMENTS, _first_line(target.function)) for target in others]
         self._forget_calls(set(logs[0]))
         self._record()
@@ -143,7 +169,9 @@ class Verification:
         try:
             check = CallCheck(eager=eager, state=state, tolerances=self._tolerances, place_in_code=place)
             check.run(compiled)
-            if check.wrong():
+            if check.wrong() and self._budget.is_over():
+                check.cause = "unsought"
+            elif check.wrong():
                 check.trace(call, self._partitions.watched(with_pytorchs_numbers), lowered_by_pytorch(self._targets.graphs()))
                 if self._partitions.in_other_threads and check.cause == "boundary":  # numbers are not replaced there either
                     check.cause = ""
@@ -180,8 +208,8 @@ class Verification:
         rows: list[r.Numeric] = []
         for runner, known in (*self._partitions.checked.items(), *self._partitions.not_run()):
             for verdict in sorted(known.verdicts.values(), key=lambda verdict: (verdict.place, verdict.scope != "value")):
-                if known.calls > MAX_CALLS and verdict.scope == "output":
-                    verdict.add(f"calls {MAX_CALLS + 1} to {known.calls} of this partition were not compared")
+                if verdict.scope in ("output", "op") and (left := self._calls_left(known)):
+                    verdict.add(left)
                 rows.append(verdict.row(self._partitions.partition_id(runner)))
         rows += [verdict.row(None) for verdict in self._calls]
         first = next((place for place, row in enumerate(rows) if row.ok is False), None)
@@ -191,6 +219,13 @@ class Verification:
         others = [finding for finding in self._recorder.records(r.Finding) if finding.rule not in RULES]
         found = [*self._partitions.findings.values(), *self._findings.values()]
         self._recorder.replace_all(r.Finding, [*others, *sorted(found, key=lambda finding: RULES.index(finding.rule))])
+
+    def _calls_left(self, known: Checked) -> str:
+        """Which calls of a partition were not compared, if others were."""
+        if known.is_cut_short:
+            others = f"{known.calls - known.compared} of {known.calls} calls of this partition were not compared: {self._budget.over}"
+            return others if known.compared else ""
+        return f"calls {MAX_CALLS + 1} to {known.calls} of this partition were not compared" if known.calls > MAX_CALLS else ""
 
     def _restore(self, eager: Mapping[EagerLog, tuple[list[int], list[int]]]) -> None:
         """Restore the counts and times of the nodes that PyTorch runs: these calls were ours, also of graphs compiled meanwhile."""

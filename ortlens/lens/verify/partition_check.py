@@ -21,10 +21,12 @@ from ortlens.lens.verify.open_results import differ_by_ties, is_uninitialised
 from ortlens.lens.verify.verdicts import Verdict, has_infinite, has_nan, is_finite, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ortlens.backend.runtime.runner import PartitionRunner
+    from ortlens.lens.time_budget import TimeBudget
     from ortlens.lens.verify.compare_values import Tolerances
+    from ortlens.trace import records as r
 
 _REWRITTEN = "not in the model: rewritten during conversion"
 _AS_CONVERTED = "present before optimisation, then fused away"
@@ -47,8 +49,10 @@ class PartitionCheck:
         args: Its inputs; they may change after the call.
         tolerances: The tolerances.
         whole: Makes a runner of the model as converted, for values that the model that runs does not hold; returns None if it cannot.
+        budget: When it is over, the rest is left out, which its verdicts say.
         verdicts: One per value and per output, in the order of the graph.
         origins: Where NaN or infinities come from.
+        is_whole: Whether the time was enough for all of it.
         suspects: The first value that is wrong by itself, and outputs that are wrong although the values inside are right,
             each with its reference.
     """
@@ -57,8 +61,10 @@ class PartitionCheck:
     args: Sequence[Any]
     tolerances: Tolerances
     whole: Callable[[], PartitionRunner | None]
+    budget: TimeBudget
     verdicts: list[Verdict] = field(default_factory=list)
     origins: list[Origin] = field(default_factory=list)
+    is_whole: bool = True
     suspects: list[tuple[Verdict, Reference]] = field(default_factory=list)
     _open: str = ""
     _unwritten: set[torch.fx.Node] = field(default_factory=set)
@@ -75,8 +81,12 @@ class PartitionCheck:
         inner = _Sources(self)
         returned = {node.name for node in self.runner.partition.outputs}
         places = {node: place for place, node in enumerate(self.runner.partition.module.graph.nodes)}
+        done: set[torch.fx.Node] = set()
         for step in steps(self.runner.partition.module, self.args, inner.take):
+            if self.budget.is_over():
+                break
             step_done(1)
+            done.add(step.node)
             if is_uninitialised(step.node) or not self._unwritten.isdisjoint(step.node.all_input_nodes):
                 self._unwritten.add(step.node)
             else:
@@ -86,9 +96,24 @@ class PartitionCheck:
                 if step.node.name in returned:
                     self._by_node[step.node.name] = verdict
                     self._kept[step.node.name] = Reference(step.eager, step.double), step.ort
+        self._leave_out({node: place for node, place in places.items() if node.op == "call_function" and node not in done}, inner)
         for node, output in zip(self.runner.partition.outputs, outputs, strict=True):
-            self._output(node, output)
+            if node.name in self._by_node:
+                self._output(node, output)
         self.verdicts.sort(key=lambda verdict: (verdict.place, verdict.scope != "value"))
+
+    def _leave_out(self, nodes: Mapping[torch.fx.Node, int], inner: _Sources) -> None:
+        """Say of values, and of the outputs among them, that they were not compared."""
+        self.is_whole = not nodes
+        returned = {node.name for node in self.runner.partition.outputs}
+        for node, place in nodes.items():
+            maker, _ = makers(node)
+            scopes: list[r.NumericScope] = ["value"] if isinstance(node.meta.get("val"), torch.Tensor) else []
+            if node.name in returned:
+                scopes.append("output")
+            name, note = inner.name(node), f"not compared: {self.budget.over}"
+            for scope in scopes:
+                self.verdicts.append(Verdict(node=maker.name, scope=scope, place=place, onnx_value=name, note=note, line_of=maker))
 
     def _value(self, step: Step, place: int, inner: _Sources) -> Verdict:
         maker, _ = makers(step.node)

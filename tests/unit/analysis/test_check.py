@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ortlens.analysis.check import Limits, limits_from, verdicts_of
+from ortlens.analysis.numbers import LEFT_OUT
 from ortlens.errors import UsageError
 from ortlens.trace.records import Break, Capture, Finding, Graph, Node, Numeric, Recompile
 from tests.unit.analysis import hand_made
@@ -85,6 +86,11 @@ DRY = hand_made.clean(sessions=(), runs=(), environment={"dry_run": "1"})
             "the dry run ended before the function did",
         ),
         (hand_made.clean(numerics=(replace(NUMERIC, max_abs=None, ok=None),)), {"max_abs_err": 1}, "no value could be compared"),
+        (
+            hand_made.clean(numerics=(NUMERIC, replace(NUMERIC, max_abs=None, ok=None, note=f"{LEFT_OUT} 60 s was over"))),
+            {"max_abs_err": 1},
+            "1 value was not compared, because the time of verify was over",
+        ),
     ],
 )
 def test_what_was_not_measured_does_not_pass(capture: Capture, limits: dict[str, Any], why: str) -> None:

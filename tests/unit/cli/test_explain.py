@@ -166,6 +166,8 @@ def test_another_backend_and_its_options(capsys: pytest.CaptureFixture[str]) -> 
         (["somemodels:net", "--html", "somemodels.py"], "is not an ortlens report, so it is not overwritten"),
         (["somemodels:net", "-o", "gone/run.ortlens"], "there is no folder"),
         (["somemodels:net", "--redact"], "--report FILE"),
+        (["somemodels:net", "--budget", "5"], "--profile and --verify"),
+        (["somemodels:net", "--verify", "--budget", "0"], "'0' is not a time in seconds"),
     ],
 )
 def test_what_cannot_be_is_one_message(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ortlens.lens.profiling.repeats import BUDGET_S, FEWEST, MOST, Repeats
+from ortlens.lens.profiling.repeats import FEWEST, MOST, STABLE_S, Repeats
 
 
 def repeats_of(asked: int | None, run_s: float, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -20,10 +20,10 @@ def repeats_of(asked: int | None, run_s: float, monkeypatch: pytest.MonkeyPatch)
     ("asked", "run_s", "expected"),
     [
         (None, 0.001, MOST),
-        (None, BUDGET_S / 10, 11),
-        (None, BUDGET_S, FEWEST),
-        (1, BUDGET_S, 1),
-        (60, BUDGET_S, 60),
+        (None, STABLE_S / 10, 11),
+        (None, STABLE_S, FEWEST),
+        (1, STABLE_S, 1),
+        (60, STABLE_S, 60),
     ],
 )
 def test_long_runs_are_repeated_less_often_unless_asked(

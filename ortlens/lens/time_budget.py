@@ -1,0 +1,71 @@
+"""The time that `verify`, `profile` or `tune` may take: what is expected is said before it begins, and the limit is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from ortlens.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, MutableMapping
+
+BUDGET_S = 60.0
+"""By default. A BERT of 12 layers takes 10 s; for a model that takes minutes, one rather chooses than waits."""
+
+_SHORT_S = 1.0
+"""Work that is expected to take less is not worth a word."""
+
+
+class TimeBudget:
+    """A limit of time that begins now.
+
+    Attributes:
+        budget_s: The limit in seconds; infinite for none.
+        over: What a result says of what was left out.
+    """
+
+    def __init__(self, budget_s: float | None, default_s: float = BUDGET_S) -> None:
+        """Begin.
+
+        Args:
+            budget_s: Seconds; None for the default.
+            default_s: The default.
+
+        Raises:
+            UsageError: It is no time.
+        """
+        chosen = default_s if budget_s is None else budget_s
+        if isinstance(chosen, bool) or not isinstance(chosen, (int, float)) or not chosen > 0:
+            raise UsageError(f"budget_s must be a number of seconds above 0, not {chosen!r}")
+        self.budget_s = float(chosen)
+        self.over = f"the time of {self.budget_s:g} s was over"
+        self._began = time.perf_counter()
+
+    @property
+    def used_s(self) -> float:
+        """Seconds since it began."""
+        return time.perf_counter() - self._began
+
+    def is_over(self) -> bool:
+        """Whether the limit is reached."""
+        return self.used_s > self.budget_s
+
+    @contextlib.contextmanager
+    def spent(self, study: str, doing: str, expected_s: float, facts: MutableMapping[str, str]) -> Iterator[str]:
+        """Say what the work will take before it begins, and afterwards what it took.
+
+        Args:
+            study: What was called, as `verify`.
+            doing: The same in the words of the progress, as `verifying`.
+            expected_s: Seconds that it would take without a limit.
+            facts: The environment of the capture, where `verify_expected_s`, `verify_budget_s` and `verify_took_s` go.
+
+        Yields:
+            The words for the progress: `doing`, and the time if it is a second or more.
+        """
+        facts[f"{study}_expected_s"], facts[f"{study}_budget_s"] = f"{expected_s:.3g}", f"{self.budget_s:g}"
+        about = f", about {float(f'{expected_s:.2g}'):g} s" if expected_s >= _SHORT_S else ""
+        yield doing + (f"{about}, {self.budget_s:g} s at most" if about and expected_s > self.budget_s else about)
+        facts[f"{study}_took_s"] = f"{self.used_s:.3g}"

@@ -1,0 +1,207 @@
+"""`verify` and `profile` say what they will take, keep to their time, and tick nothing that they left out."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import ortlens
+from ortlens.analysis.numbers import LEFT_OUT, numbers_of
+from ortlens.analysis.overview import overview_of
+from ortlens.analysis.verdict import verdict_of
+from ortlens.errors import UsageError
+from ortlens.lens.time_budget import TimeBudget
+from tests.integration.planting import rewriting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import onnx_ir as ir
+
+    from ortlens.lens.lens import Lens
+
+OVER = 1e-9
+"""Seconds that are over before anything was compared."""
+
+
+class Split(torch.nn.Module):
+    """Two partitions with an operator of PyTorch between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.before(x).relu()
+        return self.after(torch.special.bessel_j0(hidden)).tanh()  # type: ignore[no-any-return]
+
+
+def explained(target: Callable[..., Any], *args: torch.Tensor) -> Lens:
+    with torch.no_grad():
+        lens: Lens = ortlens.explain(target, calls=2)(*args)
+    return lens
+
+
+def over_after(looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is over when it was asked for so often."""
+    asked = iter(range(10**6))
+    monkeypatch.setattr(TimeBudget, "is_over", lambda _self: next(asked) >= looks)
+
+
+def correct(lens: Lens) -> str:
+    capture = lens.captured()
+    return verdict_of(capture, overview_of(capture)).correct.verdict
+
+
+def test_time_that_is_over_at_once_leaves_the_call_and_says_so() -> None:
+    x = torch.randn(2, 4)
+    lens = explained(Split().eval(), x)
+    with torch.no_grad():
+        numerics = lens.verify(x, budget_s=OVER)
+    inside = numerics[numerics.scope != "call"]
+    assert set(inside.partition_id) == {"p0", "p1"}
+    assert inside.ok.isna().all()
+    assert inside.note.str.startswith(LEFT_OUT).all()
+    assert numerics[numerics.scope == "call"].ok.all(), "the call as a whole is compared all the same"
+    assert correct(lens) == "partly"
+    said = " ".join(lens.summary().split())
+    assert f"not compared ({LEFT_OUT} 1e-09 s was over)" in said
+    assert "all within tolerance" not in said
+    with torch.no_grad():
+        assert lens.verify(x).ok.all(), "with time there is nothing left to say"
+    assert correct(lens) == "verified"
+    assert LEFT_OUT not in lens.summary()
+
+
+@pytest.mark.parametrize("per_op", [False, True])
+def test_a_partial_answer_is_the_beginning_of_the_whole_one(per_op: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001 - parametrised
+    x = torch.randn(2, 4)
+    lens = explained(torch.nn.Sequential(*(torch.nn.Linear(4, 4), torch.nn.Sigmoid()) * 4).eval(), x)
+    with torch.no_grad():
+        whole = lens.verify(x, per_op=per_op)
+        over_after(4, monkeypatch)
+        part = lens.verify(x, per_op=per_op)
+    keys = ["partition_id", "node", "scope"]
+    assert part[keys].equals(whole[keys]), "what was left out is listed"
+    rows = part[part.scope != "call"]
+    assert 0 < rows.ok.notna().sum() < len(rows)
+    assert rows[rows.ok.isna()].note.str.startswith(LEFT_OUT).all()
+    assert not rows[rows.scope == "output"].ok.notna().any(), "the output is computed last"
+    assert correct(lens) == "partly"
+    numbers = numbers_of(lens.captured())
+    assert numbers is not None
+    assert numbers.left_out == rows.ok.isna().sum()
+
+
+def test_calls_of_a_partition_that_were_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    @torch.compile(backend=(lens := ortlens.Lens()))
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).sin()
+
+    def loop(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = layer(x)
+        return x
+
+    with torch.no_grad():
+        layer(torch.rand(3))
+        lens._targets.callables[0] = (loop, loop)
+        assert not any("calls" in note for note in lens.verify(torch.rand(3)).note)
+        over_after(4, monkeypatch)
+        rows = lens.verify(torch.rand(3))
+    (output,) = rows[rows.scope == "output"].itertuples()
+    assert output.ok, "of the call that was compared"
+    assert output.note.startswith("2 of 3 calls of this partition were not compared: the time of")
+    assert correct(lens) == "partly"
+
+
+def test_what_is_wrong_stays_wrong_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def negated(model: ir.Model) -> None:
+        node = next(node for node in model.graph if node.op_type == "Relu")
+        node.op_type = "Abs"
+
+    rewriting(negated)(monkeypatch)
+    x = -torch.rand(8)
+    lens = explained(lambda t: torch.relu(t), x)  # noqa: PLW0108 - a function of its own
+    with torch.no_grad():
+        numerics = lens.verify(x, budget_s=OVER)
+    (call,) = numerics[numerics.node == "result"].itertuples()
+    assert call.ok is False or not call.ok
+    (finding,) = [row for row in lens.captured().findings if row.rule == "call_differs"]
+    assert "was not looked for: the time was over" in finding.evidence
+    assert "budget_s" in finding.mitigation
+    assert correct(lens) == "differs"
+    with torch.no_grad():
+        lens.verify(x)
+    assert {"call_differs", "fusion_changes_numbers"} <= {row.rule for row in lens.captured().findings}
+
+
+def test_partitions_without_a_profile_are_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(2, 4)
+    lens = explained(Split().eval(), x)
+    with torch.no_grad():
+        kernels = lens.profile(x, budget_s=OVER)
+    assert kernels.session_id.nunique() == 1, "the first one is profiled in any case"
+    assert set(kernels.calls) == {1}
+    (finding,) = [row for row in lens.captured().findings if row.rule == "profile_cut_short"]
+    assert finding.subject == "p1"
+    assert finding.title == "1 of 2 partitions were not profiled: the time of 1e-09 s was over"
+    assert finding.title in " ".join(lens.findings.title)
+    with torch.no_grad():
+        assert lens.profile(x).session_id.nunique() == 2
+    assert "profile_cut_short" not in set(lens.findings.rule)
+    monkeypatch.setattr(TimeBudget, "is_over", lambda self: self.budget_s < math.inf)
+    with torch.no_grad():
+        assert set(lens.profile(x, repeat=3).calls) == {3}, "a number that was asked for has no limit"
+
+
+def test_an_onnx_model_keeps_to_its_time(tmp_path: Path) -> None:
+    x = torch.randn(2, 4)
+    lens = ortlens.explain(torch.nn.Linear(4, 4).eval(), calls=1)
+    with torch.no_grad():
+        made = lens(x)
+        path = made.export_onnx(tmp_path / "model.onnx")
+    of_file = ortlens.explain(str(path), calls=1)()
+    assert set(of_file.profile(budget_s=OVER).calls) == {1}
+    assert of_file.captured().environment["profile_budget_s"] == "1e-09"
+    with pytest.raises(UsageError, match="budget_s must be"):
+        of_file.profile(budget_s=0)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, "60", math.nan])
+def test_what_is_no_time(wrong: object) -> None:
+    x = torch.ones(3)
+    lens = explained(torch.sin, x)
+    for study in (lens.verify, lens.profile):
+        with pytest.raises(UsageError, match="budget_s must be a number of seconds above 0"):
+            study(x, budget_s=wrong)  # type: ignore[arg-type]  # on purpose
+
+
+def test_a_target_with_an_argument_of_that_name() -> None:
+    def target(x: torch.Tensor, budget_s: float) -> torch.Tensor:
+        return x * budget_s
+
+    x = torch.ones(3)
+    with torch.no_grad():
+        lens = ortlens.explain(target, calls=1)(x, budget_s=0.5)
+        assert lens.verify(x, 0.5).ok.all()
+        with pytest.raises(UsageError, match="takes an argument 'budget_s' too"):
+            lens.verify(x, budget_s=0.5)
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("study", ["verify", "profile"])
+def test_the_expected_time_is_about_what_it_takes(study: str) -> None:
+    layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True)
+    model, x = torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).eval(), torch.randn(1, 64, 256)
+    with torch.no_grad():
+        lens = ortlens.explain(model)(x)
+        lens.profile(x, repeat=1)  # peaks of the machine are measured once per process
+        getattr(lens, study)(x)
+    facts = lens.captured().environment
+    expected, took = (float(facts[f"{study}_{name}_s"]) for name in ("expected", "took"))
+    assert took / 2 <= expected <= took * 2
