@@ -17,6 +17,7 @@ from ortlens.backend.api import OrtBackend
 from ortlens.backend.options import ExportOptions, OrtBackendOptions
 from ortlens.errors import UsageError
 from ortlens.lens.freeze import freeze
+from ortlens.lens.time_budget import TimeBudget
 from ortlens.progress import progress
 from ortlens.trace.records import column
 
@@ -96,8 +97,7 @@ def tune(
     """
     if not callable(target):
         raise UsageError(f"tune() takes a function or a module, not {type(target).__name__}")
-    if not isinstance(budget_s, (int, float)) or not budget_s > 0:
-        raise UsageError(f"budget_s must be a number of seconds above 0, not {budget_s!r}")
+    TimeBudget(budget_s)  # raises now, and begins with the call
     given = OrtBackendOptions.from_any(options)
 
     @clear_os_errors
@@ -105,7 +105,7 @@ def tune(
         import pandas as pd
 
         with _torch.isolated_compilations() as apart:
-            chosen, trials = _Tuning(target, args, kwargs, budget_s, apart).run(given)
+            chosen, trials = _Tuning(target, args, kwargs, TimeBudget(budget_s), apart).run(given)
         names = [field.name for field in fields(Trial)]
         return chosen, pd.DataFrame([asdict(trial) for trial in trials], columns=names)
 
@@ -120,11 +120,10 @@ class _Tuning:
     """
 
     def __init__(
-        self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], budget_s: float, apart: Mapping[str, Any]
+        self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], budget: TimeBudget, apart: Mapping[str, Any]
     ) -> None:
         self._target, self._args, self._kwargs, self._apart = target, args, kwargs, apart
-        self._budget_s = budget_s
-        self._deadline = time.perf_counter() + budget_s
+        self._budget = budget
         self._expected = _torch.tensors_of(target(*args, **kwargs))
         self._trials: list[Trial] = []
         self._partitions = 0
@@ -135,23 +134,26 @@ class _Tuning:
         if given.ort_session_options is not None:
             self._note(_Candidate("ort_session_options", "other threads", _setting()), note=_NOT_COPIED)
         candidates = _candidates(given, self._tensors(), self._partitions)
-        with progress("tuning", len(candidates) + 1, "setting") as step:
-            for number, candidate in enumerate(candidates, start=1):
+        calls = [*([self._try_layout] if self._has_images() else []), self._try_frozen]
+        with progress("tuning", len(candidates) + len(calls), "setting") as step:
+            for candidate in candidates:
                 best = self._tried(candidate, best)
-                step(number)
-            self._try_frozen(best)
-            step(len(candidates) + 1)
+                step(1)
+            for trial in calls:
+                trial(best)
+                step(1)
         return self._confirmed(first, best)
 
     def _tensors(self) -> list[torch.Tensor]:
         weights = self._target.state_dict().values() if isinstance(self._target, torch.nn.Module) else ()
         return [*_torch.tensors_of((self._args, dict(self._kwargs))), *_torch.tensors_of(list(weights))]
 
-    def _compiled(self, options: OrtBackendOptions) -> Callable[[], Any]:
+    def _compiled(self, options: OrtBackendOptions, given: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None) -> Callable[[], Any]:
+        args, kwargs = given or (self._args, self._kwargs)
         backend = OrtBackend(options)
         with _torch.quiet():
             compiled = torch.compile(self._target, backend=backend, **self._apart)
-            call = partial(compiled, *self._args, **self._kwargs)
+            call = partial(compiled, *args, **kwargs)
             call()
         self._partitions = self._partitions or sum(len(graph.runners) for graph in backend.compiler.graphs)
         return call
@@ -159,8 +161,8 @@ class _Tuning:
     def _tried(self, candidate: _Candidate, best: _Running) -> _Running:
         """The better one of a candidate and the best so far."""
         self.tried = candidate.option
-        if time.perf_counter() > self._deadline:
-            self._note(candidate, note=f"not tried: the time of {self._budget_s:g} s was over")
+        if self._budget.is_over():
+            self._note(candidate, note=f"not tried: {self._budget.over}")
             return best
         try:
             options = candidate.change(best.options)
@@ -179,21 +181,38 @@ class _Tuning:
         self._note(candidate, ratio=made.ratio, spread=high - low, verified=verified, chosen=keeps, note=note)
         return made if keeps else best
 
+    def _has_images(self) -> bool:
+        return any(_is_image(tensor) for tensor in _torch.tensors_of((self._args, dict(self._kwargs))))
+
+    def _try_layout(self, best: _Running) -> None:
+        """Inputs of images with the channels last, as many loaders make them."""
+        given = _torch.map_tensors(_with_channels_last, (self._args, dict(self._kwargs)))
+        advice = "no option: pass x.to(memory_format=torch.channels_last)"
+        self._try_call("channels_last inputs", advice, best, lambda: self._compiled(best.options, given))
+
     def _try_frozen(self, best: _Running) -> None:
-        candidate = _Candidate("call", "ortlens.freeze", lambda options: options)
+        def made() -> Callable[[], Any]:
+            frozen = freeze(self._target, *self._args, options=best.options, **self._kwargs)
+            return partial(frozen, *self._args, **self._kwargs)
+
+        why_not = "gradients are enabled" if torch.is_grad_enabled() else ""
+        self._try_call("ortlens.freeze", "no option: call ortlens.freeze for it", best, made, why_not)
+
+    def _try_call(self, value: str, advice: str, best: _Running, make: Callable[[], Callable[[], Any]], why_not: str = "") -> None:
+        """Measure another way of calling, which is no option."""
+        candidate = _Candidate("call", value, lambda options: options)
         self.tried = candidate.option
-        if time.perf_counter() > self._deadline or torch.is_grad_enabled():
-            self._note(candidate, note="not tried: gradients are enabled" if torch.is_grad_enabled() else "not tried: no time left")
+        if why_not or self._budget.is_over():
+            self._note(candidate, note=f"not tried: {why_not or self._budget.over}")
             return
         try:
-            frozen = freeze(self._target, *self._args, options=best.options, **self._kwargs)
-            call = partial(frozen, *self._args, **self._kwargs)
+            call = make()
             verified = self._matches(call())
         except Exception as error:  # noqa: BLE001 - likewise
             self._note(candidate, note=f"{type(error).__name__}: {error}"[:200])
             return
         ratio, low, high = self._measured(best.call, call)
-        note = "no option: call ortlens.freeze for it" if verified and high < 1 / _WORTH else ""
+        note = advice if verified and high < 1 / _WORTH else "" if verified else "results differ from eager"
         self._note(candidate, ratio=best.ratio * ratio, spread=high - low, verified=verified, note=note)
 
     def _confirmed(self, first: _Running, best: _Running) -> tuple[OrtBackendOptions, list[Trial]]:
@@ -224,7 +243,7 @@ class _Tuning:
         batch = max(1, min(_MOST_CALLS, _ROUND_NS // max(time.perf_counter_ns() - started, 1)))
         ratios: list[float] = []
         for number in range(_ROUNDS):
-            if number >= MIN_ROUNDS and time.perf_counter() > self._deadline:
+            if number >= MIN_ROUNDS and self._budget.is_over():
                 break
             pair = (base, other) if number % 2 else (other, base)
             times = {call: _timed(call, batch) for call in pair}
@@ -258,6 +277,14 @@ def _candidates(given: OrtBackendOptions, tensors: Sequence[torch.Tensor], parti
         others = _other_providers()
         found += [_Candidate("preferred_execution_providers", name, _setting(preferred_execution_providers=(name,))) for name in others]
     return found
+
+
+def _is_image(tensor: torch.Tensor) -> bool:
+    return tensor.dim() == 4 and tensor.is_floating_point() and tensor.is_contiguous() and tensor.shape[1] > 1  # noqa: PLR2004 - a batch of images
+
+
+def _with_channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(memory_format=torch.channels_last) if _is_image(tensor) else tensor
 
 
 def _setting(**values: Any) -> Callable[[OrtBackendOptions], OrtBackendOptions]:  # noqa: ANN401 - values of options

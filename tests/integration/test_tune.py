@@ -53,6 +53,20 @@ def test_nothing_helps(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "call" in set(table.option)
 
 
+def test_images_are_tried_with_their_channels_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, lambda tried: 0.5 if tried == "call" else 1.0)
+    with torch.no_grad():
+        options, table = ortlens.tune(nn.Conv2d(3, 4, 3).eval())(torch.randn(1, 3, 8, 8))
+        _, of_rows = ortlens.tune(nn.Linear(8, 4).eval())(torch.randn(2, 8))
+    calls = table[table.option == "call"]
+    assert list(calls.value) == ["channels_last inputs", "ortlens.freeze"]
+    assert calls.verified.all()
+    assert calls.note.str.startswith("no option: ").all()
+    assert not calls.chosen.any()
+    assert options == ortlens.OrtBackendOptions()
+    assert list(of_rows[of_rows.option == "call"].value) == ["ortlens.freeze"]
+
+
 def test_what_does_not_hold_in_the_end_is_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, lambda tried: 0.9 if tried == "preallocate_output" else 1.0)
     with torch.no_grad():
