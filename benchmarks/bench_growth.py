@@ -1,10 +1,11 @@
 """What grows with the model and with use: layers, weights, calls.
 
 Layers: compile time per node should stay the same (linear), and so should what a call costs beyond the session's run and
-beyond the floor of Dynamo and AOTAutograd. Weights: compile time and resident memory against their size, above 2 GB too,
+beyond the floor of Dynamo and AOTAutograd. Weights of one and the same computation: what a call takes more for
+each of them, frozen and compiled. Weights: compile time and resident memory against their size, above 2 GB too,
 each size in a process of its own. Calls: resident memory under a Lens should stay the same.
 
-Usage: python benchmarks/bench_growth.py [--threads 1] [--quick] [--json FILE] [--parts layers weights calls]
+Usage: python benchmarks/bench_growth.py [--threads 1] [--quick] [--json FILE] [--parts layers count weights calls]
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ _FLAT = 1.10  # of figures that should not grow, for what a measurement of times
 _MEMORY_FLAT = 1.02
 _TOLERANCE = 1e-4
 _COMPILES = 3
+_PARTS = ("layers", "count", "weights", "calls")
 _MEGABYTE = 1e6
+_PER_WEIGHT_US = 0.001
+"""Nothing, for what a measurement of times is worth."""
 _PEAK, _LARGE_MB = 1.02, 1000  # of less weight, code and the tables of a first call are a larger part
 
 
@@ -105,6 +109,50 @@ def layers_tables(*, quick: bool) -> list[Table]:
         Table(title=f"Layers: compile time per node, to {counts[0]} layers", rows=compiling),
         Table(title=f"Layers: what a call costs beyond the session's run and the floor, to {counts[0]} layers", rows=calling),
     ]
+
+
+# --------------------------------------------------------------------------------------------------- number of weights
+
+
+class Summed(torch.nn.Module):
+    """One product with the sum of many weights, which ONNX Runtime adds up when the session is created: the same call for any number."""
+
+    def __init__(self, count: int) -> None:
+        """Make `count` weights."""
+        super().__init__()
+        self.weights = torch.nn.ParameterList(torch.randn(16, 16) / count for _ in range(count))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The product."""
+        total = self.weights[0]
+        for weight in self.weights[1:]:
+            total = total + weight
+        return x @ total
+
+
+def with_count(count: int, *, quick: bool) -> dict[str, float]:
+    """What a call takes with so many weights, in microseconds, frozen and compiled."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    model, x = Summed(count).eval(), torch.randn(4, 16)
+    ways = {"frozen": ortlens.freeze(model, x), "compiled": isolated(model, "ortlens")}
+    for way in ways.values():
+        torch.testing.assert_close(way(x), model(x), atol=_TOLERANCE, rtol=_TOLERANCE)
+    turns = take_turns(called_with(ways, x), quick=quick)
+    return {name: turns.median(name) for name in ways}
+
+
+def count_table(*, quick: bool) -> Table:
+    """What each weight adds to a call, from the fewest to the most."""
+    counts = (2, 20) if quick else (10, 100, 1000)
+    found = {count: with_count(count, quick=quick) for count in counts}
+    least, most = counts[0], counts[-1]
+    rows = []
+    for way, goal in (("frozen", _PER_WEIGHT_US), ("compiled", None)):
+        slope = (found[most][way] - found[least][way]) / (most - least)
+        detail = {f"us with {count}": one[way] for count, one in found.items()}
+        rows.append(Row(name=way, value=slope, unit="us", goal=goal, detail=detail))
+    return Table(title="Number of weights: what each adds to a call of the same computation", rows=rows)
 
 
 # ---------------------------------------------------------------------------------------------------- weights and calls
@@ -226,6 +274,8 @@ def calls_tables(*, quick: bool, threads: int) -> list[Table]:
 def tables_of(options: argparse.Namespace) -> list[Table]:
     """The tables that were asked for; memory is read from Linux's own files."""
     tables = layers_tables(quick=options.quick) if "layers" in options.parts else []
+    if "count" in options.parts:
+        tables.append(count_table(quick=options.quick))
     if not Path("/proc/self/clear_refs").exists():
         return [*tables, Table(title="weights and calls are not measured: memory is read from Linux's /proc")]
     if "weights" in options.parts:
@@ -238,7 +288,7 @@ def tables_of(options: argparse.Namespace) -> list[Table]:
 def main() -> None:
     """Run and print."""
     parser = parser_for(__doc__)
-    parser.add_argument("--parts", nargs="+", choices=("layers", "weights", "calls"), default=("layers", "weights", "calls"))
+    parser.add_argument("--parts", nargs="+", choices=_PARTS, default=_PARTS)
     parser.add_argument("--sample", help="for the processes that this command starts")
     options = parser.parse_args()
     if options.sample:

@@ -3,7 +3,7 @@
 The bare session is the same model through `torch.onnx.export(dynamo=True)`, with as many threads and default
 optimisations, its input and output bound once. ortlens takes a fresh tensor and returns a fresh tensor per call.
 
-Usage: python benchmarks/bench_models.py [--real] [--threads 1] [--quick] [--json FILE] [--no-inductor]
+Usage: python benchmarks/bench_models.py [--real] [--rounds 31] [--threads 1] [--quick] [--json FILE] [--no-inductor]
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def measured(name: str, options: argparse.Namespace, *, inductor: bool) -> Turns
     }
     for way in ways.values():
         torch.testing.assert_close(way(x), expected, atol=atol, rtol=_TOLERANCE)
-    return take_turns({"bare": bare, **called_with(ways, x)}, quick=options.quick)
+    return take_turns({"bare": bare, **called_with(ways, x)}, quick=options.quick, rounds=options.rounds)
 
 
 def against(way: str, other: str, turns: dict[str, Turns]) -> Table:
@@ -80,6 +80,7 @@ def main() -> None:
     """Run and print."""
     parser = parser_for(__doc__)
     parser.add_argument("--real", nargs="*", choices=REAL, metavar="MODEL", help="models in real sizes instead, these or all")
+    parser.add_argument("--rounds", type=int, default=31, help="rounds of turns (default 31); fewer for models that take long")
     options = parser.parse_args()
     start(options)
     why_not = why_no_inductor(options)

@@ -1,4 +1,4 @@
-"""A training step of a small transformer: forward, loss, backward, AdamW. ortlens against eager and Inductor, reported.
+"""A training step of a small GPT-2 and a small ResNet: forward, loss, backward, AdamW. ortlens against eager and Inductor, reported.
 
 Usage: python benchmarks/bench_training.py [--threads 1] [--quick] [--json FILE] [--no-inductor]
 """
@@ -6,14 +6,16 @@ Usage: python benchmarks/bench_training.py [--threads 1] [--quick] [--json FILE]
 from __future__ import annotations
 
 import copy
+import itertools
+import time
 from typing import TYPE_CHECKING
 
 import torch
 from measure import Table, called_with, isolated, parser_for, report, start, take_turns, why_no_inductor
-from models import VOCABULARY, FirstOutput, gpt2
+from models import VOCABULARY, FirstOutput, gpt2, resnet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import argparse
 
 _TOLERANCE = 1e-3
 _CHECKED_STEPS = 3
@@ -33,28 +35,87 @@ class NextToken(torch.nn.Module):
         return torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), tokens[:, 1:].reshape(-1))
 
 
-def step_of(model: torch.nn.Module, backend: str) -> Callable[[torch.Tensor], torch.Tensor]:
+class PooledImage(torch.nn.Module):
+    """A convolutional net with a loss."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        """Wrap a model of images that returns a map of features."""
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Mean square of the features, each averaged over the map."""
+        features: torch.Tensor = self.model(images).mean(dim=(2, 3))
+        return features.square().mean()
+
+
+class Step:
     """A training step over a copy of the model, with an optimiser of its own.
 
-    Args:
-        model: Returns the loss.
-        backend: As for `torch.compile`, or `eager` for the model as it is.
-
-    Returns:
-        A function of the tokens that returns the loss before the step.
+    Attributes:
+        spent_ns: Time in `forward`, `backward` and `optimiser`, of all steps.
     """
-    mine = copy.deepcopy(model)
-    optimizer = torch.optim.AdamW(mine.parameters(), lr=1e-3)
-    loss_of = mine if backend == "eager" else isolated(mine, backend)
 
-    def step(tokens: torch.Tensor) -> torch.Tensor:
-        optimizer.zero_grad()
-        loss: torch.Tensor = loss_of(tokens)
+    def __init__(self, model: torch.nn.Module, backend: str) -> None:
+        """Compile.
+
+        Args:
+            model: Returns the loss.
+            backend: As for `torch.compile`, or `eager` for the model as it is.
+        """
+        mine = copy.deepcopy(model)
+        self._optimizer = torch.optim.AdamW(mine.parameters(), lr=1e-3)
+        self._loss_of = mine if backend == "eager" else isolated(mine, backend)
+        self.spent_ns = dict.fromkeys(("forward", "backward", "optimiser"), 0)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Take a step; the loss before it."""
+        times = [time.perf_counter_ns()]
+        loss: torch.Tensor = self._loss_of(x)
+        times.append(time.perf_counter_ns())
         torch.autograd.backward(loss)
-        optimizer.step()
+        times.append(time.perf_counter_ns())
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        times.append(time.perf_counter_ns())
+        for part, (begun, ended) in zip(self.spent_ns, itertools.pairwise(times), strict=True):
+            self.spent_ns[part] += ended - begun
         return loss.detach()
 
-    return step
+    def shares(self) -> str:
+        """What a step spends its time on."""
+        total = sum(self.spent_ns.values())
+        return ", ".join(f"{100 * spent / total:.0f} % {part}" for part, spent in self.spent_ns.items())
+
+
+def measured(name: str, model: torch.nn.Module, x: torch.Tensor, options: argparse.Namespace, why_not: str) -> Table:
+    """Time the steps of one model.
+
+    Args:
+        name: The model's.
+        model: Returns the loss.
+        x: Its input.
+        options: As parsed.
+        why_not: Why Inductor is not among the ways; empty if it is.
+
+    Returns:
+        The table.
+
+    Raises:
+        AssertionError: A way gives other losses than eager.
+    """
+    torch.compiler.reset()
+    steps = {backend: Step(model, backend) for backend in ("eager", "ortlens", *([] if why_not else ["inductor"]))}
+    for _ in range(_CHECKED_STEPS):
+        losses = {backend: step(x) for backend, step in steps.items()}
+        for loss in losses.values():
+            torch.testing.assert_close(loss, losses["eager"], atol=_TOLERANCE, rtol=_TOLERANCE)
+    for step in steps.values():
+        step.spent_ns = dict.fromkeys(step.spent_ns, 0)
+    turns = take_turns(called_with(steps, x), quick=options.quick)
+    rows = [turns.compared(f"ortlens to {other}", "ortlens", other) for other in steps if other != "ortlens"]
+    remarks = [f"a step of {backend}: {step.shares()}" for backend, step in steps.items()]
+    return Table(title=f"A training step of {name}, small", rows=rows, remarks=[*remarks, *([why_not] if why_not else [])])
 
 
 def main() -> None:
@@ -63,15 +124,10 @@ def main() -> None:
     start(options)
     why_not = why_no_inductor(options)
     layers, hidden, batch, tokens = (1, 32, 2, 8) if options.quick else (4, 256, 4, 64)
-    model, x = NextToken(FirstOutput(gpt2(layers, hidden))).train(), torch.randint(0, VOCABULARY, (batch, tokens))
-    steps = {backend: step_of(model, backend) for backend in ("eager", "ortlens", *([] if why_not else ["inductor"]))}
-    for _ in range(_CHECKED_STEPS):
-        losses = {backend: step(x) for backend, step in steps.items()}
-        for loss in losses.values():
-            torch.testing.assert_close(loss, losses["eager"], atol=_TOLERANCE, rtol=_TOLERANCE)
-    turns = take_turns(called_with(steps, x), quick=options.quick)
-    rows = [turns.compared(f"ortlens to {other}", "ortlens", other) for other in steps if other != "ortlens"]
-    report("Training", [Table(title="A training step of GPT-2, small", rows=rows, remarks=[why_not] if why_not else [])], options)
+    gpt = NextToken(FirstOutput(gpt2(layers, hidden))).train(), torch.randint(0, VOCABULARY, (batch, tokens))
+    net = PooledImage(FirstOutput(resnet(layers, hidden))).train(), torch.randn(batch, 3, tokens, tokens)
+    tables = [measured(name, *given, options, why_not) for name, given in (("GPT-2", gpt), ("ResNet", net))]
+    report("Training", tables, options)
 
 
 if __name__ == "__main__":

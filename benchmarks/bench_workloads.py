@@ -38,11 +38,25 @@ longer, the last column is what `ortlens.explain` says first.
 """
 
 
+def frozen(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function frozen with the arguments of its first call."""
+    made: list[Callable[..., Any]] = []
+
+    def call(*args: torch.Tensor) -> Any:  # noqa: ANN401 - whatever the function returns
+        if not made:
+            made.append(ortlens.freeze(function, *args))
+        return made[0](*args)
+
+    return call
+
+
 def built(workload: Workload, backend: object, *, quick: bool) -> Callable[[], Any]:
-    """The step of a workload under a backend; None leaves it as it is. Weights and inputs are the same each time."""
+    """The step of a workload under a backend; None leaves it as it is, "frozen" freezes it. Weights and inputs are the same each time."""
     torch.manual_seed(0)
 
     def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+        if backend == "frozen":
+            return frozen(function)
         made: Callable[..., Any] = torch.compile(function, backend=backend)  # type: ignore[call-overload]  # a name or a lens
         return function if backend is None else made
 
@@ -66,8 +80,10 @@ def measured(workload: Workload, options: argparse.Namespace, *, inductor: bool)
     torch.compiler.reset()
     with torch.set_grad_enabled(workload.trains):
         lens = ortlens.Lens()
-        backends = {"eager": None, "ortlens": lens, "dynamo": "eager", **({"inductor": "inductor"} if inductor else {})}
+        backends: dict[str, object] = {"eager": None, "ortlens": lens, "dynamo": "eager", **({"inductor": "inductor"} if inductor else {})}
         steps = {way: built(workload, backend, quick=options.quick) for way, backend in backends.items()}
+        if workload.frozen is not None:
+            steps["frozen"] = built(workload, "frozen", quick=options.quick)
         expected = built(workload, None, quick=options.quick)()  # the first step of each, since steps change state
         for step in steps.values():
             torch.testing.assert_close(step(), expected, atol=workload.tolerance, rtol=workload.tolerance)
@@ -84,15 +100,15 @@ def measured(workload: Workload, options: argparse.Namespace, *, inductor: bool)
     return turns, facts, look_sentence(looks[0]) if looks else "nothing stands out"
 
 
-def page_row(workload: Workload, turns: Turns, facts: dict[str, float], said: str, row: Row) -> str:
+def page_row(workload: Workload, turns: Turns, facts: dict[str, float], said: str, row: Row, way: str = "ortlens") -> str:  # noqa: PLR0913, PLR0917
     """A line of the page."""
-    to_eager = turns.ratio("ortlens", "eager")
-    to_inductor = f"{turns.ratio('ortlens', 'inductor'):.2f}" if "inductor" in turns.us else ""
+    to_eager = turns.ratio(way, "eager")
+    to_inductor = f"{turns.ratio(way, 'inductor'):.2f}" if "inductor" in turns.us else ""
     alone = f"{turns.ratio('dynamo', 'eager'):.2f}"
     told = said.replace("|", "\\|") if to_eager >= _SLOWER else ""
-    goal = "" if row.goal is None else f"{workload.goal:.2f} to {workload.to}"
+    goal = "" if row.goal is None else f"{row.goal:.2f} to {workload.to}"
     return (
-        f"| {workload.name} | {to_eager:.2f} | {alone} | {to_inductor} | {goal} | {row.verdict} | {facts['in ORT']:.0%} "
+        f"| {row.name} | {to_eager:.2f} | {alone} | {to_inductor} | {goal} | {row.verdict} | {facts['in ORT']:.0%} "
         f"| {facts['graphs']:.0f}, {facts['partitions']:.0f} | {told} |"
     )
 
@@ -112,10 +128,12 @@ def main() -> None:
         turns, facts, said = measured(workload, options, inductor=not why_not)
         has_goal = workload.to in turns.us
         to = workload.to if has_goal else "eager"
-        row = turns.compared(workload.name, "ortlens", to, goal=workload.goal if has_goal else None)
-        row = Row(name=f"{row.name}, to {to}", value=row.value, goal=row.goal, detail={**row.detail, **facts})
-        rows.append(row)
-        lines.append(page_row(workload, turns, facts, said, row))
+        goals = {"ortlens": workload.goal, **({} if workload.frozen is None else {"frozen": workload.frozen})}
+        for way, goal in goals.items():
+            name = workload.name if way == "ortlens" else f"{workload.name}, frozen"
+            row = turns.compared(name, way, to, goal=goal if has_goal else None)
+            lines.append(page_row(workload, turns, facts, said if way == "ortlens" else "", row, way))
+            rows.append(Row(name=f"{name}, to {to}", value=row.value, goal=row.goal, detail={**row.detail, **facts}))
         if turns.ratio("ortlens", "eager") >= _SLOWER:
             remarks.append(f"{workload.name}: {said}")
     report("Workloads", [Table(title="ortlens per step", rows=rows, remarks=remarks)], options)

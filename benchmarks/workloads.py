@@ -30,6 +30,7 @@ class Workload:
         goal: Largest ratio of times that meets it.
         trains: Whether gradients are enabled.
         tolerance: Absolute and relative, of the results.
+        frozen: Largest ratio of `ortlens.freeze` to the same way; None where it is not measured, as for steps that are no single graph.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Workload:
     goal: float = 1.0
     trains: bool = False
     tolerance: float = 1e-4
+    frozen: float | None = None
 
 
 class CachedAttention(nn.Module):
@@ -70,6 +72,39 @@ def attention(length: int) -> Callable[[Compile, bool], Step]:
     def build(compiled: Compile, quick: bool) -> Step:  # noqa: FBT001 - of every builder
         layer = CachedAttention(min(length, 64) if quick else length).eval()
         call, x, position = compiled(layer), torch.randn(1, 1, 512), torch.tensor([length // 2 if not quick else 5])
+        return lambda: call(x, position)
+
+    return build
+
+
+class CachedDecoder(nn.Module):
+    """Layers of attention with a cache of a fixed length and a feed-forward net, and a head: one step of decoding."""
+
+    def __init__(self, layers: int, length: int, width: int = 512) -> None:
+        """Make weights and empty caches."""
+        super().__init__()
+        self.attention = nn.ModuleList(CachedAttention(length, width) for _ in range(layers))
+        self.forth = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)) for _ in range(layers)
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers))
+        self.head = nn.Linear(width, 1000)
+
+    def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        """One token, (1, 1, width), at a position, (1,), to its logits."""
+        for norm, attention, forth in zip(self.norms, self.attention, self.forth, strict=True):
+            x = x + attention(norm(x), position)
+            x = x + forth(x)
+        logits: torch.Tensor = self.head(x)
+        return logits
+
+
+def decode_step(length: int) -> Callable[[Compile, bool], Step]:
+    """A step of a decoder of four layers with caches of that length."""
+
+    def build(compiled: Compile, quick: bool) -> Step:  # noqa: FBT001
+        model = CachedDecoder(1 if quick else 4, 64 if quick else length).eval()
+        call, x, position = compiled(model), torch.randn(1, 1, 512), torch.tensor([5 if quick else length // 2])
         return lambda: call(x, position)
 
     return build
@@ -226,6 +261,7 @@ def fourier(compiled: Compile, quick: bool) -> Step:  # noqa: FBT001
 
 WORKLOADS = (
     *(Workload(name=f"attention, StaticCache of {size}", build=attention(size), to="inductor") for size in (64, 2048, 8192)),
+    Workload(name="decode step, StaticCache of 2048", build=decode_step(2048), to="inductor", frozen=0.8),
     Workload(name="generate, dynamic cache", build=decoding("dynamic"), goal=0.8),
     Workload(name="generate, static cache", build=decoding("static"), goal=0.8),
     *(Workload(name=f"EmbeddingBag, {count} bags", build=bags(count)) for count in (32, 256, 1024)),

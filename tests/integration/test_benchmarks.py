@@ -42,6 +42,7 @@ GRAPH: dict[str, tuple[str, ...]] = {
 # By script and start of a table's title: the names of its rows.
 STEPS = (
     *(f"attention, StaticCache of {size}" for size in (64, 2048, 8192)),
+    *(f"decode step, StaticCache of 2048{way}" for way in ("", ", frozen")),
     *(f"generate, {kind} cache" for kind in ("dynamic", "static")),
     *(f"EmbeddingBag, {count} bags" for count in (32, 256, 1024)),
     "DLRM",
@@ -102,7 +103,7 @@ EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
         "From the click": ("21 nodes", "147 nodes", "2,002 nodes") if shutil.which("chromium") else (),
     },
     "graph_view": GRAPH if shutil.which("chromium") else {"Nothing is measured": ()},
-    "training": {"A training step": ("ortlens to eager",)},
+    "training": {f"A training step of {model}": ("ortlens to eager",) for model in ("GPT-2", "ResNet")},
     "live": {
         "A training loop": tuple(
             f"{where}, {what}"
@@ -114,6 +115,7 @@ EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
     "growth": {
         "Layers: compile time": ("1 layers", "2 layers"),
         "Layers: what a call costs": ("1 layers", "2 layers"),
+        "Number of weights": ("frozen", "compiled"),
         "Weights: memory": ("4 MB",),
         "Weights: the most that it takes": ("4 MB",),
         "Calls under a Lens": ("100 calls", "1,000 calls"),
