@@ -156,13 +156,17 @@ def _frame(compile_id: str) -> str:
 
 
 def _entered_per_call(capture: Capture) -> dict[str, float]:
-    """How often the graphs of each of Dynamo's frames are entered per call of the model."""
+    """How often the graphs of each of Dynamo's frames are entered per call of the model, at least.
+
+    Where no call was measured, versions of one code may each belong to another call, as when every call compiles again.
+    """
     entries = entries_per_call(capture)
-    found: dict[str, float] = defaultdict(float)
+    is_counted = any(graph.entries_per_call is not None for graph in capture.graphs)
+    versions: dict[str, list[float]] = defaultdict(list)
     for graph in capture.graphs:
         if graph.compile_id is not None and graph.phase != "backward":
-            found[_frame(graph.compile_id)] += entries.get(graph.graph_id, 0.0)
-    return found
+            versions[_frame(graph.compile_id)].append(entries.get(graph.graph_id, 0.0))
+    return {frame: sum(found) if is_counted else max(found) for frame, found in versions.items()}
 
 
 @rule(

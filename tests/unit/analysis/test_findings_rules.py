@@ -647,6 +647,20 @@ def test_a_count_is_not_overridden_by_a_ratio_of_times() -> None:
     assert found(capture, "hot_break") == []
 
 
+def test_versions_that_ran_in_different_calls_are_not_one_call() -> None:
+    """A list that grows with every call: each call compiles its code again, and hits the break once."""
+    made = Break(break_id="b0", reason="data", function="hook", file=FILE, line=9, compile_ids=tuple(f"1/{n}" for n in range(5)))
+    versions = [graph(f"g{n}", compile_id=f"1/{n - 1}", recompile_of=f"1/{n - 2}" if n > 1 else None, line=30) for n in range(1, 6)]
+    capture = clean(
+        graphs=(graph(), *versions),
+        partitions=tuple(partition(n, f"g{n}") for n in range(6)),
+        sessions=tuple(session(n, calls=1) for n in range(6)),
+        runs=(),
+        breaks=(made,),
+    )
+    assert found(capture, "hot_break") == []
+
+
 def test_float64_costs_half_of_its_kernels() -> None:
     capture = replace(wide(10), graphs=(graph(entries_per_call=2.0),), kernels=profiled("MatMul", ns=300_000, other_ns=700_000).kernels)
     (finding,) = found(capture, "float64_nodes")
