@@ -117,6 +117,7 @@ class Overview:
         spread: Median of the measured calls over the shortest; from 1.5 on the machine was busy. None where it is not known.
         others: Cores that other processes had during the measured calls, where they left none idle; None else, or where it is not known.
         is_crowded: Whether threads of PyTorch or ONNX Runtime waited for these: then either may seem a hundred times as fast.
+        compiling_calls: Calls to be measured that all compiled something instead, so that no time is known; 0 else.
         uncompiled_ns: Median time of a call without torch.compile, made in turns with the calls of the ledger; None where not measured.
         is_dry_run: Whether nothing was run, so that everything is a plan.
         ledger: Where the wall time of a call went, all graphs together; None when nothing ran.
@@ -145,6 +146,7 @@ class Overview:
     spread: float | None
     others: float | None
     is_crowded: bool
+    compiling_calls: int
     uncompiled_ns: int | None
     is_dry_run: bool
     ledger: LedgerTotals | None
@@ -215,6 +217,7 @@ def overview_of(capture: Capture) -> Overview:
         spread=_spread(capture),
         others=others,
         is_crowded=others is not None and capture.environment.get("torch_threads", "1") != "1",
+        compiling_calls=int(_figure(capture, "ledger_compiling") or 0),
         uncompiled_ns=uncompiled_ns(capture),
         is_dry_run=is_dry_run(capture),
         ledger=totals_of(capture.ledger),

@@ -122,6 +122,10 @@ def _speed(verdict: Verdict, overview: Overview) -> Tile:
     pace = verdict.speed
     title = "Speed"
     if pace.verdict == "unmeasured":
+        compiling = overview.compiling_calls
+        if compiling and overview.ledger is not None and not overview.ledger.is_measured:
+            detail = f"{counted(compiling, 'call was', 'calls were')} made, and each compiled again"
+            return Tile(name="speed", title=title, state="caution", word="not measured", detail=detail, tab="breaks")
         detail = "nothing ran" if verdict.is_dry_run else "against eager PyTorch"
         call = _call("lens.measure(x)", overview)
         return Tile(name="speed", title=title, state="unknown", word="not measured", detail=detail, call=call, card="time")

@@ -613,6 +613,7 @@ def test_code_without_a_graph_is_compiled_again_too() -> None:
     overview = overview_of(lens.captured())
     assert overview.graph_count == 1
     assert overview.ledger is None or not overview.ledger.is_measured  # no call that compiles is comparable
+    assert "not measured; 5 calls were made, and each compiled again" in lens.summary()
     first = looks_of(overview)[0]
     assert (first.subject, first.count, first.recompile_ns) == ("recompile", 5, sum(overview.recompile_ns.values()))
     assert "Make the global `CALLS` a tensor" in (first.advice or "")

@@ -88,6 +88,8 @@ class LedgerPass:
         self._uncompiled_steps: list[SteppedCall] = []
         self.averaged = 0
         """Calls that the ledger averages; 0 before it was recorded."""
+        self.compiling = 0
+        """Calls that compiled something, which are not comparable."""
         self.spread = 0.0
         """Median of their wall times over the shortest: how busy the machine was."""
         self.cores: tuple[float, float] | None = None
@@ -168,7 +170,9 @@ class LedgerPass:
             started = clock()
             result = call()
             ended = clock()
-        if self._compilations() == known:  # else the call compiled, and is not comparable
+        if self._compilations() != known:
+            self.compiling += 1
+        else:
             eager = {node: ns - before.get(node, 0) for node, ns in self._eager_ns().items()}
             self._calls.append(
                 _Call(
