@@ -194,14 +194,15 @@ def test_a_target_with_an_argument_of_that_name() -> None:
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("study", ["verify", "profile"])
-def test_the_expected_time_is_about_what_it_takes(study: str) -> None:
+def test_the_expected_time_is_about_what_it_takes() -> None:
     layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True)
-    model, x = torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).eval(), torch.randn(1, 64, 256)
+    model, x = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval(), torch.randn(1, 64, 256)
     with torch.no_grad():
         lens = ortlens.explain(model)(x)
         lens.profile(x, repeat=1)  # peaks of the machine are measured once per process
-        getattr(lens, study)(x)
+        lens.profile(x)
+        lens.verify(x)
     facts = lens.captured().environment
-    expected, took = (float(facts[f"{study}_{name}_s"]) for name in ("expected", "took"))
-    assert took / 2 <= expected <= took * 2
+    for study in ("profile", "verify"):
+        expected, took = (float(facts[f"{study}_{name}_s"]) for name in ("expected", "took"))
+        assert took / 3 <= expected <= took * 3, study  # a factor of 2 on a quiet machine
