@@ -29,6 +29,7 @@ _EMBEDDING = "aten.embedding.default"
 _KEEPS = re.compile(r"aten\.(cat|index_put|_unsafe_index_put|index_copy|slice_scatter|select_scatter|scatter)_?\.")
 _REWRITES = re.compile(r"aten\.(copy|clone)_?\.")
 _IN_PLACE = re.compile(r"aten\.\w+_\.")
+_PART = "aten.slice.Tensor"
 _COUNTER = 8  # bytes of a position that a cache counts itself
 
 
@@ -180,15 +181,28 @@ def _positions(nodes: Iterable[Node]) -> int | str | None:
     return first.shape[-2] if first is not None and first.shape and len(first.shape) > 1 else None
 
 
-def _cache_writes(graph: Graph, nodes: Iterable[Node]) -> list[tuple[Node, int]]:
-    """The nodes that return or make a changed cache, each with the bytes of the cache that it takes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Write:
+    """A node that returns or makes a changed cache, the bytes of the cache that it takes, and those of the cache afterwards."""
+
+    node: Node
+    taken: int
+    left: int
+
+
+def _cache_writes(graph: Graph, nodes: Sequence[Node]) -> list[_Write]:
+    """What changes a cache; of a cache with a sliding window, the last positions of what is made are returned."""
     given = {name: size for name, size in zip(graph.inputs, graph.input_sizes, strict=False) if name not in graph.weights}
+    parts = {node.inputs[0]: node for node in nodes if node.target == _PART and node.is_output and node.inputs}
     found = []
     for node in nodes:
         taken = max((given[name] for name in node.inputs if name in given), default=0)
-        writes = (_KEEPS.match(node.target) or _REWRITES.match(node.target)) and (node.is_output or node.mutates)
-        if writes and taken > _COUNTER and (node.output_bytes or 0) >= taken:
-            found.append((node, taken))
+        kept = node if node.is_output or node.mutates else parts.get(node.node) if _KEEPS.match(node.target) else None
+        if kept is None or not (_KEEPS.match(node.target) or _REWRITES.match(node.target)):
+            continue
+        left = kept.output_bytes or 0
+        if taken > _COUNTER and left >= taken:
+            found.append(_Write(node=node, taken=taken, left=left))
     return found
 
 
@@ -228,20 +242,19 @@ def _cache(graphs: Iterable[Graph], nodes: Mapping[str, list[Node]]) -> Cache | 
         return None
     made = {node.node: node for node in nodes[decode[-1].graph_id]}
     copied = new = 0
-    for node, taken in writes:
-        grown = (node.output_bytes or 0) - taken
-        if _REWRITES.match(node.target):
-            new += node.output_bytes or 0
+    for write in writes:
+        if _REWRITES.match(write.node.target):
+            new += write.left
         else:
-            copied += 0 if _IN_PLACE.match(node.target) else taken
-            new += grown or _written_bytes(node, made)
+            copied += 0 if _IN_PLACE.match(write.node.target) else write.taken
+            new += (write.left - write.taken) or _written_bytes(write.node, made)
     return Cache(
-        taken_bytes=sum(taken for _, taken in writes),
+        taken_bytes=sum(write.taken for write in writes),
         copied_bytes=copied,
         new_bytes=new,
-        is_growing=any((node.output_bytes or 0) > taken for node, taken in writes),
-        is_recomputed=all(_REWRITES.match(node.target) for node, _ in writes),
-        node=writes[0][0],
+        is_growing=any(write.left > write.taken for write in writes),
+        is_recomputed=all(_REWRITES.match(write.node.target) for write in writes),
+        node=writes[0].node,
     )
 
 

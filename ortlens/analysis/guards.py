@@ -36,6 +36,7 @@ _COMPUTED = re.compile(r"\._(?:parameters|buffers)\[")
 _ARGUMENT = re.compile(r"\w+(?:\[(?:\d+|'\w+')\])*$")
 _KEYWORD = re.compile(r"(?:L\[')?kwargs(?:'\])?\['(?P<name>\w+)'\]")
 _EXPECTED = "Nothing to change"
+_CACHE = re.compile(r"past_key_values")
 _GUARDED = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+), in ', re.MULTILINE)
 
 _SPECIAL = frozenset({"0", "1"})
@@ -84,6 +85,8 @@ def advice_in_generation(item: Recompile, role: str, of_role: str | None, *, siz
         return f"{_EXPECTED}: {role} is compiled separately from {of_role}, once"
     if sizes_vary and "size mismatch" in (item.guard or ""):
         return f"{_EXPECTED}: the new version of {role} serves other sizes as well; `dynamic=True` compiles it at once"
+    if "stride mismatch" in (item.guard or "") and (made := _CACHE.search(item.guard or "")):
+        return f"{_EXPECTED}: the prompt leaves `{made[0]}` in another memory layout than a token does, and {role} is compiled for each, once"
     if item.advice is None or "mark_dynamic" not in item.advice:
         return item.advice
     return "Compile with `dynamic=True`: one graph serves all sizes"

@@ -81,6 +81,15 @@ def generating(write: str = "aten.cat.default") -> Capture:
     return Capture(graphs=graphs, nodes=(*nodes("g0", 12), *nodes("g1", 1, write=write, past=KEYS)))
 
 
+def sliding() -> Capture:
+    """A decode that appends to a full window, attends to all of it, and returns the newest positions."""
+    capture = generating()
+    *others, made = capture.nodes
+    key = replace(others[-1], items=("key",), item_sizes=(512,))
+    kept = Node(graph_id="g1", supported=True, node="kept", target="aten.slice.Tensor", inputs=("cache",), output_bytes=KEYS, is_output=True)
+    return replace(capture, nodes=(*others[:-1], key, replace(made, is_output=False), kept))
+
+
 def roles(capture: Capture) -> dict[str, str | None]:
     return {graph.graph_id: graph.role for graph in with_roles(capture).graphs}
 
@@ -93,6 +102,13 @@ def test_the_first_step_of_a_decoder_has_one_position_and_is_prefill() -> None:
     capture = Capture(graphs=(graph(0), graph(1, past=KEYS)), nodes=(*nodes("g0", 1), *nodes("g1", 1, past=KEYS)))
 
     assert roles(capture) == {"g0": "prefill", "g1": "decode"}
+
+
+def test_a_window_of_the_cache_that_is_returned_is_a_cache() -> None:
+    capture = sliding()
+
+    assert roles(capture) == {"g0": "prefill", "g1": "decode"}
+    assert cache_words(capture) == "cache: each decode step copies 6.00 KiB of 6.00 KiB to write 512 B"
 
 
 def test_a_model_without_a_cache_has_no_roles() -> None:
@@ -149,6 +165,16 @@ def test_no_advice_to_mark_what_generate_makes() -> None:
     advice = versions(3).recompiles[-1].advice
 
     assert advice == "Compile with `dynamic=True`: one graph serves all sizes"
+
+
+def test_no_advice_to_lay_out_what_generate_makes() -> None:
+    keys = "kwargs['past_key_values'].layers[0].keys"
+    capture = versions(2)
+    again = recompile(2, f"tensor '{keys}' stride mismatch at index 0", f"Pass `{keys}` in one memory layout")
+    capture = with_roles(replace(capture, recompiles=(capture.recompiles[0], again)))
+
+    assert is_expected(capture.recompiles[-1])
+    assert looks_of(overview_of(capture)) == ()
 
 
 def test_a_recompile_per_token_is_one_item_and_named_decode() -> None:
