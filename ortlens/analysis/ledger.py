@@ -129,6 +129,7 @@ class Surroundings:
         break_ahead: The break before a graph, by graph id; a graph at the start of a frame has none.
         last_break: The break after which no graph follows, when there is exactly one.
         has_python_before: Whether user code runs before the first graph, as that of `generate` does.
+        is_whole_model: Whether the graphs are all that a model does inside `generate`: what is left of its calls is entering them.
         has_python_after: Whether user code runs after the last graph, as it does after such a break.
         unclocked: Graphs with nodes that PyTorch runs without a clock of their own; the time that their sessions leave counts as theirs.
         partitions: How many partitions a visit runs, by graph id; a graph without any is absent.
@@ -139,6 +140,7 @@ class Surroundings:
     break_ahead: Mapping[str, str] = field(default_factory=dict)
     last_break: str | None = None
     has_python_before: bool = False
+    is_whole_model: bool = False
     has_python_after: bool = False
     unclocked: Collection[str] = ()
     partitions: Mapping[str, int] = field(default_factory=dict)
@@ -248,7 +250,7 @@ def _book_gaps(
         broken = around.break_ahead.get(graph_id)
         # No user code runs before the first graph of a function, unless a break precedes it.
         only_guards = number == 0 and broken is None and not around.has_python_before
-        guards = gap if only_guards else min(around.lookup_ns.get(graph_id, 0.0), gap)
+        guards = gap if only_guards else _entering_ns(call, around, left, visit.entered_ns, around.lookup_ns.get(graph_id, 0.0))
         book[graph_id, "guards"] += guards
         book[graph_id, "eager"] += gap - guards
         if broken is not None:  # before the first graph, guards run with or without the break
@@ -256,12 +258,19 @@ def _book_gaps(
             overhead[broken] += guards if number else 0
         left = visit.left_ns
     last, tail = call.visits[-1].graph_id, call.ended_ns - left
-    guards = min(around.last_lookup_ns, tail) if around.has_python_after else tail
+    guards = _entering_ns(call, around, left, call.ended_ns, around.last_lookup_ns) if around.has_python_after else tail
     book[last, "guards"] += guards
     book[last, "eager"] += tail - guards
     if around.last_break is not None:
         price[around.last_break] += tail
         overhead[around.last_break] += guards
+
+
+def _entering_ns(call: CallTrace, around: Surroundings, start: int, end: int, lookup_ns: float) -> float:
+    """What of a time outside the graphs is entering them: inside the calls of a whole model all of it, else what Dynamo took."""
+    if not around.is_whole_model:
+        return min(lookup_ns, end - start)
+    return sum(max(min(step.ended_ns, end) - max(step.started_ns, start), 0) for step in call.steps)
 
 
 def _book_insides(call: CallTrace, around: Surroundings, book: _Book) -> None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ortlens.analysis.timing import CallTime
     from ortlens.trace.records import Break, Finding, Step
 
+_LEAST_SHARE = 1e-4
+
 
 def ledger_sentence(overview: Overview) -> str:
     """Where does the wall time of a call go?
@@ -36,7 +38,7 @@ def ledger_sentence(overview: Overview) -> str:
         shares["eager"] -= python / ledger.total_ns
         words = {**words, "eager": "PyTorch and Python of the model"}
         parts = [f"{percent(python / ledger.total_ns)} Python of generate"]
-    parts += [f"{percent(shares[part])} {name}" for part, name in words.items() if ledger.ns.get(part)]
+    parts += [f"{percent(shares[part])} {name}" for part, name in words.items() if ledger.ns.get(part) and shares[part] >= _LEAST_SHARE]
     called = next((call.function for call in overview.calls if set(ledger.graph_ids).intersection(call.graph_ids)), None)
     of = f" ({visible(called)})" if called and len(overview.calls) > 1 else ""
     return f"{time_from_ns(ledger.total_ns)}{of}: {', '.join(parts)}"

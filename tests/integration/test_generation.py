@@ -105,8 +105,10 @@ def test_generate_itself_stays_python_and_the_model_is_left_as_it_was(model: Tin
     assert set(lens.graphs.name) == {"forward"}
     assert "forward" not in model.__dict__
     assert lens.captured().ledger
-    text = lens.summary()
+    text = " ".join(lens.summary().split())
     assert "Python of generate around the model" in text
+    assert "entering compiled code" in text
+    assert "Python of the model" not in text, "all of the model is in its graphs"
     assert "mark_dynamic" not in text
 
 

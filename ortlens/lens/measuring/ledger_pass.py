@@ -264,6 +264,7 @@ class LedgerPass:
             break_ahead={graph_id: break_id for graph_id, break_id in ahead.items() if break_id is not None},
             last_break=last[0] if len(last) == 1 else None,
             has_python_before=self._steps is not None,
+            is_whole_model=self._steps is not None and not self._recorder.records(r.Break),
             has_python_after=bool(last) or skipped or self._steps is not None,
             unclocked=self._unclocked(),
             partitions=Counter(part.graph_id for part in self._recorder.records(r.Partition)),

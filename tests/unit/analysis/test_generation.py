@@ -86,7 +86,7 @@ def sliding() -> Capture:
     capture = generating()
     *others, made = capture.nodes
     key = replace(others[-1], items=("key",), item_sizes=(512,))
-    kept = Node(graph_id="g1", supported=True, node="kept", target="aten.slice.Tensor", inputs=("cache",), output_bytes=KEYS, is_output=True)
+    kept = replace(made, node="kept", target="aten.slice.Tensor", inputs=("cache",), output_bytes=KEYS)
     return replace(capture, nodes=(*others[:-1], key, replace(made, is_output=False), kept))
 
 

@@ -15,6 +15,7 @@ from ortlens.analysis.ledger import (
     GraphVisit,
     Ledger,
     SessionTime,
+    StepReading,
     Surroundings,
     ledger_from_calls,
     ledger_from_logs,
@@ -55,6 +56,19 @@ def test_the_gap_of_a_break_is_guards_and_python_and_its_price() -> None:
     assert booked(ledger, "g0") == {"guards": 20, "bind": 10, "run": 70, "output": 5, "residual": 15}
     assert ledger.break_ns == {"b0": 1000}
     assert ledger.overhead_ns == {"b0": 12}, "the rest is the program's own"
+
+
+def test_inside_the_calls_of_a_whole_model_the_rest_is_entering_its_graphs() -> None:
+    first = StepReading(is_encoder=False, started_ns=30, ended_ns=130, rows=1, positions=4)
+    steps = (first, first._replace(started_ns=200, ended_ns=260, positions=1))
+    made = replace(call(0, 40, 120, 210, 250, 300), steps=steps)
+    around = Surroundings(has_python_before=True, has_python_after=True, is_whole_model=True)
+    rows = ledger_from_calls([made], around).parts
+    around_model = (30 - 0) + (200 - 130) + (300 - 260)
+    assert sum(row.ns for row in rows if row.part == "eager") == around_model
+    assert sum(row.ns for row in rows if row.part == "guards") == (40 - 30) + (130 - 120) + (210 - 200) + (260 - 250)
+    broken = ledger_from_calls([made], replace(around, is_whole_model=False)).parts
+    assert sum(row.ns for row in broken if row.part == "guards") == 0, "what no graph explains may be the program's own"
 
 
 def test_entering_the_graph_behind_a_break_goes_with_it() -> None:
