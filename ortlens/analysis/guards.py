@@ -86,7 +86,9 @@ def advice_in_generation(item: Recompile, role: str, of_role: str | None, *, siz
     if sizes_vary and "size mismatch" in (item.guard or ""):
         return f"{_EXPECTED}: the new version of {role} serves other sizes as well; `dynamic=True` compiles it at once"
     if "stride mismatch" in (item.guard or "") and (made := _CACHE.search(item.guard or "")):
-        return f"{_EXPECTED}: the prompt leaves `{made[0]}` in another memory layout than a token does, and {role} is compiled for each, once"
+        return (
+            f"{_EXPECTED}: the prompt leaves `{made[0]}` in another memory layout than a token does, and {role} is compiled for each, once"
+        )
     if item.advice is None or "mark_dynamic" not in item.advice:
         return item.advice
     return "Compile with `dynamic=True`: one graph serves all sizes"
