@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "integrations.md"
 FOLDER = ROOT / "build" / "integrations"
 _NEEDS = re.compile(r"needs (\S+); make integrations runs it")
+_PRINTS = "writes the table below it"
+_TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 _MODELS = "models"
 _WITH_TORCHVISION = ("timm", "torchvision")
 """The wheels of torchvision are made for builds of torch with CUDA, which they would bring along. timm imports it for its images only."""
@@ -60,9 +62,18 @@ def _run(python: Path, name: str, block: Block) -> bool:
         command = [str(python), "-c", (_TORCHVISION if is_timm else "") + f"exec(compile({program!r}, {PAGE.name!r}, 'exec'))"]
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=600)
     sys.stdout.write(f"{name}, line {block.line}: {'ok' if done.returncode == 0 else 'FAILED'}\n")
+    if done.returncode == 0 and _PRINTS in (block.reason or ""):
+        _write_table(block, done.stdout)
     if done.returncode:
         sys.stdout.write(f"{done.stdout}\n{done.stderr}\n")
     return done.returncode == 0
+
+
+def _write_table(block: Block, printed: str) -> None:
+    """Put the last table that a block printed in the place of the first one below it."""
+    page = PAGE.read_text(encoding="utf-8")
+    below = page.index(block.body) + len(block.body)
+    PAGE.write_text(page[:below] + _TABLE.sub(lambda _: _TABLE.findall(printed)[-1], page[below:], count=1), encoding="utf-8")
 
 
 def main() -> int:
