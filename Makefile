@@ -11,6 +11,7 @@ PIP_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_ARGS ?=
 SEAMS_ARGS ?=
+WORKLOADS_ARGS ?=
 VENV ?= .venv
 BIN := $(VENV)/bin
 BUILD := build
@@ -76,9 +77,9 @@ bench: $(VENV)/.dev ## Measure the figures that the README quotes: half an hour.
 		printf '\n-- %s\n' "$$script"; \
 		$(BIN)/python "$$script" --json "$(BUILD)/bench/$$(basename "$$script" .py).json" $(BENCH_ARGS); done
 
-workloads: $(VENV)/.dev ## Measure everyday programs and write docs/workloads.md: ten minutes
+workloads: $(VENV)/.dev ## Measure everyday programs and write docs/workloads.md: half an hour. WORKLOADS_ARGS chooses
 	$(SAY) 'Running the workloads'
-	@$(BIN)/python benchmarks/bench_workloads.py --page docs/workloads.md
+	@$(BIN)/python benchmarks/bench_workloads.py --page docs/workloads.md $(WORKLOADS_ARGS)
 
 zoo: $(VENV)/.dev ## Run every architecture of the model zoo and write docs/zoo.md: a quarter of an hour
 	$(SAY) 'Running the model zoo'

@@ -53,7 +53,10 @@ STEPS = (
     "Fourier neural operator",
 )
 EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
-    "workloads": {"ortlens per step": tuple(f"{name}, to eager" for name in STEPS)},
+    "workloads": {
+        "ortlens per step": tuple(f"{name}, to eager" for name in STEPS),
+        "generate, to eager": ("generate, GPT2: dynamic", "generate, GPT2: static, 64"),
+    },
     "call_overhead": {
         "Per call": ("ortlens above the floor", "ortlens under a Lens, against off"),
         "Every way": ("eager", "torch.compile, eager", "torch.compile, aot_eager", "ortlens", "ortlens under a Lens", "floor"),
