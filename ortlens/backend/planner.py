@@ -89,10 +89,8 @@ class Planner:
         """The writes into large buffers, made in place; a model to deploy returns the new values."""
         if self._lowered.phase != "inference" or self._context.deployed:
             return {}
-        reason = "writes into a large buffer in place; ONNX Runtime would copy all of it"
-        written = Verdict(supported=False, code="policy", reason=reason)
-        names = buffer_writes.write_in_place(self.promoted, self._lowered.mutated, self._of_users(), self._left_to_sessions)
-        return dict.fromkeys(names, written)
+        reasons = buffer_writes.write_in_place(self.promoted, self._lowered.mutated, self._of_users(), self._left_to_sessions)
+        return {name: Verdict(supported=False, code="policy", reason=reason) for name, reason in reasons.items()}
 
     def _session_writes(self) -> tuple[torch.fx.Node, ...]:
         """The writes into large buffers that may be left to sessions."""

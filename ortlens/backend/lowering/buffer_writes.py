@@ -3,12 +3,15 @@
 AOTAutograd makes `cache.index_copy_(2, position, key)` an `index_put` that returns a changed copy of the whole buffer, and copies it back
 after the graph. A write through a view, as into one layer of a cache for all of them, becomes a copy of that part and then, by a
 `select_scatter`, of the whole. ONNX Runtime would make these copies as well, with transposes where the index is not in front. Instead,
-PyTorch writes into the buffer between two partitions, and the graph returns the buffer itself: copying that back does nothing.
+PyTorch writes into the buffer between two partitions, and the graph returns the buffer itself: copying that back does nothing. What was
+written through a view lies in the buffer already, so its `select_scatter` is taken out of the graph. PyTorch also makes the views of such a
+buffer that a session can read where they lie, such as one layer of that cache; ONNX Runtime would copy them.
 
 One form needs no partition to end: rows that are written into the buffer by one operator, before anything reads it. A session can write
 them where they lie (`runtime.in_place`), if all that reads the buffer is in its partition.
 
-What reads the buffer before such a write has to run before it. The plan of the graph knows that by `read_before`.
+What reads the buffer before such a write has to run before it, and what reads it after the write, after. The plan of the graph knows that
+by `read_before` and `written_before`.
 """
 
 from __future__ import annotations
@@ -28,7 +31,12 @@ if TYPE_CHECKING:
 
 _aten = torch.ops.aten
 _WORTH_BYTES = 1 << 18
+_WORTH_VIEWING = 1 << 14
+"""Bytes of a view. ONNX Runtime copies as many in the time in which PyTorch makes the view."""
 _READ_BEFORE = "ortlens.read_before"
+_WRITTEN_BEFORE = "ortlens.written_before"
+WRITES = "writes into a large buffer in place; ONNX Runtime would copy all of it"
+VIEWS = "is a view of a large buffer that PyTorch writes to; ONNX Runtime would copy it"
 _LIBRARY = torch.library.Library("ortlens", "FRAGMENT")  # type: ignore[no-untyped-call]  # as torch declares it
 _PARTS = {_aten.select_scatter.default: _aten.select.int, _aten.slice_scatter.default: _aten.slice.Tensor}
 """Operators that write over a part of their first argument -> the view that is this part."""
@@ -75,7 +83,7 @@ def _puts_rows(node: torch.fx.Node) -> bool:
 
 def write_in_place(
     module: torch.fx.GraphModule, mutated: Sequence[int], except_for: Container[Any] = (), left: Container[torch.fx.Node] = ()
-) -> tuple[str, ...]:
+) -> dict[str, str]:
     """Let the graph write into large inputs that the program writes to, where nothing reads a value after it was written over.
 
     Args:
@@ -85,13 +93,13 @@ def write_in_place(
         left: Writes that sessions make.
 
     Returns:
-        Names of the nodes that write, and of the views that they write through, none of which ONNX Runtime can run.
+        The nodes that are to stay in PyTorch, and why: those that write, the views that they write through, and other views of the buffers.
     """
     _drop_whole_slices(module.graph)
     placeholders, output = module.graph.find_nodes(op="placeholder"), next(iter(module.graph.find_nodes(op="output")))
     returned = list(output.args[0]) if isinstance(output.args[0], (list, tuple)) else []
     order = {node: place for place, node in enumerate(module.graph.nodes)}
-    names: list[str] = []
+    written: dict[str, str] = {}
     for place, value in zip(mutated, returned, strict=False):
         buffer = placeholders[place]
         if provenance.tensor_bytes(buffer.meta["val"]) < _WORTH_BYTES or value in left:
@@ -102,11 +110,42 @@ def write_in_place(
         readers = _readers(way, buffer, returned, order)
         if readers is None:
             continue
-        for write, before in zip(way.writes, readers, strict=True):
-            write.target = _in_place_forms()[write.target]
-            write.meta[_READ_BEFORE] = before
-        names.extend(node.name for node in way.nodes)
-    return tuple(names)
+        views = _views_read(way, buffer)
+        kept = _make_writes(way, readers, module.graph)
+        written.update(dict.fromkeys((node.name for node in kept), WRITES) | dict.fromkeys(views, VIEWS))
+    return written
+
+
+def _make_writes(way: _Way, readers: Sequence[tuple[torch.fx.Node, ...]], graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """Turn the writes of a way into those in place, and drop those of what lies there already; returns the nodes that are left."""
+    waiting: tuple[torch.fx.Node, ...] = ()
+    made: list[torch.fx.Node] = []
+    lying = {write for write in way.writes if _lies_in_its_part(write)}
+    for write, before in zip(way.writes, readers, strict=True):
+        if write in lying:
+            waiting = (*waiting, *before)
+            for user in write.users:
+                user.meta[_WRITTEN_BEFORE] = (*written_before(user), made[-1])
+            write.replace_all_uses_with(write.args[0])
+            graph.erase_node(write)
+            continue
+        write.target = _in_place_forms()[write.target]
+        write.meta[_READ_BEFORE] = (*waiting, *before)
+        waiting = ()
+        made.append(write)
+    return [node for node in way.nodes if node not in lying]
+
+
+def _views_read(way: _Way, buffer: torch.fx.Node) -> list[str]:
+    """Views of a buffer, before or after writes, that a session can read where they lie but would have to copy."""
+    members = set(way.nodes)
+    found = dict.fromkeys(user for node in (buffer, *way.nodes) for user in node.users if user not in members)
+    return [view.name for view in found if view.target in _PARTS.values() and _is_worth_viewing(view)]
+
+
+def _is_worth_viewing(view: torch.fx.Node) -> bool:
+    value = view.meta["val"]
+    return _has_fixed_sizes(view) and value.is_contiguous() and provenance.tensor_bytes(value) >= _WORTH_VIEWING
 
 
 def read_before(node: torch.fx.Node) -> tuple[torch.fx.Node, ...] | None:
@@ -120,6 +159,19 @@ def read_before(node: torch.fx.Node) -> tuple[torch.fx.Node, ...] | None:
     """
     before: tuple[torch.fx.Node, ...] | None = node.meta.get(_READ_BEFORE)
     return before
+
+
+def written_before(node: torch.fx.Node) -> tuple[torch.fx.Node, ...]:
+    """The writes in place whose outcome a node reads, though it reads the buffer and not their results; they have to run before it.
+
+    Args:
+        node: Of an ATen graph.
+
+    Returns:
+        Such writes; none for most nodes.
+    """
+    writes: tuple[torch.fx.Node, ...] = node.meta.get(_WRITTEN_BEFORE, ())
+    return writes
 
 
 @functools.cache
@@ -142,19 +194,13 @@ def _part_writer(scatter: Any) -> Any:
     view, name = _PARTS[scatter], f"{scatter.name().partition('::')[2]}_"
 
     def write(buffer: torch.Tensor, source: torch.Tensor, *where: Any) -> torch.Tensor:
-        return _written(buffer, view(buffer, *where), source)
+        view(buffer, *where).copy_(source)
+        return buffer
 
     arguments = str(scatter._schema).partition("(Tensor self")[2].partition(" -> ")[0]  # noqa: SLF001 - torch has no public name for it
     _LIBRARY.define(f"{name}(Tensor(a!) self{arguments} -> Tensor(a!)")  # type: ignore[no-untyped-call]  # likewise
     _LIBRARY.impl(name, write, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]  # likewise
     return getattr(torch.ops.ortlens, name).default
-
-
-def _written(buffer: torch.Tensor, part: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """The buffer, with the source in its part, where it may lie already because it was written through a view."""
-    if part.data_ptr() != source.data_ptr() or part.stride() != source.stride():
-        part.copy_(source)
-    return buffer
 
 
 def _drop_whole_slices(graph: torch.fx.Graph) -> None:
@@ -218,6 +264,13 @@ def _last_step(value: torch.fx.Node) -> list[torch.fx.Node] | None:
     if value.target not in _PARTS or not isinstance(value.args[1], torch.fx.Node):
         return [value]
     return [*(_way_through(value.args[1], value.args[0], (_PARTS[value.target], *value.args[2:])) or ()), value]
+
+
+def _lies_in_its_part(write: torch.fx.Node) -> bool:
+    """Whether the source of a write was itself written through the part that it is written over."""
+    source = write.args[1] if write.target in _PARTS else None
+    through = isinstance(source, torch.fx.Node) and _way_through(source, write.args[0], (_PARTS[write.target], *write.args[2:]))
+    return bool(through)
 
 
 def _way_through(source: torch.fx.Node, whole: Any, part: tuple[Any, ...]) -> list[torch.fx.Node] | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.cut import Dag, cut
 from ortlens.backend.lowering import provenance
-from ortlens.backend.lowering.buffer_writes import read_before
+from ortlens.backend.lowering.buffer_writes import read_before, written_before
 from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
 
 if TYPE_CHECKING:
@@ -80,6 +80,9 @@ def _dag_of(nodes: list[torch.fx.Node], hoisted: frozenset[torch.fx.Node]) -> Da
             if reader not in node.all_input_nodes:  # else it is a source already
                 sources[place[node]].append(place[reader])
                 readers[place[reader]].append(place[node])
+        for write in written_before(node):
+            sources[place[node]].append(place[write])
+            readers[place[write]].append(place[node])
     return Dag(
         sources=sources,
         readers=readers,

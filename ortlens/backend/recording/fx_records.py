@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ortlens import _torch
 from ortlens.backend.conversion import node_provenance
 from ortlens.backend.lowering import provenance
+from ortlens.backend.lowering.buffer_writes import written_before
 from ortlens.backend.partitioning.plan import writes
 from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
 from ortlens.trace import records as r
@@ -150,9 +151,9 @@ def onnx_origins(models: Iterable[onnx.ModelProto]) -> Origins:
 
 
 def _read_by(node: torch.fx.Node) -> tuple[str, ...]:
-    """Names of the nodes that a node reads. An item of a tuple counts as the node that made the tuple; constants do not count."""
+    """Names of the nodes that a node reads, or whose writes it reads. An item of a tuple counts as its maker; constants do not count."""
     names: dict[str, None] = {}
-    for source in node.all_input_nodes:
+    for source in (*node.all_input_nodes, *written_before(node)):
         maker = source
         while kind_of(maker) is NodeKind.TUPLE and maker.all_input_nodes:
             maker = maker.all_input_nodes[0]

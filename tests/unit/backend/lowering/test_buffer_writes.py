@@ -12,6 +12,7 @@ from torch import nn
 import ortlens
 from ortlens import Lens
 from ortlens.analysis.findings.registry import findings_of
+from ortlens.backend.lowering import buffer_writes
 from tests.integration.test_export_onnx import run_bare
 
 if TYPE_CHECKING:
@@ -110,6 +111,13 @@ def added_to_a_part(x: torch.Tensor, at: torch.Tensor, new: torch.Tensor) -> tup
     return before, x.mean(2)
 
 
+def two_parts_read_late(x: torch.Tensor, at: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """As a cache of keys and values in one buffer."""
+    x[0].index_copy_(1, at, new[0] * 2)
+    x[1].index_copy_(1, at, new[1] * 3)
+    return x[0] @ x[1].transpose(1, 2)
+
+
 def flattened(x: torch.Tensor, at: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     x.view(-1, 64).index_copy_(0, at * 7, new[0, 0])
     return x.mean(2)
@@ -160,6 +168,7 @@ IN_PLACE = (
     a_part_from_another,
     a_part_after_the_other,
     returns_a_copy_of_a_part,
+    two_parts_read_late,
 )
 THROUGH_VIEWS = (flattened, through_a_transpose)
 OTHERS = (returns_it, returns_another, returns_a_view, returns_a_part)
@@ -213,7 +222,7 @@ def test_written_in_place_wherever_the_rest_runs(function: Callable[..., Any], o
     compared(function, options=options)
 
 
-@pytest.mark.parametrize("function", [read_between, in_parts, a_part_after_the_other])
+@pytest.mark.parametrize("function", [read_between, in_parts, a_part_after_the_other, two_parts_read_late])
 def test_what_is_read_between_two_writes_is_verified_as_it_was(function: Callable[..., Any]) -> None:
     with torch.no_grad():
         lens = ortlens.explain(function, calls=1)(buffer(), AT, NEW)
@@ -221,6 +230,28 @@ def test_what_is_read_between_two_writes_is_verified_as_it_was(function: Callabl
     rows = lens.captured().numerics
     assert rows
     assert [row for row in rows if not row.ok] == []
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", [in_parts, a_part_after_the_other, two_parts_read_late])
+def test_what_was_written_through_a_view_is_not_written_again(function: Callable[..., Any], *, dynamic: bool) -> None:
+    nodes = compared(function, dynamic=dynamic).captured().nodes
+    assert [node.target for node in nodes if "select_scatter" in node.target] == []
+
+
+def test_a_part_that_a_session_reads_is_a_view_of_the_buffer() -> None:
+    nodes = compared(two_parts_read_late).captured().nodes
+    views = [node for node in nodes if "select" in node.target and node.shape == tuple(buffer().shape[1:])]
+    assert {node.partition_id for node in views} == {None}
+    assert {node.reason for node in views} == {buffer_writes.WRITES, buffer_writes.VIEWS}
+
+
+def test_a_capture_knows_what_reads_what_was_written() -> None:
+    nodes = {node.node: node for node in compared(two_parts_read_late).captured().nodes}
+    writes = {name for name, node in nodes.items() if node.target.endswith("_.default")}
+    readers = [node for node in nodes.values() if node.reason == buffer_writes.VIEWS]
+    assert readers
+    assert all(writes.intersection(node.inputs) for node in readers)
 
 
 @pytest.mark.parametrize("function", OTHERS)
