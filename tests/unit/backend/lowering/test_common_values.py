@@ -1,0 +1,102 @@
+"""Values that a graph computes more than once: one node computes them, and nothing that a program can tell apart becomes one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from ortlens import Lens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+
+
+def repeated(x: torch.Tensor) -> torch.Tensor:
+    first = (x.t() * 2.0).sin()
+    return first @ (x.t() * 2.0).sin().t()
+
+
+def of_tuples(x: torch.Tensor) -> torch.Tensor:
+    return x.sort(1)[0] * x.sort(1)[1] + x.sort(1)[0]
+
+
+def returned(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x.sin(), x.sin(), x.cos().t(), x.cos().t()
+
+
+def returned_and_read(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.sin(), x.sin() + 1
+
+
+def other_numbers(x: torch.Tensor) -> torch.Tensor:
+    whole = (x * 4).long()
+    return (whole + 1).float() + (whole + 1.0) + (whole + True).float() + x.copysign(0.0) + x.copysign(-0.0)
+
+
+def written_between(x: torch.Tensor) -> torch.Tensor:
+    before = x.sin()
+    x.mul_(2)
+    return before - x.sin()
+
+
+def drawn(x: torch.Tensor) -> torch.Tensor:
+    return torch.rand_like(x) - torch.rand_like(x)
+
+
+def compiled(function: Callable[..., Any], *args: torch.Tensor | list[torch.Tensor]) -> tuple[Any, list[str]]:
+    """The result, and the operators of the graph."""
+    lens = Lens()
+    with torch.no_grad():
+        made = torch.compile(function, backend=lens)(*args)
+    return made, [node.target.split(".")[1] for node in lens.captured().nodes]
+
+
+@pytest.mark.parametrize(
+    ("function", "counts"),
+    [
+        (repeated, {"sin": 1, "mul": 1}),
+        (of_tuples, {"sort": 1}),
+        (returned, {"sin": 2, "cos": 2}),
+        (returned_and_read, {"sin": 2}),
+        (other_numbers, {"copysign": 2}),
+        (written_between, {"sin": 2}),
+    ],
+)
+def test_equal_values_are_computed_once_and_separate_ones_are_not(function: Callable[..., Any], counts: dict[str, int]) -> None:
+    made, targets = compiled(function, X.clone())
+    torch.testing.assert_close(made, function(X.clone()))
+    assert {target: targets.count(target) for target in counts} == counts
+
+
+def test_what_a_program_returns_twice_is_two_tensors() -> None:
+    first, second, third, fourth = compiled(returned, X)[0]
+    assert len({value.untyped_storage().data_ptr() for value in (first, second, third, fourth)}) == 4
+
+
+def test_every_draw_is_another() -> None:
+    assert compiled(drawn, X)[0].abs().min() > 0
+
+
+def test_the_node_that_stays_has_its_own_line() -> None:
+    lens = Lens()
+    torch.compile(repeated, backend=lens)(X)
+    lines = {node.target: node.source for node in lens.captured().nodes}
+    assert lines["aten.sin.default"] == "first = (x.t() * 2.0).sin()"
+
+
+def test_a_position_of_many_layers_is_checked_once() -> None:
+    def layers(caches: list[torch.Tensor], at: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        for cache in caches:
+            cache.index_copy_(1, at, new)
+        return new + 1
+
+    ours, theirs = ([torch.zeros(2, 8, 3) for _ in range(4)] for _ in range(2))
+    at, new = torch.tensor([5]), torch.randn(2, 1, 3)
+    _, targets = compiled(layers, ours, at, new)
+    layers(theirs, at, new)
+    torch.testing.assert_close(ours, theirs)
+    assert targets.count("bitwise_and") == 1
