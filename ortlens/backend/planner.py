@@ -12,7 +12,7 @@ from ortlens.backend.conversion.converter import NodeFailures
 from ortlens.backend.conversion.upcasting import narrow_dtypes
 from ortlens.backend.custom import registered_ops
 from ortlens.backend.error_text import short_text
-from ortlens.backend.lowering import buffer_writes, common_values, size_numbers, storage_windows, type_promotion
+from ortlens.backend.lowering import buffer_writes, common_values, grouped_products, size_numbers, storage_windows, type_promotion
 from ortlens.backend.models import model_of
 from ortlens.backend.partitioning import extraction
 from ortlens.backend.partitioning.exclusions import Exclusions
@@ -179,6 +179,7 @@ def _promoted(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, dict[
     storage_windows.gather_windows(copied)
     for node in copied.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):  # noqa: SLF001 - a name
         copied.graph.erase_node(node)  # tracing has settled the dtype and the device that it asserts
+    grouped_products.multiply_by_group(copied.graph)
     common_values.compute_once(copied.graph)
     copied.graph.eliminate_dead_code()
     return copied, failures

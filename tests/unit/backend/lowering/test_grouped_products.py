@@ -1,0 +1,132 @@
+"""Heads that several query heads share: no copy of a head per query, and the numbers of eager."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch.nn import functional
+
+from ortlens import Lens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+HEADS, SHARED, WIDTH = 6, 2, 8
+
+
+def heads(x: torch.Tensor, count: int) -> torch.Tensor:
+    """(batch, row, feature) -> (batch, head, row, feature)."""
+    return x.view(x.shape[0], -1, count, WIDTH).transpose(1, 2)
+
+
+def repeat(x: torch.Tensor) -> torch.Tensor:
+    """As `repeat_kv` of transformers."""
+    batch, count, rows, width = x.shape
+    copies = HEADS // count
+    return x[:, :, None].expand(batch, count, copies, rows, width).reshape(batch, count * copies, rows, width)
+
+
+def grouped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
+def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+
+def masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """The first row of every head sees nothing."""
+    mask = torch.arange(k.shape[2]) < torch.arange(q.shape[2])[:, None]
+    return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+
+
+def with_copies(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return functional.scaled_dot_product_attention(q, repeat(k), repeat(v))
+
+
+def by_hand(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(torch.matmul(q, repeat(k).transpose(2, 3)) / 3, -1) @ repeat(v)
+
+
+def in_another_order(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Neighbouring queries have different heads."""
+    return functional.scaled_dot_product_attention(q, k.repeat(1, HEADS // SHARED, 1, 1), v.repeat(1, HEADS // SHARED, 1, 1))
+
+
+def of_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Repeats rows, not heads."""
+    rows = k[:, :, :, None].expand(-1, -1, -1, 3, -1).reshape(k.shape[0], SHARED, -1, WIDTH)
+    return q[:, :SHARED] @ rows.transpose(2, 3) + v.sum()
+
+
+def attended(attention: Attention) -> Callable[..., torch.Tensor]:
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return attention(heads(q, HEADS), heads(k, SHARED), heads(v, SHARED)).transpose(1, 2).flatten(2)
+
+    return call
+
+
+def inputs(batch: int, rows: int, length: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    made = (torch.randn(batch, size, count * WIDTH) for size, count in ((rows, HEADS), (length, SHARED), (length, SHARED)))
+    return [value.to(dtype) for value in made]
+
+
+@pytest.mark.parametrize("attention", [grouped, by_hand])
+def test_varying_sizes_are_as_in_eager(attention: Attention) -> None:
+    function = attended(attention)
+    compiled = torch.compile(function, backend="ortlens", dynamic=True)
+    with torch.no_grad():
+        for batch, rows, length in ((2, 5, 7), (3, 4, 6), (1, 1, 9)):
+            given = inputs(batch, rows, length)
+            torch.testing.assert_close(compiled(*given), function(*given))
+
+
+@pytest.mark.parametrize("attention", [grouped, causal, masked, with_copies, by_hand])
+def test_no_head_is_copied(attention: Attention) -> None:
+    function, lens = attended(attention), Lens()
+    compiled = torch.compile(function, backend=lens, dynamic=False)
+    with torch.no_grad():
+        for batch, rows, length in ((2, 5, 7), (1, 1, 9)):
+            given = inputs(batch, rows, length)
+            torch.testing.assert_close(compiled(*given), function(*given))
+    nodes = lens.captured().nodes
+    assert [node.target for node in nodes if len(node.shape or ()) == 5] == []
+    assert all(node.flops > 0 for node in nodes if "bmm" in node.target)
+    assert lens.captured().fallbacks == ()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_other_element_types(dtype: torch.dtype) -> None:
+    function, given, rounding = attended(grouped), inputs(2, 3, 5, dtype), torch.finfo(dtype).eps
+    with torch.no_grad():
+        made = torch.compile(function, backend="ortlens")(*given)
+    torch.testing.assert_close(made, function(*given), rtol=4 * rounding, atol=4 * rounding)
+
+
+@pytest.mark.parametrize("attention", [in_another_order, of_rows])
+def test_other_copies_are_as_in_eager(attention: Attention) -> None:
+    function, given = attended(attention), inputs(2, 3, 5)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(function, backend="ortlens")(*given), function(*given))
+
+
+@pytest.mark.parametrize("attention", [grouped, by_hand])
+def test_gradients_are_those_of_eager(attention: Attention) -> None:
+    function, gradients = attended(attention), []
+    for call in (function, torch.compile(function, backend="ortlens")):
+        torch.manual_seed(0)
+        given = [value.requires_grad_() for value in inputs(2, 3, 5)]
+        call(*given).sin().sum().backward()
+        gradients.append([value.grad for value in given])
+    torch.testing.assert_close(*gradients)
+
+
+def test_products_that_pytorch_computes() -> None:
+    function, given = attended(by_hand), inputs(2, 3, 5)
+    compiled = torch.compile(function, backend="ortlens", options={"min_partition_nodes": 999})
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(*given), function(*given))
