@@ -126,7 +126,7 @@ def _make_writes(way: _Way, readers: Sequence[tuple[torch.fx.Node, ...]], graph:
             waiting = (*waiting, *before)
             for user in write.users:
                 user.meta[_WRITTEN_BEFORE] = (*written_before(user), made[-1])
-            write.replace_all_uses_with(write.args[0])
+            write.replace_all_uses_with(write.args[0])  # type: ignore[arg-type]  # a node, as its way was found through it
             graph.erase_node(write)
             continue
         write.target = _in_place_forms()[write.target]
@@ -268,8 +268,9 @@ def _last_step(value: torch.fx.Node) -> list[torch.fx.Node] | None:
 
 def _lies_in_its_part(write: torch.fx.Node) -> bool:
     """Whether the source of a write was itself written through the part that it is written over."""
-    source = write.args[1] if write.target in _PARTS else None
-    through = isinstance(source, torch.fx.Node) and _way_through(source, write.args[0], (_PARTS[write.target], *write.args[2:]))
+    target: Any = write.target
+    source = write.args[1] if target in _PARTS else None
+    through = isinstance(source, torch.fx.Node) and _way_through(source, write.args[0], (_PARTS[target], *write.args[2:]))
     return bool(through)
 
 

@@ -53,18 +53,18 @@ def multiply_by_group(graph: torch.fx.Graph) -> None:
 
 def _repeated(node: Any) -> _Repeated | None:
     """The matrices that the second operand of a product repeats; None if it does not."""
-    flat = _before(node, _RESHAPES)
+    flat: Any = _before(node, _RESHAPES)
     if flat is None or flat.meta["val"].dim() != 4 or _shape(flat)[2:] != _shape(node)[1:]:  # noqa: PLR2004 - batch, head, row, feature
         return None
     while flat.target is _aten.expand.default and _shape(flat.args[0]) == _shape(flat):
         flat = flat.args[0]
     transposed = _is_transposed(flat)
-    wide = _before(flat.args[0] if transposed else flat, _RESHAPES)
+    wide: Any = _before(flat.args[0] if transposed else flat, _RESHAPES)
     if wide is not None and wide.target is _aten.clone.default:
         wide = wide.args[0]
-    single = None if wide is None else _before(wide, (_aten.expand.default,))
+    single: Any = None if wide is None else _before(wide, (_aten.expand.default,))
     source = None if single is None or not _has_fixed_sizes(wide) else _before(single, (_aten.unsqueeze.default,))
-    if source is None or source.meta["val"].dim() != 4 or single.args[1] not in (_HEADS, _HEADS - 5):  # type: ignore[union-attr]  # noqa: PLR2004 - as above; there is a single head
+    if source is None or source.meta["val"].dim() != 4 or single.args[1] not in (_HEADS, _HEADS - 5):  # noqa: PLR2004 - as above
         return None
     heads = flat.args[0] if transposed else flat
     batch, head, count, *matrix = _shape(wide)
