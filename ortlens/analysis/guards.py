@@ -85,10 +85,13 @@ def advice_in_generation(item: Recompile, role: str, of_role: str | None, *, siz
         return f"{_EXPECTED}: {role} is compiled separately from {of_role}, once"
     if sizes_vary and "size mismatch" in (item.guard or ""):
         return f"{_EXPECTED}: the new version of {role} serves other sizes as well; `dynamic=True` compiles it at once"
-    if "stride mismatch" in (item.guard or "") and (made := _CACHE.search(item.guard or "")):
+    made = _CACHE.search(item.guard or "")
+    if made and "stride mismatch" in (item.guard or ""):
         return (
             f"{_EXPECTED}: the prompt leaves `{made[0]}` in another memory layout than a token does, and {role} is compiled for each, once"
         )
+    if made and "<=" in (item.guard or ""):
+        return f"{_EXPECTED}: `{made[0]}` grew beyond a limit of the model, such as a sliding window; {role} is compiled for both sides"
     if item.advice is None or "mark_dynamic" not in item.advice:
         return item.advice
     return "Compile with `dynamic=True`: one graph serves all sizes"

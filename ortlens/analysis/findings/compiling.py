@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.findings.facts import ENOUGH_CALLS, current, entries_per_call, measured_ledger
 from ortlens.analysis.findings.rule import rule
+from ortlens.analysis.guards import is_expected
 from ortlens.analysis.timing import PHASES, call_time, compile_total_ns, graph_times, price_of, recompile_times
 from ortlens.units import counted, time_from_ns
 
@@ -51,7 +52,7 @@ def recompile_storm(capture: Capture) -> Iterator[Finding]:
             + (f", {time_from_ns(compile_ns)}" if compile_ns else "")
             + ("; then PyTorch reached its limit, and runs what needs another version in plain Python" if limit is not None else ""),
             evidence=f"guards that failed: {'; '.join(guards[:3])}" + (f"; values seen: {', '.join(values[:8])}" if values else ""),
-            mitigation=next((row.advice for row in rows if row.advice), None)
+            mitigation=next((row.advice for row in rows if row.advice and not is_expected(row)), None)
             or "Mark what changes as dynamic (torch._dynamo.mark_dynamic, dynamic=True), or pass changing Python numbers as tensors.",
             file=file,
             line=line,
