@@ -148,6 +148,9 @@ COV ?=
 TRACE := $(if $(COV),--cov --cov-report=)
 LOGS := $(BUILD)/logs
 CLOSING_LINE = $(BIN)/python tests/closing_line.py
+# Seconds since 1970 at which the slow tests end, and those that measure: what has not begun by then is skipped, and counted as such.
+SLOW_UNTIL ?=
+ALONE_UNTIL ?=
 
 test: $(VENV)/.dev ## Run what every change must pass, in less than ten minutes: lint, types, layers, docs, tests
 	@mkdir -p $(LOGS) && rm -f $(LOGS)/fast*.log
@@ -205,9 +208,9 @@ tests: $(VENV)/.dev ## Run the tests of `make test` only
 slow-tests: $(VENV)/.dev
 	@mkdir -p $(LOGS)
 	$(SAY) 'Slow tests: conformance and zoo in full, browser, notebooks, wheel'
-	@$(BIN)/python -m pytest $(SLOW) $(BESIDE) --durations=15 2>&1 | tee $(LOGS)/slow.log
+	@$(BIN)/python -m pytest $(SLOW) $(BESIDE) $(if $(SLOW_UNTIL),--until $(SLOW_UNTIL)) --durations=15 2>&1 | tee $(LOGS)/slow.log
 	$(SAY) 'Slow tests that measure: benchmarks, large models'
-	@$(BIN)/python -m pytest $(SLOW_ALONE) --durations=5 2>&1 | tee $(LOGS)/slow-alone.log
+	@$(BIN)/python -m pytest $(SLOW_ALONE) $(if $(ALONE_UNTIL),--until $(ALONE_UNTIL)) --durations=5 2>&1 | tee $(LOGS)/slow-alone.log
 
 # Counting branches slows the tests down. What `make test COV=1` counted is taken; otherwise its tests run once more.
 coverage: $(VENV)/.dev ## Check branch coverage: 95 % in trace and analysis, 85 % in the rest

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,8 +54,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run end in time on a machine that is slow today."""
+    parser.addoption(
+        "--until", type=float, metavar="SECONDS", help="skip each test that would begin after this time, in seconds since 1970"
+    )
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what Inductor cannot compile here: a machine with Python alone has no compiler, and ortlens needs none."""
+    """Skip what the time is not enough for, and what Inductor cannot compile here: a machine with Python alone has no compiler."""
+    until = item.config.getoption("until")
+    if until is not None and time.time() > until:
+        pytest.skip("not run: the time of --until was over")
     if item.get_closest_marker("inductor") and (missing := missing_for_inductor()):
         pytest.skip(f"Inductor needs {' and '.join(missing)}. On Debian: apt-get install g++ python3-dev")
 

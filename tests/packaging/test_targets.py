@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import time
 from itertools import chain, combinations
 from pathlib import Path
 
@@ -48,7 +51,15 @@ def test_each_selection_is_run_over_all_tests() -> None:
 
 def test_ci_runs_both() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    assert script.index("make test\n") < script.index("make test-slow\n")
+    assert script.index("make test\n") < script.index("make test-slow ")
+
+
+def test_what_would_begin_too_late_is_skipped_and_counted(root: Path) -> None:
+    for until, counted in ((0, "1 skipped"), (time.time() + 600, "1 passed")):
+        command = [sys.executable, "-m", "pytest", __file__, "-k", "runs_by_default", "--until", str(until)]
+        done = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
+        assert counted in closing_line([done.stdout])
+        assert ("the time of --until was over" in done.stdout) == (until == 0)
 
 
 def test_closing_lines_are_added_up() -> None:
