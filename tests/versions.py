@@ -234,7 +234,9 @@ def row(requirement: str) -> str:
     for line in ends:
         counts.update({what.rstrip("s") if what == "errors" else what: int(count) for count, what in _COUNT.findall(line)})
     said = ", ".join(f"{counts[what]:,} {what}" for what in ("failed", "error", "passed", "skipped") if counts[what])
-    if len(ends) < len(_part(requirement)):
+    if not ends:
+        said = lines[-1].replace("|", "/")[:200] if lines else "no output"
+    elif len(ends) < len(_part(requirement)):
         said += f", {len(_part(requirement)) - len(ends)} of {len(_part(requirement))} parts did not end"
     names = [line.split(" - ")[0].split(maxsplit=1)[1] for line in lines if line.startswith(("FAILED ", "ERROR "))]
     functions = Counter((name.rpartition("::")[2] or name).partition("[")[0] for name in names)

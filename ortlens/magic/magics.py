@@ -102,6 +102,7 @@ class OrtlensMagics(Magics):
 
           --profile       where the time inside ONNX Runtime goes, kernel by kernel
           --verify        compare every value with PyTorch's
+          --budget S      seconds for --profile and for --verify; 60 by default
           --no-grad       without gradients, for inference
           --dry-run       trace and partition only
           --dynamic       compile for any size

@@ -15,6 +15,7 @@ from ortlens._os_errors import clear_os_errors
 from ortlens.analysis.compare.ways import MIN_ROUNDS, ratio_interval
 from ortlens.backend.api import OrtBackend
 from ortlens.backend.options import ExportOptions, OrtBackendOptions
+from ortlens.backend.runtime.session_config import WITHOUT_OVERFLOW
 from ortlens.errors import UsageError
 from ortlens.lens.freeze import freeze
 from ortlens.lens.time_budget import TimeBudget
@@ -301,6 +302,7 @@ def _threads() -> Iterator[tuple[str, onnxruntime.SessionOptions]]:
         for spinning in (True, False) if count > 1 else (False,):
             made = onnxruntime.SessionOptions()
             made.log_severity_level = 4
+            made.add_session_config_entry(*WITHOUT_OVERFLOW)
             made.intra_op_num_threads = count
             made.add_session_config_entry("session.intra_op.allow_spinning", "1" if spinning else "0")
             text = f"intra_op_num_threads={count}" + ("" if count == 1 else ", spinning" if spinning else ", sleeping")

@@ -125,7 +125,7 @@ def test_looking_up_versions_imports_none_of_the_packages() -> None:
     assert done.stdout.strip() == "[]"
 
 
-_FAILED = "FAILED a.py::test_b[1] - E\nFAILED a.py::test_b[2] - E\n2 failed, 1406 passed, 3 deselected in 9 s"
+_FAILED = "FAILED a.py::test_b[1] - E\nFAILED a.py::test_b[2] - E\n2 failed, 1406 passed, 3 deselected in 9.00s"
 
 
 @pytest.mark.parametrize(
@@ -144,6 +144,8 @@ def test_a_row_of_the_page_says_whether_a_version_was_run(
     kept: str | None, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(versions, "FOLDER", tmp_path)
+    monkeypatch.setattr(versions, "PAGE", tmp_path / "page.md")  # a row without output stays as it is on the page
+    monkeypatch.setattr(versions, "PART", versions.PART[:1])
     if kept is not None:
         (tmp_path / "numpy-2.-.log").write_text(kept.format(title=f"tests: {' '.join(versions.PART)}"), encoding="utf-8")
     row = versions.row("numpy==2.*")

@@ -67,7 +67,7 @@ def _key(node: torch.fx.Node, number: dict[torch.fx.Node, int]) -> Hashable | No
 
 
 def _is_pure(target: Any) -> bool:
-    return isinstance(target, torch._ops.OpOverload) and target.namespace in ("aten", "prims") and _SEPARATE_TAGS.isdisjoint(target.tags)  # noqa: SLF001 - torch has no public name for it
+    return getattr(target, "namespace", None) in ("aten", "prims") and _SEPARATE_TAGS.isdisjoint(target.tags)
 
 
 def _writes(node: torch.fx.Node) -> bool:
