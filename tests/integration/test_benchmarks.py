@@ -130,7 +130,7 @@ def bench(name: str, folder: Path, *options: str) -> tuple[str, dict[str, Any]]:
     """Run a benchmark for show: what it printed, and what it wrote."""
     file = folder / "made" / f"{name}.json"
     command = [sys.executable, str(FOLDER / f"bench_{name}.py"), "--quick", "--json", str(file), *options]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     made: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return done.stdout, made
