@@ -619,6 +619,12 @@ def test_code_without_a_graph_is_compiled_again_too() -> None:
     assert "Make the global `CALLS` a tensor" in (first.advice or "")
 
 
+def test_calls_past_the_limit_do_not_compile() -> None:
+    lens = ortlens.explain(counted_before_a_break, backend="eager", calls=14)(X)
+    assert any("recompile" in item.reason.lower() for item in lens.captured().breaks)
+    assert "each compiled again" not in lens.summary()
+
+
 def test_two_compiled_functions_of_one_code_are_compiled_again() -> None:
     """Why nobody is told to compile a function once for each value of a flag: PyTorch keeps what it compiled with the code."""
     lens = Lens("eager")

@@ -88,14 +88,18 @@ class LedgerPass:
         self._uncompiled_steps: list[SteppedCall] = []
         self.averaged = 0
         """Calls that the ledger averages; 0 before it was recorded."""
-        self.compiling = 0
-        """Calls that compiled something, which are not comparable."""
+        self._compiling = 0  # calls that compiled something, which are not comparable
         self.spread = 0.0
         """Median of their wall times over the shortest: how busy the machine was."""
         self.cores: tuple[float, float] | None = None
         """Cores that other processes had during the calls, and cores that were idle, on average; None where it is not known."""
         self.uncompiled_ns = 0
         """Median time of a call of the target as it is, of `generate` the sum of its steps; 0 where it was not called, or too seldom."""
+
+    @property
+    def only_compiling(self) -> int:
+        """Calls that were made, if each compiled something; 0 else."""
+        return 0 if self._calls else self._compiling
 
     def measure(
         self,
@@ -171,7 +175,7 @@ class LedgerPass:
             result = call()
             ended = clock()
         if self._compilations() != known:
-            self.compiling += 1
+            self._compiling += 1
         else:
             eager = {node: ns - before.get(node, 0) for node, ns in self._eager_ns().items()}
             self._calls.append(

@@ -96,8 +96,8 @@ class Measurement:
                 self.facts["ledger_others"], self.facts["ledger_idle"] = (f"{cores:.2f}" for cores in ledger.cores)
             if ledger.uncompiled_ns:
                 self.facts["uncompiled_ns"] = str(ledger.uncompiled_ns)
-        elif ledger.compiling:
-            self.facts["ledger_compiling"] = str(ledger.compiling)
+        elif ledger.only_compiling:
+            self.facts["ledger_compiling"] = str(ledger.only_compiling)
         if limits.get("budget_ns", MEASURE_NS) is not None:  # else the caller counts the calls
             self._try_without_guards(call)
             self._try_fewer_threads(call)
