@@ -1,5 +1,5 @@
 // Graph breaks and recompiles: where, why, what it costs, and what to change.
-import { button, el, facts, link, prose, roving, together } from "./dom.js";
+import { button, el, inlineFacts, link, prose, roving, together } from "./dom.js";
 import { clipped, count, counted, functionName, place, time, visible } from "./format.js";
 import { emptyState, helpLine } from "./help.js";
 
@@ -105,7 +105,7 @@ function breakCard(store, table, row) {
     advice ? el("p.ol-advice", {}, el("b", {}, "Do: "), ...prose(advice)) : null,
     inlineFacts([
       ["cost", price(get) ? `${time(price(get))} per call${parts(get)}, measured${store.data.overview.busy_sentence ? " on a busy machine" : ""}` : null],
-      ["besides", ownCode(get) > 0 ? `${time(ownCode(get))} per call of Python between the graphs, which stays` : null],
+      ["besides", ownCode(get) > 0 ? `${time(ownCode(get))} per call of PyTorch and Python between the graphs, which stay` : null],
       ["function", get("function") ? functionName(get("function")) : null],
       ["boundaries", times],
       ["ends", graphLinks(store, get("compile_ids") ?? [])],
@@ -114,12 +114,6 @@ function breakCard(store, table, row) {
     explanation(get("explanation"), rest),
     stack(get("user_stack") ?? []),
   );
-}
-
-function inlineFacts(pairs) {
-  const list = facts(pairs);
-  list.classList.add("ol-inline");
-  return list;
 }
 
 function graphLinks(store, compileIds) {

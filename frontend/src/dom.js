@@ -43,8 +43,17 @@ export function link(store, id, label) {
 
 /** @returns {HTMLElement} A definition list of the pairs that have a value. */
 export function facts(pairs) {
+  return el("dl.ol-facts", {}, ...terms(pairs).flat());
+}
+
+/** @returns {HTMLElement} The same, one after another; a name stays beside its value. */
+export function inlineFacts(pairs) {
+  return el("dl.ol-facts.ol-inline", {}, ...terms(pairs).map((pair) => el("div", {}, ...pair)));
+}
+
+function terms(pairs) {
   const rows = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false);
-  return el("dl.ol-facts", {}, ...rows.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+  return rows.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]);
 }
 
 /** @returns {() => void} One cleanup out of several. */

@@ -3,11 +3,12 @@ import { allActions } from "./actions.js";
 import { shareBar, stackedBar } from "./bars.js";
 import { sectionsOf } from "./cells.js";
 import { button, el, prose, together } from "./dom.js";
-import { clipped, count, counted, percent, place, real, time, visible } from "./format.js";
+import { clipped, count, counted, percent, place, time, visible } from "./format.js";
 import { emptyState, HELP, helpLine } from "./help.js";
 import { STEPS } from "./identity.js";
 import { partitionStrip } from "./partitions.js";
 
+const NEARLY_ALL = 0.9; // below it, "Yes" would say too much
 const MAX_STRETCHES = 7;
 const MAX_REASONS = 4;
 
@@ -101,11 +102,11 @@ function inOrt(store) {
 
 function answer({ verdict, share, break_count: breaks, is_cut_short: cut }) {
   const known = { whole: "Yes, all of it", none: "No, none of it", compiled: "Yes, the compiled code" }[verdict];
-  return known ?? `Yes, ${percent(share)} of ${breaks || cut ? "the compiled code" : "it"}`;
+  return known ?? `${share < NEARLY_ALL ? "In part" : "Yes"}, ${percent(share)} of ${breaks || cut ? "the compiled code" : "it"}`;
 }
 
 /** Nothing ran in a dry run. */
-const planned = (big) => big.replace(/^Yes, (.*)$/, (_, part) => `Planned: ${part}`);
+const planned = (big) => big.replace(/^(?:Yes|In part), (.*)$/, (_, part) => `Planned: ${part}`);
 
 function partitioning(store) {
   const { overview } = store.data;
@@ -217,10 +218,9 @@ function right(store) {
   if (whole) return card("right", title, el("p.ol-big.ol-wrong", {}, "No: the results differ"), el("p", {}, `${whole}. `, go(store, "See each", { tab: "numerics" })));
   const words = `${counted(found.checked, "value")} compared with PyTorch${left ? `, ${count(left)} not compared` : ""}`;
   if (!found.wrong) {
-    const worst = found.worst === null ? "" : `; the largest difference is ${real(found.worst)}`;
     const whole = store.data.overview.tiles?.find((tile) => tile.name === "correct")?.state === "good";
     const yes = left || !whole ? "Yes, as far as checked" : "Yes, within tolerance";
-    return card("right", title, el("p.ol-big", {}, yes), el("p", {}, `${words}${worst}. `, go(store, "See each", { tab: "numerics" })));
+    return card("right", title, el("p.ol-big", {}, yes), el("p", {}, `${words}. `, go(store, "See each", { tab: "numerics" })));
   }
   const at = found.first === null ? null : store.identity.idOf("numerics", found.first);
   const where = at ? go(store, store.identity.label(at), { selected: at, tab: "numerics" }) : null;
@@ -234,7 +234,7 @@ function unchecked(store) {
 }
 
 function judged(numerics) {
-  const found = { checked: 0, wrong: 0, first: null, worst: null };
+  const found = { checked: 0, wrong: 0, first: null };
   for (let row = 0; row < numerics.rows; row++) {
     const ok = numerics.get(row, "ok");
     if (ok === null) continue;
@@ -242,8 +242,6 @@ function judged(numerics) {
     if (!ok) found.wrong += 1;
     if (!ok && found.first === null) found.first = row;
     if (numerics.get(row, "first_divergence")) found.first = row;
-    const error = numerics.get(row, "max_abs");
-    if (error !== null && error > (found.worst ?? -1)) found.worst = error;
   }
   return found;
 }

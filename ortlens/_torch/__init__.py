@@ -9,7 +9,7 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 | recording ONNX Script calls | `torch/onnx/_internal/exporter/_building.py` | the same |
 | the type promotion pass | `torch/onnx/_internal/fx/passes/type_promotion.py` | the same |
 | AOTAutograd for backends | `torch/_dynamo/backends/common.py` | documented for custom backends in spite of the underscore |
-| compile ids, static inputs, fake mode | `torch/_guards.py` | not available elsewhere |
+| compile ids, static inputs, fake mode, sizes that became constants | `torch/_guards.py` | not available elsewhere |
 | counts of failures to trace | `torch/_dynamo/utils.py` | torch 2.9 keeps nothing else of some breaks |
 | the structured trace | `torch/_logging/_internal.py` | the log that tlparse reads has no public name |
 | levels of `torch.func` | `torch/_functorch/predispatch.py` | no public name says that a graph opens them |
@@ -26,6 +26,7 @@ from ortlens._torch.aot import (
     autocasts,
     boxed,
     example_of,
+    fixed_sizes,
     holds_transforms,
     input_sources,
     lookup_backend,
@@ -34,6 +35,7 @@ from ortlens._torch.aot import (
     static_input_indices,
     tangent_indices,
     user_outputs,
+    varies_from_the_start,
 )
 from ortlens._torch.dynamo import (
     TRACE_LOGGER,
@@ -47,6 +49,7 @@ from ortlens._torch.dynamo import (
     graph_break_hints,
     graph_break_registry,
     innermost_backend,
+    is_compiled_by_itself,
     is_signal,
     is_traced,
     isolated_compilations,
@@ -132,6 +135,7 @@ __all__ = [
     "expression_over",
     "fake_mode_of",
     "fake_tensor",
+    "fixed_sizes",
     "flatten",
     "flatten_as",
     "graph_break_hints",
@@ -141,6 +145,7 @@ __all__ = [
     "innermost_backend",
     "input_sources",
     "insert_type_promotion",
+    "is_compiled_by_itself",
     "is_fake",
     "is_fake_of",
     "is_signal",
@@ -178,6 +183,7 @@ __all__ = [
     "unlogged_failures",
     "unlogged_steps",
     "user_outputs",
+    "varies_from_the_start",
     "version_of",
     "with_renamed_guards",
     "without_tokens",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from ortlens._torch.tensors import is_fake, is_fake_of
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
 
     import torch
     import torch.fx
+
+_LOCAL = re.compile(r"L\[\s*['\"](.*?)['\"]\s*\]")  # as `strip_local_scope` in torch/_dynamo/guards.py
 
 
 def aot_backend(
@@ -66,6 +69,40 @@ def _fake_again(value: torch.Tensor, mode: Any, context: Any) -> Any:
     noted = context.tensor_to_context.get(value)
     source = getattr(noted, "tensor_source", None)
     return mode.from_tensor(value, symbolic_context=noted, source=source, trace=noted is None)
+
+
+def fixed_sizes() -> frozenset[tuple[str, int]]:
+    """Find the sizes that Dynamo let vary and the code then made constants, as a convolution does with those of its weight.
+
+    `torch._dynamo.mark_dynamic` raises for these (`produce_guards_verbose` in `torch/fx/experimental/symbolic_shapes.py`).
+
+    Returns:
+        Name of the tensor, as guards have it, and dimension; empty outside a compilation, and for sizes that were constants from the start.
+    """
+    import torch
+    from torch._guards import TracingContext
+
+    mode = getattr(TracingContext.try_get(), "fake_mode", None)
+    tracked = getattr(getattr(mode, "shape_env", None), "tracked_fakes", None) or ()
+    return frozenset(
+        (_LOCAL.sub(r"\1", _source_name(item.source) or ""), dim)
+        for item in tracked
+        if isinstance(item.fake, torch.Tensor)
+        for dim, size in enumerate(item.fake.shape)
+        if isinstance(size, torch.SymInt) and size.node.expr.is_number
+    )
+
+
+def _source_name(source: Any) -> str | None:
+    name = getattr(source, "name", None)  # a method in torch 2.9, a property since
+    return name() if callable(name) else name
+
+
+def varies_from_the_start() -> bool:
+    """Whether Dynamo lets all sizes vary in the compilation that is running, as with `dynamic=True`."""
+    import torch
+
+    return not torch._dynamo.config.assume_static_by_default
 
 
 def static_input_indices() -> frozenset[int]:
@@ -148,13 +185,8 @@ def input_sources(graph_module: torch.fx.GraphModule) -> list[str | None]:
     Returns:
         Per placeholder, text such as `L['self']._modules['up']._parameters['weight']`; None if Dynamo records no source.
     """
-    sources = []
-    for node in graph_module.graph.nodes:
-        if node.op == "placeholder":
-            source = getattr(node.meta.get("grapharg"), "source", None)
-            name = getattr(source, "name", None)  # a method up to torch 2.9, a property since
-            sources.append(name() if callable(name) else name)
-    return sources
+    inputs = graph_module.graph.find_nodes(op="placeholder")
+    return [_source_name(getattr(node.meta.get("grapharg"), "source", None)) for node in inputs]
 
 
 def example_of(node: torch.fx.Node) -> Any:

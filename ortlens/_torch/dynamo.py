@@ -15,6 +15,8 @@ import warnings
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ortlens._torch.process import torch_folder
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import CodeType, FrameType
@@ -213,6 +215,26 @@ def code_being_compiled() -> CodeType | None:
     return _compilation()[0]
 
 
+def is_compiled_by_itself() -> bool:
+    """Whether the code that Dynamo compiles is that of a function which code outside torch calls, and no part of the compiled callable.
+
+    The frame being compiled is not on the stack yet: outside of torch's own, the next frame is its caller, or `compile_wrapper` of
+    `torch/_dynamo/eval_frame.py` for the compiled callable itself.
+
+    Returns:
+        False for what follows a graph break in the same function, and outside a compilation.
+    """
+    caller = frame = _frame_of_compile()
+    while caller is not None and caller.f_code.co_name != "compile_wrapper" and caller.f_code.co_filename.startswith(torch_folder()):
+        caller = caller.f_back
+    if frame is None or caller is None or caller.f_code.co_name == "compile_wrapper":
+        return False
+    return not frame.f_locals["code"].co_name.startswith(_RESUMED)
+
+
+_RESUMED = "torch_dynamo_resume_in_"
+
+
 def line_being_traced(code: CodeType) -> int | None:
     """Return the line of a frame that Dynamo has reached where it reports a graph break.
 
@@ -254,13 +276,19 @@ def code_wrapped_by_compiled() -> CodeType | None:
 
 
 def _compilation() -> tuple[CodeType | None, tuple[types.CellType, ...]]:
-    """The code that Dynamo compiles, and its closure: arguments of `_compile` in `torch/_dynamo/convert_frame.py`."""
+    """The code that Dynamo compiles, and its closure."""
+    frame = _frame_of_compile()
+    return (None, ()) if frame is None else (frame.f_locals["code"], frame.f_locals.get("closure") or ())
+
+
+def _frame_of_compile() -> FrameType | None:
+    """The innermost frame of `_compile` in `torch/_dynamo/convert_frame.py`, which has the code and its closure as arguments."""
     caller: FrameType | None = sys._getframe(1)
     while caller is not None:
-        if caller.f_code.co_name == "_compile" and isinstance(code := caller.f_locals.get("code"), types.CodeType):
-            return code, caller.f_locals.get("closure") or ()
+        if caller.f_code.co_name == "_compile" and isinstance(caller.f_locals.get("code"), types.CodeType):
+            return caller
         caller = caller.f_back
-    return None, ()
+    return None
 
 
 def recompiled_scope() -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ _NEVER_DECOMPOSED = frozenset(
     {
         # Decomposed, they draw other random numbers than PyTorch's own kernels and leave the generator in another state.
         *("cauchy", "cauchy_", "exponential", "exponential_", "geometric", "geometric_", "log_normal", "log_normal_"),
+        *("uniform", "uniform_"),  # decomposed, a draw does not read what it overwrites, so that an earlier draw goes away as dead code
         "cumprod",  # quadratic in time and memory
         "cumprod_",
         "diagonal_scatter",  # writes in place through a view, which AOTAutograd rejects

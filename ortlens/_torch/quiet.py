@@ -39,11 +39,19 @@ class _Silence(logging.Filter):
         """Whether a log record is passed on."""
         return not self.match("") or record.levelno >= logging.ERROR or not record.name.startswith(_CHATTY)
 
-    def enter(self) -> None:
-        """Silence this thread."""
+    @contextlib.contextmanager
+    def during(self) -> Iterator[None]:
+        """Silence this thread for as long as the block lasts, also where putting the filters in place or removing them fails."""
+        self._enter()
         self._here.depth = getattr(self._here, "depth", 0) + 1
+        try:
+            yield
+        finally:
+            self._here.depth -= 1  # alone, it ends the silence
+            self._leave()
+
+    def _enter(self) -> None:
         with self._lock:
-            self._quiet += 1
             for handler in _handlers():  # also those that were added since another thread entered
                 if self not in handler.filters:
                     handler.addFilter(self)
@@ -52,10 +60,9 @@ class _Silence(logging.Filter):
                 self._take_back()
                 self._rules = warnings.filters  # type: ignore[assignment]  # a list, though annotated as a sequence
                 self._rules.insert(0, self._rule)
+            self._quiet += 1
 
-    def leave(self) -> None:
-        """Undo one `enter` of this thread."""
-        self._here.depth -= 1
+    def _leave(self) -> None:
         with self._lock:
             self._quiet -= 1
             if not self._quiet:
@@ -93,9 +100,5 @@ def quiet() -> Iterator[None]:
     """
     import numpy as np
 
-    _SILENCE.enter()
-    try:
-        with np.errstate(all="ignore"):
-            yield
-    finally:
-        _SILENCE.leave()
+    with _SILENCE.during(), np.errstate(all="ignore"):
+        yield

@@ -102,10 +102,16 @@ class _Found:
             source=source.strip() if source else None,
             why=why,
             do=do,
-            confidence="unknown" if not (look.ns_per_call or look.recompile_ns) else "measured" if look.is_measured else "estimated",
+            confidence=_confidence(look),
             after=line_after(source or "", do) if look.subject in ("break", "finding") else None,
             paste=tuple(dict.fromkeys(settings_in(do))),
         )
+
+
+def _confidence(look: Look) -> GainConfidence:
+    if look.ns_per_call is None and not look.recompile_ns:  # a measured 0 is a figure
+        return "unknown"
+    return "measured" if look.is_measured else "estimated"
 
 
 def settings_in(advice: str) -> Iterator[str]:

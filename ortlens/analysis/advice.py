@@ -22,6 +22,8 @@ _LISTED = re.compile(r"config\.(?P<name>ignore_log\w+|reorderable_logging_functi
 _SWITCHES = ("capture_dynamic_output_shape_ops", "trace_autograd_ops")
 _TENSORS_ONLY = ", or set `torch._dynamo.config.capture_dynamic_output_shape_ops = True` if only tensors are computed from its result"
 """With a list or a branch of its result, compilation fails: left out where the program shows that."""
+_FOR_INFERENCE = ", or, for inference alone, set `torch._dynamo.config.allow_rnn = True`"
+"""An LSTM fails to compile for training, and other layers become a graph of all their steps: left out for these."""
 
 _SCALARS = "torch._dynamo.config.capture_scalar_outputs = True"
 _FUNCTION = re.compile(r"<(?:\w+ )*(?:function|cyfunction|built-in function|ufunc) '?(?P<name>[\w.]+)'?")
@@ -46,12 +48,14 @@ _INSTEAD = {
 }
 
 
-def advice_for_break(item: Break, following: str = "") -> str | None:
+def advice_for_break(item: Break, following: str = "", *, met: str = "", gradients: bool = True) -> str | None:
     """What to change so that a graph is not broken there any more.
 
     Args:
         item: A graph break.
         following: The lines of its function behind the line that breaks the graph, as far as they are known.
+        met: What Dynamo met there, as its developers write it.
+        gradients: Whether autograd records there.
 
     Returns:
         One sentence without a full stop; None when the texts do not say enough.
@@ -60,7 +64,11 @@ def advice_for_break(item: Break, following: str = "") -> str | None:
     for words, rule in _BREAK_RULES:
         if all(word in said for word in words):
             advice = rule(item)
-            return advice and advice.replace(_TENSORS_ONLY, "" if decides_by_size(item.source or "", following) else _TENSORS_ONLY)
+            if advice and decides_by_size(item.source or "", following):
+                advice = advice.replace(_TENSORS_ONLY, "")
+            if advice and (gradients or not met.startswith("LSTM(")):
+                advice = advice.replace(_FOR_INFERENCE, "")
+            return advice
     return None
 
 
@@ -91,9 +99,16 @@ def _branching(item: Break) -> str:
     source = item.source or ""
     if only_checks(source):
         return f"Check values {_OUTSIDE}: a check inside needs the value of a tensor"
+    flag = _FLAG.match(source)
+    if flag is not None:
+        return f"Keep `{flag['name']}` in a Python bool, beside the tensor if that is saved with the model: the line needs its value"
     if source.startswith("while"):
         return "Loop a fixed number of times: this loop needs the value of a tensor"
     return "Compute both outcomes and choose with `torch.where`, unless that costs more than the break: the line needs a tensor's value"
+
+
+_FLAG = re.compile(r"(?:el)?if (?:not )?(?P<name>self(?:\.\w+)+)\s*:")
+"""A test of nothing but an attribute, such as a buffer that says whether a codebook was initialised."""
 
 
 def _item_call(item: Break) -> str:
@@ -179,6 +194,8 @@ def _skipped(item: Break) -> str | None:
     module, _, function = name.rpartition(".")
     if module == "time" and function in _CLOCKS:
         return _clock(item)
+    if "_LegacyVariableBase" in name:
+        return "Remove `Variable(...)`: every tensor is one since torch 0.4, and PyTorch cannot trace the call"
     if name == "_warnings.warn":
         return f"Warn {_OUTSIDE}{_or_listed(item, '`warnings.warn`')}"
     if module == "Random":
@@ -236,7 +253,7 @@ def _consumed(item: Break) -> str:
 
 
 def _recurrent(_item: Break) -> str:
-    return "Call the recurrent layer outside of the compiled function"  # with `allow_rnn`, an LSTM fails to compile for training
+    return f"Call the recurrent layer outside of the compiled function{_FOR_INFERENCE}"
 
 
 def _sorting(_item: Break) -> str:

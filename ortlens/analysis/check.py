@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.compare.comparison import compared
-from ortlens.analysis.coverage import coverage_of, is_dry_run
+from ortlens.analysis.coverage import coverage_of, is_dry_run, own_recompiles
 from ortlens.analysis.numbers import LEFT_OUT
 from ortlens.errors import UsageError
 from ortlens.trace.records import column
@@ -156,10 +156,11 @@ def _breaks(capture: Capture, limits: Limits) -> VerdictRow | None:
 def _recompiles(capture: Capture, limits: Limits) -> VerdictRow | None:
     if limits.max_recompiles is None:
         return None
-    first = capture.recompiles[0] if capture.recompiles else None
+    made = own_recompiles(capture)
+    first = made[0] if made else None
     unknown = "nothing was compiled" if not capture.graphs else "a dry run calls nothing again" if is_dry_run(capture) else ""
     reason = (first.guard or first.reason) if first else ""
-    return _counted("max_recompiles", len(capture.recompiles), limits.max_recompiles, reason, unknown, _place(first))
+    return _counted("max_recompiles", len(made), limits.max_recompiles, reason, unknown, _place(first))
 
 
 def _cut_short(capture: Capture) -> str:

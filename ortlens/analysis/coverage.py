@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ortlens.trace.records import Capture, Graph
+    from ortlens.trace.records import Capture, Graph, Recompile
 
 Verdict: TypeAlias = Literal["empty", "foreign", "no_compute", "none", "part", "compiled", "whole"]
 
@@ -86,6 +86,18 @@ def _attempt(graph: Graph) -> int:
     return int(tail) if tail.isdecimal() else 0
 
 
+def own_graphs(graphs: Iterable[Graph]) -> tuple[Graph, ...]:
+    """The graphs of the program.
+
+    Args:
+        graphs: Graphs of a capture.
+
+    Returns:
+        The same without those that only `verify` compiled and ran, in order.
+    """
+    return tuple(graph for graph in graphs if not graph.only_verified)
+
+
 def current_graphs(graphs: Iterable[Graph]) -> tuple[Graph, ...]:
     """The newest version of every graph.
 
@@ -93,14 +105,29 @@ def current_graphs(graphs: Iterable[Graph]) -> tuple[Graph, ...]:
         graphs: Graphs of a capture.
 
     Returns:
-        The same without those that a later compilation of the same code and phase replaced, in the same order.
+        The same without those that a later compilation of the same code and phase replaced, and those that only `verify` ran, in the
+        same order.
     """
-    graphs = tuple(graphs)
+    graphs = own_graphs(graphs)
     newest: dict[tuple[object, ...], int] = {}
     for graph in graphs:
         key = code_key(graph)
         newest[key] = max(newest.get(key, 0), _attempt(graph))
     return tuple(graph for graph in graphs if _attempt(graph) == newest[code_key(graph)])
+
+
+def own_recompiles(capture: Capture) -> tuple[Recompile, ...]:
+    """The recompiles of the program.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        Those of the capture without what `verify` compiled, in order.
+    """
+    verified = {graph.compile_id for graph in capture.graphs if graph.only_verified}
+    verified -= {graph.compile_id for graph in own_graphs(capture.graphs)}
+    return tuple(item for item in capture.recompiles if item.compile_id not in verified)
 
 
 def ort_node_count(graph: Graph, partitioned: Mapping[str, int]) -> int | None:

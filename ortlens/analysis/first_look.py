@@ -6,9 +6,10 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from ortlens.analysis.findings.calls import ALIKE, HEAVY_GUARDS, loss_of_call, slower_call
 from ortlens.analysis.findings.compiling import STORM, is_limit, training_forward
 from ortlens.analysis.findings.registry import RULE_NAMES
-from ortlens.analysis.findings.slower import ALIKE, loss_of_call, slower_call, slower_than_torch
+from ortlens.analysis.findings.slower import slower_than_torch
 from ortlens.analysis.guards import guard_place, is_expected
 from ortlens.analysis.timing import own_code_ns, price_of
 
@@ -25,7 +26,7 @@ _URGENT: tuple[Subject, ...] = ("finding", "for_training", "slower", "nothing_ru
 """Before what has a price. Without gradients, weights are constants and nothing is kept for a backward: every time below changes."""
 _MAX_LOOKS = 3
 _SLOW = 1.3  # times as long as uncompiled, beside other work
-_MUCH = 0.1  # share of a call from which the program's own code between graphs is worth a look
+_MUCH = 0.1  # share of a call from which what rules found for information, and the program's own code between graphs, are worth a look
 _SENTENCES = re.compile(r"(?<=\.)\s+")
 _NUMBER = re.compile(r"\d+")
 _SHOWN_OTHERWISE = ("hot_break", "hot_fallback", "recompile_storm")
@@ -34,8 +35,6 @@ _CONSEQUENCES = ("small_partitions", "random_splits")
 """Rules about what an operator that stays in PyTorch leads to: removing it mends both."""
 _BETWEEN = "boundary_copies"
 """The rule about boundaries between partitions, which are there for the operators in PyTorch between them."""
-_GUARDS = "heavy_guards"
-"""The rule about guards of several graphs, which removing the breaks between these mends."""
 _WHOLE_CALL, _INSIDE = "call_differs", ("numbers_differ", "loses_accuracy", "fusion_changes_numbers", "nonfinite_origin")
 """Findings about a wrong result, and about the value inside that makes it wrong."""
 
@@ -55,6 +54,7 @@ class Look:
         count: Nodes, graph boundaries or recompiles behind it.
         ns_per_call: Its time per call; None where it was not measured.
         is_measured: Whether that was measured; else it is an estimate.
+        at_most: Whether it is a limit, as in `Finding.at_most`.
         is_busy: Whether other work ran beside the calls, so that its time is less certain.
         own_code_ns: Besides, what the program itself does there between graphs, which stays when the break goes; 0 elsewhere.
         recompile_ns: What compiling again took in all, for a recompile; 0 elsewhere.
@@ -72,6 +72,7 @@ class Look:
     count: int
     ns_per_call: int | None
     is_measured: bool = True
+    at_most: bool = False
     is_busy: bool = False
     own_code_ns: int = 0
     splitting_ns: int = 0
@@ -159,10 +160,9 @@ def _findings(overview: Overview, fallen: Collection[tuple[str | None, int | Non
     for finding in overview.findings:
         is_known = finding.rule in _CONSEQUENCES and (finding.file, finding.line) in fallen
         is_known |= (finding.rule == _BETWEEN and bool(fallen)) or (finding.rule == _WHOLE_CALL and is_located)
-        is_known |= finding.rule == _GUARDS and any(item.overhead_ns for item in overview.breaks)  # the price of each break has them
+        is_known |= finding.rule == HEAVY_GUARDS and any(item.overhead_ns for item in overview.breaks)  # the price of each break has them
         is_known |= finding.rule == slower_call.name and overview.coverage.verdict == "none"  # `nothing_runs` says it
-        is_slow = finding.rule == slower_call.name and not overview.is_busy  # no program is slower without a word about it
-        if (finding.severity != "info" or is_slow) and finding.rule not in _SHOWN_OTHERWISE and not is_known:
+        if _is_worth_a_look(finding, overview) and finding.rule not in _SHOWN_OTHERWISE and not is_known:
             yield Look(
                 subject=_subject(finding),
                 what=finding.title,
@@ -171,8 +171,19 @@ def _findings(overview: Overview, fallen: Collection[tuple[str | None, int | Non
                 count=1,
                 ns_per_call=finding.gain_ns,
                 is_measured=finding.measured,
+                at_most=finding.at_most,
                 advice=_first_sentence(finding.mitigation),
             )
+
+
+def _is_worth_a_look(finding: Finding, overview: Overview) -> bool:
+    """Whether it is a warning, or information about a slow call or about much of one."""
+    if finding.severity != "info":
+        return True
+    if finding.rule == slower_call.name:  # no program is slower without a word about it, but for what other work explains
+        return not overview.is_busy
+    whole = overview.ledger.total_ns if overview.ledger is not None and overview.ledger.is_measured else 0
+    return whole > 0 and (finding.gain_ns or 0) >= _MUCH * whole
 
 
 def _first_sentence(text: str) -> str | None:
@@ -199,7 +210,9 @@ def _nothing_runs(overview: Overview) -> Iterator[Look]:
             reason_code=most.reason_code,
             reason=most.reason,
             count=most.node_count,
-            ns_per_call=loss_of_call(overview.ledger, overview.uncompiled_ns, _SLOW if overview.is_busy else ALIKE),
+            ns_per_call=None  # of two times of waiting for cores, the difference says nothing
+            if overview.is_crowded
+            else loss_of_call(overview.ledger, overview.uncompiled_ns, _SLOW if overview.is_busy else ALIKE),
             advice=most.advice,
         )
 

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from ortlens.trace.records import Recompile
 
@@ -31,6 +31,10 @@ _MODULE = re.compile(r"\._(?:modules|parameters|buffers)\['(?P<name>[^']+)'\]")
 _INTERNAL = re.compile(r"___stack|__closure__")  # names of Dynamo's own, which say nothing to the user
 _ON_STACK = re.compile(r"___stack\d+ == -?[\d.e+-]+$")
 _HANDED_ON = "Keep the number computed at the preceding graph break in a tensor: a Python number becomes a constant of the next graph"
+_COMPILED_ALONE = (
+    "Remove the graph break in the code that calls this function of a library: because of it, PyTorch compiles the function by itself, "
+    "for each kind of tensor that it gets"
+)
 _COMPUTED = re.compile(r"\._(?:parameters|buffers)\[")
 
 _ARGUMENT = re.compile(r"\w+(?:\[(?:\d+|'\w+')\])*$")
@@ -50,16 +54,29 @@ _STATES = {
 }
 
 
-def advice_for_recompile(item: Recompile) -> str | None:
+def advice_for_recompile(
+    item: Recompile, fixed: Collection[tuple[str, int]] = (), *, is_dynamic: bool = False, in_library: bool = False
+) -> str | None:
     """What to change so that the code is not compiled again.
 
     Args:
         item: A recompile.
+        fixed: Name and dimension of the sizes that versions of this code made constants, although they were to vary.
+        is_dynamic: Whether all sizes were to vary from the start, as with `dynamic=True`.
+        in_library: Whether a function of a library was compiled by itself, such as the `forward` of a layer: none of the user's calls.
 
     Returns:
         One sentence without a full stop; None when the guard does not say enough.
     """
     guard = item.guard or ""
+    found = _TENSOR.match(guard)
+    is_special = found is not None and found["what"] == "size" and not _SPECIAL.isdisjoint(item.values)
+    if found is not None and not is_special:
+        name, dim = found["name"], int(found["dim"] or 0)
+        if in_library:
+            return _COMPILED_ALONE
+        if found["what"] == "size" and ((name, dim) in fixed or (is_dynamic and not _COMPUTED.search(name))):
+            return _fixed_size(name, dim)
     if _INTERNAL.search(guard):
         return _HANDED_ON if _ON_STACK.match(guard) else None
     for rule in _RULES:
@@ -92,7 +109,7 @@ def advice_in_generation(item: Recompile, role: str, of_role: str | None, *, siz
         )
     if made and "<=" in (item.guard or ""):
         return f"{_EXPECTED}: `{made[0]}` grew beyond a limit of the model, such as a sliding window; {role} is compiled for both sides"
-    if item.advice is None or "mark_dynamic" not in item.advice:
+    if item.advice is None or "torch._dynamo.mark_dynamic(" not in item.advice:
         return item.advice
     return "Compile with `dynamic=True`: one graph serves all sizes"
 
@@ -142,6 +159,11 @@ def _size(source: str, dim: int, values: Sequence[str]) -> str:
         return f"Compile with `dynamic=True`: one graph serves all sizes of `{name}`{static}"
     mark = f"`torch._dynamo.mark_dynamic({name}, {dim})`"
     return f"Call {mark} before the first call, or compile with `dynamic=True`: one graph serves all sizes"
+
+
+def _fixed_size(source: str, dim: int) -> str:
+    why = "the code makes each a constant of its graph, as a weight's shape does, so `mark_dynamic` would fail"
+    return f"Keep dimension {dim} of `{user_name(source)}` to few sizes: {why}"
 
 
 def _special_size(name: str, dim: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -34,6 +35,21 @@ class CallNumbers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Farthest:
+    """The compared value that is farthest from PyTorch's, for its tolerance.
+
+    Attributes:
+        max_abs: Its largest absolute difference.
+        max_rel: The same relative to the size of the value; None where that is not known.
+        tolerances: How many tolerances that is; None where they are not known.
+    """
+
+    max_abs: float
+    max_rel: float | None
+    tolerances: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
     """The verdict on the numbers of a capture.
 
@@ -48,6 +64,7 @@ class Numbers:
         eager_nodes: Nodes that PyTorch runs, which need no comparison.
         call: The verdict on the call as a whole; None when it was not compared.
         left_out: Values that were not compared, or not in all calls, because the time of `verify` was over.
+        farthest: What differs most; None where everything is equal, or nothing finite was compared.
     """
 
     right: int
@@ -60,6 +77,7 @@ class Numbers:
     eager_nodes: int
     call: CallNumbers | None = None
     left_out: int = 0
+    farthest: Farthest | None = None
 
     @property
     def compared(self) -> int:
@@ -91,7 +109,41 @@ def numbers_of(capture: Capture) -> Numbers | None:
         eager_nodes=len(capture.fallbacks),
         call=_call_of([row for row in capture.numerics if row.scope == "call"]),
         left_out=sum(LEFT_OUT in row.note for row in capture.numerics),
+        farthest=_farthest(capture.numerics),
     )
+
+
+def tolerances_of(max_abs: float, max_rel: float, row: Numeric) -> float:
+    """How many tolerances a difference is: each element is let differ by `atol`, and by `rtol` times its size.
+
+    Args:
+        max_abs: The absolute difference.
+        max_rel: The relative one.
+        row: The compared value, with its tolerances.
+
+    Returns:
+        At most so many; infinite where nothing was let differ.
+    """
+    return min(_over(max_abs, row.atol), _over(max_rel, row.rtol))
+
+
+def _over(difference: float, allowed: float | None) -> float:
+    return abs(difference) / allowed if allowed else math.inf if difference else 0.0
+
+
+def _farthest(rows: Sequence[Numeric]) -> Farthest | None:
+    found = [
+        Farthest(
+            max_abs=row.max_abs,
+            max_rel=row.max_rel,
+            tolerances=None
+            if row.max_rel is None or (row.atol is None and row.rtol is None)
+            else tolerances_of(row.max_abs, row.max_rel, row),
+        )
+        for row in [row for row in rows if row.ok is False] or rows  # of wrong values, how wrong they are
+        if row.ok is not None and row.max_abs and math.isfinite(row.max_abs) and math.isfinite(row.max_rel or 0.0)
+    ]
+    return max(found, key=lambda one: (one.tolerances or 0.0, one.max_rel or 0.0, one.max_abs), default=None)
 
 
 def _call_of(rows: Sequence[Numeric]) -> CallNumbers | None:

@@ -6,7 +6,17 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.coverage import Coverage, code_key, coverage_of, current_graphs, is_dry_run, ort_node_count, partitioned_nodes
+from ortlens.analysis.coverage import (
+    Coverage,
+    code_key,
+    coverage_of,
+    current_graphs,
+    is_dry_run,
+    ort_node_count,
+    own_graphs,
+    own_recompiles,
+    partitioned_nodes,
+)
 from ortlens.analysis.findings.bfloat16 import bfloat16_advice, is_bfloat16
 from ortlens.analysis.findings.complex_numbers import COMPLEX_ADVICE, is_complex
 from ortlens.analysis.findings.facts import splitting_costs
@@ -105,7 +115,7 @@ class Overview:
         graph_count: Compilations, that is distinct compile ids, recompiles included; a forward and its backward are one.
         break_occurrences: Graph boundaries that the breaks make together.
         breaks: Distinct breaks, the most expensive or most frequent first.
-        recompiles: Every recompile, in order.
+        recompiles: Every recompile of the program, in order.
         recompile_ns: Time of each, the backend's work included, by compile id.
         coverage: How much runs in ONNX Runtime.
         fallbacks: What stays in PyTorch, the slowest or most frequent first.
@@ -118,6 +128,7 @@ class Overview:
         others: Cores that other processes had during the measured calls, where they left none idle; None else, or where it is not known.
         is_crowded: Whether threads of PyTorch or ONNX Runtime waited for these: then either may seem a hundred times as fast.
         compiling_calls: Calls to be measured that all compiled something instead, so that no time is known; 0 else.
+        explain_calls: How often `explain` called the function, as compiled and as it is; 0 where it did not.
         uncompiled_ns: Median time of a call without torch.compile, made in turns with the calls of the ledger; None where not measured.
         is_dry_run: Whether nothing was run, so that everything is a plan.
         ledger: Where the wall time of a call went, all graphs together; None when nothing ran.
@@ -147,6 +158,7 @@ class Overview:
     others: float | None
     is_crowded: bool
     compiling_calls: int
+    explain_calls: tuple[int, int]
     uncompiled_ns: int | None
     is_dry_run: bool
     ledger: LedgerTotals | None
@@ -205,7 +217,7 @@ def overview_of(capture: Capture) -> Overview:
         graph_count=compilation_count(capture.graphs),
         break_occurrences=sum(item.occurrences for item in capture.breaks),
         breaks=tuple(sorted(capture.breaks, key=lambda item: (-(price_of(item) or 0), -item.occurrences))),
-        recompiles=capture.recompiles,
+        recompiles=own_recompiles(capture),
         recompile_ns=recompile_times(capture),
         coverage=coverage_of(capture),
         fallbacks=fallback_groups(capture),
@@ -218,6 +230,7 @@ def overview_of(capture: Capture) -> Overview:
         others=others,
         is_crowded=others is not None and capture.environment.get("torch_threads", "1") != "1",
         compiling_calls=int(_figure(capture, "ledger_compiling") or 0),
+        explain_calls=(int(_figure(capture, "explain_calls") or 0), int(_figure(capture, "explain_uncompiled_calls") or 0)),
         uncompiled_ns=uncompiled_ns(capture),
         is_dry_run=is_dry_run(capture),
         ledger=totals_of(capture.ledger),
@@ -237,9 +250,10 @@ def compilation_count(graphs: Iterable[Graph]) -> int:
         graphs: Any graphs.
 
     Returns:
-        A forward and its backward are one; equal ids of different functions are two: numbers restart on a reset.
+        A forward and its backward are one; equal ids of different functions are two: numbers restart on a reset. Those of `verify` are left
+        out.
     """
-    graphs = tuple(graphs)
+    graphs = own_graphs(graphs)
     ahead = {(graph.compile_id or graph.graph_id, *code_key(graph)[1:]) for graph in graphs if graph.phase != "backward"}
     seen = {compiled[0] for compiled in ahead}
     return len(ahead) + len({graph.compile_id or graph.graph_id for graph in graphs} - seen)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.coverage import code_key
+from ortlens.analysis.coverage import code_key, own_graphs
 from ortlens.analysis.identity import graph_by_partition
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ def compile_phases(capture: Capture) -> tuple[PhaseTime, ...]:
         The recorded phases in their order, `other` last when compiling took longer than they explain. A phase that
         no graph recorded is absent; empty when nothing was recorded.
     """
-    sums: dict[str, list[int | None]] = {phase: [getattr(graph, f"{phase}_ns") for graph in capture.graphs] for phase in PHASES}
+    sums: dict[str, list[int | None]] = {phase: [getattr(graph, f"{phase}_ns") for graph in own_graphs(capture.graphs)] for phase in PHASES}
     sums["dynamo"] += _without_graph(capture).values()
     phases = [
         PhaseTime(phase=phase, total_ns=sum(value or 0 for value in values))
@@ -315,7 +315,7 @@ def compile_total_ns(capture: Capture) -> int:
         Nanoseconds; per graph `compile_ns`, or the sum of its phases where only those are known; and the recompiles of functions without a
         graph.
     """
-    return sum(map(_compile_ns, capture.graphs)) + sum(_without_graph(capture).values())
+    return sum(map(_compile_ns, own_graphs(capture.graphs))) + sum(_without_graph(capture).values())
 
 
 def recompile_times(capture: Capture) -> dict[str, int]:

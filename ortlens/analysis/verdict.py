@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ortlens.analysis.findings.slower import ALIKE
+from ortlens.analysis.findings.calls import ALIKE
 from ortlens.analysis.numbers import numbers_of
 
 if TYPE_CHECKING:

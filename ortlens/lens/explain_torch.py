@@ -82,13 +82,29 @@ def _uncompiled(target: Callable[..., Any] | ExportedProgram, args: tuple[Any, .
 
 def _called(lens: Lens, target: Any, call: Callable[[], Any], uncompiled: Callable[[], Any] | None, calls: int | None) -> Any:
     """Call once to compile, then for stable figures with a clock around every graph; returns the result of the last call."""
-    with _compiling(target):
-        result = call()
-    if calls == 1:
-        return result
-    if calls:  # whoever counts the calls may have reasons to
-        return lens.measured(call, max_calls=calls - 1, budget_ns=None)
-    return lens.measured(call, max_calls=MAX_CALLS - 1, budget_ns=_STABLE_NS, uncompiled=uncompiled)
+    fast, plain = _Counted(call), None if uncompiled is None else _Counted(uncompiled)
+    try:
+        with _compiling(target):
+            result = fast()
+        if calls == 1:
+            return result
+        if calls:  # whoever counts the calls may have reasons to
+            return lens.measured(fast, max_calls=calls - 1, budget_ns=None)
+        return lens.measured(fast, max_calls=MAX_CALLS - 1, budget_ns=_STABLE_NS, uncompiled=plain)
+    finally:
+        lens.know_calls(fast.made, plain.made if plain is not None else 0)
+
+
+class _Counted:
+    """Calls the target, and counts: what it changes besides its result, it changes as often."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self.made = 0
+
+    def __call__(self) -> Any:
+        self.made += 1
+        return self._call()
 
 
 def _compiling(target: Any) -> AbstractContextManager[object]:

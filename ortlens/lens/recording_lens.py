@@ -244,6 +244,15 @@ class RecordingLens(CaptureView):
         """
         self._example = args, dict(kwargs)
 
+    def know_calls(self, compiled: int, uncompiled: int) -> None:
+        """Note how often `explain` called the target.
+
+        Args:
+            compiled: Calls of what was compiled, the first included.
+            uncompiled: Calls of the target as it is.
+        """
+        self._facts |= {"explain_calls": str(compiled), "explain_uncompiled_calls": str(uncompiled)}
+
     def know_module(self, target: object) -> None:
         """Note the names of weights and arguments, for `export_onnx`.
 

@@ -2,8 +2,9 @@
 
 The file begins with `HEADER`. Each entry is a line `LENGTH CHECKSUM PAYLOAD`, both numbers as eight hexadecimal digits; the payload is
 JSON, for an attachment followed by its bytes. Entries are written with one system call each: what was written survives the end of the
-process, and an entry that was cut off by a kill or a full disk fails its checksum and ends the reading. Records are written when they are
-made, calls every `INTERVAL` seconds by a thread: exact sums per session, and the latest calls one by one.
+process, and an entry that was cut off by a kill or a full disk fails its checksum and ends the reading. The first entry that cannot be
+written ends the journal, with a finding and a warning. Records are written when they are made, calls every `INTERVAL` seconds by a
+thread: exact sums per session, and the latest calls one by one.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import json
 import os
 import threading
 import time
+import warnings
 import zlib
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ortlens._files import opened_above_streams
+from ortlens._files import opened_above_streams, write_file
 from ortlens.errors import CaptureError, UsageError
 from ortlens.trace import records as r
 from ortlens.trace.codec import MAX_ROWS, record_from_row, row_from_record
@@ -51,7 +53,7 @@ class Journal:
         """Create the file, and begin to watch the calls.
 
         Args:
-            path: The file; one that is there is replaced.
+            path: The file; one that is there is replaced, once there is room for a new one.
             head: Gives name, backend and environment of the capture, as they are now.
             recorder: Whose entries are written.
 
@@ -66,8 +68,9 @@ class Journal:
         self._seen: dict[int, tuple[RunLog, int]] = {}  # by identity of a log: the number of its last call that was written
         self._eager: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         try:
-            self._file = opened_above_streams(Path(path).expanduser(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
-            os.write(self._file, HEADER)
+            where = Path(path).expanduser()
+            write_file(where, HEADER)
+            self._file = opened_above_streams(where, os.O_WRONLY | os.O_APPEND)
         except (OSError, ValueError) as error:
             raise UsageError(f"the journal {path} cannot be written: {error}") from error
         self._stopped = threading.Event()
@@ -151,15 +154,40 @@ class Journal:
         payload = json.dumps(entry, separators=(",", ":"), allow_nan=False).encode("ascii")
         payload = payload + b"\n" + data if data else payload
         framed = b"%08x %08x %b\n" % (len(payload), zlib.crc32(payload), payload)
+        failure = None
         with self._lock:
             if self._is_broken:
                 return
             try:
-                written = os.write(self._file, framed)
-            except OSError:
-                written = -1
+                _write_all(self._file, framed)
+            except OSError as error:
+                self._is_broken, failure = True, error  # a full disk: what follows could not be read
             self._size += len(framed)
-            self._is_broken = written != len(framed)  # a full disk: what follows could not be read
+        if failure is not None:
+            self._report(failure)
+
+    def _report(self, failure: OSError) -> None:
+        """Say once, in the capture and as a warning, that the journal ends here."""
+        reason = f"{type(failure).__name__}: {failure}"
+        self._recorder.add(
+            r.Finding(
+                rule="journal_failed",
+                severity="warning",
+                title="the journal cannot be written any more; what comes after is missing in it",
+                evidence=f"{reason}, after {self._size:,} bytes",
+                hazard="If the process is killed, what the journal lacks is lost. The model and the lens go on.",
+                mitigation="Make room on the disk, or choose a file elsewhere; save the lens to keep what it holds.",
+            )
+        )
+        with contextlib.suppress(RuntimeWarning):  # where warnings are errors, the user's call still goes on
+            warnings.warn(f"the journal cannot be written any more: {reason}", RuntimeWarning, stacklevel=2)
+
+
+def _write_all(file: int, data: bytes) -> None:
+    """One system call, unless the system takes only a part; a second call then says why."""
+    written = os.write(file, data)
+    while written < len(data):
+        written += os.write(file, data[written:])
 
 
 @dataclass(slots=True)

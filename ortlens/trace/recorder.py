@@ -313,6 +313,7 @@ class Recorder:
         by_session = {log.session_id: log for log in logs if log.session_id is not None}
         tables["sessions"] = tuple(_with_stats(s, by_session.get(s.session_id)) for s in tables["sessions"])
         tables["fallbacks"] = tuple(_with_times(f, slots.get(f.graph_id, {})) for f in tables["fallbacks"])
+        tables["graphs"] = _with_use(tables["graphs"], tables["sessions"], tables["fallbacks"], tables["partitions"])
         tables["runs"] = _runs(logs)
         tables["findings"] = (*tables["findings"], *self.unrecorded)
         return r.Capture(
@@ -323,6 +324,17 @@ class Recorder:
             attachments=attachments,
             **tables,
         )
+
+
+def _with_use(
+    graphs: tuple[r.Graph, ...], sessions: tuple[r.Session, ...], fallbacks: tuple[r.Fallback, ...], partitions: tuple[r.Partition, ...]
+) -> tuple[r.Graph, ...]:
+    """Graphs that `verify` compiled are the program's own once it has called them."""
+    if not any(graph.only_verified for graph in graphs):
+        return graphs
+    called = {session.partition_id for session in sessions if session.calls}
+    used = {part.graph_id for part in partitions if part.partition_id in called} | {row.graph_id for row in fallbacks if row.calls}
+    return tuple(replace(graph, only_verified=False) if graph.graph_id in used else graph for graph in graphs)
 
 
 def _with_stats(session: r.Session, log: RunLog | None) -> r.Session:

@@ -103,6 +103,9 @@ class Graph:
         "`encode` one of the encoder. Empty elsewhere.",
         default=None,
     )
+    only_verified: bool = column(
+        "True when only `verify` ran it, such as a backward that the program has not called: it counts in no coverage.", default=False
+    )
     rank: int | None = column(_RANK, default=None)
 
 
@@ -440,6 +443,11 @@ class Finding:
     mitigation: str = column("What to do.", default="")
     gain_ns: int | None = column("What the mitigation saves per call; empty where unknown.", unit="ns", default=None)
     measured: bool = column("True when the gain was measured, False when estimated or unknown.", default=False)
+    at_most: bool = column(
+        "True when the gain is a limit: what was measured or estimated is more than that part of a call takes, besides the gains of the "
+        "findings above.",
+        default=False,
+    )
     subject: str | None = column("Id or name of what it is about: a graph, node, partition, session, break or operator.", default=None)
     rank: int | None = column(_RANK, default=None)
 

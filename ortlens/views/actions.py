@@ -8,7 +8,7 @@ from ortlens.analysis.actions import actions_of
 from ortlens.analysis.guards import guard_place
 from ortlens.units import time_from_ns
 from ortlens.views.sentences import look_sentence
-from ortlens.views.time_sentences import besides
+from ortlens.views.time_sentences import NO_MORE, amount_words, besides
 from ortlens.views.wording import REASON_WORDS, clipped, guard, place, remedy, visible
 
 if TYPE_CHECKING:
@@ -75,16 +75,21 @@ def gain_text(look: Look) -> str:
         look: What it is about.
 
     Returns:
-        `costs 155 µs per call`, `saves about 1.20 ms per call`, `took 610 ms so far`, or `gain unknown`.
+        `costs 155 µs per call` for a break, which goes with it; `takes 155 µs per call in PyTorch`, which is no gain; `saves about 1.20 ms
+        per call`, `took 610 ms so far`, `no time measured`, or `gain unknown`.
     """
     if look.recompile_ns:
         return f"took {time_from_ns(look.recompile_ns)} so far"
-    if not look.ns_per_call:
+    if look.ns_per_call is None:
         return "gain unknown"
+    if not look.ns_per_call:
+        return f"saves {NO_MORE}" if look.at_most else f"no time measured{besides(0, look.own_code_ns)}"
     amount = time_from_ns(look.ns_per_call)
-    if look.subject in ("break", "fallback", "nothing_runs", "recompile"):
+    if look.subject == "fallback":  # a change brings the difference to what it takes then
+        return f"takes {amount} per call in PyTorch"
+    if look.subject == "break":
         return f"costs {amount} per call{besides(look.ns_per_call, look.own_code_ns)}"
-    return f"saves {amount if look.is_measured else f'about {amount}'} per call"
+    return f"saves {amount_words(look.ns_per_call, is_measured=look.is_measured, at_most=look.at_most)} per call"
 
 
 def _why(action: Action) -> str:

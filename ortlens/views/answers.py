@@ -78,7 +78,7 @@ def _breaks(overview: Overview, limit: int) -> StaticTable:
     return StaticTable(
         title="Graph breaks",
         help="Places where PyTorch had to stop tracing and start a new graph. Change the line as suggested to get one larger graph. "
-        "Per call is what the break costs; between is the Python between the graphs, which stays.",
+        "Per call is what the break costs; between is PyTorch and Python between the graphs, which stay.",
         source="breaks",
         total=len(overview.breaks),
         head=("where", "line", "reason", "what to do", "times", "per call", "between"),

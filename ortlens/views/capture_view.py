@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ortlens._os_errors import clear_os_errors, with_clear_os_errors
 from ortlens.analysis.check import VerdictRow, limits_from, verdicts_of
-from ortlens.analysis.coverage import coverage_of, is_dry_run
+from ortlens.analysis.coverage import coverage_of, is_dry_run, own_recompiles
 from ortlens.analysis.fusions import Fusion, fusions
 from ortlens.analysis.identity import Link, links
 from ortlens.analysis.key_figures import key_figures
@@ -436,7 +436,7 @@ def _essentials(capture: Capture) -> str:
     facts = [
         counted(compilation_count(capture.graphs), "graph"),
         counted(len(capture.breaks), "graph break"),
-        counted(len(capture.recompiles), "recompile"),
+        counted(len(own_recompiles(capture)), "recompile"),
         f"backend {clipped(capture.backend, 40)}" if share is None else f"{percent(share)}{of} in ONNX Runtime",
     ]
     facts += ["dry run"] if is_dry_run(capture) else []

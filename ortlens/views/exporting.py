@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import shutil
 from typing import TYPE_CHECKING
 
-from ortlens._files import write_file
+from ortlens._files import beside, write_file
 from ortlens.errors import UsageError
 from ortlens.trace.parquet import parquet_from_records
 from ortlens.trace.schema import TABLES, table_by_name
@@ -15,7 +17,7 @@ from ortlens.views.plain_tables import csv_from_rows, records_of, rows_of
 from ortlens.views.trace_events import trace_from_capture
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from ortlens.trace.records import Capture
@@ -26,7 +28,7 @@ _MODEL = re.compile(r"models/[\w.-]*\w\.onnx", re.ASCII)
 
 
 def exported(capture: Capture, folder: Path, form: str, *, tables: Sequence[str] = (), replace: bool = False) -> list[Path]:
-    """Write a capture as files; all of them, or none where one would replace another.
+    """Write a capture as files; all of them, or none where one would replace another or cannot be written.
 
     Args:
         capture: Any capture.
@@ -48,11 +50,8 @@ def exported(capture: Capture, folder: Path, form: str, *, tables: Sequence[str]
         raise UsageError(f"the format {form} contains no tables; leave out which, or choose one of {', '.join(_OF_TABLES)}")
     names = _names(capture, form, tables)
     _refuse_to_replace(folder, names, replace=replace)
-    paths = []
-    for name, data in _files(capture, form, tables):
-        _write(folder / name, data)
-        paths.append(folder / name)
-    return paths
+    _write(folder, _files(capture, form, tables))
+    return [folder / name for name in names]
 
 
 def _names(capture: Capture, form: str, tables: Sequence[str]) -> list[str]:
@@ -100,15 +99,31 @@ def _refuse_to_replace(folder: Path, names: Sequence[str], *, replace: bool) -> 
     """Half an export beside old files would mix two captures."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; name a folder")
+    if of_folders := [name for name in names if (folder / name).is_dir()]:
+        raise UsageError(f"{folder / of_folders[0]} is a folder; choose another folder to export to")
     there = [name for name in names if (folder / name).exists() or (folder / name).is_symlink()]
     if there and not replace:
         more = f" and {len(there) - 1} more" if len(there) > 1 else ""
         raise UsageError(f"{folder / there[0]}{more} would be replaced; use --force (in Python replace=True), or choose another folder")
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
+    """All of them: each is written to a folder of its own in there first, so that a full disk leaves what was there before."""
+    is_new = not folder.exists()
+    made = beside(folder / "_")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, data)
+        for name, data in files:
+            (made / name).parent.mkdir(parents=True, exist_ok=True)
+            write_file(made / name, data)
+        ready = {path: folder / path.relative_to(made) for path in made.rglob("*") if path.is_file()}
+        for target in ready.values():
+            target.parent.mkdir(exist_ok=True)
+        for path, target in ready.items():
+            path.replace(target)
     except OSError as err:
-        raise UsageError(f"cannot write {path}: {err.strerror or err}; choose another folder") from err
+        raise UsageError(f"cannot write to {folder}: {err.strerror or err}; choose another folder") from err
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        if is_new:
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # nothing came of it

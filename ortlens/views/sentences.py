@@ -8,7 +8,7 @@ from ortlens.analysis.verdict import ort_share, recompiles_by_role
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.onnx_sentences import onnx_title
 from ortlens.views.time_sentences import price_text, saving_words
-from ortlens.views.wording import REASON_WORDS, guard, place, remedy, visible
+from ortlens.views.wording import REASON_WORDS, farthest_words, guard, place, remedy, visible
 
 if TYPE_CHECKING:
     from ortlens.analysis.first_look import Look
@@ -126,7 +126,11 @@ def partitions_sentence(overview: Overview) -> str:
     apart = ", forward and backward counted separately" if any(row.graph.phase == "backward" for row in current) else ""
     roles = [role for role in ("encode", "prefill", "decode") if any(row.graph.role == role for row in current)]
     apart += f", {', '.join(roles[:-1])} and {roles[-1]}" if len(roles) > 1 else f", {roles[0]}" if roles else ""
-    graphs = counted(len(current), "graph") + apart + _other_versions([row.graph.role for row in overview.graphs if not row.is_current])
+    graphs = (
+        counted(len(current), "graph")
+        + apart
+        + _other_versions([row.graph.role for row in overview.graphs if not row.is_current and not row.graph.only_verified])
+    )
     count = overview.coverage.partition_count
     return f"{count:,}, in {graphs}{_whole(overview)}" if count else f"none, in {graphs}"
 
@@ -189,6 +193,8 @@ def numbers_sentence(numbers: Numbers) -> str:
         parts.append(f"{count:,} not compared ({visible(reason)})" + (f" and {others:,} for other reasons" if others else ""))
     if numbers.eager_nodes:
         parts.append(f"{counted(numbers.eager_nodes, 'node')} in PyTorch, not compared")
+    if numbers.compared and numbers.first is None and (farthest := farthest_words(numbers.farthest, is_right=True)):
+        parts.append(f"the largest difference is {farthest}")
     return "; ".join(parts)
 
 
@@ -256,7 +262,7 @@ def finding_sentence(finding: Finding, *, is_busy: bool) -> str:
     Returns:
         One sentence without a full stop.
     """
-    return visible(finding.title) + saving_words(finding.gain_ns, is_measured=finding.measured, is_busy=is_busy)
+    return visible(finding.title) + saving_words(finding.gain_ns, is_measured=finding.measured, is_busy=is_busy, at_most=finding.at_most)
 
 
 def exception_words(group: FallbackGroup) -> str:
@@ -284,9 +290,10 @@ def look_sentence(look: Look) -> str:
         One sentence without a full stop.
     """
     at = f"{place(look.file, look.line, look.module)}: " if look.file or look.module else ""
-    price = price_text(look.ns_per_call, look.own_code_ns, look.splitting_ns, is_busy=look.is_busy)
+    is_left = look.subject == "fallback"  # what it takes there is no gain: it would take something elsewhere, too
+    price = price_text(look.ns_per_call, look.own_code_ns, look.splitting_ns, is_busy=look.is_busy, is_left=is_left)
     cost = f" ({price})" if price else ""
-    saving = saving_words(look.ns_per_call, is_measured=look.is_measured, is_busy=look.is_busy)
+    saving = saving_words(look.ns_per_call, is_measured=look.is_measured, is_busy=look.is_busy, at_most=look.at_most)
     if look.subject in ("finding", "for_training", "slower", "rule"):
         return (at if look.file else "") + visible(look.what) + saving + (f"; {_advice(look)}" if look.advice else "")
     if look.subject == "break":

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.identity import graph_by_partition
+from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.verdict import verdict_of
 from ortlens.units import counted, percent, time_from_ns, times
-from ortlens.views.wording import place, visible
+from ortlens.views.wording import farthest_words, place, visible
 
 if TYPE_CHECKING:
     from ortlens.analysis.onnx_model import OnnxFacts
@@ -223,10 +224,13 @@ def _correct(correct: Correct, capture: Capture, overview: Overview) -> Tile:
     title = "Correct"
     call = _call("lens.verify(x)", overview) if correct.verdict == "unchecked" else ""
     compared = f"{counted(correct.right + correct.wrong, 'value')} compared with PyTorch"
+    numbers = numbers_of(capture)
+    farthest = farthest_words(numbers.farthest if numbers is not None else None)
+    by = f", by up to {farthest}" if farthest else ""
     words: dict[str, tuple[State, str, str]] = {
         "verified": ("good", "verified", f"{compared}, all match"),
         "partly": ("unknown", "verified in part", f"{compared}, all match; others were not compared"),
-        "differs": ("bad", "differs", f"{correct.wrong:,} of {compared} {'differs' if correct.wrong == 1 else 'differ'}"),
+        "differs": ("bad", "differs", f"{correct.wrong:,} of {compared} {'differs' if correct.wrong == 1 else 'differ'}{by}"),
         "unchecked": ("unknown", "not checked", "nothing ran" if overview.is_dry_run else "against PyTorch"),
         "nothing": ("unknown", "not checked", "ONNX Runtime computed nothing"),
     }

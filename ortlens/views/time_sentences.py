@@ -88,8 +88,30 @@ def per_call_sentences(overview: Overview) -> list[str]:
     Returns:
         Sentences without a full stop; empty when no call was seen.
     """
-    said = (ledger_sentence(overview), against_sentence(overview), busy_sentence(overview), *call_sentences(overview))
+    said = (
+        ledger_sentence(overview),
+        against_sentence(overview),
+        busy_sentence(overview),
+        *call_sentences(overview),
+        made_sentence(overview),
+    )
     return [sentence for sentence in said if sentence]
+
+
+def made_sentence(overview: Overview) -> str:
+    """How often was the function called, since what it changes besides its result changed as often?
+
+    Args:
+        overview: The overview of a capture.
+
+    Returns:
+        One sentence without a full stop; empty where `explain` called it once, or something else called it.
+    """
+    compiled, plain = overview.explain_calls
+    if compiled + plain <= 1:
+        return ""
+    of = f", {plain:,} of them without torch.compile" if plain else ""
+    return f"explain called it {compiled + plain:,} times to compile and measure{of}; calls=1 calls it once"
 
 
 def call_sentences(overview: Overview) -> list[str]:
@@ -221,29 +243,48 @@ def gain_words(finding: Finding, *, is_busy: bool) -> str:
         is_busy: Whether other work ran beside the calls, as in `Overview.is_busy`.
 
     Returns:
-        `1.20 ms, measured`, or `about 1.20 ms, estimated`, with `on a busy machine` where it was; empty when nothing is known to be saved.
+        `1.20 ms, measured`, `at most 1.20 ms, measured` or `about 1.20 ms, estimated`, with `on a busy machine` where it was; empty when
+        nothing is known to be saved.
     """
     if not finding.gain_ns:
-        return ""
-    about = "" if finding.measured else "about "
-    return f"{about}{time_from_ns(finding.gain_ns)}, {_how(is_measured=finding.measured, is_busy=is_busy)}"
+        return NO_MORE if finding.at_most else ""
+    how = _how(is_measured=finding.measured, is_busy=is_busy)
+    return f"{amount_words(finding.gain_ns, is_measured=finding.measured, at_most=finding.at_most)}, {how}"
 
 
-def saving_words(gain_ns: int | None, *, is_measured: bool, is_busy: bool) -> str:
+NO_MORE = "nothing beyond the gains of other findings"
+"""What a finding saves whose part of the call others are about, too."""
+
+
+def amount_words(gain_ns: int, *, is_measured: bool, at_most: bool) -> str:
+    """A gain, and how exact it is.
+
+    Args:
+        gain_ns: Time per call in ns.
+        is_measured: Whether it was measured.
+        at_most: Whether it is a limit.
+
+    Returns:
+        `1.20 ms`, `at most 1.20 ms` or `about 1.20 ms`.
+    """
+    return f"{'at most ' if at_most else '' if is_measured else 'about '}{time_from_ns(gain_ns)}"
+
+
+def saving_words(gain_ns: int | None, *, is_measured: bool, is_busy: bool, at_most: bool = False) -> str:
     """What a change would save, to follow what it changes.
 
     Args:
         gain_ns: Time per call in ns; None where unknown.
         is_measured: Whether it was measured.
+        at_most: Whether it is a limit.
         is_busy: Whether other work ran on the machine.
 
     Returns:
         A clause that begins with a semicolon; empty when nothing is known to be saved.
     """
     if not gain_ns:
-        return ""
-    gain = time_from_ns(gain_ns)
-    said = f"saves {gain}" if is_measured else f"would save about {gain}"
+        return f"; saves {NO_MORE}" if at_most else ""
+    said = f"{'saves' if is_measured else 'would save'} {amount_words(gain_ns, is_measured=is_measured, at_most=at_most)}"
     return f"; {said} per call, {_how(is_measured=is_measured, is_busy=is_busy)}"
 
 
@@ -255,19 +296,20 @@ def price_words(item: Break, *, is_busy: bool) -> str:
         is_busy: Whether other work ran beside the calls, as in `Overview.is_busy`.
 
     Returns:
-        Its overhead per call and, if it is more than that, the time of Python between the graphs; empty where none was measured.
+        Its overhead per call and, if it is more than that, the time of what runs between the graphs; empty where none was measured.
     """
     return price_text(price_of(item), own_code_ns(item), is_busy=is_busy)
 
 
-def price_text(price: int | None, own: int, splitting: int = 0, *, is_busy: bool) -> str:
-    """What something between graphs costs.
+def price_text(price: int | None, own: int, splitting: int = 0, *, is_busy: bool, is_left: bool = False) -> str:
+    """What something between graphs costs, or an operator in PyTorch takes.
 
     Args:
         price: Time per call in ns; None where it was not measured.
         own: Time of the program's own code there, which stays, in ns.
         splitting: Time to enter ONNX Runtime again, in ns.
         is_busy: Whether other work ran on the machine.
+        is_left: Whether it is an operator that PyTorch runs.
 
     Returns:
         A phrase; empty where nothing was measured.
@@ -277,8 +319,11 @@ def price_text(price: int | None, own: int, splitting: int = 0, *, is_busy: bool
     entering = f"; about {time_from_ns(splitting)} to enter ONNX Runtime again" if splitting else ""
     if own and not price:
         how = _how(is_measured=True, is_busy=is_busy)
-        return f"nothing for the break itself; {time_from_ns(own)} of Python between the graphs, {how}{entering}"
-    return f"{time_from_ns(price)} per call{besides(price, own)}, {_how(is_measured=True, is_busy=is_busy)}{entering}"
+        return f"nothing for the break itself; {time_from_ns(own)} of PyTorch and Python between the graphs, {how}{entering}"
+    if not price:
+        return f"no time {_how(is_measured=True, is_busy=is_busy)}{entering}"
+    taken = f"{'takes ' if is_left else ''}{time_from_ns(price)} per call"
+    return f"{taken}{besides(price, own)}, {_how(is_measured=True, is_busy=is_busy)}{entering}"
 
 
 def besides(price: int, own: int) -> str:
@@ -291,7 +336,7 @@ def besides(price: int, own: int) -> str:
     Returns:
         A phrase that begins with a comma; empty where it takes less.
     """
-    return f", besides {time_from_ns(own)} of Python between the graphs" if own > price else ""
+    return f", besides {time_from_ns(own)} of PyTorch and Python between the graphs" if own > price else ""
 
 
 def _how(*, is_measured: bool, is_busy: bool) -> str:

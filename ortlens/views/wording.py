@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.findings.splitting import RANDOM, may_be_dropout
 from ortlens.analysis.identity import RESUMED
+from ortlens.units import percent, times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ortlens.analysis.numbers import Farthest
     from ortlens.trace.records import LedgerPartName, ReasonCode
 
 REASON_WORDS: Mapping[ReasonCode, str] = {
@@ -41,7 +45,8 @@ REMEDY_WORDS: Mapping[ReasonCode, str] = {
 }
 """What to try about an operator that stays in PyTorch; the braces stand for it."""
 
-_RANDOM = "draw the random numbers of {} outside of the compiled function and pass them in; model.eval() removes dropout"
+_RANDOM = "draw the random numbers of {} outside of the compiled function and pass them in"
+_DROPOUT = "; model.eval() removes dropout"
 
 
 def remedy(code: ReasonCode, reason: str, target: str) -> str:
@@ -55,7 +60,9 @@ def remedy(code: ReasonCode, reason: str, target: str) -> str:
     Returns:
         A clause without a capital.
     """
-    return (_RANDOM if "draws random numbers" in reason else REMEDY_WORDS[code]).format(target)
+    if RANDOM in reason:
+        return _RANDOM.format(target) + (_DROPOUT if may_be_dropout(target) else "")
+    return REMEDY_WORDS[code].format(target)
 
 
 PHASE_WORDS: Mapping[str, str] = {
@@ -81,6 +88,7 @@ PART_WORDS: Mapping[LedgerPartName, str] = {
 
 _SENTENCE_END = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 _ASCII = str.maketrans({"█": "#", "░": ".", "…": "~", "µ": "u", "✓": "+", "✗": "x", "▲": "!", "○": "-"})
+_UNUSUAL = re.compile("[^ -~]")
 _HARMLESS = {"\n": " ", "\r": " ", "\t": " "}
 _MAX_PATH = 48  # characters of a shortened path; the end distinguishes files
 
@@ -95,11 +103,13 @@ def visible(text: str) -> str:
         The text with line breaks and tabs as blanks, and every control, format (bidirectional overrides, zero-width
         characters) and lone surrogate character written out, as `\u202e`.
     """
-    return "".join(_HARMLESS.get(char) or (char if _is_plain(char) else _written_out(char)) for char in text)
+    # Nearly all text is plain; a large report has tens of millions of characters.
+    return text if text.isprintable() else _UNUSUAL.sub(_shown, text)
 
 
-def _is_plain(char: str) -> bool:
-    return (char.isascii() and char.isprintable()) or unicodedata.category(char) not in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+def _shown(match: re.Match[str]) -> str:
+    char = match[0]
+    return _HARMLESS.get(char) or (char if char.isprintable() or unicodedata.category(char) == "Zs" else _written_out(char))
 
 
 def _written_out(char: str) -> str:
@@ -190,3 +200,23 @@ def guard(text: str) -> str:
         The condition, on one line.
     """
     return visible(text.partition("  #")[0].strip() or text.strip())
+
+
+def farthest_words(found: Farthest | None, *, is_right: bool = False) -> str:
+    """How large is the largest difference, and against what?
+
+    Args:
+        found: The value that differs most for its tolerance, as in `Numbers`.
+        is_right: Whether no value is wrong: one beyond its tolerance has a reason then, which `numerics.note` tells.
+
+    Returns:
+        `2.4e-07, 1.1e-07 of its size and 0.9 % of the tolerance`; empty where nothing differs.
+    """
+    if found is None:
+        return ""
+    scales = [] if found.max_rel is None else [f"{found.max_rel:.1e} of its size"]
+    if found.tolerances is not None and math.isfinite(found.tolerances) and not (is_right and found.tolerances > 1):
+        scales.append(
+            f"{percent(found.tolerances)} of the tolerance" if found.tolerances <= 1 else f"{times(found.tolerances)} the tolerance"
+        )
+    return f"{found.max_abs:.1e}{', ' if scales else ''}{' and '.join(scales)}"

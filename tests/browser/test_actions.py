@@ -33,7 +33,7 @@ def test_actions_are_ranked_and_lead_to_their_line(show: Callable[..., Page]) ->
     cards = page.locator(".ol-action")
     assert cards.count() == 7  # two operators and five breaks, of which what entering costs is a part
     spent = sum(row.call_ns or 0 for row in TWELVE.fallbacks if row.target == "prims.bessel_j0.default")
-    assert f"costs {time_from_ns(spent)} per call" in cards.first.inner_text()
+    assert f"takes {time_from_ns(spent)} per call in PyTorch" in cards.first.inner_text()
     assert "● measured" in cards.first.inner_text()
     cards.first.locator("h4 .ol-link").click()
     assert "record.py:106" in selected(page)

@@ -61,6 +61,27 @@ def test_nothing_of_the_verdict_is_cut_off(show: Callable[..., Page], name: str,
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.parametrize("width", [1440, 900, 868, 760, 640])
+def test_no_tab_is_behind_a_scroll_bar(show: Callable[..., Page], width: int) -> None:
+    page = show(CAPTURES["twelve"], viewport={"width": width, "height": 900})
+    sizes = page.evaluate(
+        "() => [...document.querySelectorAll('.ol-tabs')].map((row) => [row.scrollWidth - row.clientWidth, row.offsetHeight])"
+    )
+    assert [beyond for beyond, _ in sizes] == [0]
+    if width > 800:
+        assert [height < 40 for _, height in sizes] == [True]
+
+
+def test_every_tab_is_reached_on_a_phone(show: Callable[..., Page]) -> None:
+    page = show(CAPTURES["twelve"], viewport={"width": 390, "height": 844})
+    for tab in page.locator(".ol-tabs [role=tab]").all():
+        tab.click()
+        box = tab.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+
+
 @pytest.mark.parametrize("size", [(1440, 900), (900, 900), (390, 844)], ids=str)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_planted_slow_line_is_on_the_first_screen(show: Callable[..., Page], size: tuple[int, int], scheme: str) -> None:

@@ -977,6 +977,58 @@ def asks_for_inference(x: torch.Tensor) -> torch.Tensor:
     return y.sin() + float(y.is_inference())  # asks_for_inference
 
 
+class _Codebook(nn.Module):
+    """Keeps in a buffer whether it was initialised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("ready", torch.tensor([True]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = hidden(x)
+        if not self.ready:  # flagged
+            y = y + 1
+        return y * 2
+
+
+class _CodebookWithBool(_Codebook):
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_ready = bool(self.ready)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = hidden(x)
+        if not self.is_ready:
+            y = y + 1
+        return y * 2
+
+
+_CODEBOOK, _CODEBOOK_WITH_BOOL = _Codebook(), _CodebookWithBool()
+
+
+@kind("Keep `self.ready` in a Python bool, beside the tensor if that is saved with the model")
+def flagged(x: torch.Tensor) -> torch.Tensor:
+    made: torch.Tensor = _CODEBOOK(x)
+    return made
+
+
+@changed("flagged")
+def _(compiled: Compile) -> Program:
+    return compiled(_CODEBOOK_WITH_BOOL)
+
+
+@kind("Remove `Variable(...)`")
+def variable(x: torch.Tensor) -> torch.Tensor:
+    y = hidden(x)
+    state = torch.autograd.Variable(y)  # variable
+    return state * 2
+
+
+@changed("variable")
+def _(compiled: Compile) -> Program:
+    return compiled(lambda x: hidden(x) * 2)
+
+
 def graphs_without_ortlens(kind: Kind) -> int:
     """How many graphs Dynamo makes of the first call for a backend that does nothing else."""
     torch._dynamo.reset()

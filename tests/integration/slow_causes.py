@@ -162,19 +162,18 @@ def casts(*, planted: bool) -> Program:
 
 
 def transposed(*, planted: bool) -> Program:
-    convolutions = nn.ModuleList(nn.Conv1d(128, 128, 1) for _ in range(4))
-    norms = nn.ModuleList(nn.LayerNorm(128) for _ in range(4))
-    linear = layers(4, 128)
+    pool = nn.AvgPool1d(3, stride=1, padding=1)  # cheap, so that the copies stand out on any machine
+    norms = nn.ModuleList(nn.LayerNorm(128 if planted else 1024) for _ in range(4))
 
     def model(x: torch.Tensor) -> object:
-        for convolution, norm, layer in zip(convolutions, norms, linear, strict=True):
+        for norm in norms:
             if not planted:
-                x = norm(layer(x))
+                x = norm(pool(x))
                 continue
-            x = norm(convolution(x.transpose(1, 2)).transpose(1, 2))  # a transposed layout
+            x = norm(pool(x.transpose(1, 2)).transpose(1, 2))  # a transposed layout
         return x
 
-    return model, (torch.randn(2, 1024, 128),)
+    return model, (torch.randn(2, 1024, 128) if planted else torch.randn(2, 128, 1024),)
 
 
 def chain(*, planted: bool) -> Program:

@@ -10,10 +10,12 @@ import pytest
 import torch
 
 import ortlens
+from ortlens.analysis.coverage import coverage_of
 from ortlens.analysis.overview import overview_of
 from ortlens.views.html import summary_html
 from ortlens.views.payload import payload_from_capture
 from ortlens.views.report.page import report_page
+from ortlens.views.text import summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -221,3 +223,41 @@ def test_a_function_without_breaks_is_still_everything() -> None:
     lens = ortlens.explain(_affine, calls=1)(torch.rand(3))
     assert "everything: all 2 compute nodes (100 %)" in lens.summary()
     assert "100 % of the model runs" in payload_from_capture(lens.captured())["overview"]["verdict"]
+
+
+def _headline(lens: ortlens.Lens) -> list[str]:
+    """What the first screen says about coverage, partitions, splits and compiling."""
+    heads = ("Time in ORT", "Splits", "In ONNX Runtime", "Partitions", "Recompiles", "Compile time")
+    return [line for line in summary(lens.captured(), width=400).splitlines() if line.startswith(heads)]
+
+
+@pytest.mark.parametrize("mode", ["inference", "inference, verified with gradients", "training without a backward", "training"])
+def test_verify_changes_no_coverage(mode: str) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Softplus(), torch.nn.Conv1d(4, 4, 3, padding=1), torch.nn.Linear(16, 4))
+    x = torch.randn(4, 8)
+    with torch.set_grad_enabled("training" in mode):
+        lens = ortlens.Lens()
+        compiled = torch.compile(model, backend=lens)
+        result = compiled(x)
+    if mode == "training":
+        result.sum().backward()
+    before, coverage, line = _headline(lens), coverage_of(lens.captured()), repr(lens)
+    with torch.set_grad_enabled(mode != "inference"):
+        lens.verify(x)
+    assert _headline(lens) == before
+    assert coverage_of(lens.captured()) == coverage
+    assert repr(lens) == line
+    assert lens.graphs.only_verified.any() == ("without" in mode or "with gradients" in mode), "the frame names what verify compiled"
+
+
+def test_a_backward_that_the_program_calls_after_verify_counts() -> None:
+    model, x = torch.nn.Linear(8, 4), torch.randn(4, 8)
+    lens = ortlens.Lens()
+    compiled = torch.compile(model, backend=lens)
+    compiled(x)
+    lens.verify(x)
+    assert coverage_of(lens.captured()).graph_count == 1
+    compiled(x).sum().backward()
+    assert coverage_of(lens.captured()).graph_count == 2
+    assert not lens.graphs.only_verified.any()

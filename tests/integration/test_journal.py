@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import mmap
 import os
 import random
-import resource
 import signal
 import struct
-import sys
 import time
+import warnings
 import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -115,6 +115,15 @@ def test_a_journal_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> 
         ortlens.Lens(journal=tmp_path / "none" / "run.journal")
 
 
+def test_a_journal_that_finds_no_room_leaves_the_earlier_one(tmp_path: Path, run_python: Callable[..., str]) -> None:
+    path = tmp_path / "run.journal"
+    with ortlens.capture(journal=path):
+        torch.compile(torch.cos, backend="ortlens")(X)
+    assert run_python(_REFUSED, str(path), str(tmp_path / "other.journal")).count("cannot be written: [Errno 27]") == 2
+    assert len(store.load(path).graphs) == 1
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
 def test_capture_takes_a_journal(tmp_path: Path) -> None:
     with ortlens.capture(journal=tmp_path / "run.journal") as lens:
         torch.compile(torch.cos, backend="ortlens")(X)
@@ -170,23 +179,76 @@ def test_a_kill_at_any_point_loses_nothing_that_was_written(tmp_path: Path) -> N
     assert len(set(loads)) > 1, "killed before, between and after compiling"
 
 
+_WITHOUT_ROOM = """
+import resource, sys, warnings
+import torch
+import ortlens
+sys.path.insert(0, sys.argv[2])
+from tests.integration.test_journal import X, program
+
+sys.dont_write_bytecode = True  # Python would leave half a file in `__pycache__`
+lens = ortlens.Lens(journal=sys.argv[1])
+function = program()
+with torch.no_grad(), warnings.catch_warnings(record=True) as heard:
+    warnings.simplefilter("always")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+    print(torch.allclose(torch.compile(function, backend=lens)(X), function(X)), len(lens.graphs))
+print(sum(str(item.message).startswith("the journal cannot be written any more: OSError") for item in heard))
+print(*[finding.evidence for finding in lens.captured().findings if finding.rule == "journal_failed"])
+"""
+
+
+_REFUSED = """
+import resource, sys
+import ortlens
+sys.dont_write_bytecode = True  # as above
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+for path in sys.argv[1:3]:
+    try:
+        ortlens.Lens(journal=path)
+    except ortlens.UsageError as error:
+        print(error)
+    else:
+        raise SystemExit("not refused")
+"""
+
+
 @pytest.mark.slow
-def test_a_full_disk_ends_the_journal_and_nothing_else(tmp_path: Path) -> None:
-    path, result = tmp_path / "run.journal", tmp_path / "result"
-
-    def act() -> None:
-        sys.dont_write_bytecode = True  # Python would leave half a file in `__pycache__`
-        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
-        lens = ortlens.Lens(journal=path)
-        function = program()
-        with torch.no_grad():
-            same = torch.allclose(torch.compile(function, backend=lens)(X), function(X))
-        result.write_text(f"{same} {len(lens.graphs)}", encoding="ascii")
-
-    os.waitpid(_in_a_fork(act), 0)
-    assert result.read_text(encoding="ascii") == "True 2"
+def test_a_full_disk_ends_the_journal_and_nothing_else(tmp_path: Path, root: Path, run_python: Callable[..., str]) -> None:
+    path = tmp_path / "run.journal"
+    answer, warned, *evidence = run_python(_WITHOUT_ROOM, str(path), str(root)).splitlines()
+    assert (answer, warned) == ("True 2", "1")
+    assert "".join(evidence).startswith("OSError: [Errno 27] File too large, after ")
     assert path.stat().st_size <= 3000
     assert "journal_not_closed" in {finding.rule for finding in store.load(path).findings}
+
+
+def test_calls_that_find_no_room_end_the_journal_with_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lens = ortlens.Lens(journal=tmp_path / "run.journal")
+    fast = torch.compile(torch.cos, backend=lens)
+    fast(X)
+    writer = lens._recorder.journal
+    assert writer is not None
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the thread may be first
+        patched.setattr(os, "write", refuse)
+        torch.testing.assert_close(fast(X), X.cos())
+        writer.flush()
+        writer.flush()
+    (failed,) = (finding for finding in lens.captured().findings if finding.rule == "journal_failed")
+    assert "No space left on device" in str(failed.evidence)
+    torch.testing.assert_close(fast(X), X.cos())
+    assert len(store.load(tmp_path / "run.journal").graphs) == 1
+
+
+def test_an_entry_may_be_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[: max(1, len(data) // 2)]))
+    assert recorded(tmp_path / "run.journal").graphs == store.load(tmp_path / "run.journal").graphs
 
 
 def test_a_forked_process_leaves_the_journal_alone(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -277,3 +278,46 @@ def test_measure_compares_with_the_target_without_compiled_code() -> None:
     fast(x)
     assert not called
     assert int(lens.sessions.calls.sum()) == sessions + 1
+
+
+class _Counting(torch.nn.Module):
+    """Counts its calls in a buffer, and as Python does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x)  # type: ignore[no-any-return]  # of a module
+
+
+@pytest.mark.parametrize("calls", [None, 1, 5])
+def test_explain_says_how_often_it_called_the_target(calls: int | None) -> None:
+    model = _Counting().train()
+    lens = ortlens.explain(model, calls=calls)(torch.randn(8, 4))
+    facts = lens.captured().environment
+    made, plain = int(facts["explain_calls"]), int(facts["explain_uncompiled_calls"])
+    assert int(model.norm.num_batches_tracked or 0) == made + plain, "what a call changes, nothing else changed"
+    assert calls in (None, made)
+    said = " ".join(lens.summary().split())
+    told = f"explain called it {made + plain:,} times to compile and measure" in said
+    assert told == (calls != 1)
+    assert calls is not None or f"{plain:,} of them without torch.compile; calls=1 calls it once" in said
+
+
+def test_a_slow_target_is_called_few_times() -> None:
+    made: list[float] = []
+
+    @torch.compiler.disable
+    def waits() -> None:
+        made.append(time.perf_counter())
+        time.sleep(0.05)
+
+    def slow(x: torch.Tensor) -> torch.Tensor:
+        waits()
+        return x * 2 + 1
+
+    lens = ortlens.explain(slow)(torch.randn(4))
+    facts = lens.captured().environment
+    assert len(made) == int(facts["explain_calls"]) + int(facts["explain_uncompiled_calls"])
+    assert len(made) <= 40  # two seconds of calls, where a second is promised

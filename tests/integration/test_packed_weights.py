@@ -276,3 +276,20 @@ def test_what_a_lens_says_of_packed_weights() -> None:
         lens.profile(x)
     kernels = lens.kernels
     assert kernels[kernels.op_type == "MatMulNBits"].node.tolist() == ["addmm"]
+
+
+def test_weights_that_only_pytorch_can_read_stay_packed_in_pytorch() -> None:
+    """The prototype of torchao for 4 bits on CPUs packs them for the processor at hand."""
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(integers(0, 16, 64, 128, dtype=torch.int32), 1)
+    scale_and_zero = torch.stack((floats(4, 64) / 8, floats(4, 64) - 1), dim=-1)
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch.ops.aten._weight_int4pack_mm_for_cpu(x.sin(), packed, 32, scale_and_zero))
+
+    x, lens = floats(3, 128), Lens()
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(layer, backend=lens)(x), layer(x))
+    (left,) = lens.captured().fallbacks
+    assert (left.target, left.reason_code) == ("aten._weight_int4pack_mm_for_cpu.default", "policy")
+    assert "IntxWeightOnlyConfig" in left.reason
+    assert "IntxWeightOnlyConfig" in lens.summary()

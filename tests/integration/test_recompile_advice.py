@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import importlib
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from ortlens import Lens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from ortlens.trace.records import Recompile
 
@@ -53,6 +55,80 @@ def test_sizes_and_mark_dynamic() -> None:
     marked = [x.clone() for x in sizes]
     torch._dynamo.mark_dynamic(marked[0], 0)
     assert recompiles(torch.sin, *((x,) for x in marked)) == ()
+
+
+TABLES = {size: torch.arange(float(size)) for size in (3, 4, 5, 6)}
+
+
+def looked_up(x: torch.Tensor) -> torch.Tensor:
+    """Adds what a dictionary holds for the size, which makes the size a constant."""
+    return x + TABLES[x.shape[0]]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_nobody_is_told_to_mark_a_size_that_the_code_makes_a_constant(*, dynamic: bool | None) -> None:
+    sizes = [torch.ones(size) for size in TABLES]
+    rows = recompiles(looked_up, *((x,) for x in sizes), dynamic=dynamic)
+    assert len(rows) == 3
+    for row in rows:
+        assert (row.advice or "").startswith("Keep dimension 0 of `x` to few sizes: the code makes each a constant of its graph")
+    torch._dynamo.mark_dynamic(sizes[0], 0)
+    with pytest.raises(Exception, match="specialized it to be a constant"):  # what the advice was before
+        recompiles(looked_up, (sizes[0],))
+
+
+def test_after_a_reset_the_constants_of_another_function_do_not_count() -> None:
+    lens = Lens("eager")
+    for function, advice in ((looked_up, "Keep dimension 0 of `x` to few sizes"), (torch.nn.functional.silu, "Call `torch._dynamo.mark_")):
+        torch._dynamo.reset()
+
+        def applied_once(x: torch.Tensor, function: Callable[..., Any] = function) -> torch.Tensor:
+            made: torch.Tensor = function(x)
+            return made
+
+        compiled = torch.compile(applied_once, backend=lens)
+        for size in (3, 4):
+            compiled(torch.ones(size))
+        assert (lens.captured().recompiles[-1].advice or "").startswith(advice)
+
+
+def test_a_limit_that_sizes_reached_which_are_constants_does_not_say_mark() -> None:
+    sizes = [(torch.ones(size),) for size in TABLES]
+    lens = Lens("eager")
+    with torch._dynamo.config.patch(recompile_limit=2):
+        compiled = torch.compile(looked_up, backend=lens)
+        for args in sizes:
+            torch.testing.assert_close(compiled(*args), looked_up(*args))
+    advice = [item.advice or "" for item in lens.captured().breaks]
+    assert any("to few sizes" in said for said in advice)
+    assert not any("Call `torch._dynamo.mark_dynamic" in said for said in advice)
+
+
+@pytest.mark.parametrize(
+    ("folder", "advice"),
+    [("site-packages", "Remove the graph break in the code that calls this function of a library"), ("mine", "Convert `x` to one dtype")],
+)
+def test_of_a_librarys_function_that_was_compiled_by_itself_the_graph_break_before_it_is_named(
+    folder: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / folder
+    package.mkdir()
+    name = f"helper_{folder[:4]}"
+    (package / f"{name}.py").write_text("def double(x):\n    return x * 2\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(package)
+    helper = importlib.import_module(name)
+
+    def breaks_in_a_loop(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        made = []
+        for x in tensors:
+            torch._dynamo.graph_break()
+            made.append(helper.double(x))
+        return made
+
+    (row,) = recompiles(breaks_in_a_loop, (X, X.double()))
+    assert (row.function, (row.advice or "")[: len(advice)]) == ("double", advice)
+    (row,) = recompiles(helper.double, (X,), (X.double(),))  # the user calls it
+    assert (row.advice or "").startswith("Convert `x` to one dtype")
 
 
 @pytest.mark.parametrize("numbers", [(2, 3, 4), (2.5, 3.5, 4.5)])

@@ -255,3 +255,22 @@ def test_what_has_no_gradient_has_none_when_pytorch_runs_its_decomposition() -> 
     made = torch.compile(torch.special.bessel_j0, backend="ortlens")(x)  # eager's kernel has no gradient, that of the decomposition raises
     assert made.requires_grad == expected.requires_grad  # from torch 2.15 on it has one
     torch.testing.assert_close(made, expected)
+
+
+def test_what_pytorch_computes_in_one_pass_stays_there_where_it_is_large() -> None:
+    names = ("max_pool2d_with_indices", "max_pool2d_with_indices_backward", "native_batch_norm_backward")
+    one_pass = {f"aten.{name}.default" for name in names}
+    for size, kept in ((128, one_pass), (8, set[str]())):
+        torch.compiler.reset()
+        ours, theirs, _ = _twins("conv_batchnorm")
+        images, lens = r(2, 3, size, size), Lens()
+        compiled = torch.compile(ours, backend=lens)
+        with torch.no_grad():  # nobody reads the indices
+            torch.testing.assert_close(compiled(images), theirs(images), atol=1e-4, rtol=1e-4)
+        assert lens.fallbacks.empty
+        for model in (compiled, theirs):
+            model(images).square().mean().backward()
+        _assert_same_state(ours, theirs)
+        codes = dict(zip(lens.fallbacks.target, lens.fallbacks.reason_code, strict=True))
+        assert codes.pop("aten.convolution_backward.default") == "no_converter"
+        assert codes == dict.fromkeys(kept, "policy")

@@ -79,6 +79,7 @@ WRITERS: dict[str, tuple[str, Callable[[ortlens.Lens, Path, Path], object]]] = {
     "export_onnx": ("model.onnx", lambda lens, at, _: lens.export_onnx(at)),
     "netron": ("model.html", lambda lens, at, _: lens.netron("p0").save(at)),
     "frozen": ("frozen", lambda _, at, __: ortlens.freeze(torch.nn.Linear(6, 500).eval(), X).save(at)),
+    "export": ("tables", lambda lens, at, _: lens.export(at, "csv", replace=True)),
     "check": ("check.json", lambda _, at, saved: checked(saved, at)),
 }
 OVER_OLD = sorted(WRITERS.keys() - {"repro", "repro with values", "frozen"})
@@ -102,6 +103,11 @@ def test_a_full_disk_leaves_nothing_behind(writer: str, room: int, lens: ortlens
         failed = True
     assert failed or room > 300
     assert bool(list((tmp_path / "here").iterdir())) != failed
+
+
+def test_a_frozen_callable_names_the_folder_that_was_asked_for(lens: ortlens.Lens, tmp_path: Path) -> None:
+    with full_disk(300), torch.no_grad(), pytest.raises(OrtLensError, match=f"cannot be written to {tmp_path / 'frozen'}: File too large"):
+        WRITERS["frozen"][1](lens, tmp_path / "frozen", tmp_path)
 
 
 @pytest.mark.parametrize("writer", OVER_OLD)

@@ -74,3 +74,22 @@ def test_a_caller_who_catches_warnings_across_the_end_of_quiet_gets_clean_filter
     with warnings.catch_warnings():
         quiet.__exit__(None, None, None)
     assert state() == before
+
+
+@pytest.mark.parametrize("name", ["addFilter", "removeFilter"])
+def test_a_handler_that_takes_no_filters_does_not_silence_what_follows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = logging.Handler()
+    logging.getLogger("onnxscript").addHandler(handler)
+    monkeypatch.setattr(handler, name, lambda _filter: 1 / 0)
+    try:
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            with pytest.raises(ZeroDivisionError), _torch.quiet():
+                warnings.warn("from the exporter", UserWarning, stacklevel=1)
+            warnings.warn("afterwards", UserWarning, stacklevel=1)
+        assert [str(item.message) for item in heard] == ["afterwards"]
+    finally:
+        monkeypatch.undo()
+        logging.getLogger("onnxscript").removeHandler(handler)
+        with _torch.quiet():  # the next block that ends takes the filters back
+            pass

@@ -13,6 +13,8 @@ What ortlens reports about a model is in one table, `lens.findings`; the summary
 (why it matters), evidence (the recorded facts) and a mitigation (what to change). `gain_ns` is what the mitigation saves per call:
 with `measured` it was measured on this machine by `lens.probe(*args)`, which really runs the alternative and compares medians of
 interleaved calls; otherwise it is an estimate, and the evidence says how it was made. The column is empty where nothing is known.
+No gain is more than the part of a call that it is about, nor are all together more than a call: what exceeds that is cut, and `at_most`
+says so.
 
 Rules are functions of what was recorded. They are evaluated on every access, also for a saved capture; a finding recorded by a
 probe replaces the rule's own. A rule that fails becomes a finding itself (`rule_failed`).

@@ -7,16 +7,18 @@ import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.identity import graph_by_partition
 from ortlens.analysis.timing import call_times, calls_by_graph, graph_times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from ortlens.trace.records import Capture, Fallback, Graph, Kernel, LedgerPart, Partition, Run, Session
+    from ortlens.trace.records import Capture, Fallback, Graph, Kernel, LedgerPart, Node, Partition, Run, Session
+
+_Row = TypeVar("_Row")
 
 ENOUGH_CALLS = 3
 """Fewer calls describe the warm-up."""
@@ -88,10 +90,7 @@ def partitions_by_graph(capture: Capture) -> dict[str, list[Partition]]:
     Returns:
         Lists by graph id; a graph without partitions is absent.
     """
-    found: dict[str, list[Partition]] = defaultdict(list)
-    for partition in capture.partitions:
-        found[partition.graph_id].append(partition)
-    return dict(found)
+    return _grouped(capture.partitions, lambda row: row.graph_id)
 
 
 def sessions_by_partition(capture: Capture) -> dict[str, list[Session]]:
@@ -103,10 +102,19 @@ def sessions_by_partition(capture: Capture) -> dict[str, list[Session]]:
     Returns:
         Lists by partition id, in the order in which they were made.
     """
-    found: dict[str, list[Session]] = defaultdict(list)
-    for session in capture.sessions:
-        found[session.partition_id].append(session)
-    return dict(found)
+    return _grouped(capture.sessions, lambda row: row.partition_id)
+
+
+def nodes_by_partition(capture: Capture) -> dict[str, list[Node]]:
+    """The nodes that ONNX Runtime runs.
+
+    Args:
+        capture: Any capture.
+
+    Returns:
+        Nodes by partition id.
+    """
+    return _grouped(capture.nodes, lambda row: row.partition_id)
 
 
 def fallbacks_by_graph(capture: Capture) -> dict[str, list[Fallback]]:
@@ -118,9 +126,15 @@ def fallbacks_by_graph(capture: Capture) -> dict[str, list[Fallback]]:
     Returns:
         Lists by graph id.
     """
-    found: dict[str, list[Fallback]] = defaultdict(list)
-    for fallback in capture.fallbacks:
-        found[fallback.graph_id].append(fallback)
+    return _grouped(capture.fallbacks, lambda row: row.graph_id)
+
+
+def _grouped(rows: Iterable[_Row], key: Callable[[_Row], str | None]) -> dict[str, list[_Row]]:
+    """Rows by their key, in their order; those without one are left out."""
+    found: dict[str, list[_Row]] = defaultdict(list)
+    for row in rows:
+        if (value := key(row)) is not None:
+            found[value].append(row)
     return dict(found)
 
 

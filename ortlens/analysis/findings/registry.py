@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.findings import compiling, kernels, movement, ranks, sessions, slower, splitting
+from ortlens.analysis.findings import calls, compiling, kernels, movement, ranks, sessions, slower, splitting
+from ortlens.analysis.findings.limits import within_a_call
 from ortlens.trace.records import Finding
 
 if TYPE_CHECKING:
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
 RULES: tuple[Rule, ...] = (
     slower.slower_than_torch,
-    slower.slower_call,
-    slower.costly_entry,
+    calls.slower_call,
+    calls.costly_entry,
     slower.state_copies,
     slower.element_loop,
     splitting.small_partitions,
@@ -85,6 +86,7 @@ RECORDED: Mapping[str, str] = {
     "cache_failed": "A converted model could not be written to `cache_dir`.",
     "dump_failed": "A model could not be written to `dump_path`.",
     "dry_run_ended": "A dry run ended where the model needs the values of a tensor.",
+    "journal_failed": "The journal could not be written to its end; the lens still has what it lacks.",
     "journal_not_closed": "The capture was read from a journal whose process was killed, or still runs: what came after is missing.",
     "lens_failed": "The lens itself failed; parts of the capture are missing.",
     "rule_failed": "A rule failed; the other findings hold.",
@@ -98,7 +100,8 @@ def findings_of(capture: Capture) -> tuple[Finding, ...]:
     """Everything there is to report: what was recorded, and what the rules find in the records.
 
     A recorded finding replaces that of a rule of the same name and subject: a probe knows more than an estimate. A measured one
-    replaces all earlier ones about the same subject. A saved capture holds the recorded findings; rules are evaluated on access.
+    replaces all earlier ones about the same subject. No gain is more than the part of a call that it is about. A saved capture holds the
+    recorded findings; rules are evaluated on access.
 
     Args:
         capture: Any capture.
@@ -110,7 +113,7 @@ def findings_of(capture: Capture) -> tuple[Finding, ...]:
     recorded = movement.with_cost_of_copies(_latest(capture.findings), capture)
     known = {(finding.rule, finding.subject) for finding in recorded}
     found = [finding for rule in RULES for finding in _applied(rule, capture) if (finding.rule, finding.subject) not in known]
-    return tuple(sorted([*recorded, *found], key=_rank))
+    return within_a_call(sorted([*recorded, *found], key=_rank), capture)
 
 
 def _latest(findings: tuple[Finding, ...]) -> list[Finding]:

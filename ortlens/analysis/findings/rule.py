@@ -45,6 +45,7 @@ class Rule:
         line: int | None = None,
         gain_ns: int | None = None,
         measured: bool = False,
+        at_most: bool = False,
     ) -> Finding:
         """A finding of this rule.
 
@@ -58,6 +59,7 @@ class Rule:
             line: Its number.
             gain_ns: What it would save per call, in ns; None where unknown.
             measured: Whether the gain was measured.
+            at_most: Whether the gain is a limit.
 
         Returns:
             The record.
@@ -74,6 +76,7 @@ class Rule:
             mitigation=mitigation,
             gain_ns=gain_ns,
             measured=measured,
+            at_most=at_most,
         )
 
 

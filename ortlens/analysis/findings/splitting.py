@@ -37,7 +37,9 @@ _CROSSING_SHARE = 0.2
 _CROSSING_NS = 50_000
 _CROSSING_BYTES = 8 << 20
 _BYTES_SHARE = 0.25
-_RANDOM = "draws random numbers"
+RANDOM = "draws random numbers"
+"""What the reason says of an operator that stays in PyTorch for its generator."""
+_DROPOUT = ("dropout", "bernoulli")
 
 
 @rule(
@@ -158,7 +160,7 @@ def _by_cause(capture: Capture) -> dict[tuple[str, str], list[Fallback]]:
     """What stays in PyTorch by operator and reason; by type alone where no operator has a kernel for it."""
     found: dict[tuple[str, str], list[Fallback]] = defaultdict(list)
     for fallback in capture.fallbacks:
-        if _RANDOM not in fallback.reason:  # `random_splits` reports those
+        if RANDOM not in fallback.reason:  # `random_splits` reports those
             found["bfloat16" if is_bfloat16(fallback.reason) else fallback.target, fallback.reason_code].append(fallback)
     return found
 
@@ -232,6 +234,11 @@ def _crossing_in(named: dict[str, Node]) -> tuple[int, int]:
     return over, sum(node.bytes or 0 for node in named.values())
 
 
+def may_be_dropout(target: str) -> bool:
+    """Whether an operator that draws random numbers may be dropout, which `model.eval()` turns off; `randn` and others are not."""
+    return any(name in target for name in _DROPOUT)
+
+
 @rule(
     name="random_splits",
     looks_for="Operators that draw random numbers, such as dropout in training mode, and split a graph.",
@@ -243,7 +250,7 @@ def random_splits(capture: Capture) -> Iterator[Finding]:
     """Graphs that are cut by random numbers."""
     left = fallbacks_by_graph(capture)
     for graph in current(capture):
-        drawing = [row for row in left.get(graph.graph_id, []) if row.reason_code == "side_effect" and _RANDOM in row.reason]
+        drawing = [row for row in left.get(graph.graph_id, []) if row.reason_code == "side_effect" and RANDOM in row.reason]
         is_inference = graph.phase == "inference"
         if len(drawing) < (1 if is_inference else _MANY_SMALL - 1) or (graph.partition_count or 0) <= 1:
             continue
@@ -254,7 +261,8 @@ def random_splits(capture: Capture) -> Iterator[Finding]:
             f"{graph.graph_id} into "
             f"{counted(graph.partition_count or 0, 'partition')}: {most_common([row.target for row in drawing])}",
             evidence=f"phase {graph.phase}; {drawing[0].reason}",
-            mitigation="Draw the random numbers outside of the compiled function and pass them in; model.eval() turns dropout off."
+            mitigation="Draw the random numbers outside of the compiled function and pass them in"
+            + ("; model.eval() turns dropout off." if any(may_be_dropout(row.target) for row in drawing) else ".")
             if is_inference
             else "Expected in training; set the dropout rates to 0 if training does not need them.",
             file=drawing[0].file,

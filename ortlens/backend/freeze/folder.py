@@ -57,8 +57,11 @@ def save(frozen: Frozen, folder: str | os.PathLike[str]) -> pathlib.Path:
     try:
         with whole_folder(target, mark=loader.MANIFEST) as made:
             _fill(frozen, made)
-    except OSError as error:
-        raise UsageError(f"the callable cannot be written to {target}: {error.strerror or error}; nothing is left there") from error
+    except (OSError, UsageError) as error:
+        cause = error.__cause__ if isinstance(error, UsageError) else error  # the model is exported to a folder beside it
+        if not isinstance(cause, OSError):
+            raise
+        raise UsageError(f"the callable cannot be written to {target}: {cause.strerror or cause}; nothing is left there") from error
     return target
 
 

@@ -3,22 +3,25 @@
 Grouped-query attention multiplies each key head with the queries of a group. Programs repeat the heads, as `repeat_kv` of transformers
 and `scaled_dot_product_attention(enable_gqa=True)` do, and then make one product per query head. The repeated keys and values of a
 cache are several times as large as the cache, and are copied at every token. Here, the rows of a group's queries lie below each other in
-one matrix, and one product per head that is not repeated makes the same numbers. Products of varying sizes stay as they are.
+one matrix, and one product per head that is not repeated makes the same numbers. Batch, rows and features may vary, heads may not.
 """
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.fx
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
 _aten = torch.ops.aten
 _RESHAPES = (_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default)  # noqa: SLF001 - an operator's name
+_Size: TypeAlias = tuple[torch.fx.Node, int, int]
+"""A multiple of a size: a node, one of its dimensions, and the factor."""
 _HEADS = 2
 """The dimension in which repeated heads lie before they are one dimension with the others: (batch, head, copy, row, feature)."""
 
@@ -45,8 +48,7 @@ def multiply_by_group(graph: torch.fx.Graph) -> None:
         graph: An ATen graph whose nodes carry `meta["val"]`; changed in place. The copies that nothing reads any more stay in it.
     """
     for product in graph.find_nodes(op="call_function", target=_aten.bmm.default):
-        left, right = product.args
-        repeated = _repeated(right) if _has_fixed_sizes(left) and _has_fixed_sizes(right) else None
+        repeated = _repeated(product.args[1])
         if repeated is not None:
             _regroup(graph, product, repeated)
 
@@ -54,7 +56,7 @@ def multiply_by_group(graph: torch.fx.Graph) -> None:
 def _repeated(node: Any) -> _Repeated | None:
     """The matrices that the second operand of a product repeats; None if it does not."""
     flat: Any = _before(node, _RESHAPES)
-    if flat is None or flat.meta["val"].dim() != 4 or _shape(flat)[2:] != _shape(node)[1:]:  # noqa: PLR2004 - batch, head, row, feature
+    if flat is None or flat.meta["val"].dim() != 4 or _shape(node) != _one_by_one(flat):  # noqa: PLR2004 - batch, head, row, feature
         return None
     while flat.target is _aten.expand.default and _shape(flat.args[0]) == _shape(flat):
         flat = flat.args[0]
@@ -63,40 +65,59 @@ def _repeated(node: Any) -> _Repeated | None:
     if wide is not None and wide.target is _aten.clone.default:
         wide = wide.args[0]
     single: Any = None if wide is None else _before(wide, (_aten.expand.default,))
-    source = None if single is None or not _has_fixed_sizes(wide) else _before(single, (_aten.unsqueeze.default,))
+    source = None if single is None else _before(single, (_aten.unsqueeze.default,))
     if source is None or source.meta["val"].dim() != 4 or single.args[1] not in (_HEADS, _HEADS - 5):  # noqa: PLR2004 - as above
         return None
-    heads = flat.args[0] if transposed else flat
-    batch, head, count, *matrix = _shape(wide)
-    merged = [batch, str(int(head) * int(count)), *matrix]
-    if count == "1" or _shape(heads) != merged or _shape(source) != [batch, head, *matrix]:
+    head, count = wide.meta["val"].shape[1:3]
+    if type(head) is not int or type(count) is not int or count == 1:
         return None
-    return _Repeated(source=source, count=int(count), transposed=transposed)
+    batch, _, _, *matrix = _shape(wide)
+    if _shape(flat.args[0] if transposed else flat) != [batch, str(head * count), *matrix] or _shape(source) != [batch, str(head), *matrix]:
+        return None
+    return _Repeated(source=source, count=count, transposed=transposed)
 
 
 def _regroup(graph: torch.fx.Graph, product: torch.fx.Node, repeated: _Repeated) -> None:
     """Change a product so that it multiplies the rows of whole groups, and give its readers the shape that they know."""
-    left, was = product.args[0], product.meta["val"]
-    batch, head, rows, feature = repeated.source.meta["val"].shape
-    many = was.shape[1] * repeated.count
+    left: Any = product.args[0]
+    source, was = repeated.source, product.meta["val"]
     with graph.inserting_before(product):
-        grouped = _reshaped(graph, product, left, [batch * head, many, feature if repeated.transposed else rows])
-        right = _reshaped(graph, product, repeated.source, [batch * head, rows, feature])
+        matrices = (source, 0, source.meta["val"].shape[1])
+        grouped = _reshaped(product, left, [matrices, (left, 1, repeated.count), (left, 2, 1)])
+        single = _reshaped(product, source, [matrices, (source, 2, 1), (source, 3, 1)])
         if repeated.transposed:
-            matrices = right.meta["val"]
-            right = graph.call_function(_aten.transpose.int, (right, 1, 2))
-            right.meta = {**product.meta, "val": matrices.transpose(1, 2)}
-    product.args = (grouped, right)
-    product.meta = {**product.meta, "val": was.new_empty([batch * head, many, was.shape[2]])}
-    with graph.inserting_after(product):
-        made = graph.call_function(_aten.view.default, (product, list(was.shape)))
-        made.meta = {**product.meta, "val": was}
+            plain = single.meta["val"]
+            single = graph.call_function(_aten.transpose.int, (single, 1, 2))
+            single.meta = {**product.meta, "val": plain.transpose(1, 2)}
+    product.args = (grouped, single)
+    product.meta = {**product.meta, "val": was.new_empty([*grouped.meta["val"].shape[:2], was.shape[2]])}
+    with graph.inserting_before(product.next):
+        made = _reshaped(product, product, [(left, 0, 1), (left, 1, 1), (source, 2 if repeated.transposed else 3, 1)])
+    made.meta["val"] = was
     product.replace_all_uses_with(made, delete_user_cb=lambda user: user is not made)
 
 
-def _reshaped(graph: torch.fx.Graph, like: torch.fx.Node, node: Any, sizes: list[int]) -> torch.fx.Node:
-    made = graph.call_function(_aten.reshape.default, (node, sizes))
-    made.meta = {**like.meta, "val": node.meta["val"].new_empty(sizes)}
+def _reshaped(like: torch.fx.Node, node: Any, sizes: Sequence[_Size]) -> torch.fx.Node:
+    """A value with other sizes, before the product that it is for."""
+    known = [of.meta["val"].shape[dim] * factor for of, dim, factor in sizes]
+    varying = [place for place, size in enumerate(known) if type(size) is not int]
+    if len(varying) == 1 and all(size for size in known if type(size) is int):  # with a size of 0, -1 could be any number
+        given = [-1 if place in varying else size for place, size in enumerate(known)]
+    else:
+        given = [_size(*size) if place in varying else known[place] for place, size in enumerate(sizes)]
+    made = like.graph.call_function(_aten.reshape.default, (node, given))
+    made.meta = {**like.meta, "val": node.meta["val"].new_empty(known)}
+    return made
+
+
+def _size(of: torch.fx.Node, dim: int, factor: int) -> torch.fx.Node:
+    """A node for a varying size."""
+    size = of.graph.call_function(_aten.sym_size.int, (of, dim))
+    size.meta = {"val": of.meta["val"].shape[dim]}
+    if factor == 1:
+        return size
+    made = of.graph.call_function(operator.mul, (size, factor))
+    made.meta = {"val": size.meta["val"] * factor}
     return made
 
 
@@ -112,8 +133,10 @@ def _is_transposed(node: torch.fx.Node) -> bool:
     return node.target is _aten.permute.default and list(node.args[1]) == [0, 1, 3, 2]  # type: ignore[arg-type]  # likewise
 
 
-def _has_fixed_sizes(node: Any) -> bool:
-    return all(type(size) is int for size in node.meta["val"].shape)
+def _one_by_one(node: Any) -> list[str]:
+    """The sizes that the matrices of (batch, head, row, feature) have when batch and head are one dimension."""
+    batch, head, *matrix = node.meta["val"].shape
+    return [str(size) for size in (batch * head, *matrix)]
 
 
 def _shape(node: Any) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import linecache
+import math
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)$')
 _TABLES = ("_modules", "_parameters", "_buffers")
 _INDEX = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\"|(\d+))\]")
+_MANY = 1 << 14
 
 
 class UserLine(NamedTuple):
@@ -159,6 +161,11 @@ def tensor_bytes(value: Any) -> int:
         Bytes, with hints for symbolic sizes.
     """
     return sum(functools.reduce(lambda n, d: n * _torch.size_hint(d), t.shape, 1) * t.element_size() for t in tensors_in(value))
+
+
+def is_large(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has so many numbers that a faster kernel of PyTorch is worth two partitions instead of one."""
+    return math.prod(map(_torch.size_hint, tensor.shape)) >= _MANY
 
 
 def node_bytes(node: torch.fx.Node) -> int:

@@ -61,7 +61,7 @@ def is_wrapper(frame: Frame) -> bool:
     Returns:
         False for the user's own decorators, which are the user's code.
     """
-    return any(folder in frame.file for folder in _INSTALLED) and (frame.function in _WRAPPERS or "wrap" in frame.function)
+    return _is_installed(frame.file) and (frame.function in _WRAPPERS or "wrap" in frame.function)
 
 
 def is_of_torch_or_ortlens(file: str) -> bool:
@@ -76,6 +76,18 @@ def is_of_torch_or_ortlens(file: str) -> bool:
     return file.startswith(_machinery())
 
 
+def is_of_a_library(file: str) -> bool:
+    """Whether a file belongs to torch or to another installed library.
+
+    Args:
+        file: File name of a code object.
+
+    Returns:
+        True for models that a library holds, too.
+    """
+    return is_of_torch_or_ortlens(file) or _is_installed(file)
+
+
 def is_model_code(frame: Frame) -> bool:
     """Whether a frame is that of the user's code or of a model's.
 
@@ -87,8 +99,11 @@ def is_model_code(frame: Frame) -> bool:
     """
     if is_of_torch_or_ortlens(frame.file) or frame.file.startswith("<frozen "):
         return False
-    installed = any(folder in frame.file for folder in _INSTALLED)
-    return not is_wrapper(frame) and (installed or not frame.file.startswith(_python_library()))
+    return not is_wrapper(frame) and (_is_installed(frame.file) or not frame.file.startswith(_python_library()))
+
+
+def _is_installed(file: str) -> bool:
+    return any(folder in file for folder in _INSTALLED)
 
 
 def _is_outside_torch(frame: Frame) -> bool:

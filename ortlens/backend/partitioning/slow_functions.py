@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
+import operator
 from typing import TYPE_CHECKING
 
 import torch.fx
 
-from ortlens import _torch
-from ortlens.backend.lowering import provenance
+from ortlens.backend.lowering import decompositions, provenance
 
 if TYPE_CHECKING:
     from ortlens.trace.records import ReasonCode
@@ -35,8 +34,10 @@ _SUMS = {
 }
 """Sums at indices -> the first of the tensors that are added and of their indices. One thread, 3000 rows of 64 numbers: PyTorch 45 us,
 ScatterElements 680 us. ScatterND takes 41 us, but loses rows with several threads."""
-_MANY = 1 << 14
-"""Numbers from which the difference is worth two partitions instead of one."""
+_POOL = "aten.max_pool2d_with_indices.default"
+"""A pool whose indices are read, as in training: two more pools find NaN and its place. One thread, 16 images of 32 channels of 64 x 64 and
+two smaller layers: the forward of a convolutional net takes 56 ms, with its pools in PyTorch 40 ms."""
+_GRADIENTS = frozenset(map(str, decompositions.WHOLE_GRADIENTS))
 _ROWS = "aten.expand.default"
 """An index of rows for `scatter_add`: PyTorch adds whole rows where it sees that all numbers of a row have the same index."""
 _GAMMA = frozenset(
@@ -60,25 +61,35 @@ def slow_in_ort(node: torch.fx.Node, *, deployed: bool) -> tuple[ReasonCode, str
     name = provenance.target_name(node)
     if name in _TRANSFORMS:
         return "policy", f"{name} stays in PyTorch on purpose: ONNX Runtime's DFT takes 7 to 22 times as long and is less exact"
-    if name in _BAGS and not deployed:
-        text = "PyTorch adds the rows where they lie, ONNX Runtime would copy them first and take 3 to 60 times as long"
-        return "policy", f"{name} stays in PyTorch on purpose: {text}"
-    if not deployed and (reason := _why_not_sums(node, name)):
-        return "policy", reason
-    if name in _GAMMA and not deployed:
-        text = "ONNX has no such operator, and made of some fifty others it takes 3 to 10 times as long"
-        return "policy", f"{name} stays in PyTorch on purpose: {text}"
-    if name in _FEEDERS and not deployed and node.users and all(provenance.target_name(user) in _BAGS for user in node.users):
-        return "policy", f"{name} only serves a bag of embeddings, which stays in PyTorch: a partition of its own would take longer"
-    return None
+    reason = None if deployed else _why_slow(node, name)
+    return None if reason is None else ("policy", f"{name} {reason}")
 
 
-def _why_not_sums(node: torch.fx.Node, name: str) -> str | None:
-    if _adds_rows(node):
-        return f"{name} stays in PyTorch on purpose: it adds whole rows, ONNX Runtime single numbers, in 5 to 15 times as long"
+def _why_slow(node: torch.fx.Node, name: str) -> str | None:
+    why = None
+    if name in _BAGS:
+        why = "PyTorch adds the rows where they lie, ONNX Runtime would copy them first and take 3 to 60 times as long"
+    elif _adds_rows(node):
+        why = "it adds whole rows, ONNX Runtime single numbers, in 5 to 15 times as long"
+    elif name == _POOL and _has_large_indices(node):
+        why = "ONNX Runtime loses NaN and its place, and with the operators that find them a pool takes about twice as long"
+    elif name in _GRADIENTS:
+        why = "PyTorch computes it in one pass, ONNX Runtime in many"
+    elif name in _GAMMA:
+        why = "ONNX has no such operator, and made of some fifty others it takes 3 to 10 times as long"
+    if why is not None:
+        return f"stays in PyTorch on purpose: {why}"
+    if name in _FEEDERS and node.users and all(provenance.target_name(user) in _BAGS for user in node.users):
+        return "only serves a bag of embeddings, which stays in PyTorch: a partition of its own would take longer"
     if name == _ROWS and node.users and all(_adds_rows(user) for user in node.users):
-        return f"{name} only serves sums of rows, which stay in PyTorch and need its view of the index"
+        return "only serves sums of rows, which stay in PyTorch and need its view of the index"
     return None
+
+
+def _has_large_indices(pool: torch.fx.Node) -> bool:
+    """Whether the places of the maxima of a pool are read, and there are many."""
+    read = any(user.target is not operator.getitem or user.args[1] == 1 for user in pool.users)
+    return read and provenance.is_large(pool.meta["val"][1])
 
 
 def _adds_rows(node: torch.fx.Node) -> bool:
@@ -89,7 +100,7 @@ def _adds_rows(node: torch.fx.Node) -> bool:
     if name.endswith("index_put.default") and not (len(node.args) > 3 and node.args[3]):  # noqa: PLR2004 - its place in the schema
         return False
     added = [tensor for source in node.all_input_nodes[_SUMS[name] :] for tensor in provenance.tensors_in(source.meta.get("val"))]
-    return any(math.prod(map(_torch.size_hint, tensor.shape)) >= _MANY for tensor in added)
+    return any(map(provenance.is_large, added))
 
 
 def _has_row_index(scatter: torch.fx.Node) -> bool:

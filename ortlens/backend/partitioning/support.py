@@ -50,6 +50,8 @@ class Verdict(NamedTuple):
 
 
 YES = Verdict(supported=True)
+_PACKED = ("aten._weight_int4pack_mm", "aten._dyn_quant_matmul_4bit")
+"""Products with weights of 4 bits that PyTorch has packed for the processor at hand."""
 
 
 def kind_of(node: torch.fx.Node) -> NodeKind:
@@ -69,6 +71,14 @@ def kind_of(node: torch.fx.Node) -> NodeKind:
     if _torch.is_symbolic(value) or isinstance(value, (int, float, bool)):
         return NodeKind.SIZE
     return NodeKind.EFFECT if value is None else NodeKind.COMPUTE
+
+
+def _without_function(name: str) -> Verdict:
+    """Why an operator stays in PyTorch that no ONNX function is known for."""
+    if name.startswith(_PACKED):
+        text = "only PyTorch knows the layout of its 4-bit weights; those of torchao's IntxWeightOnlyConfig run in ONNX Runtime"
+        return Verdict(supported=False, code="policy", reason=f"{name} stays in PyTorch on purpose: {text}")
+    return Verdict(supported=False, code="no_converter", reason=f"{name} has no ONNX function in the installed torch and onnxscript")
 
 
 class Support:
@@ -163,7 +173,7 @@ class Support:
             return None
         if any(t.is_complex() for t in _tensors_of(node)):
             return Verdict(supported=False, code="dtype", reason=f"{name} on complex numbers has no ONNX function")
-        return Verdict(supported=False, code="no_converter", reason=f"{name} has no ONNX function in the installed torch and onnxscript")
+        return _without_function(name)
 
     def _elements(self, node: torch.fx.Node) -> Verdict | None:
         known = dtypes.element_types()

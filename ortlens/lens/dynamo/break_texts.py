@@ -26,6 +26,7 @@ _EXPLANATION = re.compile(
     r"^(?P<indent> *)Explanation: (?P<text>.*?)(?=\n *Hint: |\n *Developer debug context: |\n\n|\Z)", re.MULTILINE | re.DOTALL
 )
 _HINT = re.compile(r"^ *Hint: (?P<text>.*?)(?=\n *Hint: |\n *Developer debug context: |\n\n|\Z)", re.MULTILINE | re.DOTALL)
+_CONTEXT = re.compile(r"^ *Developer debug context: (?P<text>.*)$", re.MULTILINE)
 _COMPILE_ID = re.compile(r"(?P<id>(?:!\d+/)?\d+/\d+): ")
 _WHOLE_FRAME = re.compile(r"Graph break: |WON'T CONVERT ")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Unsupported|Interrupt)\b: \S")
@@ -58,6 +59,7 @@ class BreakText:
         line: Number of that line.
         function: Function that the line is in.
         frames: User frames, outermost first.
+        context: What Dynamo met, in its developers' words; empty where it does not say.
     """
 
     reason: str
@@ -68,6 +70,7 @@ class BreakText:
     line: int | None
     function: str | None
     frames: tuple[Frame, ...]
+    context: str = ""
 
     def source(self) -> str | None:
         """Text of the user line, if the file can be read."""
@@ -143,7 +146,7 @@ def break_from_text(text: str) -> BreakText:
     frames = _user_frames(message)
     found = trace if _EXPLANATION.search(trace) and not _EXPLANATION.search(message) else message
     explanation = _EXPLANATION.search(found)
-    gb_id = _GB_ID.search(found)
+    gb_id, context = _GB_ID.search(found), _CONTEXT.search(found)
     file, line = _place(message, frames)
     return BreakText(
         reason=_raised(trace) if explanation is None and _WHOLE_FRAME.match(message) else _reason(found, explanation),
@@ -154,6 +157,7 @@ def break_from_text(text: str) -> BreakText:
         line=line,
         function=frames[-1].function if frames else None,
         frames=tuple(frames),
+        context=context["text"].strip() if context else "",
     )
 
 

@@ -15,13 +15,15 @@ import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ortlens import _torch
 from ortlens._shell import display_frames, display_name
 from ortlens.analysis.advice import advice_for_break
 from ortlens.analysis.guards import advice_for_limit, advice_for_recompile, guard_place
 from ortlens.analysis.identity import plain_function
 from ortlens.analysis.literals import shortened
-from ortlens.backend.lowering.user_frames import Frame, innermost, is_model_code, is_of_torch_or_ortlens, is_wrapper
+from ortlens.backend.lowering.user_frames import Frame, innermost, is_model_code, is_of_a_library, is_of_torch_or_ortlens, is_wrapper
 from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, is_break, line_text, recompile_from_text
 from ortlens.lens.dynamo.guard_values import type_text, value_text
 from ortlens.trace import records as r
@@ -56,6 +58,7 @@ class DynamoWatch:
         self._ahead: dict[str, str] = {}  # frame number -> the break before its graph
         self._entries: dict[object, int] = {}  # entry -> graphs so far, without recompiles
         self._recompiles: dict[str, str | None] = {}
+        self._fixed: dict[str, frozenset[tuple[str, int]]] = {}  # frame number -> sizes that its versions made constants
         self._backend_ns: dict[str, int] = {}
         self._unlogged: dict[str, tuple[dict[str, int], int]] = {}  # compile id -> failures and steps before it began
         with surviving(recorder, "listening to torch's log"):
@@ -69,6 +72,8 @@ class DynamoWatch:
             compile_id: The compilation that starts.
         """
         self.started.append(compile_id)
+        if compile_id.endswith("/0"):  # numbers start again after a reset
+            self._fixed.pop(_frame(compile_id), None)
         self._unlogged[compile_id] = _torch.unlogged_failures(), len(_torch.unlogged_steps())
 
     def heard_break(self, compile_id: str, text: str) -> None:
@@ -119,7 +124,8 @@ class DynamoWatch:
             user_stack=display_frames(_stack_of_the_user(said.frames)),
         )
         # What to change depends on the line that stops the graph, which may be one of a library behind the user's.
-        advice = advice_for_break(replace(made, function=heard.function, source=heard.statement()), heard.following())
+        at_line = replace(made, function=heard.function, source=heard.statement())
+        advice = advice_for_break(at_line, heard.following(), met=heard.context, gradients=torch.is_grad_enabled())
         made = replace(
             made,
             reason=shortened(made.reason),
@@ -164,7 +170,7 @@ class DynamoWatch:
         record = r.Recompile(
             compile_id=compile_id, of_compile_id=said.of_compile_id, guard=said.guard, reason=said.reason, values=said.values
         )
-        advice = advice_for_recompile(record)
+        advice = self._advice(record)
         self.recorder.add(
             replace(
                 record,
@@ -248,6 +254,7 @@ class DynamoWatch:
         """
         compile_id = _torch.current_compile_id()
         self._count_boundary(compile_id)
+        self._note_fixed_sizes(compile_id)
         started = time.perf_counter_ns()
         with _LISTENER.paused():
             yield compile_id
@@ -256,6 +263,21 @@ class DynamoWatch:
             for graph in self.recorder.records(r.Graph):
                 if graph.compile_id == compile_id:
                     self.recorder.amend(r.Graph, graph.graph_id, recompile_of=self._recompiles.get(compile_id))
+
+    def _note_fixed_sizes(self, compile_id: str | None) -> None:
+        """Note the sizes that this version made constants, and correct the advice for its recompile."""
+        frame, fixed = _frame(compile_id), _torch.fixed_sizes()
+        self._fixed[frame] = self._fixed.get(frame, frozenset()) | fixed
+        for row in self.recorder.records(r.Recompile) if fixed else ():
+            if row.compile_id == compile_id:
+                advice = self._advice(row)
+                self.recorder.amend(r.Recompile, row.compile_id, advice=advice and shortened(advice))
+
+    def _advice(self, record: r.Recompile) -> str | None:
+        code = _torch.code_being_compiled()
+        in_library = code is not None and is_of_a_library(code.co_filename) and _torch.is_compiled_by_itself()
+        fixed = self._fixed.get(_frame(record.compile_id), frozenset())
+        return advice_for_recompile(record, fixed, is_dynamic=_torch.varies_from_the_start(), in_library=in_library)
 
     def _count_boundary(self, compile_id: str | None) -> None:
         """Every graph of a callable except the first follows a break: the last one logged before its compilation."""

@@ -128,7 +128,7 @@ class CallTrials:
             mitigation="Remove the graph breaks, so that guards run once per call."
             if several
             else "They run once per call, for everything that the code reads: modules, their Python attributes, globals. "
-            "A model that `lens.export_onnx(path)` writes runs without them.",
+            "For deployment, `ortlens.freeze(model, x)` runs the same sessions without them.",
             worth_ns=GUARDS_NS,
             worth_share=GUARDS_SHARE if several else ONE_GRAPH_SHARE,
             pair=pair,

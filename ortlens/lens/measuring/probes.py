@@ -174,7 +174,7 @@ def finding_of(trial: Trial, compared: Comparison, known: r.Finding | None) -> r
     gain = compared.gain_ns * trial.per_call
     if known is None and (gain < trial.worth_ns or compared.gain_ns < trial.worth_share * compared.base_ns):
         base = replace(base, severity="info")
-    title = known.title if known is not None else f"{trial.change} would save {time_from_ns(gain)} per call"
+    title = known.title if known is not None else f"{trial.change} makes calls faster"
     return replace(base, title=title, evidence=evidence, mitigation=trial.mitigation, gain_ns=gain, measured=True)
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import torch.fx
 
     from ortlens.lens.verify.bisect import Cause
+    from ortlens.lens.verify.compare_values import Comparison
     from ortlens.lens.verify.nonfinite import Origin
 
 RULES = ("call_differs", "numbers_differ", "loses_accuracy", "fusion_changes_numbers", "nonfinite_origin")
@@ -96,7 +97,12 @@ def _distance(verdict: Verdict) -> str:
         return ": another shape"
     if found.clashes and found.within:
         return ": NaN or infinite on one side only"
-    return f" by up to {found.max_abs:.3g}"
+    return f" {_up_to(found)}"
+
+
+def _up_to(found: Comparison) -> str:
+    """A difference, and what it is measured against."""
+    return f"by up to {found.max_abs:.3g}" + (f" ({found.max_rel:.2g} of its size)" if found.max_rel else "")
 
 
 def _mitigation(cause: Cause) -> str:
@@ -183,5 +189,5 @@ def _words(verdict: Verdict) -> str:
     found = verdict.comparison
     if found is not None and not (found.within and not found.clashes):
         more = f"; {verdict.note}" if verdict.note else ""
-        return f"by up to {found.max_abs:.3g}{more}" if not found.within else (verdict.note or "NaN or infinite on one side only")
+        return f"{_up_to(found)}{more}" if not found.within else (verdict.note or "NaN or infinite on one side only")
     return verdict.note or "it differs"

@@ -100,6 +100,7 @@ class Verification:
         targets, others = self._targets.taking(args, kwargs)
         several = len(targets) + len(others) > 1
         logs = self._recorder.logs()
+        known = {graph.graph_id for graph in self._recorder.records(r.Graph)}
         eager = {log: (list(log.calls), list(log.total_ns)) for log in logs[1].values()}
         values = sum(len(runner.partition.nodes) for runner in self._partitions.sessions())
         with contextlib.ExitStack() as after:
@@ -114,6 +115,9 @@ class Verification:
                     self._verify(target, args, kwargs, raises=len(targets) == 1, prefix=prefix)
         self._calls += [_no_call(f"{target.name}: result", _OTHER_ARGUMENTS, _first_line(target.function)) for target in others]
         self._forget_calls(set(logs[0]))
+        for graph in self._recorder.records(r.Graph):
+            if graph.graph_id not in known:
+                self._recorder.amend(r.Graph, graph.graph_id, only_verified=True)
         self._record()
 
     def _verify(self, target: Target, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, raises: bool, prefix: str) -> None:

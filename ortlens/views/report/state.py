@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.memory import memory
+from ortlens.analysis.numbers import tolerances_of
 from ortlens.units import counted, size_from_bytes
 from ortlens.views.report.figures import Bar, Bars, Errors, Figure
 
@@ -103,11 +104,7 @@ def _error(row: Numeric, *, in_tolerances: bool) -> float:
         return math.inf
     if not in_tolerances:
         return abs(row.max_rel)
-    return min(_over(row.max_abs, row.atol), _over(row.max_rel, row.rtol))
-
-
-def _over(difference: float, allowed: float | None) -> float:
-    return abs(difference) / allowed if allowed else math.inf if difference else 0.0
+    return tolerances_of(row.max_abs, row.max_rel, row)
 
 
 def _worst(rows: Sequence[tuple[int, Numeric]], *, in_tolerances: bool) -> list[tuple[int, Numeric]]:

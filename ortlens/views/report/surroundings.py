@@ -17,6 +17,8 @@ _WORDS = {
     "cpu_usable": "usable processors",
     "torch_threads": "torch threads",
     "ledger_calls": "calls averaged in the ledger",
+    "explain_calls": "calls that explain made, compiled",
+    "explain_uncompiled_calls": "calls that explain made, without torch.compile",
 }
 _MAX_ENTRIES = 100
 

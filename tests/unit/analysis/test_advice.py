@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,18 @@ def test_breaks_of_data_parallel_wrappers_name_what_to_compile_instead() -> None
 def test_no_advice_where_nothing_is_known(reason: str) -> None:
     assert advice_for_break(Break(break_id="b0", reason=reason, explanation="Dynamo does not say.")) is None
     assert advice_for_recompile(Recompile(compile_id="0/1", guard=reason, reason=reason)) is None
+
+
+def test_a_size_that_became_a_constant_is_not_to_be_marked() -> None:
+    guard = "tensor 'input' size mismatch at index 1"
+    item = Recompile(compile_id="0/1", guard=guard, reason=guard, values=("4", "64"))
+    assert "mark_dynamic(input, 1)" in (advice_for_recompile(item, {("input", 0), ("other", 1)}) or "")
+    why = "the code makes each a constant of its graph, as a weight's shape does, so `mark_dynamic` would fail"
+    assert advice_for_recompile(item, {("input", 1)}) == f"Keep dimension 1 of `input` to few sizes: {why}"
+    assert (advice_for_recompile(item, in_library=True) or "").startswith("Remove the graph break in the code that calls this function")
+    assert "would fail" in (advice_for_recompile(item, is_dynamic=True) or "")
+    ones = replace(item, values=("1", "64"))
+    assert (advice_for_recompile(ones, is_dynamic=True, in_library=True) or "").startswith("Nothing to change")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -14,14 +14,20 @@ from ortlens.analysis.findings import registry
 from ortlens.analysis.findings.catalogue import markdown
 from ortlens.analysis.findings.registry import RECORDED, RULES, findings_of
 from ortlens.analysis.findings.rule import Rule
-from ortlens.analysis.first_look import looks_of
+from ortlens.analysis.first_look import looks_of, ranked_looks
 from ortlens.analysis.overview import overview_of
-from ortlens.trace.records import Capture, Finding
+from ortlens.trace.records import Capture, Finding, LedgerPart
+from ortlens.units import time_from_ns
+from ortlens.views.actions import gain_text
 from ortlens.views.capture_view import SavedCapture
-from tests.unit.analysis.hand_made import clean, session
+from ortlens.views.payload import payload_from_capture
+from ortlens.views.sentences import look_sentence
+from tests.unit.analysis.hand_made import clean, graph, partition, session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from ortlens.trace.records import LedgerPartName
 
 ROOT = Path(__file__).resolve().parents[3]
 CROWDED = clean(sessions=(session(threads=8),))
@@ -133,3 +139,73 @@ def test_every_finding_that_is_recorded_is_in_the_catalogue() -> None:
     names = {name for source in sources for name in re.findall(pattern, source)}
     assert names - set(RECORDED) - {rule.name for rule in RULES} == set()
     assert {"layout_copy", "run_failed", "lens_failed", "provider_unavailable"} <= names
+
+
+def _called(**parts: int) -> Capture:
+    """A clean capture with a measured call."""
+    ledger = tuple(LedgerPart(graph_id="g0", part=cast("LedgerPartName", part), ns=ns, share=0.1) for part, ns in parts.items())
+    return clean(ledger=ledger)
+
+
+def _gain(rule: str, subject: str | None, gain: int) -> Finding:
+    return Finding(rule=rule, subject=subject, severity="warning", title=rule, mitigation="Do.", gain_ns=gain, measured=True)
+
+
+@pytest.mark.parametrize(
+    ("rule", "subject", "limit"),
+    [
+        ("heavy_guards", "guards", 60_000),
+        ("slow_kernel", "s0:k", 190_000),
+        ("boundary_copies", "g0", 30_000),
+        ("layout_copy", "p0:x", 20_000),
+        ("spinning_threads", "sessions", 292_000),
+        ("slower_than_torch", "p0", 292_000),
+    ],
+)
+def test_a_gain_is_never_more_than_the_part_of_a_call_that_it_is_about(rule: str, subject: str, limit: int) -> None:
+    capture = replace(
+        _called(guards=60_000, bind=20_000, run=190_000, output=10_000, residual=12_000), findings=(_gain(rule, subject, 406_000),)
+    )
+    (found,) = findings_of(capture)
+    assert (found.gain_ns, found.at_most) == (limit, True)
+    assert SavedCapture(capture).findings[["gain_ns", "at_most"]].values.tolist() == [[limit, True]]
+    overview, limited = overview_of(capture), f"at most {time_from_ns(limit)}"
+    assert f"saves {limited} per call, measured" in " ".join(SavedCapture(capture).summary().split())
+    shown = payload_from_capture(capture)["overview"]
+    assert shown["gains"] == [f"{limited}, measured"]
+    assert [(item["gain"], item["ns"]) for item in shown["actions"]] == [(f"saves {limited} per call", limit)]
+    assert limited in look_sentence(looks_of(overview)[0])
+    below = replace(capture, findings=(_gain(rule, subject, limit),))
+    assert findings_of(below) == below.findings, "what fits is left as it is"
+
+
+def test_gains_together_are_never_more_than_a_call_takes() -> None:
+    found = (_gain("heavy_guards", "guards", 90_000), _gain("slow_kernel", "s0:k", 140_000), _gain("spinning_threads", "sessions", 250_000))
+    capture = replace(_called(guards=60_000, run=220_000, residual=12_000), findings=(*found, _gain("slow_kernel", "s0:l", 30_000)))
+    gains = {finding.subject: (finding.gain_ns, finding.at_most) for finding in findings_of(capture)}
+    assert gains == {"sessions": (250_000, False), "s0:k": (42_000, True), "guards": (0, True), "s0:l": (0, True)}
+    told = {look.what: gain_text(look) for look in ranked_looks(overview_of(capture))}
+    assert told["heavy_guards"] == "saves nothing beyond the gains of other findings"
+    assert "gain unknown" not in str(payload_from_capture(capture)["overview"])
+
+
+def test_without_a_measured_call_only_the_parts_inside_the_graphs_are_limits() -> None:
+    logged = replace(_called(run=100_000, bind=1_000), findings=(_gain("spinning_threads", "sessions", 406_000),))
+    assert [finding.gain_ns for finding in findings_of(logged)] == [406_000]
+    inside = replace(logged, findings=(_gain("slow_kernel", "s0:k", 406_000),))
+    assert [finding.gain_ns for finding in findings_of(inside)] == [100_000]
+    nothing = replace(inside, ledger=())
+    assert findings_of(nothing) == nothing.findings
+
+
+def test_a_backward_graph_is_limited_by_its_own_time() -> None:
+    capture = _called(run=100_000, residual=1_000)
+    backward = graph("g1", phase="backward", compile_id="0/0")
+    capture = replace(
+        capture,
+        graphs=(*capture.graphs, backward),
+        partitions=(*capture.partitions, partition(1, "g1")),
+        sessions=(*capture.sessions, session(1, calls=100, total_ns=20_000_000)),
+        findings=(_gain("slow_kernel", "s1:k", 406_000),),
+    )
+    assert [finding.gain_ns for finding in findings_of(capture) if finding.rule == "slow_kernel"] == [200_000]

@@ -473,7 +473,7 @@ def test_a_rule_fires_from_its_threshold_on_and_not_before(case: Case) -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    elsewhere = {"slower_than_torch", "slower_call", "costly_entry"}  # they report what was measured: test_findings_slower.py
+    elsewhere = {"slower_than_torch", "slower_call", "costly_entry"}  # they report what was measured: test_findings_slower.py, _calls.py
     elsewhere |= {rule.name for rule in RULES if rule.check.__module__.endswith(".ranks")}  # they need several ranks: test_ranks.py
     assert {case.rule for case in CASES} == {rule.name for rule in RULES} - elsewhere
 

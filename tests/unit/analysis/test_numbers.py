@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from ortlens.analysis.numbers import numbers_of
+from ortlens.analysis.overview import overview_of
 from ortlens.trace import records as r
+from ortlens.views.payload import payload_from_capture
 from ortlens.views.sentences import numbers_sentence, wrong_sentence
+from ortlens.views.tiles import tiles_of
+from ortlens.views.wording import farthest_words
 
 RIGHT = r.Numeric(partition_id="p0", node="add", ok=True)
 WRONG = r.Numeric(partition_id="p0", node="gelu", ok=False, first_divergence=True, file="model.py", line=12)
@@ -71,3 +77,39 @@ def test_operators_on_their_own_and_origins() -> None:
         sentence(one) == "1 operator on its own of 1 partition compared with PyTorch; all within tolerance; NaN or Inf first appears at add"
     )
     assert sentence(one, replace(RIGHT, scope="op")).startswith("2 operators one by one of 1 partition")
+
+
+FAR = replace(RIGHT, node="mul", max_abs=3e-5, max_rel=1.5e-6, atol=1e-5, rtol=1e-4)
+NEAR = replace(RIGHT, node="big", max_abs=0.5, max_rel=1e-7, atol=1.0, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ((FAR, NEAR), "3.0e-05, 1.5e-06 of its size and 1.5 % of the tolerance"),
+        ((NEAR, replace(FAR, max_rel=3e-4)), "3.0e-05, 3.0e-04 of its size and 3.0 times the tolerance"),
+        ((replace(FAR, atol=None, rtol=None),), "3.0e-05, 1.5e-06 of its size"),
+        ((replace(FAR, max_rel=None),), "3.0e-05"),
+        ((RIGHT, replace(FAR, max_abs=0.0)), ""),
+        ((replace(FAR, ok=None),), ""),
+        ((replace(FAR, max_abs=float("nan")),), ""),
+    ],
+)
+def test_a_difference_is_said_with_what_it_is_measured_against(rows: tuple[r.Numeric, ...], said: str) -> None:
+    numbers = numbers_of(r.Capture(numerics=rows))
+    assert numbers is not None
+    assert farthest_words(numbers.farthest) == said
+    assert payload_from_capture(r.Capture(numerics=rows))["overview"]["farthest"] == said
+
+
+def test_the_summary_names_the_largest_difference_and_the_tile_that_of_wrong_values() -> None:
+    capture = r.Capture(graphs=(r.Graph(graph_id="g0", phase="inference", op_count=1, node_count=1),), numerics=(NEAR, FAR))
+    assert "all within tolerance; the largest difference is 3.0e-05, 1.5e-06 of its size" in sentence(NEAR, FAR)
+    tile = tiles_of(capture, overview_of(capture))[-1]
+    assert tile.detail == "2 values compared with PyTorch, all match"
+    beyond = sentence(replace(FAR, max_rel=1e-2, max_abs=1.0))  # right for another reason, so that its tolerance says nothing
+    assert "the largest difference is 1.0e+00, 1.0e-02 of its size" in beyond
+    assert "times the tolerance" not in beyond
+    wrong = replace(capture, numerics=(replace(FAR, max_rel=1e-2, max_abs=1.0, ok=False),))
+    tile = tiles_of(wrong, overview_of(wrong))[-1]
+    assert tile.detail == "1 of 1 value compared with PyTorch differs, by up to 1.0e+00, 1.0e-02 of its size and 100 times the tolerance"

@@ -332,11 +332,11 @@ def test_python_between_graphs_counts_for_the_rank_of_its_break() -> None:
     ledger = tuple(LedgerPart(graph_id="g", part=part, ns=1_000_000, share=0.5) for part in parts)
     first, second = looks_of(overview_of(Capture(breaks=(cheap, dear), ledger=ledger)))
     assert (first.line, first.ns_per_call, first.own_code_ns) == (4, 20_000, 880_000)
-    assert "besides 880 µs of Python between the graphs" in look_sentence(first)
+    assert "besides 880 µs of PyTorch and Python between the graphs" in look_sentence(first)
     assert (second.line, second.own_code_ns) == (5, 10_000)
     assert "besides" not in look_sentence(second)
     (free,) = looks_of(overview_of(Capture(breaks=(replace(cheap, overhead_ns=0),), ledger=ledger)))
-    assert "(nothing for the break itself; 900 µs of Python between the graphs, measured)" in look_sentence(free)
+    assert "(nothing for the break itself; 900 µs of PyTorch and Python between the graphs, measured)" in look_sentence(free)
 
 
 def test_what_an_operator_in_pytorch_leads_to_is_no_second_look() -> None:
@@ -363,7 +363,7 @@ def test_an_operator_that_splits_a_graph_costs_more_than_its_own_time() -> None:
     (group,) = overview_of(capture).fallbacks
     assert (group.ns_per_call, group.splitting_ns) == (8_000, 20_000)  # half of what crossing both takes
     look = next(look for look in looks_of(overview_of(capture)) if look.subject == "fallback")
-    assert "(8.00 µs per call, measured; about 20.0 µs to enter ONNX Runtime again)" in look_sentence(look)
+    assert "(takes 8.00 µs per call, measured; about 20.0 µs to enter ONNX Runtime again)" in look_sentence(look)
     (whole,) = overview_of(replace(capture, partitions=parts[:1], sessions=capture.sessions[:1])).fallbacks
     assert whole.splitting_ns == 0, "it splits nothing"
 

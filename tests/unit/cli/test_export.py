@@ -84,6 +84,10 @@ def test_places_that_cannot_be_written_to(saved: str, tmp_path: Path, capsys: py
     assert "is a file; name a folder" in capsys.readouterr().err
     assert cli.main(["export", saved, str(tmp_path / "file" / "below")]) == 2
     assert "cannot write" in capsys.readouterr().err
+    (tmp_path / "z" / "runs.csv").mkdir(parents=True)
+    assert cli.main(["export", saved, str(tmp_path / "z"), "--force"]) == 2
+    assert "runs.csv is a folder" in capsys.readouterr().err
+    assert written_in(tmp_path / "z") == set()
     assert cli.main(["export", saved, str(tmp_path / "y"), "--format", "trace", "--table", "runs"]) == 2
     assert "the format trace contains no tables" in capsys.readouterr().err
 

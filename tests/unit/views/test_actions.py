@@ -46,7 +46,7 @@ def test_a_slow_operator_comes_before_a_cheap_break_and_says_how_it_is_known() -
     ]
     for target, item in zip(("prims.bessel_j0.default", "aten.mode.default"), facts, strict=False):
         spent = sum(row.call_ns or 0 for row in RECORDED["twelveb"].fallbacks if row.target == target)
-        assert item["gain"] == f"costs {time_from_ns(spent)} per call"
+        assert item["gain"] == f"takes {time_from_ns(spent)} per call in PyTorch"
     looks = [look for look in ranked_looks(overview_of(RECORDED["twelveb"])) if look.ns_per_call]
     ns = [(look.ns_per_call or 0) + look.own_code_ns + look.splitting_ns for look in looks]
     assert ns == sorted(ns, reverse=True)
@@ -56,6 +56,35 @@ def test_a_slow_operator_comes_before_a_cheap_break_and_says_how_it_is_known() -
 def test_what_is_not_known_is_not_promised() -> None:
     for item in action_facts(RECORDED["dryd"], overview_of(RECORDED["dryd"])):
         assert (item["gain"], item["confidence"]) == ("gain unknown", "unknown")
+
+
+@pytest.mark.parametrize(
+    ("cost", "gain", "confidence", "sentence"),
+    [
+        (
+            9_000,
+            "no time measured, besides 9.00 µs of PyTorch and Python between the graphs",
+            "measured",
+            "nothing for the break itself; 9.00 µs of PyTorch and Python",
+        ),
+        (None, "gain unknown", "unknown", ""),
+    ],
+)
+def test_a_measured_price_of_nothing_is_a_figure(cost: int | None, gain: str, confidence: str, sentence: str) -> None:
+    broken = Break(break_id="b0", reason="r", file="m.py", line=1, cost_ns=cost, overhead_ns=None if cost is None else 0)
+    capture = Capture(graphs=(Graph(graph_id="g0", phase="inference", op_count=1),), breaks=(broken,))
+    (item,) = action_facts(capture, overview_of(capture))
+    assert (item["gain"], item["confidence"]) == (gain, confidence)
+    assert sentence in item["sentence"]
+    assert f"- Per call: {gain} ({confidence})" in item["issue"]
+
+
+def test_an_operator_that_takes_no_time_says_so() -> None:
+    capture = RECORDED["twelveb"]
+    timed = replace(capture, fallbacks=tuple(replace(row, call_ns=0) for row in capture.fallbacks))
+    told = [(item["gain"], item["confidence"]) for item in action_facts(timed, overview_of(timed)) if item["subject"] == "fallback"]
+    assert told
+    assert set(told) == {("no time measured", "measured")}
 
 
 def test_a_busy_machine_is_told() -> None:

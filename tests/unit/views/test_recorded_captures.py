@@ -27,7 +27,7 @@ def test_every_view_of_a_recorded_capture_can_be_drawn(name: str) -> None:
     view = load(FOLDER / f"{name}.ortlens")
     assert name in repr(view)
     assert "could not" not in view._repr_html_()
-    assert len(view.summary().split("\n")) < 33
+    assert len(view.summary().split("\n")) < 34
     for table_name in TABLES:
         records = findings_of(view.captured()) if table_name == "findings" else getattr(view.captured(), table_name)
         assert len(getattr(view, table_name)) == len(records)

@@ -96,11 +96,12 @@ def test_a_truncated_dry_run_names_the_line() -> None:
 
 def test_a_wrong_value_turns_the_tile_red_and_is_what_a_click_selects() -> None:
     row = next(item for item in TWELVE.numerics if item.partition_id)
-    wrong = replace(row, ok=False, first_divergence=True)
+    wrong = replace(row, ok=False, first_divergence=True, max_abs=1.0, max_rel=0.5, atol=1e-3, rtol=1e-3)
     found = tiles(replace(TWELVE, numerics=tuple(wrong if item is row else item for item in TWELVE.numerics)))["correct"]
     graph = next(item.graph_id for item in TWELVE.partitions if item.partition_id == row.partition_id)
     assert (found.state, found.sign, found.word, found.selected) == ("bad", "✗", "differs", f"node:{graph}/{row.node}")
-    assert found.detail == f"1 of {len(TWELVE.numerics)} values compared with PyTorch differs"
+    by = "by up to 1.0e+00, 5.0e-01 of its size and 500 times the tolerance"
+    assert found.detail == f"1 of {len(TWELVE.numerics)} values compared with PyTorch differs, {by}"
 
 
 def test_a_wrong_result_of_the_call_alone_is_red_too() -> None:

@@ -17,6 +17,7 @@ from ortlens.views.wording import (
     function,
     guard,
     place,
+    remedy,
     visible,
 )
 
@@ -153,3 +154,12 @@ def test_clipped() -> None:
 def test_ascii_from_text_keeps_the_width_of_our_own_marks() -> None:
     assert ascii_from_text("█░ 3 µs…") == "#. 3 us~"
     assert ascii_from_text("注") == "\\u6ce8"
+
+
+@pytest.mark.parametrize(
+    ("target", "ends"), [("aten.native_dropout.default", True), ("aten.bernoulli.p", True), ("aten.randn_like.default", False)]
+)
+def test_only_dropout_is_advised_to_go_by_eval(target: str, ends: bool) -> None:  # noqa: FBT001 - a case
+    said = remedy("side_effect", f"{target} draws random numbers; only PyTorch's generator reproduces them from the seed", target)
+    assert f"random numbers of {target}" in said
+    assert said.endswith("model.eval() removes dropout") == ends

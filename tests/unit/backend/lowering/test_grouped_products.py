@@ -20,7 +20,7 @@ HEADS, SHARED, WIDTH = 6, 2, 8
 
 def heads(x: torch.Tensor, count: int) -> torch.Tensor:
     """(batch, row, feature) -> (batch, head, row, feature)."""
-    return x.view(x.shape[0], -1, count, WIDTH).transpose(1, 2)
+    return x.view(x.shape[0], x.shape[1], count, WIDTH).transpose(1, 2)
 
 
 def repeat(x: torch.Tensor) -> torch.Tensor:
@@ -75,28 +75,46 @@ def inputs(batch: int, rows: int, length: int, dtype: torch.dtype = torch.float3
     return [value.to(dtype) for value in made]
 
 
-@pytest.mark.parametrize("attention", [grouped, by_hand])
-def test_varying_sizes_are_as_in_eager(attention: Attention) -> None:
-    function = attended(attention)
-    compiled = torch.compile(function, backend="ortlens", dynamic=True)
+@pytest.mark.parametrize("varying", [False, True])
+@pytest.mark.parametrize("attention", [grouped, causal, masked, with_copies, by_hand])
+def test_no_head_is_copied(attention: Attention, *, varying: bool) -> None:
+    function, lens = attended(attention), Lens()
+    compiled = torch.compile(function, backend=lens, dynamic=varying)
     with torch.no_grad():
-        for batch, rows, length in ((2, 5, 7), (3, 4, 6), (1, 1, 9)):
+        for batch, rows, length in ((2, 5, 7), (3, 4, 6)):
             given = inputs(batch, rows, length)
             torch.testing.assert_close(compiled(*given), function(*given))
+    capture = lens.captured()
+    assert [node.target for node in capture.nodes if len(node.shape or ()) == 5] == []
+    assert varying or all((node.flops or 0) > 0 for node in capture.nodes if "bmm" in node.target)
+    assert capture.fallbacks == ()
+    assert len(capture.graphs) == (1 if varying else 2)
 
 
-@pytest.mark.parametrize("attention", [grouped, causal, masked, with_copies, by_hand])
-def test_no_head_is_copied(attention: Attention) -> None:
-    function, lens = attended(attention), Lens()
+@pytest.mark.parametrize("marked", [(1, 2), (0,), (0, 1, 2)])
+def test_some_sizes_vary(marked: tuple[int, ...]) -> None:
+    """Marked are the batch, the rows of queries, and those of keys and values."""
+    function, lens = attended(by_hand), Lens()
     compiled = torch.compile(function, backend=lens, dynamic=False)
     with torch.no_grad():
-        for batch, rows, length in ((2, 5, 7), (1, 1, 9)):
+        for add in (0, 1, 5):
+            batch, rows, length = (size + add * (place in marked) for place, size in enumerate((3, 4, 6)))
             given = inputs(batch, rows, length)
+            for place, tensor in enumerate(given):
+                for dim in {0} & set(marked) | ({1} if (1 if place == 0 else 2) in marked else set()):
+                    torch._dynamo.mark_dynamic(tensor, dim)
             torch.testing.assert_close(compiled(*given), function(*given))
-    nodes = lens.captured().nodes
-    assert [node.target for node in nodes if len(node.shape or ()) == 5] == []
-    assert all((node.flops or 0) > 0 for node in nodes if "bmm" in node.target)
-    assert lens.captured().fallbacks == ()
+    assert len(lens.captured().graphs) == 1
+    assert all(len(node.shape or ()) < 5 for node in lens.captured().nodes)
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 5), (2, 0, 5), (2, 3, 0)])
+def test_nothing_to_multiply(shape: tuple[int, int, int]) -> None:
+    function, given = attended(by_hand), inputs(*shape)
+    compiled = torch.compile(function, backend="ortlens", dynamic=True)
+    with torch.no_grad():
+        for values in (inputs(3, 4, 6), given):
+            torch.testing.assert_close(compiled(*values), function(*values))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])

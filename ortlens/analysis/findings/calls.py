@@ -1,0 +1,208 @@
+"""Rules about a measured call as a whole: slower than uncompiled, or mostly entering compiled code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ortlens.analysis.findings.causes import cause_of
+from ortlens.analysis.findings.facts import current, nodes_by_partition, partitions_by_graph, sessions_by_partition, splitting_costs
+from ortlens.analysis.findings.rule import rule
+from ortlens.analysis.findings.slower import slower_than_torch
+from ortlens.analysis.ledger import totals_of, uncompiled_ns
+from ortlens.analysis.timing import price_of
+from ortlens.units import time_from_ns, times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from ortlens.analysis.findings.causes import Cause
+    from ortlens.analysis.ledger import LedgerTotals
+    from ortlens.trace.records import Capture, Finding, LedgerPartName
+
+ALIKE = 1.1
+"""Ratio of two times that count as the same: on an idle machine the medians of two runs of one program differ by less."""
+
+HEAVY_GUARDS = "heavy_guards"
+"""The recorded finding on what skipping guards saves, where a probe measured it."""
+
+_TIMES = 1.3
+_LOSS_NS = 20_000
+_LEAST_NS = 10_000
+_ENTRY_SHARE = 0.25
+
+_PARTS = {
+    "guards": ("entering compiled code", "Compile a larger part of the program at once, so that it is entered less often"),
+    "bind": ("passing inputs to ONNX Runtime", "Pass fewer, larger tensors, or compile a larger part of the program at once"),
+    "output": ("returning outputs to PyTorch", "Return fewer, larger tensors, or compile a larger part of the program at once"),
+    "run": ("ONNX Runtime", "Find its slow kernels: lens.profile"),
+    "eager": ("PyTorch and Python between graphs", "Look at the operators that stay in PyTorch, and at the graph breaks"),
+    "residual": ("the rest of the call", "Compare with backend='aot_eager'"),
+}
+"""Parts of the ledger: their names, and what to do about them."""
+
+
+def loss_of_call(totals: LedgerTotals | None, plain: int | None, times: float = ALIKE) -> int | None:
+    """What a measured call loses to one without torch.compile.
+
+    Args:
+        totals: Of the ledger; None without one.
+        plain: Median time of a call without torch.compile in ns; None where not measured.
+        times: How many times as long it has to take.
+
+    Returns:
+        Time in ns; None where it is too little to be told from noise, or not known.
+    """
+    if totals is None or not totals.is_measured or plain is None or totals.total_ns < times * plain:
+        return None
+    loss = totals.total_ns - plain
+    return loss if loss >= _LEAST_NS else None
+
+
+@rule(
+    name="slower_call",
+    looks_for="A call that takes longer than one without torch.compile, and graphs, operators and breaks do not explain it.",
+    fires="When it takes at least 1.1 times as long, and `slower_than_torch`, `heavy_guards`, the graph breaks and the operators that "
+    "split graphs explain less than half of the difference: as a warning from 1.3 times and 20 µs, as information from 10 µs.",
+    hazard="The program would be faster uncompiled.",
+)
+def slower_call(capture: Capture) -> Iterator[Finding]:
+    """The measured call as a whole, against the uncompiled one."""
+    slow = _slow_call(capture)
+    if slow is None:
+        return
+    totals, part = slow.totals, slow.part
+    name, remedy = _PARTS[part]
+    cause = _cause_within(capture, totals.graph_ids) if part == "run" else None
+    node = cause.node if cause is not None else None
+    if node is not None and capture.kernels:  # they were found
+        remedy = "Write that line with other operators"
+    remedy += "; or leave the function uncompiled."
+    if part == "guards" and _is_to_freeze(capture, totals):
+        remedy = _FREEZE
+    graph = next((graph for graph in current(capture) if graph.graph_id in totals.graph_ids), None)
+    place = node if node is not None and node.file else graph
+    yield slower_call.finding(
+        subject=totals.graph_ids[0],
+        severity="warning" if slow.loss_ns >= _LOSS_NS and loss_of_call(totals, slow.plain_ns, _TIMES) else "info",
+        title=f"a call takes {time_from_ns(totals.total_ns)}, without torch.compile {time_from_ns(slow.plain_ns)} "
+        f"({times(totals.total_ns / slow.plain_ns)} as long): {name} takes {time_from_ns(slow.part_ns)}"
+        + (" besides what graph breaks and operators in PyTorch cost" if slow.part_ns < totals.ns.get(part, 0) else "")
+        + (f", {'' if capture.kernels else 'perhaps because '}{cause.text}" if cause is not None and node is not None else ""),
+        evidence="medians of calls in turns; by part: " + ", ".join(f"{key} {time_from_ns(ns)}" for key, ns in totals.ns.items()),
+        mitigation=cause.remedy if cause is not None and cause.remedy else remedy,
+        file=place.file if place is not None else None,
+        line=place.line if place is not None else None,
+        gain_ns=min(slow.unexplained_ns, slow.part_ns),  # at the part that the advice is about, of which some may remain
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SlowCall:
+    """A call that takes longer than without torch.compile, and no other finding has the reason.
+
+    Attributes:
+        totals: Of the ledger.
+        plain_ns: The call without torch.compile.
+        loss_ns: The difference.
+        unexplained_ns: What of that no break and no operator in PyTorch has as its price.
+        part: The part of the ledger that most of it goes into.
+        part_ns: Its time, without those prices.
+    """
+
+    totals: LedgerTotals
+    plain_ns: int
+    loss_ns: int
+    unexplained_ns: int
+    part: LedgerPartName
+    part_ns: int
+
+
+def _slow_call(capture: Capture) -> _SlowCall | None:
+    totals, plain = totals_of(capture.ledger), uncompiled_ns(capture)
+    loss = loss_of_call(totals, plain)
+    if totals is None or plain is None or loss is None:
+        return None
+    slower = [finding.gain_ns or 0 for finding in slower_than_torch.check(capture)]
+    splitting = round(sum(ns for (graph_id, _), ns in splitting_costs(capture).items() if graph_id in totals.graph_ids))
+    probed = [finding.gain_ns or 0 for finding in capture.findings if finding.rule == HEAVY_GUARDS]
+    explained = sum(slower) + sum(probed) + sum(price_of(item) or 0 for item in capture.breaks) + splitting
+    if 2 * explained >= loss:
+        return None
+    broken = sum(item.overhead_ns or 0 for item in capture.breaks)
+    known = _unpriced(totals.ns, broken, splitting + sum(item.entering_ns or 0 for item in capture.breaks))
+    overhead = {name: ns for name, ns in known.items() if name not in ("run", "eager")}
+    parts = overhead if 2 * sum(overhead.values()) >= loss - explained else known  # what runs in the graphs has its counterpart uncompiled
+    part = max(parts, key=lambda name: parts[name])
+    if part == "eager" and (capture.fallbacks or any(item.cost_ns is not None for item in capture.breaks)):  # they have prices, and lines
+        return None
+    if part == "run" and slower:  # the reason, its price and its line are there
+        return None
+    return _SlowCall(totals=totals, plain_ns=plain, loss_ns=loss, unexplained_ns=loss - explained, part=part, part_ns=known[part])
+
+
+def _unpriced(parts: Mapping[LedgerPartName, int], guards: int, crossing: int) -> dict[LedgerPartName, int]:
+    """The parts of a call without what breaks and operators in PyTorch have as their prices, on their own lines."""
+    around = sum(parts.get(name, 0) for name in _CROSSING)
+    left = max(1 - crossing / around, 0.0) if around else 0.0
+    known = {name: round(ns * left) if name in _CROSSING else ns for name, ns in parts.items()}
+    return {**known, "guards": max(parts.get("guards", 0) - guards, 0)}
+
+
+_CROSSING: tuple[LedgerPartName, ...] = ("bind", "output", "residual")
+
+
+@rule(
+    name="costly_entry",
+    looks_for="Calls of a model without gradients that spend much of their time entering compiled code.",
+    fires="When that is at least a quarter of a measured call and 20 µs, and the function is one graph, which `ortlens.freeze` takes: as "
+    "information, unless `slower_call` or `heavy_guards` reports it.",
+    hazard="Dynamo looks the code up and checks its guards before each call; the model itself gains nothing from that.",
+)
+def costly_entry(capture: Capture) -> Iterator[Finding]:
+    """A function that would be faster frozen."""
+    totals = totals_of(capture.ledger)
+    if totals is None or not _is_to_freeze(capture, totals):
+        return
+    slow, entering = _slow_call(capture), totals.ns["guards"]
+    if (slow is not None and slow.part == "guards") or any(finding.rule == HEAVY_GUARDS for finding in capture.findings):
+        return
+    graph = next(graph for graph in current(capture) if graph.graph_id == totals.graph_ids[0])
+    yield costly_entry.finding(
+        subject=graph.graph_id,
+        severity="info",
+        title=f"entering compiled code takes {time_from_ns(entering)} of a call of {time_from_ns(totals.total_ns)}",
+        evidence="medians of the measured calls; what a frozen callable checks instead takes some microseconds",
+        mitigation=_FREEZE,
+        file=graph.file,
+        line=graph.line,
+        gain_ns=entering,
+        at_most=True,
+    )
+
+
+_FREEZE = (
+    "For deployment, `ortlens.freeze(model, x)` runs the same sessions without Dynamo; weights are constants from then on. "
+    "Otherwise compile a larger part of the program at once, so that it is entered less often."
+)
+
+
+def _is_to_freeze(capture: Capture, totals: LedgerTotals) -> bool:
+    """Whether a function is one graph without gradients, of which something runs, and much of its call goes into entering it."""
+    if not totals.is_measured or len(totals.graph_ids) != 1 or capture.breaks:
+        return False
+    if not partitions_by_graph(capture).get(totals.graph_ids[0]):
+        return False
+    entering = totals.ns.get("guards", 0)
+    phases = [graph.phase for graph in current(capture) if graph.graph_id == totals.graph_ids[0]]
+    return phases == ["inference"] and entering >= max(_LOSS_NS, _ENTRY_SHARE * totals.total_ns)
+
+
+def _cause_within(capture: Capture, graph_ids: Iterable[str]) -> Cause | None:
+    """Why ONNX Runtime takes long in some graphs; None where their nodes are not known."""
+    parts, nodes, sessions = partitions_by_graph(capture), nodes_by_partition(capture), sessions_by_partition(capture)
+    inside = [part.partition_id for graph_id in graph_ids for part in parts.get(graph_id, [])]
+    members = [node for partition_id in inside for node in nodes.get(partition_id, [])]
+    if not members:
+        return None
+    return cause_of(capture, members, [row.session_id for partition_id in inside for row in sessions.get(partition_id, [])])
