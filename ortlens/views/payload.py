@@ -48,7 +48,7 @@ from ortlens.views.time_sentences import (
     generate_ns,
     generation_sentences,
 )
-from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, farthest_words, place, visible
+from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, place, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -191,7 +191,6 @@ def overview_facts(overview: Overview, capture: Capture) -> dict[str, Any]:
         "verdict": verdict_sentence(overview, capture),
         "coverage_sentence": coverage_sentence(overview),
         "wrong_sentence": wrong_sentence(numbers_of(capture)),
-        "farthest": farthest_words(numbers.farthest) if (numbers := numbers_of(capture)) is not None else "",
         "partitions_sentence": partitions_sentence(overview) if overview.coverage.verdict != "empty" else "",
         "coverage": asdict(overview.coverage),
         "graph_count": overview.graph_count,

@@ -72,7 +72,7 @@ def lab(opened: Notebook) -> Iterator[Notebook]:
 
 def test_a_box_of_the_graph_opens_and_what_is_found_in_it_is_known_in_python(lab: Notebook) -> None:
     view = lab.view(1)
-    assert "90.2 %" in view.locator(".ol-header").inner_text()
+    view.locator(".ol-header:has-text('90.2 %')").wait_for(state="attached")
     graph = go(view, "graph")
     closed = graph.locator(".olg-box[aria-expanded=false]:has-text('layers')").first
     name = closed.locator(".olg-title").text_content()
@@ -117,7 +117,7 @@ def test_python_selects_and_hears(lab: Notebook) -> None:
     lab.python("heard = []\nview.observe(lambda change: heard.append(change.new), 'selected')")
     lab.python("view.selected = 'line:record.py:48'; view.tab = 'source'")
     view.locator(".ol-panel-source:not([hidden])").wait_for()
-    assert "record.py:48" in view.locator(".ol-details").inner_text()
+    view.locator(".ol-details:has-text('record.py:48')").wait_for(state="attached")
     go(view, "breaks").locator(".ol-link").first.click()
     settled(lab.page)
     wanted = "2 record.py:48 True"

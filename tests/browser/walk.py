@@ -53,8 +53,8 @@ def go(view: Page | Locator, panel: str) -> Locator:
 
 
 def selected(view: Page | Locator) -> str:
-    """Name of what is selected, as the details have it."""
-    return view.locator(".ol-details-name").inner_text()
+    """Name of what is selected, as the details have it. What JupyterLab has scrolled out of sight has no inner text."""
+    return view.locator(".ol-details-name").text_content() or ""
 
 
 def settled(page: Page) -> None:

@@ -9,7 +9,6 @@ import pytest
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
 from ortlens.trace import records as r
-from ortlens.views.payload import payload_from_capture
 from ortlens.views.sentences import numbers_sentence, wrong_sentence
 from ortlens.views.tiles import tiles_of
 from ortlens.views.wording import farthest_words
@@ -99,7 +98,6 @@ def test_a_difference_is_said_with_what_it_is_measured_against(rows: tuple[r.Num
     numbers = numbers_of(r.Capture(numerics=rows))
     assert numbers is not None
     assert farthest_words(numbers.farthest) == said
-    assert payload_from_capture(r.Capture(numerics=rows))["overview"]["farthest"] == said
 
 
 def test_the_summary_names_the_largest_difference_and_the_tile_that_of_wrong_values() -> None:
