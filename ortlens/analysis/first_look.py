@@ -52,6 +52,7 @@ class Look:
         reason_code: Why it stays in PyTorch, for an operator; None for the rest.
         reason: The same in words.
         count: Nodes, graph boundaries or recompiles behind it.
+        other_lines: Further lines that need the same change, for breaks and operators; the line above is the costliest of them.
         ns_per_call: Its time per call; None where it was not measured.
         is_measured: Whether that was measured; else it is an estimate.
         at_most: Whether it is a limit, as in `Finding.at_most`.
@@ -70,6 +71,7 @@ class Look:
     reason_code: ReasonCode | None = None
     reason: str = ""
     count: int
+    other_lines: int = 0
     ns_per_call: int | None
     is_measured: bool = True
     at_most: bool = False
@@ -129,15 +131,20 @@ def ranked_looks(overview: Overview) -> tuple[Look, ...]:
 
 
 def _merged(looks: Iterator[Look]) -> list[Look]:
-    """One look for what one change mends: breaks of one line, and recompiles with one advice, but for a number such as a layer's.
+    """One look for what one kind of change mends: breaks of one line or with one advice, and recompiles with one advice, but for a number.
 
-    The costliest stands for all, with their sum.
+    A number may be a layer's. The costliest stands for all, with their sum.
     """
+    advised: dict[tuple[str | None, int | None], str] = {}  # of a line with several breaks, the first advice speaks for all
     groups: dict[tuple[str | None, int | None, str], list[Look]] = {}
     for look in looks:
-        cause = look.what if look.line is None else "" if look.subject == "break" else _NUMBER.sub("#", look.advice or look.what)
-        line = None if look.subject == "recompile" and look.advice else look.line  # parts of one function recompile one after another
-        groups.setdefault((look.file, line, cause), []).append(look)
+        file, line, cause = look.file, look.line, _NUMBER.sub("#", look.advice or look.what)
+        if look.subject == "break" and line is not None:
+            cause = advised.setdefault((file, line), look.advice or "")
+            file, line = (None, None) if cause else (file, line)
+        elif look.subject == "recompile" and look.advice:
+            line = None  # parts of one function recompile one after another
+        groups.setdefault((file, line, cause), []).append(look)
     merged = []
     for group in groups.values():
         first = max(group, key=lambda look: (look.ns_per_call or 0) + look.own_code_ns)
@@ -147,6 +154,7 @@ def _merged(looks: Iterator[Look]) -> list[Look]:
             replace(
                 first,
                 count=sum(look.count for look in group),
+                other_lines=len({(look.file, look.line) for look in group}) - 1 if first.subject == "break" else 0,
                 ns_per_call=sum(costs) if costs else None,
                 own_code_ns=own,
                 recompile_ns=sum(look.recompile_ns for look in group),
@@ -254,6 +262,7 @@ def _fallbacks(overview: Overview) -> Iterator[Look]:
             reason_code=most.reason_code,
             reason=most.reason,
             count=sum(group.node_count for group in groups),
+            other_lines=len({(group.file, group.line) for group in groups}) - 1,
             ns_per_call=sum(priced) if priced else None,
             splitting_ns=sum(group.splitting_ns for group in groups),
             advice=most.advice,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from ortlens.analysis.actions import actions_of
 from ortlens.analysis.guards import guard_place
 from ortlens.units import time_from_ns
-from ortlens.views.sentences import look_sentence
+from ortlens.views.sentences import look_place, look_sentence
 from ortlens.views.time_sentences import NO_MORE, amount_words, besides
-from ortlens.views.wording import REASON_WORDS, clipped, guard, place, remedy, visible
+from ortlens.views.wording import REASON_WORDS, clipped, guard, remedy, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +52,7 @@ def _facts(action: Action, capture: Capture, overview: Overview) -> dict[str, An
         "subject": look.subject,
         "title": visible(action.source or look.what),
         "is_code": action.source is not None,
-        "where": place(look.file, look.line, look.module) if look.file or look.module else "",
+        "where": look_place(look),
         "count": look.count,
         "gain": gain_text(look),
         "ns": look.ns_per_call,

@@ -289,7 +289,7 @@ def look_sentence(look: Look) -> str:
     Returns:
         One sentence without a full stop.
     """
-    at = f"{place(look.file, look.line, look.module)}: " if look.file or look.module else ""
+    at = f"{where}: " if (where := look_place(look)) else ""
     is_left = look.subject == "fallback"  # what it takes there is no gain: it would take something elsewhere, too
     price = price_text(look.ns_per_call, look.own_code_ns, look.splitting_ns, is_busy=look.is_busy, is_left=is_left)
     cost = f" ({price})" if price else ""
@@ -310,6 +310,19 @@ def look_sentence(look: Look) -> str:
         f" ({counted(look.count, 'recompile')}, {time_from_ns(look.recompile_ns)} in all)" if look.recompile_ns and look.count > 1 else ""
     )
     return f"{at}{_advice(look) or f'avoid the recompile: keep `{guard(look.what)}` true on every call'}{spent}"
+
+
+def look_place(look: Look) -> str:
+    """Where a look leads.
+
+    Args:
+        look: The thing to look at.
+
+    Returns:
+        `model.py:12`, `model.py:12 and 3 other lines` where these need the same change, or a module; empty where nothing is known.
+    """
+    at = place(look.file, look.line, look.module) if look.file or look.module else ""
+    return f"{at} and {counted(look.other_lines, 'other line')}" if at and look.other_lines else at
 
 
 def _advice(look: Look) -> str:

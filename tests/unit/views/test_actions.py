@@ -53,6 +53,18 @@ def test_a_slow_operator_comes_before_a_cheap_break_and_says_how_it_is_known() -
     assert len(facts) == 7
 
 
+def test_lines_that_need_the_same_change_are_one_action_that_names_the_costliest_and_counts_the_others() -> None:
+    printed = Break(break_id="b0", reason="print", file="m.py", line=1, occurrences=1, cost_ns=100_000, advice="Remove it")
+    breaks = [replace(printed, break_id=f"b{line}", line=line, cost_ns=100_000 + 1000 * line) for line in (1, 2, 3)]
+    breaks.append(replace(printed, break_id="b8", line=3, reason="another on a line that is named"))
+    breaks.append(replace(printed, break_id="b9", line=9, advice="Return the tensor"))
+    capture = Capture(breaks=tuple(breaks))
+    first, second = action_facts(capture, overview_of(capture))
+    assert (first["where"], first["count"], first["ns"], first["id"]) == ("m.py:3 and 2 other lines", 4, 406_000, "break:b3")
+    assert first["sentence"].startswith("m.py:3 and 2 other lines: remove it (406 µs per call, measured")
+    assert (second["where"], second["count"], second["ns"]) == ("m.py:9", 1, 100_000)
+
+
 def test_what_is_not_known_is_not_promised() -> None:
     for item in action_facts(RECORDED["dryd"], overview_of(RECORDED["dryd"])):
         assert (item["gain"], item["confidence"]) == ("gain unknown", "unknown")
