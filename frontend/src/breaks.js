@@ -105,7 +105,7 @@ function breakCard(store, table, row) {
     advice ? el("p.ol-advice", {}, el("b", {}, "Do: "), ...prose(advice)) : null,
     inlineFacts([
       ["cost", price(get) ? `${time(price(get))} per call${parts(get)}, measured${store.data.overview.busy_sentence ? " on a busy machine" : ""}` : null],
-      ["besides", ownCode(get) > 0 ? `${time(ownCode(get))} per call of PyTorch and Python between the graphs, which stay` : null],
+      ["stays", ownCode(get) > 0 ? `${time(ownCode(get))} per call of PyTorch and Python between the graphs` : null],
       ["function", get("function") ? functionName(get("function")) : null],
       ["boundaries", times],
       ["ends", graphLinks(store, get("compile_ids") ?? [])],
