@@ -78,7 +78,7 @@ PHASE_WORDS: Mapping[str, str] = {
 
 PART_WORDS: Mapping[LedgerPartName, str] = {
     "run": "ONNX Runtime",
-    "eager": "PyTorch and Python between graphs",
+    "eager": "PyTorch operators and Python between graphs",
     "guards": "entering compiled code",
     "bind": "binding",
     "output": "outputs",

@@ -32,14 +32,14 @@ _LEAST_NS = 10_000
 _ENTRY_SHARE = 0.25
 
 _PARTS = {
-    "guards": ("entering compiled code", "Compile a larger part of the program at once, so that it is entered less often"),
-    "bind": ("passing inputs to ONNX Runtime", "Pass fewer, larger tensors, or compile a larger part of the program at once"),
-    "output": ("returning outputs to PyTorch", "Return fewer, larger tensors, or compile a larger part of the program at once"),
-    "run": ("ONNX Runtime", "Find its slow kernels: lens.profile"),
-    "eager": ("PyTorch and Python between graphs", "Look at the operators that stay in PyTorch, and at the graph breaks"),
-    "residual": ("the rest of the call", "Compare with backend='aot_eager'"),
+    "guards": ("entering compiled code takes", "Compile a larger part of the program at once, so that it is entered less often"),
+    "bind": ("passing inputs to ONNX Runtime takes", "Pass fewer, larger tensors, or compile a larger part of the program at once"),
+    "output": ("returning outputs to PyTorch takes", "Return fewer, larger tensors, or compile a larger part of the program at once"),
+    "run": ("ONNX Runtime takes", "Find its slow kernels: lens.profile"),
+    "eager": ("PyTorch operators and Python between graphs take", "Look at the operators that stay in PyTorch, and at the graph breaks"),
+    "residual": ("the rest of the call takes", "Compare with backend='aot_eager'"),
 }
-"""Parts of the ledger: their names, and what to do about them."""
+"""Parts of the ledger: what takes the time, and what to do about them."""
 
 
 def loss_of_call(totals: LedgerTotals | None, plain: int | None, times: float = ALIKE) -> int | None:
@@ -72,7 +72,7 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
     if slow is None:
         return
     totals, part = slow.totals, slow.part
-    name, remedy = _PARTS[part]
+    takes, remedy = _PARTS[part]
     cause = _cause_within(capture, totals.graph_ids) if part == "run" else None
     node = cause.node if cause is not None else None
     if node is not None and capture.kernels:  # they were found
@@ -86,7 +86,7 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
         subject=totals.graph_ids[0],
         severity="warning" if slow.loss_ns >= _LOSS_NS and loss_of_call(totals, slow.plain_ns, _TIMES) else "info",
         title=f"a call takes {time_from_ns(totals.total_ns)}, without torch.compile {time_from_ns(slow.plain_ns)} "
-        f"({times(totals.total_ns / slow.plain_ns)} as long): {name} takes {time_from_ns(slow.part_ns)}"
+        f"({times(totals.total_ns / slow.plain_ns)} as long): {takes} {time_from_ns(slow.part_ns)}"
         + (" besides what graph breaks and operators in PyTorch cost" if slow.part_ns < totals.ns.get(part, 0) else "")
         + (f", {'' if capture.kernels else 'perhaps because '}{cause.text}" if cause is not None and node is not None else ""),
         evidence="medians of calls in turns; by part: " + ", ".join(f"{key} {time_from_ns(ns)}" for key, ns in totals.ns.items()),

@@ -117,7 +117,7 @@ def test_a_slow_call_in_training_names_the_copied_state_and_its_line() -> None:
 def test_a_slow_call_that_goes_into_breaks_is_told_by_them() -> None:
     capture = slow_call(50 * MICRO, eager=90 * MICRO, run=10 * MICRO, residual=0)
     assert [finding.title.rpartition(": ")[2] for finding in found(capture, "slower_call")] == [
-        "PyTorch and Python between graphs takes 90.0 µs"
+        "PyTorch operators and Python between graphs take 90.0 µs"
     ]
     broken = Break(break_id="b0", reason="why", file=FILE, line=9, occurrences=1, overhead_ns=1, cost_ns=80 * MICRO)
     assert found(replace(capture, breaks=(broken,)), "slower_call") == []
