@@ -258,7 +258,7 @@ class Fallback:
     total_ns: int = column("Time PyTorch spent in it, clock read around the op; on a GPU the launch only.", unit="ns", default=0)
     exception: str | None = column("What was raised when it was converted or handed to ONNX Runtime, with its class.", default=None)
     call_ns: int | None = column(
-        "Time in it per call of the model, median over the calls that the ledger measured; empty where none was.", unit="ns", default=None
+        "Time in it per call of the model, mean over the calls that the ledger averages; empty where none was.", unit="ns", default=None
     )
     rank: int | None = column(_RANK, default=None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -220,7 +221,7 @@ def test_a_slow_node_in_pytorch_is_eager_and_its_price_agrees() -> None:
     lens = ortlens.explain(lambda x: torch.special.bessel_j0(x * 2) + 1, calls=40)(values)
     (slow,) = lens.captured().fallbacks
     assert slow.call_ns is not None
-    assert of(lens, "g0", "eager") == pytest.approx(slow.call_ns, rel=0.5), "a mean of the ledger's calls, and their median"
+    assert 0.5 * of(lens, "g0", "eager") < slow.call_ns <= of(lens, "g0", "eager") + 1
     assert totals(lens).share["eager"] > 0.5
     assert totals(lens).share["residual"] < 0.10
 
@@ -328,5 +329,20 @@ def test_the_prices_of_nodes_that_pytorch_runs_fit_the_ledger() -> None:
     eager = int(lens.ledger[lens.ledger.part == "eager"].ns.sum())
     prices = lens.fallbacks.call_ns
     assert (prices > 0).all()
-    assert 0.5 * eager < prices.sum() < 1.5 * eager  # medians of each against a mean of both
+    assert 0.5 * eager < prices.sum() <= eager + len(prices)  # rounded
     assert overview_of(lens.captured()).fallbacks[0].ns_per_call == prices.max()
+
+
+def test_an_operator_whose_time_varies_takes_no_more_than_its_part_of_the_call() -> None:
+    pauses = itertools.cycle((0.001, 0.008, 0.008))
+
+    @torch.library.custom_op("ortlens_test::pauses", mutates_args=())
+    def paused(x: torch.Tensor) -> torch.Tensor:
+        time.sleep(next(pauses))
+        return x.clone()
+
+    paused.register_fake(torch.empty_like)
+    lens = ortlens.explain(lambda x: paused(x * 2) + 1, calls=8)(torch.randn(4, 4))
+    (slow,) = lens.captured().fallbacks
+    assert slow.call_ns is not None
+    assert 0.9 * of(lens, "g0", "eager") < slow.call_ns <= of(lens, "g0", "eager") + 1

@@ -247,8 +247,10 @@ class LedgerPass:
             self.uncompiled_ns = sum(step.uncompiled_ns or 0 for step in steps)
         for graph_id, times in entries_of(traces).items():
             self._recorder.amend(r.Graph, graph_id, entries_per_call=times)
+        readings = {call.started: call.eager_ns for call in calls}  # of the ledger's own calls: else a node may take more than its part
+        booked = [readings[call.started_ns] for call in middle_half([call for call in traces if call.visits])]
         for node in self._eager_ns():
-            self._recorder.amend(r.Fallback, node, call_ns=round(statistics.median(call.eager_ns.get(node, 0) for call in calls)))
+            self._recorder.amend(r.Fallback, node, call_ns=round(statistics.fmean(eager.get(node, 0) for eager in booked)))
         for known in self._recorder.records(r.Break):
             cost, overhead, entering = (costs.get(known.break_id) for costs in (ledger.break_ns, ledger.overhead_ns, ledger.entering_ns))
             self._recorder.amend(r.Break, known.break_id, cost_ns=cost, overhead_ns=overhead, entering_ns=entering)
