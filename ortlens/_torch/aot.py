@@ -241,6 +241,25 @@ def user_outputs() -> dict[int, bool]:
     return {before + place: info.output_type not in kept for place, info in enumerate(metadata.output_info)}
 
 
+def relaid_inputs() -> frozenset[int]:
+    """Which outputs of the AOT graph being compiled are inputs whose sizes and strides the program changes, and not their values.
+
+    The caller's tensor gets the sizes, strides and storage offset of such an output (`as_strided_` in
+    `torch/_functorch/_aot_autograd/runtime_wrappers.py`), so that it has to be a view of the input.
+
+    Returns:
+        Positions among the outputs of an inference or forward graph; empty outside a compilation.
+    """
+    from torch._guards import TracingContext
+
+    metadata = getattr(TracingContext.try_get(), "fw_metadata", None)
+    if metadata is None:
+        return frozenset()
+    infos = [metadata.input_info[place] for place in metadata.mutated_inp_runtime_indices]
+    before = len(metadata.tokens)
+    return frozenset(before + place for place, info in enumerate(infos) if info.mutates_metadata and not info.mutates_data)
+
+
 def autocasts() -> bool:
     """Whether autocast is on for some device; compiled graphs must run without it.
 

@@ -209,3 +209,47 @@ def test_a_view_of_an_input_with_an_offset_that_was_written_to() -> None:
             torch.testing.assert_close((made, given), (expected, wanted))
             assert made.storage_offset() == expected.storage_offset()
             assert made.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()
+
+
+class _Turned(torch.nn.Module):
+    """Turns a buffer that begins in the middle of its storage, and returns it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.arange(24.0).reshape(6, 4)[1:5])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        turned: torch.Tensor = self.table.flatten(1)  # the buffer itself
+        turned.transpose_(0, -1)
+        return turned + x
+
+
+RELAID: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "transposed, returned": lambda x, _: x.flatten(1).transpose_(0, 1),
+    "transposed, used": lambda x, y: x.flatten(1).t_() @ y,
+    "transposed, its rows": lambda x, y: (x.flatten(1).transpose_(0, 1)[1:], y * 2),
+    "a view from before": lambda x, y: (x[1:] * 2, x.flatten(1).swapaxes_(0, 1), y),
+}
+"""Without `flatten`, which returns its two-dimensional argument itself, Dynamo leaves the change to Python. With varying sizes, or where
+the number of dimensions changes, its guards fail at once, whatever the backend."""
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("name", RELAID)
+def test_an_input_with_an_offset_whose_strides_change_stays_where_it_is(name: str, *, training: bool) -> None:
+    compiled = torch.compile(RELAID[name], backend="ortlens", dynamic=False)
+    (ours, y), (theirs, other) = (
+        (torch.arange(200.0).reshape(10, 20)[2:6, 3:7], torch.linspace(-1, 1, 16).reshape(4, 4).requires_grad_(training)) for _ in range(2)
+    )
+    got, want = as_tuple(compiled(ours, y)), as_tuple(RELAID[name](theirs, other))
+    for first, second in zip((*got, ours), (*want, theirs), strict=True):
+        torch.testing.assert_close(first, second)
+        assert first.stride() == second.stride()
+    assert ours.storage_offset() == theirs.storage_offset()
+
+
+def test_a_buffer_with_an_offset_that_is_transposed_in_place_stays_where_it_is() -> None:
+    ours, theirs, x = _Turned(), _Turned(), torch.ones(4, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(ours, backend="ortlens")(x), theirs(x))
+    torch.testing.assert_close(ours.table, theirs.table)

@@ -137,7 +137,7 @@ class DynamoGraph:
             # unknown and counts for the forward graph.
             return LoweredGraph(module=module, phase=phase, static_inputs=frozenset(), compile_id=compile_id, op_count=0, aot_ns=0)
         mutated = _torch.mutated_input_indices()
-        views = without_returned_views(module, _torch.user_outputs(), mutated)
+        views = without_returned_views(module, _torch.user_outputs(), mutated, _torch.relaid_inputs())
         return LoweredGraph(
             module=module,
             phase=phase,

@@ -1,11 +1,11 @@
 """Outputs that are views: PyTorch makes them, from what the rest of the graph returns.
 
-ONNX Runtime returns values in fresh memory. That is not enough in two cases. AOTAutograd rebuilds an output that shares memory
+ONNX Runtime returns values in fresh memory. That is not enough in three cases. AOTAutograd rebuilds an output that shares memory
 with an input or with another value from the sizes, strides and storage offset of what the graph returned
 (`gen_alias_from_base` in `torch/_functorch/_aot_autograd/functional_utils.py`); with static sizes it replays the views
-instead, with symbolic ones it cannot. And the pieces of a split input are returned as they are, so they have to lie in the
-input's memory. Such outputs are taken out of the graph: it returns what they are views of, and the view operators, which move
-no data, run after it.
+instead, with symbolic ones it cannot. The pieces of a split input are returned as they are, so they have to lie in the
+input's memory. And an input that is transposed in place, say, gets the storage offset of what the graph returned for it. Such
+outputs are taken out of the graph: it returns what they are views of, and the view operators, which move no data, run after it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ReturnedViews:
 
 
 def without_returned_views(
-    module: torch.fx.GraphModule, user_outputs: Mapping[int, bool], mutated: Sequence[int] = ()
+    module: torch.fx.GraphModule, user_outputs: Mapping[int, bool], mutated: Sequence[int] = (), relaid: Collection[int] = ()
 ) -> ReturnedViews | None:
     """Take the views out of what a graph returns.
 
@@ -83,16 +83,19 @@ def without_returned_views(
         module: A functional ATen graph whose nodes carry `meta["val"]`; left as it is.
         user_outputs: Position of an output that the user gets -> whether AOTAutograd rebuilds it from what the graph returns.
         mutated: Positions of the inputs whose new values are the first outputs.
+        relaid: Positions of the outputs that say how such an input lies from now on; its values stay.
 
     Returns:
         The graph without them; None when no output has to be such a view.
     """
     outputs = _outputs(module.graph)
-    new_values = set(outputs[: len(mutated)])  # they lie as their inputs do, so what is a view of them is made of them
-    asked = [(place, node) for place, node in enumerate(outputs) if place in user_outputs]
+    # New values lie as their inputs do, so what is a view of them is made of them.
+    new_values = {node for place, node in enumerate(outputs[: len(mutated)]) if place not in relaid}
+    rebuilt = {**user_outputs, **dict.fromkeys(relaid, False)}
+    asked = [(place, node) for place, node in enumerate(outputs) if place in rebuilt]
     views = {place: chain for place, node in asked if (chain := _chain_of(node, new_values))}
     together = _sharing_memory(outputs, views)
-    chains = {place: chain for place, chain in views.items() if place in together or _must_be_view(chain, rebuilt=user_outputs[place])}
+    chains = {place: chain for place, chain in views.items() if place in together or _must_be_view(chain, rebuilt=rebuilt[place])}
     if not chains:
         return None
     taken = {node for chain in chains.values() for node in chain}
