@@ -214,6 +214,8 @@ def test_a_view_of_an_input_with_an_offset_that_was_written_to() -> None:
 class _Turned(torch.nn.Module):
     """Turns a buffer that begins in the middle of its storage, and returns it."""
 
+    table: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("table", torch.arange(24.0).reshape(6, 4)[1:5])
