@@ -28,6 +28,7 @@ _SAME = re.compile(r"(?P<first>[\w.\[\]']+) is (?P<not>not )?(?P<second>[\w.\[\]
 _EQUAL = re.compile(r"(?P<name>.+?) == (?P<value>.+)$")
 _GLOBAL = re.compile(r"^G\['(?P<name>\w+)'\](?P<part>[.\[].*)?$")
 _MODULE = re.compile(r"\._(?:modules|parameters|buffers)\['(?P<name>[^']+)'\]")
+_IMPORTED = re.compile(r"^__import_(?P<module>\w+?)(?P<part>\..+)?$")  # as Dynamo names the globals of other modules
 _INTERNAL = re.compile(r"___stack|__closure__")  # names of Dynamo's own, which say nothing to the user
 _ON_STACK = re.compile(r"___stack\d+ == -?[\d.e+-]+$")
 _HANDED_ON = "Keep the number computed at the preceding graph break in a tensor: a Python number becomes a constant of the next graph"
@@ -79,6 +80,8 @@ def advice_for_recompile(
             return _fixed_size(name, dim)
     if _INTERNAL.search(guard):
         return _HANDED_ON if _ON_STACK.match(guard) else None
+    if in_library and _is_passed(guard):
+        return _COMPILED_ALONE
     for rule in _RULES:
         said = rule(guard, item)
         if said is not None:
@@ -127,6 +130,36 @@ def advice_for_limit(refused: Recompile) -> str:
     seen = f" (seen: {', '.join(refused.values)})" if refused.values else ""
     advice = refused.advice or "Keep it the same from call to call"
     return f"{advice}; PyTorch stopped recompiling this function; the last guard that failed: `{guard}`{seen}"
+
+
+def _is_passed(guard: str) -> bool:
+    """Whether a guard is about what the caller of the function passes, and no size."""
+    found = next((found for rule in (_KIND, _LENGTH, _KEYS, _IDENTITY, _SAME, _EQUAL) if (found := rule.match(guard))), None)
+    if found is None or _SIZE.search(guard):
+        return False
+    named = found.groupdict()
+    name = named.get("name") or named.get("first") or ""
+    return name != "self" and not name.startswith(("self.", "G["))
+
+
+def _held_elsewhere(guard: str, _item: Recompile) -> str | None:
+    """What is no argument, but a global: nobody can pass it."""
+    found = _LENGTH.match(guard) or _KEYS.match(guard) or _IDENTITY.match(guard) or _KIND.match(guard)
+    if found is None or not _GLOBAL.match(found["name"]):
+        return None
+    name = user_name(found["name"]).removesuffix(".__code__")
+    if _IMPORTED.match(name):
+        return (
+            f"Call the function once before it is compiled: `{_imported_name(name)}` is filled by the first calls, and what reads "
+            "it is compiled again"
+        )
+    return f"Set `{name}` before the first call and keep it from then on: what it holds is part of the compiled code"
+
+
+def _imported_name(name: str) -> str:
+    """`einops._backends._type2backend` for `__import_einops_dot__backends._type2backend`."""
+    found = _IMPORTED.match(name)
+    return name if found is None else found["module"].replace("_dot_", ".") + (found["part"] or "")
 
 
 def _tensor(guard: str, item: Recompile) -> str | None:
@@ -214,8 +247,10 @@ def _kind(guard: str, item: Recompile) -> str | None:
         return None
     name = user_name(found["name"])
     if any("NoneType" in value for value in item.values[-1:]) or "found <class 'NoneType'>" in item.reason:
+        if _is_attribute(name):
+            return f"Set `{name}` before the first call, or leave it None: None is compiled separately"
         return f"Pass a tensor for `{name}` every time: None is compiled separately"
-    return f"Pass the same kind of object for `{name}` every time"
+    return f"{_pass(name)} the same kind of object {'in' if _is_attribute(name) else 'for'} `{name}` every time"
 
 
 def _state(guard: str, _item: Recompile) -> str | None:
@@ -236,13 +271,16 @@ def _length(guard: str, _item: Recompile) -> str | None:
     if name in ("kw", "kwargs"):
         return "Pass the same keyword arguments every time"
     if "!=" in guard:  # only dicts are reported in this way
-        return f"Pass `{name}` with the same keys every time"
-    return f"Pass `{name}` with the same number of items every time, or its items as one tensor: a loop over them is unrolled"
+        return f"{_pass(name)} `{name}` with the same keys every time"
+    return f"{_pass(name)} `{name}` with the same number of items every time, or its items as one tensor: a loop over them is unrolled"
 
 
 def _keys(guard: str, _item: Recompile) -> str | None:
     found = _KEYS.match(guard)
-    return f"Pass `{user_name(found['name'])}` with the same keys in the same order every time" if found else None
+    if found is None:
+        return None
+    name = user_name(found["name"])
+    return f"{_pass(name)} `{name}` with the same keys in the same order every time"
 
 
 def _identity(guard: str, _item: Recompile) -> str | None:
@@ -251,12 +289,22 @@ def _identity(guard: str, _item: Recompile) -> str | None:
         return None
     name = user_name(found["name"])
     if found["what"] == "type":
-        return f"Pass an object of the same class for `{name}` every time"
+        return f"{_pass(name)} an object of the same class {'in' if _is_attribute(name) else 'for'} `{name}` every time"
     if name == "self":
         return "Create the object whose method this is once, not on every call: each one is compiled separately"
     whole = name.removesuffix(".__code__")
     made = ", created once and not on every call" if whole != name else ""
-    return f"Pass the same object for `{whole}` every time{made}: its identity is part of the compiled code"
+    where = "in" if _is_attribute(whole) else "for"
+    return f"{_pass(whole)} the same object {where} `{whole}` every time{made}: its identity is part of the compiled code"
+
+
+def _is_attribute(name: str) -> bool:
+    return name.startswith("self.")
+
+
+def _pass(name: str) -> str:
+    """The verb for what should stay the same: attributes are kept, arguments passed."""
+    return "Keep" if _is_attribute(name) else "Pass"
 
 
 def _names(text: str) -> list[str]:
@@ -289,6 +337,8 @@ def _same_tensor(guard: str, _item: Recompile) -> str | None:
         return None
     name = user_name(same["first"])
     if same["second"] == "None":
+        if _is_attribute(name):
+            return f"Set `{name}` before the first call, or leave it None: None is compiled separately"
         return f"Pass `{name}` every time or never: None is compiled separately"
     return f"Pass the same tensor for `{name}` and `{user_name(same['second'])}` every time, or never"
 
@@ -330,6 +380,7 @@ def _number(source: str, name: str, item: Recompile) -> str:
 
 _RULES: Sequence[Callable[[str, Recompile], str | None]] = (
     _tensor,
+    _held_elsewhere,
     _kind,
     _state,
     _length,

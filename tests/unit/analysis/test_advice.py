@@ -166,6 +166,42 @@ def test_a_size_that_became_a_constant_is_not_to_be_marked() -> None:
 
 
 @pytest.mark.parametrize(
+    ("guard", "said"),
+    [
+        (
+            "len(G['__import_einops_dot__backends']._type2backend) != 1",
+            "Call the function once before it is compiled: `einops._backends._type2backend` is filled by the first calls",
+        ),
+        ("list(dict.keys(G['TABLE'])) == ['a']", "Set `TABLE` before the first call and keep it from then on"),
+        ("___check_obj_id(G['work'].__code__, 140)", "Set `work` before the first call and keep it from then on"),
+        ("self.mask is not None", "Set `self.mask` before the first call, or leave it None"),
+        ("len(self.cache) == 2", "Keep `self.cache` with the same number of items every time"),
+        ("mask is not None", "Pass `mask` every time or never"),
+    ],
+)
+def test_nobody_is_to_pass_what_is_no_argument(guard: str, said: str) -> None:
+    assert (advice_for_recompile(Recompile(compile_id="0/1", guard=guard, reason=guard)) or "").startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("guard", "is_passed"),
+    [
+        ("pattern == 'b c -> c b'", True),
+        ("len(shape) == 3", True),
+        ("___check_obj_id(function, 140)", True),
+        ("mask is None", True),
+        ("self.training == True", False),
+        ("GLOBAL_STATE changed: grad_mode ", False),
+        ("2 <= x.size()[0]", False),
+    ],
+)
+def test_arguments_of_a_librarys_function_are_its_callers(guard: str, *, is_passed: bool) -> None:
+    item = Recompile(compile_id="0/1", guard=guard, reason=guard, values=("a", "b"))
+    said = advice_for_recompile(item, in_library=True) or ""
+    assert said.startswith("Remove the graph break in the code that calls this function") == is_passed
+
+
+@pytest.mark.parametrize(
     "reason", ["Failed to trace builtin operator", "Dynamic shape operator", "Unsupported method call", "marked as skipped"]
 )
 def test_no_advice_where_the_name_is_missing(reason: str) -> None:
