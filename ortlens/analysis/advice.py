@@ -11,7 +11,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.number_uses import decides_by_size, meets_its_tensor, only_checks, use_of_number
+from ortlens.analysis.number_uses import becomes_size, decides_by_size, meets_its_tensor, only_checks, use_of_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,6 +41,7 @@ _AS_TEXT = ("str", "repr", "format")
 _FILES = ("open", "input")
 _TEXT = f"Format tensors as text {_OUTSIDE}: formatting needs their values"
 _DRAW = f"Draw random numbers with torch, for example `torch.rand`, or {_OUTSIDE}"
+_KEPT = "Keep the value in a tensor"
 _INSTEAD = {
     "index": "Use `torch.index_select` with the tensor as index, on a stack of the items where they are in a list",
     "size": "Take the number out of the tensor before the compiled function, and pass it as an int: the line needs it as a size",
@@ -64,6 +65,8 @@ def advice_for_break(item: Break, following: str = "", *, met: str = "", gradien
     for words, rule in _BREAK_RULES:
         if all(word in said for word in words):
             advice = rule(item)
+            if advice and advice.startswith(_KEPT) and becomes_size(item.source or "", following):
+                advice = _INSTEAD["size"].replace("the line needs", "a line below needs")
             if advice and decides_by_size(item.source or "", following):
                 advice = advice.replace(_TENSORS_ONLY, "")
             if advice and (gradients or not met.startswith("LSTM(")):
@@ -124,7 +127,7 @@ def _item_call(item: Break) -> str:
     without = f" without `{call if call == '.item()' else call + ')'}`" if call else ""
     setting = f", or set `{_SCALARS}`" if meets_its_tensor(source) else ""
     passed = ", or, if it is a size, pass it to the compiled function as an int" if call == "int(" else ""
-    return f"Keep the value in a tensor{without}{setting}{passed}"
+    return f"{_KEPT}{without}{setting}{passed}"
 
 
 _TAKES_NUMBER = (".item()", "float(", "int(", "bool(")

@@ -28,6 +28,7 @@ _MAX_LOOKS = 3
 _SLOW = 1.3  # times as long as uncompiled, beside other work
 _MUCH = 0.1  # share of a call from which what rules found for information, and the program's own code between graphs, are worth a look
 _SENTENCES = re.compile(r"(?<=\.)\s+")
+_CHECK = "aten._assert_"
 _NUMBER = re.compile(r"\d+")
 _SHOWN_OTHERWISE = ("hot_break", "hot_fallback", "recompile_storm")
 """Rules about breaks, fallbacks and recompiles, which are listed separately."""
@@ -270,11 +271,14 @@ def _fallbacks(overview: Overview) -> Iterator[Look]:
 
 
 def _is_beside_the_point(groups: Sequence[FallbackGroup], overview: Overview) -> bool:
-    """Whether calls were measured, and none ran these, or a rule of the backend keeps them in PyTorch and they take little of a call."""
+    """Whether calls were measured, and none ran these, or nobody can do much about them and they take little of a call.
+
+    A rule of the backend keeps them in PyTorch, or PyTorch itself added them as checks.
+    """
     totals = overview.ledger
     if totals is None or not totals.is_measured:
         return False
-    is_kept = all(group.reason_code == "policy" and group.advice is None for group in groups)
+    is_kept = all((group.reason_code == "policy" and group.advice is None) or _CHECK in group.target for group in groups)
     cost = sum((group.ns_per_call or 0) + group.splitting_ns for group in groups)
     return not any(group.calls for group in groups) or (is_kept and cost < _MUCH * totals.total_ns)
 

@@ -86,6 +86,24 @@ def decides_by_size(source: str, following: str) -> bool:
     )
 
 
+def becomes_size(source: str, following: str) -> bool:
+    """Whether the number that a line takes out of a tensor is a size further down, as `ids = torch.arange(most)` behind `most = x.item()`.
+
+    Args:
+        source: The line.
+        following: The lines behind it.
+
+    Returns:
+        True where a function that makes or cuts tensors, a loop or a slice gets the one name that the line assigns.
+    """
+    statement = _statement(source)
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or not isinstance(statement.targets[0], ast.Name):
+        return False
+    name = statement.targets[0].id
+    as_size = re.compile(rf"\b(?:{'|'.join(sorted(_SIZED))})\([^#]*\b{name}\b|\[[^\]#]*(?::\s*{name}\b|\b{name}\s*:)")
+    return any(as_size.search(line) for line in following.splitlines())
+
+
 def meets_its_tensor(source: str) -> bool:
     """Whether the number is combined with the tensor that it is from, as in `x * x.sum().item()`: then nothing else can use it later.
 

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.findings.splitting import RANDOM, may_be_dropout
+from ortlens.analysis.findings.splitting import RANDOM, random_remedy
 from ortlens.analysis.identity import RESUMED
 from ortlens.units import percent, times
 
@@ -45,9 +45,6 @@ REMEDY_WORDS: Mapping[ReasonCode, str] = {
 }
 """What to try about an operator that stays in PyTorch; the braces stand for it."""
 
-_RANDOM = "draw the random numbers of {} outside of the compiled function and pass them in"
-_DROPOUT = "; model.eval() removes dropout"
-
 
 def remedy(code: ReasonCode, reason: str, target: str) -> str:
     """What to try about an operator that stays in PyTorch.
@@ -61,7 +58,9 @@ def remedy(code: ReasonCode, reason: str, target: str) -> str:
         A clause without a capital.
     """
     if RANDOM in reason:
-        return _RANDOM.format(target) + (_DROPOUT if may_be_dropout(target) else "")
+        return random_remedy(target)
+    if "aten._assert_" in target:
+        return f"check whether the model needs {target}: PyTorch adds such checks, for example for a size that depends on data"
     return REMEDY_WORDS[code].format(target)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-_REASON = "on complex numbers has no ONNX function"  # in the words of `backend/partitioning/support.py`
+import re
+
+_REASON = re.compile(r"on complex numbers has no ONNX function|\bcomplex\d+\b")  # in the words of `backend/partitioning/support.py`
 COMPLEX_ADVICE = (
     "complex numbers stay in PyTorch, because ONNX Runtime has none; what is written with their real and imaginary parts "
     "(torch.view_as_real) can run there"
@@ -16,9 +18,9 @@ def is_complex(reason: str) -> bool:
         reason: Why it stays, as recorded.
 
     Returns:
-        True for the reason of that rule, False for other data types.
+        True also where ONNX Runtime cannot be handed one, False for other data types.
     """
-    return _REASON in reason
+    return _REASON.search(reason) is not None
 
 
 def complex_remedy() -> str:

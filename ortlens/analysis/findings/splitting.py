@@ -234,9 +234,24 @@ def _crossing_in(named: dict[str, Node]) -> tuple[int, int]:
     return over, sum(node.bytes or 0 for node in named.values())
 
 
-def may_be_dropout(target: str) -> bool:
-    """Whether an operator that draws random numbers may be dropout, which `model.eval()` turns off; `randn` and others are not."""
-    return any(name in target for name in _DROPOUT)
+_DRAWN_OUTSIDE = "draw the random numbers of {} outside of the compiled function and pass them in"
+_FROM_PROBABILITIES = {
+    "multinomial": "pass exponential noise in and take `(probabilities / noise).argmax(-1)` instead of {}",
+    "bernoulli": "pass uniform random numbers in and compare them with the probabilities instead of {}",
+}
+
+
+def random_remedy(target: str) -> str:
+    """What to do about an operator that draws random numbers.
+
+    Args:
+        target: The operator.
+
+    Returns:
+        A clause without a capital.
+    """
+    said = next((said for name, said in _FROM_PROBABILITIES.items() if name in target), _DRAWN_OUTSIDE).format(target)
+    return f"{said}; model.eval() removes dropout" if any(name in target for name in _DROPOUT) else said
 
 
 @rule(
@@ -252,6 +267,7 @@ def random_splits(capture: Capture) -> Iterator[Finding]:
     for graph in current(capture):
         drawing = [row for row in left.get(graph.graph_id, []) if row.reason_code == "side_effect" and RANDOM in row.reason]
         is_inference = graph.phase == "inference"
+        remedy = "; ".join(dict.fromkeys(random_remedy(row.target) for row in drawing))
         if len(drawing) < (1 if is_inference else _MANY_SMALL - 1) or (graph.partition_count or 0) <= 1:
             continue
         yield random_splits.finding(
@@ -261,8 +277,7 @@ def random_splits(capture: Capture) -> Iterator[Finding]:
             f"{graph.graph_id} into "
             f"{counted(graph.partition_count or 0, 'partition')}: {most_common([row.target for row in drawing])}",
             evidence=f"phase {graph.phase}; {drawing[0].reason}",
-            mitigation="Draw the random numbers outside of the compiled function and pass them in"
-            + ("; model.eval() turns dropout off." if any(may_be_dropout(row.target) for row in drawing) else ".")
+            mitigation=f"{remedy[:1].upper()}{remedy[1:]}."
             if is_inference
             else "Expected in training; set the dropout rates to 0 if training does not need them.",
             file=drawing[0].file,

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ortlens.analysis.advice import advice_for_break
+from ortlens.analysis.findings.complex_numbers import is_complex
 from ortlens.analysis.guards import advice_for_limit, advice_for_recompile, user_name
 from ortlens.lens.dynamo.break_texts import break_from_text, is_break, recompile_from_text
 from ortlens.trace.records import Break, Recompile
@@ -151,6 +152,38 @@ def test_breaks_of_data_parallel_wrappers_name_what_to_compile_instead() -> None
 def test_no_advice_where_nothing_is_known(reason: str) -> None:
     assert advice_for_break(Break(break_id="b0", reason=reason, explanation="Dynamo does not say.")) is None
     assert advice_for_recompile(Recompile(compile_id="0/1", guard=reason, reason=reason)) is None
+
+
+@pytest.mark.parametrize(
+    ("following", "is_size"),
+    [
+        ("ids = torch.arange(most, device=x.device)", True),
+        ("mask = x.repeat(1, most)", True),
+        ("return x[:most]", True),
+        ("for i in range(most):", True),
+        ("return x * most", False),
+        ("ids = torch.arange(4)  # most", False),
+        ("ids = torch.arange(almost)", False),
+    ],
+)
+def test_a_number_that_a_later_line_takes_as_a_size_cannot_stay_in_a_tensor(following: str, *, is_size: bool) -> None:
+    item = Break(break_id="b0", reason="Unsupported Tensor.item() call", explanation="Tensor.item()", source="most = counts.amax().item()")
+    said = advice_for_break(item, f"x = x * 2\n{following}") or ""
+    assert said.startswith("Take the number out of the tensor before the compiled function") == is_size
+    assert said.startswith("Keep the value in a tensor without `.item()`") != is_size
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_one"),
+    [
+        ("aten.exp.default on complex numbers has no ONNX function", True),
+        ("complex64 tensors cannot be passed to ONNX Runtime", True),
+        ("float8_e5m2 tensors cannot be passed to ONNX Runtime", False),
+        ("a complex operator", False),
+    ],
+)
+def test_complex_numbers_have_one_advice_wherever_they_are_met(reason: str, *, is_one: bool) -> None:
+    assert is_complex(reason) == is_one
 
 
 def test_a_size_that_became_a_constant_is_not_to_be_marked() -> None:

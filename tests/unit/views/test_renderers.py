@@ -120,7 +120,12 @@ def test_every_renderer_names_break_fallback_recompile_and_times(renderer: str) 
 def test_every_renderer_tells_the_ledger_prices_and_what_to_do(renderer: str) -> None:
     shown = rendered(renderer, "told")
     plain = re.sub(r"\s+", " ", " ".join(_Page(shown).texts) if renderer == "html" else shown)
-    parts = ("75.0 % ONNX Runtime", "17.5 % PyTorch operators and Python between graphs", "6.2 % entering compiled code", "1.2 % unattributed")
+    parts = (
+        "75.0 % ONNX Runtime",
+        "17.5 % PyTorch operators and Python between graphs",
+        "6.2 % entering compiled code",
+        "1.2 % unattributed",
+    )
     for fact in ("Per call: 400 " if renderer == "html" else "Time per call 400 ", *parts, "23.4 ", "Choose with `torch.where`"):
         assert fact in plain
     for fact in ("False, True", "Call with one value of `logits`", "raised ValueError: no axis 7", "choose with `torch.where` (23.4 "):

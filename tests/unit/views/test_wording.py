@@ -156,10 +156,22 @@ def test_ascii_from_text_keeps_the_width_of_our_own_marks() -> None:
     assert ascii_from_text("注") == "\\u6ce8"
 
 
+def test_what_draws_from_probabilities_of_the_model_is_not_to_be_drawn_outside() -> None:
+    said = remedy("side_effect", "aten.multinomial.default draws random numbers", "aten.multinomial.default")
+    assert "exponential noise" in said
+    assert "outside" not in said
+    assert "uniform random numbers" in remedy("side_effect", "aten.bernoulli.default draws random numbers", "aten.bernoulli.default")
+
+
+def test_a_check_that_pytorch_adds_is_said_to_be_one() -> None:
+    assert "PyTorch adds such checks" in remedy("side_effect", "aten._assert_scalar.default has an effect", "aten._assert_scalar.default")
+    assert "PyTorch adds" not in remedy("side_effect", "mine::log has an effect", "mine.log.default")
+
+
 @pytest.mark.parametrize(
     ("target", "ends"), [("aten.native_dropout.default", True), ("aten.bernoulli.p", True), ("aten.randn_like.default", False)]
 )
 def test_only_dropout_is_advised_to_go_by_eval(target: str, ends: bool) -> None:  # noqa: FBT001 - a case
     said = remedy("side_effect", f"{target} draws random numbers; only PyTorch's generator reproduces them from the seed", target)
-    assert f"random numbers of {target}" in said
+    assert target in said
     assert said.endswith("model.eval() removes dropout") == ends
