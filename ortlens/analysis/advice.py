@@ -299,6 +299,16 @@ def _limit(_item: Break) -> str:
     return "Keep the values that the recompiles of this function list the same on every call; PyTorch stopped recompiling it"
 
 
+def _decided_by_size(_item: Break) -> str:
+    return f"Move the line {_OUTSIDE}: it decides by a size that depends on the data"
+
+
+def _hooks(item: Break) -> str | None:
+    if "RemovableHandle" not in _said(item) + (item.source or ""):  # PyTorch's, which counts itself in its class
+        return None
+    return f"Register and remove hooks {_OUTSIDE}: PyTorch cannot trace that"
+
+
 _BREAK_RULES: Sequence[tuple[tuple[str, ...], Callable[[Break], str | None]]] = (
     (("torch._dynamo.graph_break()",), _on_purpose),
     (("torch._dynamo.skip_frame()",), _on_purpose_skipped),
@@ -336,6 +346,9 @@ _BREAK_RULES: Sequence[tuple[tuple[str, ...], Callable[[Break], str | None]]] = 
     (("Attempt to trace generator",), _generator),
     (("marked as skipped",), _skipped),
     (("Unsupported method call",), _method),
+    (("guard on data-dependent expression",), _decided_by_size),
+    (("setattr() is not supported",), _hooks),
+    (("RemovableHandle",), _hooks),
 )
 """Words that must all be in the reason and the explanation, and who writes the sentence; the first that fits does."""
 

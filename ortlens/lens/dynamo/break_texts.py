@@ -39,6 +39,7 @@ _EQUAL = re.compile(r"(?P<subject>.+?) [=!]= (?P<expected>.+)$")
 _SIZES = re.compile(r"[\w.\[\]'\"]+\.size\(\)\[\d+\]")
 _CLASS = re.compile(r"type=<class '(?P<name>[^']+)'>")
 _REQUIRES_GRAD = re.compile(r"requires_grad=(?P<flag>\w+)(?:\. .*)?")
+_WHAT_WAS_TRACED = re.compile(r"Encountered graph break when attempting to trace .*:$")  # the reason follows on a line of its own
 _IF = re.compile(r"(?:el)?if\b.*:\s*(?:#.*)?$")
 _DEF = re.compile(r"\s*(?:async )?def ")
 _MAX_FOLLOWING = 60
@@ -184,7 +185,7 @@ def _reason(text: str, explanation: re.Match[str] | None) -> str:
             return _said(above[-1])
     for line in text.splitlines():
         said = _said(line)
-        if said and not _AT.match(line):
+        if said and not _AT.match(line) and not _WHAT_WAS_TRACED.match(said):
             return said
     return "Dynamo gave no reason"
 

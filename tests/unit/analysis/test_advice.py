@@ -155,6 +155,25 @@ def test_no_advice_where_nothing_is_known(reason: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("reason", "explanation", "source", "said"),
+    [
+        ("Could not guard on data-dependent expression u1 > u0", None, "u = pad(rows)", "Move the line before or after"),
+        (
+            "setattr() on unsupported type",
+            "setattr() is not supported on type type",
+            "RemovableHandle.next_id += 1",
+            "Register and remove hooks",
+        ),
+        ("setattr() on unsupported type", "setattr() is not supported on type type", "Model.count = 3", None),
+        ("Attempted to represent unregistered RemovableHandle", None, "handle.remove()", "Register and remove hooks"),
+    ],
+)
+def test_sizes_from_data_and_hooks(reason: str, explanation: str | None, source: str, said: str | None) -> None:
+    advice = advice_for_break(Break(break_id="b0", reason=reason, explanation=explanation, source=source))
+    assert advice is None if said is None else (advice or "").startswith(said)
+
+
+@pytest.mark.parametrize(
     ("following", "is_size"),
     [
         ("ids = torch.arange(most, device=x.device)", True),

@@ -210,3 +210,19 @@ def test_reasons_of_other_backends_are_left_out_of_a_recompile() -> None:
 def test_any_reason_at_all(text: Any) -> None:
     said = recompile_from_text(text)
     assert said is None or isinstance(said.reason, str)
+
+
+def test_the_reason_behind_what_was_traced() -> None:
+    text = """Graph break in user code at /lib/torch/nn/utils/rnn.py:465
+Graph Break Reason: Encountered graph break when attempting to trace CALL: a function call, e.g. f(x, y):
+
+Could not guard on data-dependent expression u1 > u0 (unhinted: u1 > u0).  (Size-like symbols: u0, u1)
+
+User code traceback:
+  File "/home/ada/model.py", line 7, in f
+    u = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+"""
+    said = break_from_text(text)
+    assert said.reason.startswith("Could not guard on data-dependent expression u1 > u0")
+    only = "Graph Break Reason: Encountered graph break when attempting to trace CALL: a function call, e.g. f(x, y):"
+    assert break_from_text(only).reason == "Dynamo gave no reason"
