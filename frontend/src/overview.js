@@ -219,8 +219,9 @@ function right(store) {
   const words = `${counted(found.checked, "value")} compared with PyTorch${left ? `, ${count(left)} not compared` : ""}`;
   if (!found.wrong) {
     const whole = store.data.overview.tiles?.find((tile) => tile.name === "correct")?.state === "good";
-    const yes = left || !whole ? "Yes, as far as checked" : "Yes, within tolerance";
-    return card("right", title, el("p.ol-big", {}, yes), el("p", {}, `${words}. `, go(store, "See each", { tab: "numerics" })));
+    const undecided = capitalised(store.data.overview.undecided_sentence ?? "");
+    const yes = undecided ? "No verdict: the results differ" : left || !whole ? "Yes, as far as checked" : "Yes, within tolerance";
+    return card("right", title, el("p.ol-big", {}, yes), undecided ? el("p", {}, `${undecided}.`) : null, el("p", {}, `${words}. `, go(store, "See each", { tab: "numerics" })));
   }
   const at = found.first === null ? null : store.identity.idOf("numerics", found.first);
   const where = at ? go(store, store.identity.label(at), { selected: at, tab: "numerics" }) : null;

@@ -144,6 +144,8 @@ def _dynamic_shape(item: Break) -> str | None:
     name = _short(found["name"])
     if name in _WITHOUT_SHAPES:
         return _call_outside(item, name)
+    if name == "repeat_interleave":
+        return "Pass `output_size=` to `repeat_interleave`: without it, the size of its result depends on the data"
     masks = name in {"nonzero", "masked_select"}
     instead = "Keep all elements and mask with `torch.where`" if masks else f"Call `{_as_written(item, name) or name}` {_OUTSIDE}"
     setting = _TENSORS_ONLY if _or_setting(item) else ""

@@ -26,12 +26,14 @@ class CallNumbers:
         wrong: Parts that differ.
         unchecked: Parts without a verdict.
         note: Why the first of these has none.
+        undecided: The largest absolute difference in parts that were compared without a verdict; 0 without one.
     """
 
     right: int
     wrong: tuple[Numeric, ...]
     unchecked: int
     note: str
+    undecided: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,11 @@ class Numbers:
     def compared(self) -> int:
         """Values that were compared."""
         return self.right + self.wrong
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the call as a whole differs from PyTorch's where PyTorch leaves the answer open, as it does the order of equal values."""
+        return self.call is not None and self.call.undecided > 0 and not self.call.right and not self.call.wrong
 
 
 def numbers_of(capture: Capture) -> Numbers | None:
@@ -155,4 +162,5 @@ def _call_of(rows: Sequence[Numeric]) -> CallNumbers | None:
         wrong=tuple(row for row in rows if row.ok is False),
         unchecked=len(unchecked),
         note=next((row.note.partition(";")[0] for row in unchecked), ""),
+        undecided=max((row.max_abs for row in unchecked if row.max_abs and math.isfinite(row.max_abs)), default=0.0),
     )

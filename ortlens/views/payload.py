@@ -36,6 +36,7 @@ from ortlens.views.sentences import (
     reason_words,
     recompiles_sentence,
     title,
+    undecided_sentence,
     wrong_sentence,
 )
 from ortlens.views.tiles import tiles_of
@@ -191,6 +192,7 @@ def overview_facts(overview: Overview, capture: Capture) -> dict[str, Any]:
         "verdict": verdict_sentence(overview, capture),
         "coverage_sentence": coverage_sentence(overview),
         "wrong_sentence": wrong_sentence(numbers_of(capture)),
+        "undecided_sentence": undecided_sentence(numbers_of(capture)),
         "partitions_sentence": partitions_sentence(overview) if overview.coverage.verdict != "empty" else "",
         "coverage": asdict(overview.coverage),
         "graph_count": overview.graph_count,
@@ -288,6 +290,8 @@ def _numbers(overview: Overview, numbers: Numbers | None, capture: Capture) -> l
     if not right:
         return []
     whole = is_wholly_compared(capture, overview, numbers)
+    if undecided_sentence(numbers):
+        return ["results differ without a verdict"]
     return ["results match PyTorch" if whole else "results match PyTorch where compared"]
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ortlens.analysis.overview import FallbackGroup, Overview
     from ortlens.trace.records import Finding, StepRole
 
+_NO_VERDICT = "no verdict: "  # as the notes of `verify` begin
 _QUOTED = 120  # characters of an exception that are looked for in a reason
 
 
@@ -190,7 +191,7 @@ def numbers_sentence(numbers: Numbers) -> str:
     if numbers.unchecked:
         reason, count = numbers.unchecked[0]
         others = sum(more for _, more in numbers.unchecked[1:])
-        parts.append(f"{count:,} not compared ({visible(reason)})" + (f" and {others:,} for other reasons" if others else ""))
+        parts.append(f"{count:,} {_without_verdict(reason)}" + (f" and {others:,} for other reasons" if others else ""))
     if numbers.eager_nodes:
         parts.append(f"{counted(numbers.eager_nodes, 'node')} in PyTorch, not compared")
     if numbers.compared and numbers.first is None and (farthest := farthest_words(numbers.farthest, is_right=True)):
@@ -216,8 +217,29 @@ def call_sentence(numbers: Numbers) -> str:
         where = f" ({place(first.file, first.line)})" if first.file else ""
         return f"{visible(first.node)}{more} {'differ' if more else 'differs'} from PyTorch's{where}"
     if not call.right:
+        how = f"differs from PyTorch's by up to {call.undecided:.2g}" if call.undecided else "was compared"
+        if call.note.startswith(_NO_VERDICT):
+            return f"the call as a whole {how}, {_without_verdict(call.note)}"
         return f"the call as a whole was not compared ({visible(call.note)})"
     return "the call gives what PyTorch gives" if not call.unchecked else "the call gives what PyTorch gives, as far as compared"
+
+
+def _without_verdict(reason: str) -> str:
+    """Values that differ where PyTorch leaves the answer open were compared, and others were not."""
+    said = visible(reason.removeprefix(_NO_VERDICT))
+    return f"without a verdict ({said})" if reason.startswith(_NO_VERDICT) else f"not compared ({said})"
+
+
+def undecided_sentence(numbers: Numbers | None) -> str:
+    """What the first screen says where the results differ, and nobody can say whether they are wrong.
+
+    Args:
+        numbers: The verdict on the numbers; None when nothing was compared.
+
+    Returns:
+        A phrase with the size of the difference and the reason; empty where the results are the same, or wrong.
+    """
+    return call_sentence(numbers) if numbers is not None and numbers.is_undecided else ""
 
 
 def wrong_sentence(numbers: Numbers | None) -> str:

@@ -227,9 +227,10 @@ def _correct(correct: Correct, capture: Capture, overview: Overview) -> Tile:
     numbers = numbers_of(capture)
     farthest = farthest_words(numbers.farthest if numbers is not None else None)
     by = f", by up to {farthest}" if farthest else ""
+    others = "the results differ without a verdict" if numbers is not None and numbers.is_undecided else "others were not compared"
     words: dict[str, tuple[State, str, str]] = {
         "verified": ("good", "verified", f"{compared}, all match"),
-        "partly": ("unknown", "verified in part", f"{compared}, all match; others were not compared"),
+        "partly": ("unknown", "verified in part", f"{compared}, all match; {others}"),
         "differs": ("bad", "differs", f"{correct.wrong:,} of {compared} {'differs' if correct.wrong == 1 else 'differ'}{by}"),
         "unchecked": ("unknown", "not checked", "nothing ran" if overview.is_dry_run else "against PyTorch"),
         "nothing": ("unknown", "not checked", "ONNX Runtime computed nothing"),

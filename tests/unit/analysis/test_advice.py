@@ -154,6 +154,9 @@ def test_no_advice_where_nothing_is_known(reason: str) -> None:
     assert advice_for_recompile(Recompile(compile_id="0/1", guard=reason, reason=reason)) is None
 
 
+_SETATTR = "setattr() on unsupported type"
+
+
 @pytest.mark.parametrize(
     ("reason", "explanation", "source", "said"),
     [

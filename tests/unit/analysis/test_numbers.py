@@ -9,6 +9,7 @@ import pytest
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
 from ortlens.trace import records as r
+from ortlens.views.payload import verdict_sentence
 from ortlens.views.sentences import numbers_sentence, wrong_sentence
 from ortlens.views.tiles import tiles_of
 from ortlens.views.wording import farthest_words
@@ -58,6 +59,22 @@ def test_the_call_comes_first() -> None:
     assert sentence(DIFFERS, DIFFERS).startswith("result[1] and 1 more part of the call differ from PyTorch's")
     assert sentence(RIGHT, replace(RESULT, ok=None, note="why; more")).startswith("the call as a whole was not compared (why)")
     assert sentence(RESULT, replace(RESULT, ok=None)) == "the call gives what PyTorch gives, as far as compared"
+
+
+def test_a_result_that_differs_where_pytorch_leaves_it_open_does_not_pass_for_the_same() -> None:
+    graph = r.Graph(graph_id="g0", phase="inference", op_count=1, node_count=1, partition_count=1, fallback_count=0)
+    result = replace(RESULT, ok=None, max_abs=6.0, note="no verdict: the order of equal values is undefined at topk")
+    partition = r.Partition(partition_id="p0", graph_id="g0", node_count=1, input_count=1, output_count=1)
+    capture = r.Capture(graphs=(graph,), partitions=(partition,), numerics=(RIGHT, result))
+    said = "the call as a whole differs from PyTorch's by up to 6, without a verdict (the order of equal values is undefined at topk)"
+    assert sentence(RIGHT, result).startswith(said)
+    assert (
+        tiles_of(capture, overview_of(capture))[-1].detail
+        == "1 value compared with PyTorch, all match; the results differ without a verdict"
+    )
+    assert "results differ without a verdict" in verdict_sentence(overview_of(capture), capture)
+    same = replace(capture, numerics=(RIGHT, replace(result, max_abs=0.0)))
+    assert "results differ" not in verdict_sentence(overview_of(same), same)
 
 
 def test_wrong_results_name_the_first_wrong_value_or_the_code_around_the_partitions() -> None:
