@@ -106,6 +106,21 @@ class GraphRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UncountedCalls:
+    """Calls of which none could be timed.
+
+    Attributes:
+        made: The calls, the first included where `explain` made them.
+        compiled: Those that compiled code.
+        created: Those that compiled nothing, but created a session.
+    """
+
+    made: int
+    compiled: int
+    created: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
     """The answers to the questions everyone asks first.
 
@@ -127,7 +142,7 @@ class Overview:
         spread: Median of the measured calls over the shortest; from 1.5 on the machine was busy. None where it is not known.
         others: Cores that other processes had during the measured calls, where they left none idle; None else, or where it is not known.
         is_crowded: Whether threads of PyTorch or ONNX Runtime waited for these: then either may seem a hundred times as fast.
-        compiling_calls: Calls to be measured that all compiled something instead, so that no time is known; 0 else.
+        uncounted: Calls to be measured that all compiled code or created sessions, so that no time is known; None else.
         explain_calls: How often `explain` called the function, as compiled and as it is; 0 where it did not.
         uncompiled_ns: Median time of a call without torch.compile, made in turns with the calls of the ledger; None where not measured.
         is_dry_run: Whether nothing was run, so that everything is a plan.
@@ -157,7 +172,7 @@ class Overview:
     spread: float | None
     others: float | None
     is_crowded: bool
-    compiling_calls: int
+    uncounted: UncountedCalls | None
     explain_calls: tuple[int, int]
     uncompiled_ns: int | None
     is_dry_run: bool
@@ -190,6 +205,13 @@ def _spread(capture: Capture) -> float | None:
 def _others(capture: Capture) -> float | None:
     others, idle = _figure(capture, "ledger_others"), _figure(capture, "ledger_idle")
     return others if others is not None and idle is not None and others >= _CROWDED > idle else None
+
+
+def _uncounted(capture: Capture) -> UncountedCalls | None:
+    compiled, created, made = (int(_figure(capture, f"ledger_{name}") or 0) for name in ("compiling", "creating", "made"))
+    if min(compiled, created) < 0 or not compiled + created:
+        return None
+    return UncountedCalls(made=max(made, compiled + created), compiled=compiled, created=created)
 
 
 def _figure(capture: Capture, name: str) -> float | None:
@@ -229,7 +251,7 @@ def overview_of(capture: Capture) -> Overview:
         spread=_spread(capture),
         others=others,
         is_crowded=others is not None and capture.environment.get("torch_threads", "1") != "1",
-        compiling_calls=int(_figure(capture, "ledger_compiling") or 0),
+        uncounted=_uncounted(capture),
         explain_calls=(int(_figure(capture, "explain_calls") or 0), int(_figure(capture, "explain_uncompiled_calls") or 0)),
         uncompiled_ns=uncompiled_ns(capture),
         is_dry_run=is_dry_run(capture),

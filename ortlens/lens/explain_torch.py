@@ -89,8 +89,8 @@ def _called(lens: Lens, target: Any, call: Callable[[], Any], uncompiled: Callab
         if calls == 1:
             return result
         if calls:  # whoever counts the calls may have reasons to
-            return lens.measured(fast, max_calls=calls - 1, budget_ns=None)
-        return lens.measured(fast, max_calls=MAX_CALLS - 1, budget_ns=_STABLE_NS, uncompiled=plain)
+            return lens.measured(fast, made=1, max_calls=calls - 1, budget_ns=None)
+        return lens.measured(fast, made=1, max_calls=MAX_CALLS - 1, budget_ns=_STABLE_NS, uncompiled=plain)
     finally:
         lens.know_calls(fast.made, plain.made if plain is not None else 0)
 

@@ -80,11 +80,12 @@ class Lens(RecordingLens):
         self.measured(call, uncompiled=call)  # which makes these calls without compiled code
         return self.ledger
 
-    def measured(self, call: Callable[[], Any], **limits: Any) -> Any:
+    def measured(self, call: Callable[[], Any], *, made: int = 0, **limits: Any) -> Any:
         """Measure a call like `measure`, and return its result.
 
         Args:
             call: Calls what was compiled through this lens.
+            made: Calls made before, to prepare it.
             **limits: As for `ortlens.lens.measuring.ledger_pass.LedgerPass.measure`.
 
         Returns:
@@ -99,7 +100,7 @@ class Lens(RecordingLens):
             captured=self.captured,
             facts=self._facts,
         )
-        return measurement.run(call, **limits)
+        return measurement.run(call, made=made, **limits)
 
     def live(self, *, every: float | None = None) -> Live:
         """Show what is recorded while a loop runs: time from call to call, recompiles, sessions, operators in PyTorch, memory.

@@ -118,6 +118,18 @@ class Recorder:
             self._counters[prefix] += 1
         return f"{prefix}{number}"
 
+    def ids_given(self, prefix: str) -> int:
+        """How many ids with a prefix were given so far; a record that is dropped gives none back.
+
+        Args:
+            prefix: As for `next_id`.
+
+        Returns:
+            Their number.
+        """
+        with self._lock:
+            return self._counters.get(prefix, 0)
+
     def add(self, *records: r.Record) -> None:
         """Append records.
 

@@ -13,7 +13,7 @@ from ortlens.views.wording import farthest_words, place, visible
 
 if TYPE_CHECKING:
     from ortlens.analysis.onnx_model import OnnxFacts
-    from ortlens.analysis.overview import Overview
+    from ortlens.analysis.overview import Overview, UncountedCalls
     from ortlens.analysis.verdict import Correct, OrtTime, Pace, Splits, Verdict
     from ortlens.trace.records import Capture
 
@@ -123,10 +123,9 @@ def _speed(verdict: Verdict, overview: Overview) -> Tile:
     pace = verdict.speed
     title = "Speed"
     if pace.verdict == "unmeasured":
-        compiling = overview.compiling_calls
-        if compiling and overview.ledger is not None and not overview.ledger.is_measured:
-            detail = f"{counted(compiling, 'call was', 'calls were')} made, and each compiled again"
-            return Tile(name="speed", title=title, state="caution", word="not measured", detail=detail, tab="breaks")
+        calls = overview.uncounted
+        if calls is not None and overview.ledger is not None and not overview.ledger.is_measured:
+            return _uncounted(calls, overview)
         detail = "nothing ran" if verdict.is_dry_run else "against eager PyTorch"
         call = _call("lens.measure(x)", overview)
         return Tile(name="speed", title=title, state="unknown", word="not measured", detail=detail, call=call, card="time")
@@ -146,6 +145,17 @@ def _speed(verdict: Verdict, overview: Overview) -> Tile:
         return Tile(name="speed", title=title, state="unknown", word="uncertain", detail="; ".join(details), card="time")
     word = f"{pace_words(pace)} eager"
     return Tile(name="speed", title=title, state=state[pace.verdict], word=word, detail="; ".join(details), card="time")
+
+
+def _uncounted(calls: UncountedCalls, overview: Overview) -> Tile:
+    """Why no call could be timed. Sessions are there after a few calls, so that measuring again helps; a function that compiles goes on."""
+    each = "it" if calls.made == 1 else "each" if calls.made == calls.compiled + calls.created else "each that was timed"
+    did = [*(["compiled code"] if calls.compiled else []), *(["created a session"] if calls.created else [])]
+    detail = f"{counted(calls.made, 'call was', 'calls were')} made, and {each} {' or '.join(did)}"
+    if calls.created:
+        call = _call("lens.measure(x)", overview)
+        return Tile(name="speed", title="Speed", state="unknown", word="not measured", detail=detail, call=call, card="time")
+    return Tile(name="speed", title="Speed", state="caution", word="not measured", detail=detail, tab="breaks")
 
 
 def pace_words(pace: Pace) -> str:

@@ -16,14 +16,19 @@ from ortlens import Lens
 from ortlens.analysis.ledger import totals_of
 from ortlens.analysis.overview import overview_of
 from ortlens.backend.runtime.failures import IN_A_ROW
+from ortlens.backend.runtime.session_factory import SessionFactory
+from ortlens.backend.runtime.speed_trial import AFTER_CALLS
 from ortlens.demo import _model_and_tokens
 from ortlens.lens.measuring import ledger_pass
 from tests.integration.small_models import SMALL_MODELS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ortlens.analysis.ledger import LedgerTotals
+    from ortlens.backend.runtime.session_info import SessionInfo
+    from ortlens.backend.runtime.weights import FrozenWeight
+    from ortlens.trace.records import SessionCause
 
 # Measures the parts of a call's time.
 pytestmark = [pytest.mark.serial, pytest.mark.timed]
@@ -310,6 +315,125 @@ def test_a_recompile_while_measuring_is_left_out() -> None:
     assert len(lens.graphs) == 2
     balances(lens)
     assert totals(lens).total_ns < 5_000_000, "the call that compiled is not in it"
+
+
+class Block(nn.Module):
+    """Two of them share one code object, and so one session: it is created again when the other's weights come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.lin(x))
+        torch._dynamo.graph_break()
+        out: torch.Tensor = self.lin(x) * 2
+        return out
+
+
+CREATION = 0.1
+
+
+@pytest.fixture
+def slow_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the creation of a session take much longer than a call."""
+    inner = SessionFactory.session
+
+    def session(self: SessionFactory, frozen: Sequence[FrozenWeight], dimensions: Mapping[str, int], *, cause: SessionCause) -> SessionInfo:
+        time.sleep(CREATION)
+        return inner(self, frozen, dimensions, cause=cause)
+
+    monkeypatch.setattr(SessionFactory, "session", session)
+
+
+@pytest.mark.usefixtures("slow_sessions")
+@pytest.mark.parametrize("calls", [2, 3, 6])
+def test_the_creation_of_a_session_is_no_part_of_a_call_or_price(calls: int) -> None:
+    lens = ortlens.explain(nn.Sequential(Block(), Block()).eval(), calls=calls)(torch.randn(2, 64))
+    captured = lens.captured()
+    assert len(captured.sessions) > 2, "weights changed, so sessions were created again"
+    assert captured.environment["explain_calls"] == str(calls)
+    tenth = CREATION * 1e9 / 10
+    for item in captured.breaks:
+        assert (item.cost_ns or 0) + (item.entering_ns or 0) < tenth
+    assert totals(lens).total_ns < tenth
+    assert {graph.entries_per_call for graph in captured.graphs} == {2}, "known without times"
+    said = " ".join(str(lens.summary()).split())
+    assert (", measured" in said) == (calls > 2)
+    why = "not measured; 2 calls were made, and each compiled code or created a session; lens.measure(x)"
+    assert (why in said) == (calls == 2)
+
+
+def sized() -> tuple[Lens, Callable[[torch.Tensor], torch.Tensor]]:
+    """A function whose sessions each serve one size, though it is compiled once; and its lens."""
+    lens = Lens(options={"export_options": {"dynamic_shapes": False}})
+    return lens, torch.compile(lambda x: x.sin() + 1, backend=lens, dynamic=True)
+
+
+@pytest.mark.usefixtures("slow_sessions")
+def test_a_session_for_another_size_is_left_out() -> None:
+    lens, fast = sized()
+    fast(X)
+    sizes = iter([64, 32, 32])
+    lens.measured(lambda: fast(torch.ones(next(sizes))), max_calls=3, budget_ns=None)
+    assert (len(lens.graphs), len(lens.sessions)) == (1, 2)
+    balances(lens)
+    assert totals(lens).total_ns < CREATION * 1e9 / 20, "the call that created a session is not in it"
+
+
+@pytest.mark.usefixtures("slow_sessions")
+def test_calls_that_all_create_sessions_are_followed_by_more() -> None:
+    lens, fast = sized()
+    fast(X)
+    sizes = iter([8, 16, 24, 24])
+    lens.measured(lambda: fast(torch.ones(next(sizes))), budget_ns=1)
+    assert next(sizes, None) is None, "one to observe, two that create a session, one that counts"
+    assert totals(lens).is_measured
+    assert lens.captured().environment["ledger_calls"] == "1"
+
+
+@pytest.mark.usefixtures("slow_sessions")
+def test_a_number_of_calls_is_not_exceeded_where_all_create_sessions() -> None:
+    lens, fast = sized()
+    fast(X)
+    sizes = iter([8, 16, 24, 32, 40])
+    lens.measured(lambda: fast(torch.ones(next(sizes))), max_calls=4, budget_ns=None)
+    assert list(sizes) == [40]
+    assert not totals(lens).is_measured
+    assert "not measured; 4 calls were made, and each created a session; lens.measure(x)" in " ".join(str(lens.summary()).split())
+    lens.measured(lambda: fast(X), max_calls=4, budget_ns=None)
+    assert "each created a session" not in str(lens.summary())
+
+
+def test_a_session_that_is_refused_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no id, but the attempt takes its time, too."""
+    inner = SessionFactory.session
+
+    def session(self: SessionFactory, frozen: Sequence[FrozenWeight], dimensions: Mapping[str, int], *, cause: SessionCause) -> SessionInfo:
+        if 8 in dimensions.values():
+            time.sleep(CREATION)
+            raise RuntimeError("planted")
+        return inner(self, frozen, dimensions, cause=cause)
+
+    monkeypatch.setattr(SessionFactory, "session", session)
+    lens, fast = sized()
+    fast(X)
+    sizes = iter([64, 8, 64, 64])
+    with pytest.warns(RuntimeWarning, match="planted"):
+        lens.measured(lambda: fast(torch.ones(next(sizes))), max_calls=4, budget_ns=None)
+    assert totals(lens).total_ns < CREATION * 1e9 / 20
+
+
+def test_a_trial_against_pytorch_is_left_out() -> None:
+    lens = Lens()
+    fast = torch.compile(lambda x: (x @ x).sin(), backend=lens, options={"on_slow": "fallback"})
+    x = torch.randn(256, 256)
+    for _ in range(AFTER_CALLS):
+        fast(x)
+    lens.measured(lambda: fast(x), max_calls=1, budget_ns=None)
+    assert not totals(lens).is_measured
+    lens.measured(lambda: fast(x), max_calls=1, budget_ns=None)
+    assert totals(lens).is_measured
 
 
 def test_nothing_to_measure_is_said() -> None:

@@ -613,16 +613,22 @@ def test_code_without_a_graph_is_compiled_again_too() -> None:
     overview = overview_of(lens.captured())
     assert overview.graph_count == 1
     assert overview.ledger is None or not overview.ledger.is_measured  # no call that compiles is comparable
-    assert "not measured; 5 calls were made, and each compiled again" in lens.summary()
+    assert "not measured; 6 calls were made, and each compiled code" in lens.summary()
     first = looks_of(overview)[0]
     assert (first.subject, first.count, first.recompile_ns) == ("recompile", 5, sum(overview.recompile_ns.values()))
     assert "Make the global `CALLS` a tensor" in (first.advice or "")
 
 
+def test_the_calls_that_compiled_are_those_that_were_made() -> None:
+    said = " ".join(str(ortlens.explain(counted_before_a_break, calls=2)(X).summary()).split())
+    assert "not measured; 2 calls were made, and each compiled code" in said
+    assert "explain called it 2 times" in said
+
+
 def test_calls_past_the_limit_do_not_compile() -> None:
     lens = ortlens.explain(counted_before_a_break, backend="eager", calls=14)(X)
     assert any("recompile" in item.reason.lower() for item in lens.captured().breaks)
-    assert "each compiled again" not in lens.summary()
+    assert "each compiled" not in lens.summary()
 
 
 def test_two_compiled_functions_of_one_code_are_compiled_again() -> None:

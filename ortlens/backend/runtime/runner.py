@@ -63,6 +63,7 @@ class PartitionRunner:
         run: The function to call now, with the partition's inputs; replaced as sessions come and go.
         cached: Whether an earlier process converted the model.
         ran_before: Whether the runner has had a session.
+        attempts: How often a session was to be created, those that ONNX Runtime refused included.
         table_bytes: Size of the weights that stay inputs because the model only looks them up.
         counter: Counts the runs of its sessions.
         updates: See `in_place.updates_of`.
@@ -95,6 +96,7 @@ class PartitionRunner:
         self.freezes = freezes
         self.cached = cached
         self.ran_before = False
+        self.attempts = 0
         self.table_bytes = 0
         self.run: Callable[..., tuple[Any, ...]] = self._run_torch
         self._in_session: Callable[..., tuple[Any, ...]] = self._run_for_sizes  # what `run` is as long as nothing failed
@@ -131,6 +133,7 @@ class PartitionRunner:
         Raises:
             ModelRefused: ONNX Runtime rejects the model.
         """
+        self.attempts += 1
         self.factory.check_boundary()
         frozen = self._frozen or self._freeze(args)  # sessions for other sizes share the weights, and the watch over them
         info = self.factory.session(list(frozen.values()), self.factory.dimensions(args) if self._fixed_sizes else {}, cause=self._cause())

@@ -37,6 +37,7 @@ from ortlens.analysis.ledger import (
 )
 from ortlens.backend.runtime.cores import CoreWatch
 from ortlens.backend.runtime.turns import clocked
+from ortlens.lens.measuring.work import Work, work_so_far
 from ortlens.lens.watching import around_calls
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed
@@ -53,6 +54,7 @@ MEASURE_NS = 500_000_000
 """Time limit of `Lens.measure`."""
 
 MAX_CALLS = 100
+_MORE = 2  # calls beyond the time limit, where each so far created sessions: weights are frozen again at most twice, then become inputs
 _ENOUGH = 8  # calls whose spread says something
 _EVERY, _FIRST = 8, 3  # calls that time Dynamo's lookups, spread among the others so that all run under the same load
 _TURN_GENERATING = 2  # a compiled `generate`, an uncompiled one, a compiled one: each has many steps, of which few find cold caches
@@ -83,12 +85,18 @@ class LedgerPass:
         self._thread = threading.get_ident()
         self._stays: list[tuple[str, int, int]] = []  # graph, entered, left; in the present call
         self._calls: list[_Call] = []
+        self._preparing: list[_Call] = []  # those that created sessions: their times say nothing, but they enter the same graphs
         self._uncompiled: list[int] = []
         self._steps = steps
         self._uncompiled_steps: list[SteppedCall] = []
         self.averaged = 0
         """Calls that the ledger averages; 0 before it was recorded."""
-        self._compiling = 0  # calls that compiled something, which are not comparable
+        self.compiling = 0
+        """Calls that compiled something, which are not comparable."""
+        self.creating = 0
+        """Calls that compiled nothing, but created a session: another size came, or a frozen weight changed. Nor are these."""
+        self.found_none = False
+        """Whether each call to be timed was one of these."""
         self.spread = 0.0
         """Median of their wall times over the shortest: how busy the machine was."""
         self.cores: tuple[float, float] | None = None
@@ -96,10 +104,9 @@ class LedgerPass:
         self.uncompiled_ns = 0
         """Median time of a call of the target as it is, of `generate` the sum of its steps; 0 where it was not called, or too seldom."""
 
-    @property
-    def only_compiling(self) -> int:
-        """Calls that were made, if each compiled something; 0 else."""
-        return 0 if self._calls else self._compiling
+    def work(self) -> Work:
+        """What was compiled and created so far."""
+        return work_so_far(self._recorder, self._watch, self._graphs())
 
     def measure(
         self,
@@ -124,6 +131,7 @@ class LedgerPass:
         cores = CoreWatch()
         result = self._make_calls(call, max_calls, deadline, uncompiled)
         self.cores = cores.shares()
+        self.found_none = not self._calls
         try:
             self._read_logs()
             self._write()
@@ -132,26 +140,30 @@ class LedgerPass:
         return result
 
     def _make_calls(self, call: Callable[[], Any], max_calls: int, deadline: int | None, uncompiled: Callable[[], Any] | None) -> Any:
-        """Make calls with a clock around each graph; when a call compiles another graph, that one is included from the next call on."""
+        """Make calls with a clock around each graph; when a call prepares another graph, that one is included from the next call on."""
         # Before the first graph of a function there are only guards.
         is_split = len(self._recorder.records(r.Graph)) > 1 or bool(self._recorder.records(r.Break)) or self._steps is not None
         turn, first = (_TURN, _FIRST) if self._steps is None else (_TURN_GENERATING, _TURN_GENERATING)
         fewest = 1 if self._steps is None or uncompiled is None else first + 1  # a generation is compared, however long it takes
         result, made = None, 0
         while made < max_calls:
-            known = self._compilations()
+            known = self.work()
             with contextlib.ExitStack() as clocks:
                 for graph in self._graphs():
                     if graph.context.reporter is not None and graph.is_prepared:
                         clocks.enter_context(around_calls(graph, self._clock(graph.context.reporter.graph_id)))
-                while made < max_calls and self._compilations() == known:
+                while made < max_calls and self.work() == known:
                     if uncompiled is not None and made % turn == turn - 1:
                         self._call_uncompiled(uncompiled)
-                    result = self._make_call(call, known, listen=is_split and made % _EVERY == first)
+                    result = self._make_call(call, known, listen=is_split and len(self._calls) % _EVERY == first)
                     made += 1
-                    if deadline is not None and made >= fewest and time.perf_counter_ns() > deadline:
+                    if deadline is not None and time.perf_counter_ns() > deadline and made >= self._fewest(fewest):
                         return result
         return result
+
+    def _fewest(self, fewest: int) -> int:
+        """Calls to make however long they take: a few more where sessions were created in each so far, which soon ends."""
+        return fewest if self._calls or self.compiling else fewest + _MORE
 
     def _call_uncompiled(self, call: Callable[[], Any]) -> None:
         run = clocked(call)
@@ -163,7 +175,7 @@ class LedgerPass:
             self._uncompiled.append(run())
             self._uncompiled_steps.append(SteppedCall(self._uncompiled[-1], tuple(self._steps)))
 
-    def _make_call(self, call: Callable[[], Any], known: int, *, listen: bool) -> Any:
+    def _make_call(self, call: Callable[[], Any], known: Work, *, listen: bool) -> Any:
         clock = time.perf_counter_ns
         self._stays.clear()
         steps = self._steps if self._steps is not None else []
@@ -174,11 +186,11 @@ class LedgerPass:
             started = clock()
             result = call()
             ended = clock()
-        if self._compilations() != known:
-            self._compiling += 1
-        else:
+        done = self.work()
+        self.note_work(done, known)
+        if not done.compiled_since(known):
             eager = {node: ns - before.get(node, 0) for node, ns in self._eager_ns().items()}
-            self._calls.append(
+            (self._calls if done == known else self._preparing).append(
                 _Call(
                     started=started,
                     ended=ended,
@@ -191,9 +203,17 @@ class LedgerPass:
             )
         return result
 
-    def _compilations(self) -> int:
-        """How often something was compiled so far: Dynamo compiles functions without a graph too, an exported program has only graphs."""
-        return len(self._watch.started) + len(self._recorder.records(r.Graph))
+    def note_work(self, done: Work, before: Work) -> None:
+        """Count a call that does not count for the ledger.
+
+        Args:
+            done: The work after it.
+            before: The work before it; one that did nothing is not counted here.
+        """
+        if done.compiled_since(before):
+            self.compiling += 1
+        elif done != before:
+            self.creating += 1
 
     def _clock(self, graph_id: str) -> Callable[[Callable[[list[Any]], list[Any]], list[Any]], list[Any]]:
         """A function around the calls of a graph that reads the clock before and after."""
@@ -233,6 +253,8 @@ class LedgerPass:
         """Record the ledger and the costs of the breaks, if a call entered a graph."""
         calls = [call for call in self._calls if not call.listened]
         traces = [call.trace() for call in calls]
+        for graph_id, times in entries_of(traces or [call.trace() for call in self._preparing]).items():
+            self._recorder.amend(r.Graph, graph_id, entries_per_call=times)
         ledger = ledger_from_calls(traces, self._surroundings())
         if not ledger.parts:
             return
@@ -245,8 +267,6 @@ class LedgerPass:
             steps = steps_of(middle_half([call for call in traces if call.visits]), self._uncompiled_steps)
             self._recorder.replace_all(r.Step, steps)
             self.uncompiled_ns = sum(step.uncompiled_ns or 0 for step in steps)
-        for graph_id, times in entries_of(traces).items():
-            self._recorder.amend(r.Graph, graph_id, entries_per_call=times)
         readings = {call.started: call.eager_ns for call in calls}  # of the ledger's own calls: else a node may take more than its part
         booked = [readings[call.started_ns] for call in middle_half([call for call in traces if call.visits])]
         for node in self._eager_ns():

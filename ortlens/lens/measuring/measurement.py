@@ -51,7 +51,8 @@ class Measurement:
         originals: What Dynamo recorded, by compile id; None where the backend is not ours, and has no partitions to compare.
         steps: Calls of the model inside the `generate` that is measured.
         captured: The capture so far.
-        facts: Receives, as text, how many calls were averaged, their spread, what else had the cores, and the time of an uncompiled one.
+        facts: Receives, as text, how many calls were averaged, their spread, what else had the cores, and the time of an uncompiled one;
+            or how many were made, where none counts.
     """
 
     recorder: Recorder
@@ -62,11 +63,12 @@ class Measurement:
     captured: Callable[[], r.Capture]
     facts: dict[str, str]
 
-    def run(self, call: Callable[[], Any], **limits: Any) -> Any:
+    def run(self, call: Callable[[], Any], *, made: int = 0, **limits: Any) -> Any:
         """Measure a call, and return its result.
 
         Args:
             call: Calls what was compiled.
+            made: Calls made before, to prepare it.
             **limits: As for `LedgerPass.measure`.
 
         Returns:
@@ -74,18 +76,20 @@ class Measurement:
         """
         calls = _Calls(call)
         try:
-            return self._measured(calls, **limits)
+            return self._measured(calls, made, **limits)
         except Exception as error:
             if error is calls.raised:
                 raise
             lens_failed(self.recorder, "measuring calls", error)
             return calls.result if calls.made else call()
 
-    def _measured(self, call: Callable[[], Any], **limits: Any) -> Any:
+    def _measured(self, call: _Calls, made: int, **limits: Any) -> Any:
         ledger = LedgerPass(self.recorder, self.watch, self.graphs, self.steps)
         most = limits.pop("max_calls", MAX_CALLS)
         if self.originals is not None and most > 1:  # the call that is observed counts as one of them
+            before = ledger.work()
             AgainstTorch(self.recorder, self.graphs(), self.originals).run(call)
+            ledger.note_work(ledger.work(), before)
             most -= 1
         result = ledger.measure(call, max_calls=most, **limits)
         if ledger.averaged:
@@ -96,12 +100,19 @@ class Measurement:
                 self.facts["ledger_others"], self.facts["ledger_idle"] = (f"{cores:.2f}" for cores in ledger.cores)
             if ledger.uncompiled_ns:
                 self.facts["uncompiled_ns"] = str(ledger.uncompiled_ns)
-        elif ledger.only_compiling:
-            self.facts["ledger_compiling"] = str(ledger.only_compiling)
-        if limits.get("budget_ns", MEASURE_NS) is not None:  # else the caller counts the calls
+        elif ledger.found_none:
+            self._note_none(ledger, call.made, made)
+        if limits.get("budget_ns", MEASURE_NS) is not None and not ledger.found_none:  # else the caller counts the calls, or they vary
             self._try_without_guards(call)
             self._try_fewer_threads(call)
         return result
+
+    def _note_none(self, ledger: LedgerPass, made: int, before: int) -> None:
+        """Note why no call counts. The calls before compiled the target; an exported program was compiled without them."""
+        by_dynamo = bool(self.watch.started)
+        self.facts["ledger_made"] = str(made + before)
+        self.facts["ledger_compiling"] = str(ledger.compiling + (before if by_dynamo else 0))
+        self.facts["ledger_creating"] = str(ledger.creating + (0 if by_dynamo else before))
 
     def _try_fewer_threads(self, call: Callable[[], Any]) -> None:
         """Where sessions have more threads than there are cores, measure what that costs."""

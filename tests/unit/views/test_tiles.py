@@ -65,6 +65,36 @@ def test_a_speed_for_which_threads_waited_is_uncertain() -> None:
     assert (idle.state, "busy" in idle.detail) == ("good", False)
 
 
+@pytest.mark.parametrize(
+    ("facts", "detail", "again"),
+    [
+        ({"ledger_made": "6", "ledger_compiling": "6"}, "6 calls were made, and each compiled code", False),
+        ({"ledger_made": "1", "ledger_compiling": "0", "ledger_creating": "1"}, "1 call was made, and it created a session", True),
+        (
+            {"ledger_made": "2", "ledger_compiling": "1", "ledger_creating": "1"},
+            "2 calls were made, and each compiled code or created a session",
+            True,
+        ),
+        ({"ledger_made": "3", "ledger_creating": "2"}, "3 calls were made, and each that was timed created a session", True),
+        ({"ledger_compiling": "5"}, "5 calls were made, and each compiled code", False),  # a capture of an earlier version
+    ],
+)
+def test_calls_that_all_prepare_something_are_said(facts: dict[str, str], detail: str, *, again: bool) -> None:
+    logged = tuple(row for row in SPLIT.ledger if row.part in ("bind", "run", "output"))
+    speed = tiles(replace(SPLIT, ledger=logged, environment=facts))["speed"]
+    assert (speed.word, speed.detail) == ("not measured", detail)
+    assert (speed.state, speed.call) == (("unknown", "lens.measure(x)") if again else ("caution", ""))
+    measured = tiles(timed(1_000_000, **facts))["speed"]
+    assert "calls were made" not in measured.detail
+
+
+@pytest.mark.parametrize("value", ["-1", "nan", "1e999", "many", ""])
+def test_damaged_counts_of_calls_say_nothing(value: str) -> None:
+    logged = tuple(row for row in SPLIT.ledger if row.part in ("bind", "run", "output"))
+    speed = tiles(replace(SPLIT, ledger=logged, environment={"ledger_compiling": value, "ledger_made": "2"}))["speed"]
+    assert speed.detail == "against eager PyTorch"
+
+
 def test_bench_brings_intervals_and_inductor() -> None:
     facts = {
         "bench_eager": "call_ns=1000000 ratio=1.000 low=1.000 high=1.000 reference",
