@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 class WeightChanged(Exception):  # noqa: N818 - reports a state, not a mistake
-    """A frozen weight is no longer what it was when the session was created."""
+    """A frozen weight is no longer what it was when the session was created.
+
+    Its text is for users, after "not compared".
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +206,7 @@ def variant_of(
 
 
 def _changed(_args: tuple[Any, ...]) -> tuple[Any, ...]:
-    raise WeightChanged
+    raise WeightChanged("its session holds other weights now: they changed meanwhile, or several modules share this code")
 
 
 def _private_log() -> RunLog:

@@ -32,6 +32,7 @@ NodeKind: TypeAlias = Literal["compute", "size", "effect"]
 LedgerPartName: TypeAlias = Literal["guards", "bind", "run", "output", "eager", "residual"]
 StepRole: TypeAlias = Literal["encode", "prefill", "decode", "python"]
 SessionCause: TypeAlias = Literal["first", "sizes", "weights"]
+WeightsChange: TypeAlias = Literal["written", "replaced", "other_module"]
 NumericScope: TypeAlias = Literal["output", "value", "op", "call"]
 
 
@@ -309,6 +310,12 @@ class Session:
     max_ns: int | None = column("Slowest call.", unit="ns", default=None)
     cause: SessionCause | None = column(
         "Why it was made: the `first` of its partition, for `sizes` that no other serves, or because frozen `weights` had changed.",
+        default=None,
+    )
+    weights_change: WeightsChange | None = column(
+        "For the cause `weights`, what had changed: the tensors were `written` to, `replaced` by other tensors, or those of an "
+        "`other_module` came, which shares the code, while the earlier ones still belong to a module that is running. Empty when not "
+        "recorded.",
         default=None,
     )
     frozen_bytes: int | None = column("Bytes of weights that it holds as constants.", unit="bytes", default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import onnxruntime
@@ -198,6 +199,76 @@ def test_a_break_in_a_layer_that_is_used_often_is_hot() -> None:
     once = called(nn.Sequential(Stopping()), torch.ones(2, 8))
     assert len(once.breaks)
     assert told(once, "hot_break") == []
+
+
+def said_of_shared_weights(lens: ortlens.Lens) -> list[str]:
+    """What the findings say of weights; the same for all."""
+    findings = told(lens, "weights_changed")
+    assert findings
+    for finding in findings:
+        assert "several modules share" in finding.title
+        assert "changed" not in finding.title
+        assert "graph break" in finding.mitigation
+        assert "Change weights" not in finding.mitigation
+    return [finding.title for finding in findings]
+
+
+def test_modules_that_share_code_are_no_change_of_weights() -> None:
+    """The code is compiled again for other sizes: the first version runs in no further call."""
+    model = nn.Sequential(*(Stopping() for _ in range(3))).eval()
+    compiled = torch.compile(model, backend="ortlens")
+    with ortlens.capture() as lens, torch.no_grad():
+        for rows in (5, 7, 7, 7, 7):
+            compiled(torch.ones(rows, 8))
+    assert len(said_of_shared_weights(lens)) == 2
+    assert set(lens.sessions.weights_change.dropna()) == {"other_module"}
+
+
+def test_modules_that_share_code_are_recognised_in_a_single_call() -> None:
+    compiled = torch.compile(nn.Sequential(*(Stopping() for _ in range(6))).eval(), backend="ortlens")
+    with ortlens.capture() as lens, torch.no_grad():
+        compiled(torch.ones(5, 8))
+    assert said_of_shared_weights(lens) == [
+        "several modules share p0: 3 sessions were created for the weights of another one; its weights are no longer frozen"
+    ]
+
+
+class VaryingLength(nn.Module):
+    """Layers with a break in them, on as many rows as the call number says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Stopping() for _ in range(3))
+        self.lengths = itertools.cycle((5, 7, 6, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        x = x[: next(self.lengths)]
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_modules_that_share_code_are_no_change_of_weights_in_explain() -> None:
+    """Of the version for the first size, no call is among those that are measured."""
+    with torch.no_grad():
+        lens = ortlens.explain(VaryingLength().eval(), calls=6)(torch.ones(9, 8))
+    assert len(said_of_shared_weights(lens)) == 2
+
+
+def test_parameters_that_are_assigned_are_not_said_to_be_another_module() -> None:
+    layer, lens = nn.Linear(8, 8), ortlens.Lens()
+    compiled, x = torch.compile(layer, backend=lens), torch.ones(1, 8)
+    with torch.no_grad():
+        compiled(x)
+        layer.weight = nn.Parameter(torch.rand(8, 8))
+        torch.testing.assert_close(compiled(x), layer(x))
+        layer.weight.mul_(2)
+        torch.testing.assert_close(compiled(x), layer(x))
+    assert lens.sessions.weights_change.tolist()[1:] == ["replaced", "written"]
+    (finding,) = told(lens, "weights_changed")
+    assert "replaced 1 time" in finding.title
+    assert "changed 1 time" in finding.title
 
 
 def test_a_model_called_without_no_grad_is_told() -> None:

@@ -52,6 +52,32 @@ def test_nothing_that_was_recorded_or_that_runs_changes() -> None:
         torch.testing.assert_close(result, model(x))
 
 
+class Breaking(torch.nn.Module):
+    """A layer with a graph break, and a transposition in it that the model that runs no longer holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.inner(x))
+        torch._dynamo.graph_break()
+        return x * 2
+
+
+def test_modules_that_share_code_are_compared_each_with_its_own_weights() -> None:
+    model, lens = torch.nn.Sequential(Breaking(), Breaking(), Breaking()).eval(), ortlens.Lens()
+    compiled = torch.compile(model, backend=lens)
+    with torch.no_grad():
+        for rows in (5, 7, 7, 7, 7):
+            compiled(torch.rand(rows, 8))
+        numerics = lens.verify(torch.rand(7, 8))
+        assert len(numerics)
+        assert numerics.ok.notna().all(), numerics[["node", "note"]].to_string()
+        assert numerics.ok.all()
+        assert "not compared" not in lens.summary()
+
+
 def test_forward_and_backward_are_compared() -> None:
     model, x = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)), torch.rand(3, 4)
 

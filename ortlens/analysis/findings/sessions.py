@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.findings.facts import (
@@ -19,9 +20,9 @@ from ortlens.analysis.timing import calls_by_graph, graph_times
 from ortlens.units import counted, size_from_bytes, time_from_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from ortlens.trace.records import Capture, Finding, Graph, Partition, Session
+    from ortlens.trace.records import Capture, Finding, Graph, Partition, Session, WeightsChange
 
 SESSIONS = "sessions"
 """Subject of findings about the settings that all sessions share."""
@@ -69,12 +70,12 @@ def session_churn(capture: Capture) -> Iterator[Finding]:
 
 @rule(
     name="weights_changed",
-    looks_for="Sessions recreated because a frozen weight changed.",
-    fires="At the first one: a model that is loaded and then called changes none; modules that share compiled code do so on every call.",
+    looks_for="Sessions recreated because a frozen weight changed, or because another module that shares the code has other weights.",
+    fires="At the first one: a model that is loaded and then called changes no weight, and one graph of a whole model has one set of them.",
     hazard="Each change creates a new session; after the third change in a partition, its weights are no longer frozen.",
 )
 def weights_changed(capture: Capture) -> Iterator[Finding]:
-    """Partitions whose weights change between calls."""
+    """Partitions whose weights change between calls, or that run for several modules."""
     entries = entries_per_call(capture)
     parts = {partition.partition_id: partition for partition in capture.partitions}
     graphs = {graph.graph_id: graph for graph in capture.graphs}
@@ -84,34 +85,57 @@ def weights_changed(capture: Capture) -> Iterator[Finding]:
             continue
         spent = sum(session.create_ns for session in anew)
         runs = entries.get(parts[partition_id].graph_id, 1.0) if partition_id in parts else 1.0
-        shared = runs >= _SEVERAL
+        changes = _changes(anew, runs)
         graph = graphs.get(parts[partition_id].graph_id) if partition_id in parts else None
         given_up = sessions[-1].frozen_bytes == 0 and bool(partition_id in parts and parts[partition_id].weight_bytes)
         yield weights_changed.finding(
             subject=partition_id,
-            title=f"the weights of {partition_id} changed {counted(len(anew), 'time')} between calls"
-            + ("; they are no longer frozen" if given_up else ""),
+            title=_changed_title(partition_id, changes) + ("; its weights are no longer frozen" if given_up else ""),
             evidence=f"recreating its sessions took {time_from_ns(spent)}; "
             f"they ran {counted(sum(s.calls for s in sessions), 'time')} in total"
-            + (
-                f". The partition runs {runs:.3g} times per call: several modules share its code, each with its own weights"
-                if shared
-                else ""
-            ),
-            mitigation=_SHARED_REMEDY if shared else _CHANGED_REMEDY,
+            + (f". The partition runs {runs:.3g} times per call" if runs >= _SEVERAL else "")
+            + "".join(f". {_CHANGE_EVIDENCE[kind]}" for kind in changes if kind in _CHANGE_EVIDENCE),
+            mitigation=" ".join(_CHANGE_REMEDIES[kind] for kind in changes),
             file=graph.file if graph else None,
             line=graph.line if graph else None,
         )
 
 
-_CHANGED_REMEDY = (
-    "Change weights before the first compiled call, or keep what changes out of parameters and buffers; for a model whose weights change "
-    "on every call, set freeze_weights=False."
+def _changes(anew: list[Session], runs: float) -> dict[WeightsChange, int]:
+    """How often weights changed in which way, commonest first.
+
+    Captures of earlier versions do not say it. There, a partition that runs several times per call is taken for one of several modules.
+    """
+    assumed: WeightsChange = "other_module" if runs >= _SEVERAL else "written"
+    return dict(Counter(session.weights_change or assumed for session in anew).most_common())
+
+
+def _changed_title(partition_id: str, changes: dict[WeightsChange, int]) -> str:
+    texts: dict[WeightsChange, Callable[[int], str]] = {
+        "written": lambda times: f"the weights of {partition_id} changed {counted(times, 'time')} between calls",
+        "replaced": lambda times: f"the weights of {partition_id} were replaced {counted(times, 'time')} by other tensors",
+        "other_module": lambda times: (
+            f"several modules share {partition_id}: {counted(times, 'session was', 'sessions were')} created for the weights of another one"
+        ),
+    }
+    return "; ".join(texts[kind](times) for kind, times in changes.items())
+
+
+_CHANGE_EVIDENCE: dict[WeightsChange, str] = {
+    "replaced": "No weight was written to: other parameters or buffers were assigned, or several modules share its code",
+    "other_module": "No weight had to change for this: several modules share its code, each with its own weights",
+}
+_UNSHARED = (
+    "Remove the graph break that gives each of these modules a frame of its own, or compile the model that contains them instead of each "
+    "by itself: one graph with all of them can freeze their weights."
 )
-_SHARED_REMEDY = (
-    "Remove the graph break that gives each of these modules a frame of its own, so that one graph contains them all and their "
-    "weights can be frozen, or set freeze_weights=False."
-)
+_CHANGE_REMEDIES: dict[WeightsChange, str] = {
+    "written": "Change weights before the first compiled call, or keep what changes out of parameters and buffers; for a model whose "
+    "weights change on every call, set freeze_weights=False.",
+    "replaced": "Assign parameters and buffers before the first compiled call, or, if several modules share the code, compile them as one "
+    "graph; where neither is possible, set freeze_weights=False.",
+    "other_module": f"{_UNSHARED} Where neither is possible, set freeze_weights=False.",
+}
 
 
 @rule(
@@ -139,17 +163,16 @@ def unfrozen_weights(capture: Capture) -> Iterator[Finding]:
 
 
 def _unfrozen(graph: Graph, part: Partition, sessions: list[Session], frozen: int) -> Finding:
-    changes = sum(session.cause == "weights" for session in sessions)
-    why = (
-        f"they changed {counted(changes, 'time')}"
-        if changes
-        else "freezing is off, or they could not be watched (made in inference mode, on a GPU)"
-    )
+    changes = [session.weights_change for session in sessions if session.cause == "weights"]
+    shared = bool(changes) and set(changes) == {"other_module"}
+    why = "freezing is off, or they could not be watched (made in inference mode, on a GPU)"
+    if changes:
+        why = "several modules share its code, each with its own weights" if shared else f"they changed {counted(len(changes), 'time')}"
     return unfrozen_weights.finding(
         subject=part.partition_id,
         title=f"{size_from_bytes((part.weight_bytes or 0) - frozen)} of weights are inputs of {part.partition_id}, not constants",
         evidence=f"{size_from_bytes(frozen)} of {size_from_bytes(part.weight_bytes or 0)} are frozen in {sessions[-1].session_id}; {why}",
-        mitigation='Set freeze_weights="auto", and change weights only before the first compiled call.',
+        mitigation=_UNSHARED if shared else 'Set freeze_weights="auto", and change weights only before the first compiled call.',
         file=graph.file,
         line=graph.line,
     )

@@ -105,7 +105,14 @@ def frozen_bytes(info: SessionInfo) -> int:
 
 
 def session_record(  # noqa: PLR0913 - ids and figures, each a column
-    session_id: str, partition_id: str, model_id: str, info: SessionInfo, *, signature: str, table_bytes: int
+    session_id: str,
+    partition_id: str,
+    model_id: str,
+    info: SessionInfo,
+    *,
+    signature: str,
+    table_bytes: int,
+    weights_change: r.WeightsChange | None,
 ) -> r.Session:
     """The record of a session.
 
@@ -116,6 +123,7 @@ def session_record(  # noqa: PLR0913 - ids and figures, each a column
         info: The session.
         signature: The types and shapes that it accepts.
         table_bytes: Size of the weights that are inputs because they are only looked up.
+        weights_change: What the last change of the partition's weights was; recorded if it is the cause.
 
     Returns:
         The record.
@@ -129,6 +137,7 @@ def session_record(  # noqa: PLR0913 - ids and figures, each a column
         create_ns=info.create_ns,
         held_bytes=info.held_bytes,
         cause=info.cause,
+        weights_change=weights_change if info.cause == "weights" else None,
         frozen_bytes=frozen_bytes(info),
         copied_bytes=info.copied_bytes,
         shareable_bytes=info.shareable_bytes,

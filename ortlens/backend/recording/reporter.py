@@ -155,8 +155,16 @@ class GraphReporter:
         session_id = self._sessions[runner] = self.recorder.next_id("s")
         changes: dict[str, Any] = {"path": dumped} if dumped else {}
         self.recorder.amend(r.Model, model_id, initializer_bytes=embedded_bytes(runner.model) + frozen_bytes(info), **changes)
-        signature, tables = signature_text(info, runner.partition), runner.table_bytes
-        self.recorder.add(session_record(session_id, partition_id, model_id, info, signature=signature, table_bytes=tables))
+        record = session_record(
+            session_id,
+            partition_id,
+            model_id,
+            info,
+            signature=signature_text(info, runner.partition),
+            table_bytes=runner.table_bytes,
+            weights_change=runner.weights_change,
+        )
+        self.recorder.add(record)
         self.recorder.add(*layout_copies(partition_id, runner))
         return self.recorder.run_log(session_id, self.graph_id)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ortlens.backend.runtime.runner_context import RunnerContext
     from ortlens.backend.runtime.session_factory import SessionFactory
     from ortlens.backend.runtime.session_info import SessionInfo
-    from ortlens.trace.records import SessionCause
+    from ortlens.trace.records import SessionCause, WeightsChange
     from ortlens.trace.runlog import RunLog
 
 _MAX_REFREEZES = 2
@@ -65,6 +65,7 @@ class PartitionRunner:
         ran_before: Whether the runner has had a session.
         attempts: How often a session was to be created, those that ONNX Runtime refused included.
         table_bytes: Size of the weights that stay inputs because the model only looks them up.
+        weights_change: What the last change of frozen weights was; None before the first.
         counter: Counts the runs of its sessions.
         updates: See `in_place.updates_of`.
     """
@@ -98,6 +99,7 @@ class PartitionRunner:
         self.ran_before = False
         self.attempts = 0
         self.table_bytes = 0
+        self.weights_change: WeightsChange | None = None
         self.run: Callable[..., tuple[Any, ...]] = self._run_torch
         self._in_session: Callable[..., tuple[Any, ...]] = self._run_for_sizes  # what `run` is as long as nothing failed
         self._context = context
@@ -149,6 +151,17 @@ class PartitionRunner:
             self._context.session_dropped(self)
         self._prepared[self._key_of(args)] = made
         self._use(self._before_a_trial(self._run_for_sizes if self._fixed_sizes else made.call))
+
+    def keep_current(self, args: Sequence[Any]) -> None:
+        """Have a session for some arguments: the one there is, if it holds their weights, else a new one.
+
+        Args:
+            args: Values of the partition's inputs.
+
+        Raises:
+            ModelRefused: ONNX Runtime rejects the model.
+        """
+        self._prepared_now(self._key_of(args), args)
 
     def session_for(self, args: Sequence[Any]) -> SessionInfo | None:
         """The session that runs some arguments.
@@ -336,12 +349,13 @@ class PartitionRunner:
 
     def _forget_changed(self, args: Sequence[Any]) -> None:
         """Drop the sessions whose weights differ from those passed now. The caller holds the lock."""
-        moved = {weight.name for place, weight in self._frozen.items() if not weight.is_still(args[place])}
+        moved = {weight.name: (weight, args[place]) for place, weight in self._frozen.items() if not weight.is_still(args[place])}
         unseen = self._watch.changed(except_for=moved)
         if not moved and not unseen:
             return
         if unseen:
             self._context.written_unseen(self, sorted(unseen), self._watch.calls)
+        self.weights_change = weights.change_of(moved.values())
         self._refreezes += 1
         self._prepared.clear()
         self._frozen, self._watch = {}, WeightWatch({})

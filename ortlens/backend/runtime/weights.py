@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from ortlens.trace.records import WeightsChange
+
 LOCATION = "weights"
 """The location that the model names for frozen weights; the session receives them in memory under that name."""
 
@@ -95,6 +97,22 @@ def freeze(name: str, tensor: Any) -> FrozenWeight | None:
         sample=sample,
         sampled=sampled,
     )
+
+
+def change_of(moved: Iterable[tuple[FrozenWeight, Any]]) -> WeightsChange:
+    """Find out what happened to frozen weights, in a call that noticed that they are not what they were.
+
+    Args:
+        moved: Weights that are not still, each with what is passed for it now; those of other writes may be left out.
+
+    Returns:
+        `written` if the same tensors are passed. If others are passed, `other_module` if the earlier ones still belong to modules that
+        are being called, so that several modules share the code, else `replaced`.
+    """
+    left = [weight.tensor for weight, given in moved if given is not weight.tensor]
+    if not left:
+        return "written"
+    return "other_module" if _torch.are_of_calling_modules(left) else "replaced"
 
 
 WHOLE_BYTES = 4096

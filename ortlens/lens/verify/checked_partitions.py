@@ -263,12 +263,16 @@ class CheckedPartitions:
         self.cut_short = self.cut_short or not whole
 
     def _whole_of(self, runner: PartitionRunner, args: tuple[Any, ...]) -> PartitionRunner | None:
-        """A runner of the model as converted; made once per partition."""
+        """A runner of the model as converted, made once per partition, with the weights and sizes of this call."""
         if runner not in self._whole:
             self._whole[runner] = None
             with contextlib.suppress(Exception):  # then the values that only it holds are reported as not compared
                 self._whole[runner] = as_converted(runner, self._contexts[runner], args)
-        return self._whole[runner]
+        made = self._whole[runner]
+        if made is not None:
+            with contextlib.suppress(Exception):  # then its failure to run is the reason
+                made.keep_current(args)  # modules that share the code have other weights
+        return made
 
     def _ops_of(self, runner: PartitionRunner) -> SingleOps:
         context = self._contexts[runner]

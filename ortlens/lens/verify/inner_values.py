@@ -20,7 +20,7 @@ import torch.fx
 from ortlens.backend.conversion.upcasting import narrow_dtypes, wide_value
 from ortlens.backend.lowering import provenance
 from ortlens.backend.runtime.binding import Output
-from ortlens.lens.twins import twin_of, uncounted
+from ortlens.lens.twins import WeightChanged, twin_of, uncounted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
@@ -124,7 +124,8 @@ class InnerValues:
         """Decide the next attempt: first with rewrites, which some models need to run; then without the value that the error names."""
         if level is not None:
             return None
-        reason = f"ONNX Runtime does not return it: {type(error).__name__}: {error}"[:300]
+        told = str(error) if isinstance(error, WeightChanged) else f"ONNX Runtime does not return it: {type(error).__name__}: {error}"
+        reason = told[:300]
         named = [node for node in wanted if re.search(rf"(?<![\w.]){re.escape(self.names[node])}(?![\w.]*\w)", str(error))]
         for node in named if 0 < len(named) < len(wanted) else list(wanted):
             self.failures[node] = reason

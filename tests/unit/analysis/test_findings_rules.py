@@ -9,7 +9,19 @@ import pytest
 from ortlens.analysis.findings.facts import least_run_ns
 from ortlens.analysis.findings.registry import RULES, findings_of
 from ortlens.analysis.overview import fallback_groups
-from ortlens.trace.records import Break, Capture, Finding, Kernel, LedgerPart, LedgerPartName, Model, Phase, Recompile, Severity
+from ortlens.trace.records import (
+    Break,
+    Capture,
+    Finding,
+    Kernel,
+    LedgerPart,
+    LedgerPartName,
+    Model,
+    Phase,
+    Recompile,
+    Severity,
+    WeightsChange,
+)
 from tests.unit.analysis.hand_made import (
     FILE,
     MICRO,
@@ -579,6 +591,54 @@ def test_weights_that_are_no_longer_frozen_say_why() -> None:
     (changed,) = found(capture, "weights_changed")
     assert "changed 3 times" in unfrozen.evidence
     assert "no longer frozen" in changed.title
+
+
+def changed_weights(*kinds: WeightsChange | None, entries: float | None = None) -> Capture:
+    """A partition with a first session and one for each change of its weights, of which the third ends freezing."""
+    anew = tuple(session(n, "p0", cause="weights", weights_change=kind) for n, kind in enumerate(kinds, 1))
+    last = tuple(replace(row, frozen_bytes=0) if n == 3 else row for n, row in enumerate(anew, 1))
+    return clean(sessions=(session(), *last), graphs=(graph(entries_per_call=entries),), partitions=(partition(weight_bytes=1 << 20),))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "title", "advice", "silent"),
+    [
+        (("written",), "the weights of p0 changed 1 time between calls", "Change weights before", "share"),
+        (("replaced", "replaced"), "the weights of p0 were replaced 2 times by other tensors", "Assign parameters", "changed"),
+        (("other_module",), "several modules share p0: 1 session was created for the weights of another one", "graph break", "changed"),
+    ],
+)
+def test_a_session_for_other_weights_says_what_happened(kinds: tuple[WeightsChange, ...], title: str, advice: str, silent: str) -> None:
+    """However often the partition runs per call: counts cannot tell another tensor from one that was written to."""
+    for entries in (None, 1.0, 3.0):
+        (finding,) = found(changed_weights(*kinds, entries=entries), "weights_changed")
+        assert finding.title == title
+        assert advice in finding.mitigation
+        assert silent not in f"{finding.title} {finding.evidence} {finding.mitigation}"
+
+
+def test_changes_of_several_kinds_are_all_named() -> None:
+    (finding,) = found(changed_weights("written", "other_module", "other_module"), "weights_changed")
+    assert finding.title == (
+        "several modules share p0: 2 sessions were created for the weights of another one; the weights of p0 changed 1 time between calls"
+        "; its weights are no longer frozen"
+    )
+    assert "graph break" in finding.mitigation
+    assert "Change weights before" in finding.mitigation
+
+
+@pytest.mark.parametrize(("entries", "said"), [(1.0, "changed 2 times"), (3.0, "several modules share p0")])
+def test_a_capture_that_does_not_say_how_weights_changed_is_judged_by_its_counts(entries: float, said: str) -> None:
+    (finding,) = found(changed_weights(None, None, entries=entries), "weights_changed")
+    assert said in finding.title
+
+
+def test_unfrozen_weights_of_modules_that_share_code_did_not_change() -> None:
+    (finding,) = found(changed_weights("other_module", "other_module", "other_module"), "unfrozen_weights")
+    assert "several modules share its code" in finding.evidence
+    assert "change" not in f"{finding.title} {finding.evidence} {finding.mitigation}"
+    (mixed,) = found(changed_weights("other_module", "written", "written"), "unfrozen_weights")
+    assert "changed 3 times" in mixed.evidence
 
 
 def test_sessions_made_for_weights_are_no_churn_of_sizes() -> None:
