@@ -534,7 +534,7 @@ KINDS = {
     ),
     "class of a layer": Kind(
         guard="___check_type_id(self._modules['linear']",
-        says="Pass an object of the same class for `self.linear` every time",
+        says="Keep an object of the same class in `self.linear` every time",
         function=SWAPPED,
         calls=on(SWAPPED, lambda net: setattr(net, "linear", nn.Identity())),
         followed=((SWAPPED_ALIKE, on(SWAPPED_ALIKE, lambda net: setattr(net, "linear", nn.Linear(3, 3))), {}),),
