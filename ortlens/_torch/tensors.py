@@ -209,6 +209,21 @@ def is_wrapper(value: torch.Tensor) -> bool:
     return bool(is_traceable_wrapper_subclass(value))
 
 
+def has_own_operators(value: torch.Tensor) -> bool:
+    """Whether a tensor is of a subclass that computes operators in its own way, in `__torch_dispatch__`.
+
+    Args:
+        value: A tensor.
+
+    Returns:
+        True for wrapper subclasses, `MaskedTensor` and the like; False for plain and fake tensors.
+    """
+    import torch
+
+    plain = (torch.Tensor.__torch_dispatch__, torch._C._disabled_torch_dispatch_impl)
+    return type(value).__torch_dispatch__ not in plain and not is_fake(value)
+
+
 def fake_tensor(dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
     """Make a fake tensor, which has no data.
 

@@ -210,7 +210,9 @@ class CompiledGraph:
     def _is_heavy(self, args: list[Any]) -> bool:
         """Whether ONNX Runtime will pack weights for seconds before the first session is there."""
         weights = [args[place] for place in self.lowered.static_inputs if place < len(args)]
-        return sum(weight.nbytes for weight in weights if isinstance(weight, torch.Tensor)) > _HEAVY_BYTES
+        return (
+            sum(weight.nbytes for weight in weights if isinstance(weight, torch.Tensor) and weight.layout is torch.strided) > _HEAVY_BYTES
+        )
 
     def _cache_whole(self) -> None:
         """Cache the whole graph, if it may be and one partition computes every output."""

@@ -5,6 +5,10 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from ortlens.backend.freeze.arguments import named_arguments
+from ortlens.backend.freeze.forms import refuse_arguments, refuse_weights
 from ortlens.backend.freeze.frozen import frozen_from
 from ortlens.backend.freeze.tracing import Untraceable, parameters_source, program_of
 from ortlens.errors import UsageError
@@ -54,6 +58,9 @@ def freeze_with(  # noqa: PLR0913 - those of `ortlens.freeze`, and where the bre
         raise UsageError("dynamic=True opens all sizes, and dynamic_shapes= some: pass one of them")
     if fallback is not None and not callable(fallback):
         raise UsageError(f"fallback must be callable, not {type(fallback).__name__}")
+    refuse_weights(target)
+    examples = target.example_inputs if isinstance(target, torch.export.ExportedProgram) else (args, kwargs)
+    refuse_arguments(target, named_arguments(parameters_source(target), *(examples or ((), {}))))
     try:
         program = program_of(target, args, kwargs, True if dynamic else dynamic_shapes)
     except Untraceable as error:

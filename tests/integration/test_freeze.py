@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +16,7 @@ import ortlens
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 def same(actual: Any, expected: Any) -> None:  # noqa: ANN401 - results of any structure
@@ -82,7 +83,10 @@ def test_arguments_may_be_passed_in_another_way() -> None:
         (lambda x, p, m: ((x, {"shift": p["shift"]}), {"mask": m}), "another structure"),
         (lambda x, p, m: ((x, [p]), {"mask": m}), "another structure"),
         (lambda x, p, m: ((x, p), {"mask": m, "other": 1}), "unexpected keyword argument 'other'"),
-        (lambda x, p, m: ((x.to_sparse(), p), {"mask": m}), r"x: expected f32\[4,8\], given Tensor"),
+        (
+            lambda x, p, m: ((x.to_sparse(), p), {"mask": m}),
+            r"x: expected f32\[4,8\], given a sparse tensor \(torch.sparse_coo\); pass dense",
+        ),
         (lambda x, p, m: ((x, {**p, "shift": 1.0}), {"mask": m}), r"parts\['shift'\]: expected f32\[\], given 1.0"),
     ],
 )
@@ -92,6 +96,123 @@ def test_what_differs_is_named(change: Callable[..., Any], said: str) -> None:
     args, kwargs = change(*args, kwargs["mask"])
     with pytest.raises(UsageError, match=said):
         frozen(*args, **kwargs)
+
+
+class Doubling(torch.Tensor):
+    """A class of tensors with operators of its own."""
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # noqa: ANN401 - PyTorch's annotation is of another function
+        return 2 * super().__torch_dispatch__(function, types, args, kwargs or {})
+
+
+UNUSUAL = [
+    (lambda: torch.eye(4, 8).to_sparse_coo(), r"a sparse tensor \(torch.sparse_coo\)", "convert it with .to_dense"),
+    (lambda: torch.eye(4, 8).to_sparse_csr(), r"a sparse tensor \(torch.sparse_csr\)", "convert it with .to_dense"),
+    (lambda: torch.eye(4, 8).to_mkldnn(), r"an oneDNN tensor \(torch._mkldnn\)", "convert it with .to_dense"),
+    (
+        lambda: torch.quantize_per_tensor(torch.eye(4, 8), 0.1, 0, torch.qint8),
+        r"a quantized tensor \(torch.qint8\)",
+        "convert it with .dequantize",
+    ),
+    (lambda: torch.nested.nested_tensor([torch.ones(2, 8)]), "a nested tensor", "pad it"),
+    (lambda: torch.nested.nested_tensor([torch.ones(2, 8)], layout=torch.jagged), "a nested tensor", "pad it"),
+    (
+        lambda: torch.eye(4, 8).as_subclass(Doubling),
+        "a tensor of the class Doubling, which has its own operators",
+        "pass the plain tensors",
+    ),
+]
+"""Makes a tensor that a frozen callable does not take; what it is, and what to do."""
+
+
+@pytest.fixture
+def no_warnings() -> Iterator[None]:
+    """PyTorch warns of sparse CSR, nested and quantized tensors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.mark.usefixtures("no_warnings")
+@pytest.mark.parametrize(("make", "what", "remedy"), UNUSUAL)
+def test_tensors_that_are_not_dense_are_refused_by_name_before_tracing(make: Callable[[], torch.Tensor], what: str, remedy: str) -> None:
+    def function(x: torch.Tensor, parts: list[torch.Tensor]) -> torch.Tensor:
+        raise AssertionError(x, parts)
+
+    with pytest.raises(UsageError, match=rf"function cannot be frozen: parts\[0\] is {what}, not a dense one: {remedy}.* torch.compile"):
+        ortlens.freeze(function, torch.ones(4, 8), [make()])
+
+
+@pytest.mark.usefixtures("no_warnings")
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(("make", "what"), [case[:2] for case in UNUSUAL])
+def test_calls_with_tensors_that_are_not_dense_say_what_they_are(
+    make: Callable[[], torch.Tensor],
+    what: str,
+    dynamic: bool | None,  # noqa: FBT001 - a parameter
+) -> None:
+    frozen = ortlens.freeze(nn.ReLU(), torch.ones(4, 8), dynamic=dynamic)
+    with pytest.raises(UsageError, match=rf"expected f32\[\S+, given {what}; pass dense tensors, or fallback="):
+        frozen(make())
+
+
+def test_a_class_of_tensors_without_operators_of_its_own_is_taken() -> None:
+    class Named(torch.Tensor):
+        pass
+
+    x = torch.randn(4, 8)
+    frozen = ortlens.freeze(nn.ReLU(), x.as_subclass(Named))
+    same(frozen(x), x.relu())
+    same(frozen(x.as_subclass(Named)), x.relu())
+
+
+class Held(nn.Module):
+    def __init__(self, held: torch.Tensor) -> None:
+        super().__init__()
+        self.adj = nn.Buffer(held)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.mm(self.adj, x).relu()
+
+
+def test_a_sparse_buffer_stays_in_pytorch() -> None:
+    model, x = Held(torch.eye(5).to_sparse_coo()), torch.randn(5, 5)
+    same(ortlens.freeze(model, x)(x), model(x))
+
+
+@pytest.mark.usefixtures("no_warnings")
+@pytest.mark.parametrize("make", [torch.Tensor.to_mkldnn, lambda dense: torch.quantize_per_tensor(dense, 0.1, 0, torch.qint8)])
+def test_weights_that_a_trace_would_take_for_dense_are_refused(make: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    for target in (Held(make(torch.eye(5))), Held(make(torch.eye(5))).forward):
+        with pytest.raises(UsageError, match=r"cannot be frozen: adj is an? .*, not a dense one: convert it with .*, or leave"):
+            ortlens.freeze(target, torch.ones(5, 5))
+
+
+def test_a_sparse_variable_of_a_function_is_refused() -> None:
+    adj = torch.eye(5).to_sparse_coo()
+    with pytest.raises(UsageError, match=r"a variable that it reads is a sparse tensor .*, or register it as a buffer of a module"):
+        ortlens.freeze(lambda x: torch.mm(adj, x).relu(), torch.ones(5, 5))
+
+
+def test_a_sparse_argument_of_an_exported_program_is_refused() -> None:
+    class Product(nn.Module):
+        def forward(self, adj: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            return torch.mm(adj, x).relu()
+
+    program = torch.export.export(Product(), (torch.eye(5).to_sparse_coo(), torch.ones(5, 5)), strict=False)
+    with pytest.raises(UsageError, match=r"args\[0\] is a sparse tensor"):
+        ortlens.freeze(program)
+    program.example_inputs = None
+    with pytest.raises(UsageError, match="takes dense tensors, not a sparse tensor"):
+        ortlens.freeze(program)
+
+
+def test_a_lens_refuses_sparse_arguments_too() -> None:
+    with torch.no_grad():
+        lens = ortlens.explain(nn.ReLU(), calls=1)(torch.ones(5, 5))
+    with pytest.raises(UsageError, match="is a sparse tensor"):
+        lens.freeze(torch.eye(5).to_sparse_coo())
 
 
 def test_the_fallback_gets_what_is_outside_the_signature() -> None:

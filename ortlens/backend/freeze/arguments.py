@@ -9,6 +9,7 @@ import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, SymIntArgument
 
 from ortlens import _torch
+from ortlens.backend.freeze.forms import form_text
 from ortlens.backend.freeze.signature import ConstantLeaf, Given, NumberLeaf, Signature, Size, TensorLeaf, is_same_constant, value_text
 from ortlens.errors import UsageError
 
@@ -132,20 +133,38 @@ class Arguments:
         return made
 
     def _leaves(self, program: ExportedProgram) -> tuple[Leaf, ...]:
-        names = [self._leaf_name(path) for path, _ in _torch.named_leaves(_torch.unflatten([0] * self.spec.num_leaves, self.spec))]
+        names = [
+            _leaf_name(self._parameters, path) for path, _ in _torch.named_leaves(_torch.unflatten([0] * self.spec.num_leaves, self.spec))
+        ]
         metas = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
         specs = [spec for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
         return tuple(_leaf_of(name, spec.arg, metas.get(spec.arg.name)) for name, spec in zip(names, specs, strict=True))
 
-    def _leaf_name(self, path: tuple[Any, ...]) -> str:
-        group, first, *rest = path
-        names = list(self._parameters)
-        starred = [self._parameters[name].kind is _STAR for name in names[: first + 1]] if group == 0 else []
-        base = str(first) if group == 1 else names[first] if first < len(names) and not any(starred) else f"args[{first}]"
-        return base + "".join(f"[{key!r}]" for key in rest)
-
 
 _STAR, _STARS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+
+
+def named_arguments(traced: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The leaves of arguments with the names that messages use.
+
+    Args:
+        traced: The function whose parameters have the names; None if it is not known.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+
+    Returns:
+        Pairs such as `("parts['pair'][0]", tensor)`.
+    """
+    parameters = _parameters_of(traced)
+    return [(_leaf_name(parameters, path), leaf) for path, leaf in _torch.named_leaves((args, dict(kwargs)))]
+
+
+def _leaf_name(parameters: Mapping[str, inspect.Parameter], path: tuple[Any, ...]) -> str:
+    group, first, *rest = path
+    names = list(parameters)
+    starred = [parameters[name].kind is _STAR for name in names[: first + 1]] if group == 0 else []
+    base = str(first) if group == 1 else names[first] if first < len(names) and not any(starred) else f"args[{first}]"
+    return base + "".join(f"[{key!r}]" for key in rest)
 
 
 def _parameters_of(function: Callable[..., Any] | None) -> Mapping[str, inspect.Parameter]:
@@ -161,6 +180,8 @@ def _leaf_of(name: str, argument: Any, meta: Any) -> Leaf:
     if isinstance(argument, SymIntArgument):
         size = _size_of(meta)
         return ConstantLeaf(name, size) if isinstance(size, int) else NumberLeaf(name, size)
+    if (form := form_text(meta)) is not None:  # of an exported program, which may come without examples
+        raise UsageError(f"{name}: a frozen callable takes dense tensors, not {form}")
     if not isinstance(meta, torch.Tensor):
         raise UsageError(f"{name}: a frozen callable takes tensors, whole numbers that vary, and constants, not {type(meta).__name__}")
     return TensorLeaf(name, str(meta.dtype).removeprefix("torch."), tuple(map(_size_of, meta.shape)), meta.device.type)
@@ -183,15 +204,17 @@ def _bound(value: Any) -> int | None:
     return int(value) if isinstance(value, int) or getattr(value, "is_Integer", False) else None
 
 
-def _given_of(value: Any) -> Given | None:
-    if type(value) not in PLAIN or value.layout is not torch.strided:
+def _given_of(value: Any) -> Given | str | None:
+    if (form := form_text(value)) is not None:
+        return form
+    if type(value) not in PLAIN:
         return None
     return Given(str(value.dtype).removeprefix("torch."), tuple(value.shape), value.device.type)
 
 
 def _plain(value: Any) -> Any:
     """A tensor without a subclass, whose memory holds its values; anything else as it is."""
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or _torch.is_wrapper(value) or _torch.is_fake(value):
+    if not isinstance(value, torch.Tensor) or form_text(value) is not None or _torch.is_fake(value):
         return value
     plain = value if type(value) in PLAIN else value.as_subclass(torch.Tensor)
     return plain.resolve_neg() if plain.is_neg() else plain

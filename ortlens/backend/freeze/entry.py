@@ -135,7 +135,8 @@ class EntryWriter:
         lines, varying = [], []
         for name, leaf in zip(self._names, self._leaves, strict=True):
             if isinstance(leaf, TensorLeaf):
-                lines.append(f"if {' or '.join(self._against(name, leaf))}: {_SLOW}")
+                lines += [f"try: differs = {' or '.join(self._against(name, leaf))}", "except RuntimeError: differs = True"]
+                lines.append(f"if differs: {_SLOW}")  # the shape of a nested tensor raises
                 varying += [f"{name}.shape"] if any(isinstance(size, Size) for size in leaf.sizes) else []
             elif isinstance(leaf, NumberLeaf):
                 lines.append(f"if type({name}) is not int: {_SLOW}")
@@ -145,7 +146,7 @@ class EntryWriter:
         if varying:
             self.scope["known"] = set()
             together = varying[0] if len(varying) == 1 else f"({', '.join(varying)})"
-            lines.append(f"sizes = {together}")
+            lines += [f"try: sizes = {together}", "except RuntimeError: sizes = None"]
             lines += [f"if sizes not in known and not admits(known, sizes, ({''.join(f'{name}, ' for name in self._names)})): {_SLOW}"]
         return lines
 

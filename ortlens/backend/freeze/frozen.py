@@ -10,6 +10,7 @@ from torch.export.graph_signature import InputKind
 
 from ortlens import _torch
 from ortlens.backend.freeze.arguments import Arguments
+from ortlens.backend.freeze.forms import form_text, refuse_constants
 from ortlens.backend.freeze.steps import FrozenSteps
 from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.lowering.exported import lower_program, mutated_targets, state_value
@@ -118,7 +119,9 @@ class Frozen:
         except UsageError as error:
             if self.fallback is not None:
                 return self.fallback(*args, **kwargs)
-            raise UsageError(f"outside the traced signature: {error}; freeze again for such arguments, or pass fallback=") from error
+            never = any(form_text(tensor) is not None for tensor in _torch.tensors_of((args, kwargs)))
+            remedy = "pass dense tensors, or fallback=" if never else "freeze again for such arguments, or pass fallback="
+            raise UsageError(f"outside the traced signature: {error}; {remedy}") from error
         with self._lock:
             if self._strict is None:
                 self._strict = self.steps.function(self.arguments, _refuse)
@@ -178,6 +181,7 @@ def frozen_from(
         UsageError: The program takes something that cannot be frozen, or `dynamic_shapes=False` is set while sizes vary.
     """
     program = _torch.with_renamed_guards(program)
+    refuse_constants(source, program)
     arguments = Arguments(program, traced)
     _refuse_sessions_per_size(arguments, backend)
     steps = _steps_of(program, backend, None)

@@ -103,12 +103,12 @@ class Signature:
             for leaf in self.leaves
         )
 
-    def differences(self, values: Sequence[Any], given_of: Callable[[Any], Given | None]) -> list[str]:
+    def differences(self, values: Sequence[Any], given_of: Callable[[Any], Given | str | None]) -> list[str]:
         """Compare values with the signature.
 
         Args:
             values: One per leaf.
-            given_of: What is known of a tensor; None for a value that is none.
+            given_of: What is known of a tensor; a text for a tensor that fits no signature; None for a value that is none.
 
         Returns:
             A sentence per leaf that differs: which, expected, given. Empty when all are accepted.
@@ -125,9 +125,9 @@ class Signature:
                 found += self._tensor(leaf, given_of(value), value, sizes)
         return found
 
-    def _tensor(self, leaf: TensorLeaf, given: Given | None, value: Any, sizes: dict[str, tuple[int, str]]) -> list[str]:
-        if given is None:
-            return [_differs(leaf, value_text(value))]
+    def _tensor(self, leaf: TensorLeaf, given: Given | str | None, value: Any, sizes: dict[str, tuple[int, str]]) -> list[str]:
+        if not isinstance(given, Given):
+            return [_differs(leaf, given or value_text(value))]
         fixed = [size for size in leaf.sizes if isinstance(size, int)]
         same_rank = len(given.shape) == len(leaf.sizes)
         there = [got for got, size in zip(given.shape, leaf.sizes, strict=False) if isinstance(size, int)]
