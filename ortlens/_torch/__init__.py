@@ -12,6 +12,7 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 | compile ids, static inputs, fake mode, sizes that became constants | `torch/_guards.py` | not available elsewhere |
 | counts of failures to trace | `torch/_dynamo/utils.py` | torch 2.9 keeps nothing else of some breaks |
 | the structured trace | `torch/_logging/_internal.py` | the log that tlparse reads has no public name |
+| whether Dynamo switched checks of distributions off | `torch/_dynamo/eval_frame.py` | it does so once, unseen |
 | levels of `torch.func` | `torch/_functorch/predispatch.py` | no public name says that a graph opens them |
 | decompositions of single operators | `torch/_decomp/__init__.py` | no public table |
 | the mode that sees every operator | `torch/utils/_python_dispatch.py` | the same |
@@ -39,6 +40,7 @@ from ortlens._torch.aot import (
     user_outputs,
     varies_from_the_start,
 )
+from ortlens._torch.distributions import unchecked_distributions
 from ortlens._torch.dynamo import (
     TRACE_LOGGER,
     code_being_compiled,
@@ -186,6 +188,7 @@ __all__ = [
     "tensors_of",
     "torch_folder",
     "trace_artifact",
+    "unchecked_distributions",
     "unflatten",
     "unlogged_failures",
     "unlogged_steps",

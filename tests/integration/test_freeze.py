@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
+import re
+import subprocess
+import sys
 import threading
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -13,10 +17,12 @@ from torch import nn
 from torch.utils import _pytree
 
 import ortlens
+from ortlens import _torch
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 
 def same(actual: Any, expected: Any) -> None:  # noqa: ANN401 - results of any structure
@@ -496,6 +502,62 @@ def test_a_graph_break_is_refused_with_its_place() -> None:
 
     with pytest.raises(UsageError, match=r"(?s)function cannot be frozen.*test_freeze.py:\d+: Data-dependent branching.*torch.where"):
         ortlens.freeze(function, torch.ones(3))
+
+
+SAMPLING = """
+import torch, ortlens
+from torch.distributions import Categorical, Distribution
+
+linear = torch.nn.Linear(4, 3).eval()
+def act(x, check=None):
+    chosen = Categorical(logits=linear(x), validate_args=check)
+    action = chosen.sample()
+    return action, chosen.log_prob(action)
+
+x = torch.randn(6, 4)
+with torch.no_grad():
+    print(ortlens.freeze(act, x)(x)[0].shape, Distribution._validate_args)
+    for _ in range(2):
+        try:
+            ortlens.freeze(act, x, True)
+        except ortlens.UsageError as error:
+            print(str(error).partition("tracing raised ")[2].split(": ")[0], Distribution._validate_args)
+        torch.compile(act, backend="eager")(x)
+        print(Distribution._validate_args)
+    Distribution.set_default_validate_args(True)
+    print(ortlens.freeze(act, x)(x)[1].shape, Distribution._validate_args)
+"""
+
+
+def test_sampling_is_frozen_whatever_the_process_did_before(tmp_path: Path) -> None:
+    script = tmp_path / "sampling.py"
+    script.write_text(SAMPLING, encoding="utf-8")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("torch.Size", "Guard", "False", "True"))]
+    place = f"GuardOnDataDependentSymNode at {script}:7"
+    # An error is explained with `torch.compile`, whose first call switches the check off for the rest of the process.
+    assert lines == ["torch.Size([6]) True", f"{place} False", "False", f"{place} False", "False", "torch.Size([6]) True"]
+
+
+def test_the_line_that_stops_a_trace_is_named() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x[: int(x.sum())] if x.sum() > 0 else x
+
+    with pytest.raises(UsageError, match=rf"tracing raised GuardOnDataDependentSymNode at {re.escape(__file__)}:\d+: Could not guard"):
+        ortlens.freeze(function, torch.ones(3))
+
+
+def test_distributions_are_checked_again_after_a_trace_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))  # else what explains the failure switches the check off
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        assert not torch.distributions.Distribution._validate_args
+        raise ZeroDivisionError(x.shape)
+
+    with _torch.unchecked_distributions(), pytest.raises(UsageError, match="ZeroDivisionError"):
+        ortlens.freeze(function, torch.ones(3))
+    assert torch.distributions.Distribution._validate_args
 
 
 def test_a_lens_freezes_what_it_explained() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ortlens import _torch
+from ortlens.backend.lowering.user_frames import Frame, innermost, is_model_code
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,11 +48,18 @@ def program_of(
     module = target if isinstance(target, torch.nn.Module) else _module_of(target)
     shapes: Any = _open_sizes((args, dict(kwargs))) if dynamic_shapes is True else dynamic_shapes
     try:
-        with _torch.quiet(), torch.no_grad():
+        with _torch.quiet(), torch.no_grad(), _torch.unchecked_distributions():
             program: ExportedProgram = torch.export.export(module, args, dict(kwargs), dynamic_shapes=shapes, strict=False)
     except Exception as error:
-        raise Untraceable(f"{type(error).__name__}: {str(error).strip().split(chr(10))[0]}") from error
+        raise Untraceable(f"{type(error).__name__}{_place_of(error)}: {str(error).strip().split(chr(10))[0]}") from error
     return program
+
+
+def _place_of(error: Exception) -> str:
+    """The line of the model at which a trace stopped; empty where PyTorch did not run its code."""
+    frames = [Frame(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
+    found = innermost([frame for frame in frames if is_model_code(frame) and not frame.file.startswith("<")])
+    return "" if found is None else f" at {found.file}:{found.line}"
 
 
 def _module_of(function: Callable[..., Any]) -> torch.nn.Module:
