@@ -12,6 +12,7 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 | compile ids, static inputs, fake mode, sizes that became constants | `torch/_guards.py` | not available elsewhere |
 | counts of failures to trace | `torch/_dynamo/utils.py` | torch 2.9 keeps nothing else of some breaks |
 | the structured trace | `torch/_logging/_internal.py` | the log that tlparse reads has no public name |
+| code that Dynamo skips from then on | `torch/_dynamo/convert_frame.py`, `torch/_C/_dynamo/eval_frame.pyi` | no public name |
 | whether Dynamo switched checks of distributions off | `torch/_dynamo/eval_frame.py` | it does so once, unseen |
 | levels of `torch.func` | `torch/_functorch/predispatch.py` | no public name says that a graph opens them |
 | decompositions of single operators | `torch/_decomp/__init__.py` | no public table |
@@ -76,6 +77,7 @@ from ortlens._torch.exporter import (
     registry_with,
     shared_registry,
 )
+from ortlens._torch.given_up import trace_again
 from ortlens._torch.process import computes_bfloat16, openmp_pause, torch_folder
 from ortlens._torch.programs import (
     composite_decompositions,
@@ -187,6 +189,7 @@ __all__ = [
     "tangent_indices",
     "tensors_of",
     "torch_folder",
+    "trace_again",
     "trace_artifact",
     "unchecked_distributions",
     "unflatten",

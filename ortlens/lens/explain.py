@@ -57,8 +57,8 @@ def explain(  # noqa: PLR0913 - the contract's own signature
 
     An ONNX model is run as it is, whatever made it, without PyTorch: `explain("model.onnx")(**inputs)`, see `OnnxLens`.
 
-    Other compilations of the same function are not affected. The caller's gradient mode applies: under `torch.no_grad()` the
-    inference graph is compiled, otherwise the forward graph of a training step.
+    Other compilations of the same function stay; where PyTorch gave up on its code earlier, they try once more. The caller's
+    gradient mode applies: under `torch.no_grad()` the inference graph is compiled, otherwise the forward graph of a training step.
 
     Args:
         target: A function, an `nn.Module`, or a `torch.export.ExportedProgram`, which is compiled without Dynamo. Of `model.generate`,

@@ -48,6 +48,7 @@ def explain_under(  # noqa: PLR0913 - those of `explain`
     """
     lens.know_module(target)
     lens.know_example(args, kwargs)
+    _torch.trace_again(target)
     with _torch.isolated_compilations() as apart:
         generating = Generating(target, partial(torch.compile, backend=lens, dynamic=dynamic, **apart)) if is_generate(target) else None
         if generating is not None:

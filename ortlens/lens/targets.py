@@ -154,7 +154,10 @@ class CompiledTargets:
         if self.is_uncompiled():
             raise UsageError("nothing was compiled: PyTorch could not trace the function and ran it as it is; see lens.breaks for the line")
         if not self.callables:
-            raise UsageError("nothing was compiled through this lens yet; call the compiled function once, then ask again")
+            raise UsageError(
+                "nothing was compiled through this lens yet; call the compiled function once, then ask again. If it was called, PyTorch "
+                "may have given up on its code earlier in this process: torch.compiler.reset() clears that"
+            )
 
     def is_uncompiled(self) -> bool:
         """Whether functions were called and PyTorch could compile nothing of them, so that it ran them as they are."""

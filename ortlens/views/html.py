@@ -18,6 +18,7 @@ from ortlens.views.onnx_sentences import onnx_answers
 from ortlens.views.sentences import (
     coverage_sentence,
     dry_run_sentence,
+    empty_sentence,
     look_sentence,
     numbers_sentence,
     partitions_sentence,
@@ -148,11 +149,8 @@ def _looks(overview: Overview) -> str:
     looks = looks_of(overview)
     if not looks:
         empty = overview.coverage.verdict == "empty"
-        return (
-            "<p>Call the compiled function while the lens is recording; a function without tensor operations compiles to nothing.</p>"
-            if empty
-            else "<p>Nothing stands out.</p>"
-        )
+        text = empty_sentence(overview) if empty else "nothing stands out"
+        return f"<p>{safe(text[:1].upper() + text[1:], _LOOK)}.</p>"
     items = "".join(f"<li>{safe(look_sentence(look), _LOOK)}</li>" for look in looks)
     return f'<p><strong>Look first at</strong></p><ol class="ol-looks">{items}</ol>'
 

@@ -52,12 +52,34 @@ def coverage_sentence(overview: Overview) -> str:
         if coverage.is_cut_short:
             return f"unknown: {_dry_run_end(overview)}, before the first graph was complete"
         unable = "nothing: PyTorch could not compile the function, and ran it as it is"
-        return unable if coverage.break_count else "nothing was compiled while the lens was recording"
+        if coverage.break_count:
+            return unable
+        return "nothing: PyTorch compiled no code of the function" if any(overview.explain_calls) else _NOT_RECORDED
     return {
         "foreign": f"nothing: the backend is {visible(overview.backend)}; ortlens only recorded it",
         "no_compute": "nothing to run: the graphs hold no compute nodes",
         "none": f"nothing: PyTorch runs {'the only compute node' if coverage.node_count == 1 else f'all {nodes}'}",
     }[coverage.verdict]
+
+
+_NOT_RECORDED = "nothing was compiled while the lens was recording"
+
+
+def empty_sentence(overview: Overview) -> str:
+    """Say what to do where nothing was compiled and no graph break is known.
+
+    Args:
+        overview: The overview of a capture without graphs.
+
+    Returns:
+        One sentence without a full stop.
+    """
+    remedy = "call `torch.compiler.reset()`, then explain again" if any(overview.explain_calls) else "`torch.compiler.reset()` clears that"
+    called = "" if any(overview.explain_calls) else "call the compiled function while the lens is recording; "
+    return (
+        f"{called}a function without tensor operations compiles to nothing, and so does code on which PyTorch gave up earlier in this "
+        f"process: {remedy}"
+    )
 
 
 def _how_much(overview: Overview, nodes: str, share: str) -> str:

@@ -16,6 +16,7 @@ from ortlens.views.onnx_sentences import onnx_answers
 from ortlens.views.sentences import (
     coverage_sentence,
     dry_run_sentence,
+    empty_sentence,
     exception_words,
     finding_sentence,
     look_sentence,
@@ -243,9 +244,4 @@ def _looks(overview: Overview, room: int) -> Iterator[str]:
         yield from _prose(f"{number}. {look_sentence(look)}", room, hang="   ", lines=_MAX_ADVICE_LINES)
     if not looks:
         empty = overview.coverage.verdict == "empty"
-        yield from _prose(
-            "call the compiled function while the lens is recording; a function without tensor operations compiles to nothing"
-            if empty
-            else "nothing stands out",
-            room,
-        )
+        yield from _prose(empty_sentence(overview) if empty else "nothing stands out", room, lines=_MAX_ADVICE_LINES)
