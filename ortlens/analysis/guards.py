@@ -247,10 +247,8 @@ def _kind(guard: str, item: Recompile) -> str | None:
         return None
     name = user_name(found["name"])
     if any("NoneType" in value for value in item.values[-1:]) or "found <class 'NoneType'>" in item.reason:
-        if _is_attribute(name):
-            return f"Set `{name}` before the first call, or leave it None: None is compiled separately"
-        return f"Pass a tensor for `{name}` every time: None is compiled separately"
-    return f"{_pass(name)} the same kind of object {'in' if _is_attribute(name) else 'for'} `{name}` every time"
+        return _never_filled(name) or f"Pass a tensor for `{name}` every time: None is compiled separately"
+    return f"{_given(name, 'the same kind of object')} every time"
 
 
 def _state(guard: str, _item: Recompile) -> str | None:
@@ -289,13 +287,12 @@ def _identity(guard: str, _item: Recompile) -> str | None:
         return None
     name = user_name(found["name"])
     if found["what"] == "type":
-        return f"{_pass(name)} an object of the same class {'in' if _is_attribute(name) else 'for'} `{name}` every time"
+        return f"{_given(name, 'an object of the same class')} every time"
     if name == "self":
         return "Create the object whose method this is once, not on every call: each one is compiled separately"
     whole = name.removesuffix(".__code__")
     made = ", created once and not on every call" if whole != name else ""
-    where = "in" if _is_attribute(whole) else "for"
-    return f"{_pass(whole)} the same object {where} `{whole}` every time{made}: its identity is part of the compiled code"
+    return f"{_given(whole, 'the same object')} every time{made}: its identity is part of the compiled code"
 
 
 def _is_attribute(name: str) -> bool:
@@ -305,6 +302,15 @@ def _is_attribute(name: str) -> bool:
 def _pass(name: str) -> str:
     """The verb for what should stay the same: attributes are kept, arguments passed."""
     return "Keep" if _is_attribute(name) else "Pass"
+
+
+def _given(name: str, what: str) -> str:
+    return f"{_pass(name)} {what} {'in' if _is_attribute(name) else 'for'} `{name}`"
+
+
+def _never_filled(name: str) -> str | None:
+    """For an attribute that a call fills where it was None; None for an argument."""
+    return f"Set `{name}` before the first call, or leave it None: None is compiled separately" if _is_attribute(name) else None
 
 
 def _names(text: str) -> list[str]:
@@ -337,9 +343,7 @@ def _same_tensor(guard: str, _item: Recompile) -> str | None:
         return None
     name = user_name(same["first"])
     if same["second"] == "None":
-        if _is_attribute(name):
-            return f"Set `{name}` before the first call, or leave it None: None is compiled separately"
-        return f"Pass `{name}` every time or never: None is compiled separately"
+        return _never_filled(name) or f"Pass `{name}` every time or never: None is compiled separately"
     return f"Pass the same tensor for `{name}` and `{user_name(same['second'])}` every time, or never"
 
 
