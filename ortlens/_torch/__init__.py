@@ -17,7 +17,6 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 | levels of `torch.func` | `torch/_functorch/predispatch.py` | no public name says that a graph opens them |
 | decompositions of single operators | `torch/_decomp/__init__.py` | no public table |
 | the mode that sees every operator | `torch/utils/_python_dispatch.py` | the same |
-| the weights of a module | `torch/nn/modules/module.py` | a model may override the public methods, which must not run inside a call |
 | the entry of every `torch.compile` | `torch/_dynamo/eval_frame.py` | the public names are bound before anyone can replace them |
 | times of Dynamo's cache look-ups | `torch/autograd/profiler_legacy.py` | public but deprecated; the new profiler writes to stderr |
 """
@@ -89,7 +88,6 @@ from ortlens._torch.programs import (
 )
 from ortlens._torch.quiet import quiet
 from ortlens._torch.tensors import (
-    are_of_calling_modules,
     expression_of,
     expression_over,
     fake_mode_of,
@@ -121,7 +119,6 @@ __all__ = [
     "NodeRecorder",
     "add_opset_imports",
     "aot_backend",
-    "are_of_calling_modules",
     "autocasts",
     "boxed",
     "code_being_compiled",

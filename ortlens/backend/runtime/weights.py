@@ -10,6 +10,7 @@ import torch
 
 from ortlens import _torch
 from ortlens.backend.runtime import _ort
+from ortlens.backend.runtime.calling_modules import are_of_calling_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -112,7 +113,7 @@ def change_of(moved: Iterable[tuple[FrozenWeight, Any]]) -> WeightsChange:
     left = [weight.tensor for weight, given in moved if given is not weight.tensor]
     if not left:
         return "written"
-    return "other_module" if _torch.are_of_calling_modules(left) else "replaced"
+    return "other_module" if are_of_calling_modules(left) else "replaced"
 
 
 WHOLE_BYTES = 4096
