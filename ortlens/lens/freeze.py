@@ -11,6 +11,7 @@ from ortlens._os_errors import clear_os_errors
 from ortlens.backend.api import OrtBackend
 from ortlens.lens.freezing import freeze_with, refuse_reserved
 from ortlens.lens.lens import Lens
+from ortlens.lens.verify.call_state import CallState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -75,12 +76,14 @@ def freeze(
 
 
 def _breaks_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[r.Break]:
-    """Where `torch.compile` would break the graph: the target is called once, uncompiled but for Dynamo."""
-    lens = Lens("eager")
+    """Where `torch.compile` would break the graph: the target is called once, uncompiled but for Dynamo, and what it changed restored."""
+    lens, state = Lens("eager"), CallState(target, args, kwargs)
     try:
         with _torch.isolated_compilations() as apart, _torch.quiet(), torch.no_grad():
             compiled: Callable[..., Any] = torch.compile(target, backend=lens, **apart)
             compiled(*args, **kwargs)
     except Exception:  # noqa: BLE001 - what tracing raised is reported anyway
         return lens.captured().breaks
+    finally:
+        state.restore()
     return lens.captured().breaks

@@ -539,6 +539,27 @@ def test_sampling_is_frozen_whatever_the_process_did_before(tmp_path: Path) -> N
     assert lines == ["torch.Size([6]) True", f"{place} False", "False", f"{place} False", "False", "torch.Size([6]) True"]
 
 
+def test_a_refusal_leaves_arguments_modules_and_generators_as_they_were() -> None:
+    class Broken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(1))
+            self.calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count += 1
+            self.calls += 1
+            x.unsqueeze_(0).mul_(torch.rand(()))
+            return x * float(x.sum())
+
+    model, x, state = Broken(), torch.ones(3), torch.get_rng_state()
+    with pytest.raises(UsageError):
+        ortlens.freeze(model, x)
+    assert x.tolist() == [1, 1, 1]
+    assert (model.calls, model.count.item()) == (0, 0)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_the_line_that_stops_a_trace_is_named() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return x[: int(x.sum())] if x.sum() > 0 else x

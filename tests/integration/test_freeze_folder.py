@@ -155,6 +155,15 @@ def test_an_argument_that_is_written(tmp_path: Path) -> None:
     np.testing.assert_allclose(x, 2.0)
 
 
+def test_a_constant_and_a_result_of_the_same_name(tmp_path: Path) -> None:
+    def constants(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * 2, torch.tensor([1.0, -2.5]).new_full((3,), 2)
+
+    loaded = ortlens.load_frozen(ortlens.freeze(constants, torch.ones(3)).save(tmp_path / "frozen"))
+    doubled, filled = loaded(np.ones(3, np.float32))
+    assert (doubled.tolist(), filled.tolist()) == ([2, 2, 2], [2, 2, 2])
+
+
 def test_what_cannot_be_saved_is_listed_and_nothing_is_written(tmp_path: Path) -> None:
     frozen = ortlens.freeze(mixed, torch.randn(4, 8), torch.randn(8, 8))
     with pytest.raises(UsageError, match="_linalg_svd"):

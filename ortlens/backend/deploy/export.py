@@ -208,9 +208,9 @@ def _name_boundary(graph: CompiledGraph, model: ir.Model, arguments: Sequence[st
     order = graph.output_nodes()
     names = graph.lowered.output_names or tuple(f"output_{place}" for place in range(len(order)))
     model.graph.outputs.clear()
-    for node in model.graph:  # names of inner values must not collide with the user's
-        for value in node.outputs:
-            value.name = f"{value.name}:inner"
+    constants = [value for name, value in model.graph.initializers.items() if name not in outer.values()]
+    for value in [*constants, *(value for node in model.graph for value in node.outputs)]:
+        value.name = f"{value.name}:inner"  # names of inner values must not collide with the user's
     for node, name in zip(order, _unique_names(names, outer.values()), strict=True):
         if not isinstance(node, torch.fx.Node):
             continue  # a constant, which PyTorch returns and a model cannot
