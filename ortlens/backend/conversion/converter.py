@@ -202,7 +202,7 @@ class _Converter:
 
     def _argument(self, arg: Any, *, rounds: bool = False) -> Any:
         if isinstance(arg, torch.fx.Node):
-            return self._rounded_value(arg) if rounds else self._values[arg.name]
+            return self._rounded_value(arg) if rounds or upcasting.is_rounded_number(arg) else self._values[arg.name]
         if isinstance(arg, (list, tuple)):
             return [self._argument(item, rounds=rounds) for item in arg]
         if isinstance(arg, torch.dtype):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import torch
@@ -45,3 +45,33 @@ def element_types() -> dict[torch.dtype, ElementType]:
         torch.uint64: ElementType(13, "u64"),
         torch.bfloat16: ElementType(16, "bf16"),
     }
+
+
+def constant(value: float, onnx: int) -> Any:
+    """Make a constant without dimensions.
+
+    Args:
+        value: A Python number.
+        onnx: Its element type, as ONNX numbers it.
+
+    Returns:
+        A tensor of `onnx_ir`; infinity for what is beyond the range of a float.
+    """
+    import numpy as np
+    import onnx_ir as ir
+
+    with np.errstate(over="ignore"):
+        return ir.tensor(value, dtype=ir.DataType(onnx))
+
+
+def nearest(number: float, onnx: int) -> float:
+    """Round a number to an element type.
+
+    Args:
+        number: A Python number.
+        onnx: A type of floats, as ONNX numbers it.
+
+    Returns:
+        What a tensor of that type holds in its place.
+    """
+    return float(constant(float(number), onnx).numpy())

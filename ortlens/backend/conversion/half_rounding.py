@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from ortlens.backend.conversion.node_provenance import FX_NODE_KEY
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -24,6 +26,8 @@ _JUMPING = frozenset(
         *("Mod", "NonZero", "Round", "Sign", "TopK", "Unique"),
     }
 )
+_ROUNDING = frozenset({"Ceil", "Floor", "Mod", "Round"})
+_WIDE: tuple[Any, ...] = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 _HALF_OR_UNKNOWN = (None, ir.DataType.FLOAT16)  # a value inside a function may have no type; the pair of operators suits any
 
 
@@ -46,15 +50,42 @@ def keep_half_rounding(model: ir.Model) -> None:
 
 
 def _readings(node: ir.Node) -> Iterator[tuple[ir.Node, int, ir.Value]]:
-    """The inputs that have to be rounded, of a node or of a cast that it reads."""
+    """The inputs that have to be rounded: those of a node, of a cast that it reads, and what is made of numbers by it."""
+    if _rounds_number(node):
+        for use in node.outputs[0].uses():
+            yield use.node, use.idx, node.outputs[0]
     if node.op_type not in _JUMPING and not (node.op_type == "Cast" and not _made_type(node).is_floating_point()):
         return
-    for place, value in enumerate(node.inputs):
-        made = value.producer() if value is not None else None
-        is_widened = made is not None and made.op_type == "Cast" and _made_type(made) in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
-        reader, at, read = (made, 0, made.inputs[0]) if made is not None and is_widened else (node, place, value)
+    for reader, place in _reached(node):
+        read = reader.inputs[place]
         if read is not None and _is_computed_half(read):
-            yield reader, at, read
+            yield reader, place, read
+
+
+def _rounds_number(node: ir.Node) -> bool:
+    """Whether a node rounds a number for operators of PyTorch that read it in float16."""
+    made = node.outputs[0]
+    return node.op_type == "Cast" and _made_type(node) == ir.DataType.FLOAT16 and made.shape is not None and not len(made.shape)
+
+
+def _reached(node: ir.Node) -> Iterator[tuple[ir.Node, int]]:
+    """The places where a node reads values, behind casts to wider types; a rounding, also where its function began in a wider type."""
+    waiting, passed = [node], {node}
+    while waiting:
+        reader = waiting.pop()
+        for place, value in enumerate(reader.inputs):
+            made = value.producer() if value is not None else None
+            if made is not None and made.op_type == "Cast" and _made_type(made) in _WIDE:
+                yield made, 0
+            elif made is not None and node.op_type in _ROUNDING and made.outputs[0].dtype in _WIDE and _of_one_operator(made, node):
+                waiting += {made} - passed
+                passed.add(made)
+            else:
+                yield reader, place
+
+
+def _of_one_operator(one: ir.Node, other: ir.Node) -> bool:
+    return one.metadata_props.get(FX_NODE_KEY) == other.metadata_props.get(FX_NODE_KEY)
 
 
 def _is_computed_half(value: ir.Value) -> bool:

@@ -58,6 +58,8 @@ def in_float32(module: torch.fx.GraphModule, narrow: Collection[torch.dtype]) ->
         copy = copies[node] = graph.node_copy(node, copies.__getitem__)
         copy.name, copy.meta = node.name, dict(node.meta)
         widen = functools.partial(_wide_argument, narrow=narrow)
+        if (dtype := _rounds_numbers_to(node, narrow)) is not None:
+            widen = functools.partial(_rounded_argument, dtype=dtype)
         copy.args, copy.kwargs = map_aggregate(copy.args, widen), map_aggregate(copy.kwargs, widen)
         if _is_narrow(value := node.meta.get("val"), narrow):
             copy.meta.update({GIVEN: value, "val": wide_value(value, narrow)})
@@ -83,6 +85,61 @@ def _is_narrow(value: Any, narrow: Collection[torch.dtype]) -> bool:
 
 def _wide_argument(argument: Any, *, narrow: Collection[torch.dtype]) -> Any:
     return torch.float32 if isinstance(argument, torch.dtype) and argument in narrow else argument
+
+
+def _rounds_numbers_to(node: torch.fx.Node, narrow: Collection[torch.dtype]) -> torch.dtype | None:
+    """The narrow type to which an operator rounds the numbers that it takes; None where it computes in float32 with them."""
+    if getattr(node.target, "overloadpacket", None) not in _rounding_numbers():
+        return None
+    tensors = _torch.tensors_of([source.meta.get("val") for source in (*node.all_input_nodes, node)])
+    return next((tensor.dtype for tensor in tensors if tensor.dtype in narrow), None)
+
+
+@functools.cache
+def _rounding_numbers() -> frozenset[Any]:
+    aten = torch.ops.aten
+    comparisons = (aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge)
+    return frozenset(
+        {
+            *comparisons,
+            aten.add,
+            aten.sub,
+            aten.rsub,
+            aten.pow,
+            aten.remainder,
+            aten.fmod,
+            aten.full,
+            aten.full_like,
+            aten.logit,
+            aten.xlogy,
+        }
+    )
+
+
+def _rounded_argument(argument: Any, *, dtype: torch.dtype) -> Any:
+    if isinstance(argument, torch.dtype):
+        return torch.float32 if argument is dtype else argument
+    is_number = isinstance(argument, (int, float)) and not isinstance(argument, bool)
+    return dtypes.nearest(argument, dtypes.element_types()[dtype].onnx) if is_number else argument
+
+
+def is_rounded_number(node: torch.fx.Node) -> bool:
+    """Whether a node converts one number to a narrow type: those that read it take the rounded one, as PyTorch's kernels do.
+
+    Args:
+        node: A node of the converter's graph.
+
+    Returns:
+        False for tensors with dimensions, which are not rounded between two operators.
+    """
+    given, converts = node.meta.get(GIVEN), getattr(node.target, "overloadpacket", None) in _conversions()
+    return converts and isinstance(given, torch.Tensor) and not given.dim()
+
+
+@functools.cache
+def _conversions() -> frozenset[Any]:
+    aten, prims = torch.ops.aten, torch.ops.prims
+    return frozenset({aten._to_copy, aten.scalar_tensor, prims.convert_element_type})  # noqa: SLF001 - an operator's name
 
 
 def decides(node: torch.fx.Node) -> bool:

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
 _aten = torch.ops.aten
-_ROUNDING = (_aten.mul.Tensor, _aten.div.Tensor, _aten.add.Tensor, _aten.sub.Tensor)
-"""Operators that round a number to the element type of the tensor beside it, if that has 32 or 64 bits."""
+_PRODUCTS = (_aten.mul.Tensor, _aten.div.Tensor)
+_ROUNDING = (*_PRODUCTS, _aten.add.Tensor, _aten.sub.Tensor)
+"""Operators that round a number to the element type of the tensor beside it, if that has 32 or 64 bits; products of 16 bits, to float32."""
 _SIZES = (_aten.sym_numel.default, _aten.sym_size.int)
 
 
@@ -35,13 +36,12 @@ def make_tensors_of_numbers(graph: torch.fx.Graph) -> None:
     inputs = {term: node for node in graph.find_nodes(op="placeholder") if (term := _symbol(node.meta.get("val"))) is not None}
     made: dict[tuple[torch.fx.Node, torch.dtype], torch.fx.Node | None] = {}
     for node in list(graph.nodes) if inputs else []:
-        number = _rounded_number(node)
-        if number is None:
+        key = _rounded_number(node)
+        if key is None:
             continue
-        result = node.meta["val"]
-        key = number, result.dtype
         if key not in made:
-            made[key] = _tensor_of(number, result.new_empty(()), inputs)
+            number, dtype = key
+            made[key] = _tensor_of(number, node.meta["val"].new_empty((), dtype=dtype), inputs)
         if (tensor := made[key]) is not None:
             node.args = (node.args[0], tensor)
 
@@ -52,8 +52,8 @@ def _symbol(value: object) -> object | None:
     return term[0] if term is not None and term[1:] == (0, 1) else None
 
 
-def _rounded_number(node: torch.fx.Node) -> torch.fx.Node | None:
-    """The symbolic number that an operator rounds to the element type of its tensor; None for any other node."""
+def _rounded_number(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.dtype] | None:
+    """The symbolic number that an operator rounds, and to which element type; None for any other node."""
     if node.op != "call_function" or node.target not in _ROUNDING or len(node.args) != 2 or node.kwargs:  # noqa: PLR2004 - operands
         return None
     tensor, number = node.args
@@ -62,8 +62,11 @@ def _rounded_number(node: torch.fx.Node) -> torch.fx.Node | None:
     given, result = tensor.meta.get("val"), node.meta.get("val")
     if not (isinstance(given, torch.Tensor) and isinstance(result, torch.Tensor) and isinstance(number.meta.get("val"), torch.SymFloat)):
         return None
-    fits = given.dtype is result.dtype and given.dtype in (torch.float32, torch.float64) and given.device.type == "cpu"
-    return number if fits else None
+    if given.dtype is not result.dtype or given.device.type != "cpu":
+        return None
+    halves = (torch.float16, torch.bfloat16) if node.target in _PRODUCTS else ()
+    dtype = torch.float32 if given.dtype in halves else given.dtype
+    return (number, dtype) if dtype in (torch.float32, torch.float64) else None
 
 
 def _tensor_of(number: torch.fx.Node, example: torch.Tensor, inputs: Mapping[object, torch.fx.Node]) -> torch.fx.Node | None:

@@ -13,7 +13,9 @@ _aten = torch.ops.aten
 _CONVERTING = (_aten.pow.Tensor_Tensor, _aten.pow.Tensor_Scalar, _aten.pow.Scalar, _aten.stack.default)
 """Operators that convert to the dtype of the result, and for which torch's table has no rule."""
 
-_SUMS = (_aten.add.Tensor, _aten.add.Scalar, _aten.sub.Tensor, _aten.sub.Scalar, _aten.rsub.Scalar)
+_COMPARISONS = tuple(getattr(_aten, name).Tensor for name in ("eq", "ne", "lt", "le", "gt", "ge"))
+_EXACT = (_aten.mul.Tensor, _aten.div.Tensor, _aten.div.Tensor_mode, _aten.floor_divide.default)
+"""Operators that compute 16-bit floats in float32, and do not round a second operand without dimensions before."""
 
 
 def promote(module: torch.fx.GraphModule) -> dict[str, Exception]:
@@ -29,10 +31,12 @@ def promote(module: torch.fx.GraphModule) -> dict[str, Exception]:
         if node.op == "call_function":
             if _starts_with_number(node):
                 _make_tensor_of_number(node)
-            if _outgrows_half(node):
-                _compute_wide(node)
+            if node.target in _EXACT and _is_half(node):
+                _keep_number(node)
             if node.target in _CONVERTING:
-                _convert_operands(node)
+                _convert_operands(node, node.meta["val"].dtype)
+            if node.target in _COMPARISONS and all(map(_is_tensor, node.args)):
+                _compare_rounded(node)
     return _torch.insert_type_promotion(module, may_promote)
 
 
@@ -45,12 +49,23 @@ def may_promote(node: torch.fx.Node) -> bool:
     Returns:
         False when all tensors have the dtype of the result (or the result is boolean), and no number is of a wider kind.
     """
+    if _keeps_second_operand(node):
+        return False
     dtypes = {source.meta["val"].dtype for source in node.all_input_nodes if isinstance(source.meta.get("val"), torch.Tensor)}
     result = node.meta["val"]
     if len(dtypes) != 1 or not isinstance(result, torch.Tensor) or result.dtype not in (*dtypes, torch.bool):
         return True
     (dtype,) = dtypes
     return any(_widens(arg, dtype) for arg in (*node.args, *node.kwargs.values()))
+
+
+def _keeps_second_operand(node: torch.fx.Node) -> bool:
+    """Whether 16-bit floats meet a float32 without dimensions, which the operator, and so its ONNX function, does not round to 16 bits."""
+    operands: list[Any] = list(node.args[:2])
+    if node.target not in _EXACT or not all(map(_is_tensor, operands)):
+        return False
+    x, y, result = (value.meta["val"] for value in (*operands, node))
+    return _is_half(node) and result.dtype is x.dtype and y.dtype is torch.float32
 
 
 def _widens(arg: Any, dtype: torch.dtype) -> bool:
@@ -88,49 +103,37 @@ def _make_tensor_of_number(node: torch.fx.Node) -> None:
     node.args = (made, *node.args[1:])
 
 
-def _outgrows_half(node: torch.fx.Node) -> bool:
-    """Whether a float16 tensor meets a Python number beyond its range: PyTorch then computes in float32, but sums, where it is infinite."""
-    if node.target in _SUMS:
-        return False
-    limit = torch.finfo(torch.float16).max
-    numbers = [arg for arg in _operands(node) if isinstance(arg, (int, float)) and not isinstance(arg, bool)]
-    return any(_is_half(source) for source in node.all_input_nodes) and any(limit < abs(n) < float("inf") for n in numbers)
+def _is_half(node: Any) -> bool:
+    return _is_tensor(node) and node.meta["val"].dtype in (torch.float16, torch.bfloat16)
 
 
-def _operands(node: torch.fx.Node) -> list[Any]:
-    """The positional arguments that take part in the computation: no sizes and places, such as the end of a slice."""
-    schema: list[Any] = list(getattr(getattr(node.target, "_schema", None), "arguments", ()))
-    kinds = (torch.TensorType, torch.NumberType, torch.FloatType)
-    return [arg for arg, argument in zip(node.args, schema, strict=False) if isinstance(_plain_type(argument.type), kinds)]
-
-
-def _plain_type(kind: Any) -> Any:
-    return kind.getElementType() if isinstance(kind, torch.OptionalType) else kind
-
-
-def _is_half(value: Any) -> bool:
-    meta = value.meta.get("val") if isinstance(value, torch.fx.Node) else None
-    return isinstance(meta, torch.Tensor) and meta.dtype is torch.float16
-
-
-def _compute_wide(node: torch.fx.Node) -> None:
-    """Convert the inputs of a node to float32 and its result back."""
-    graph = node.graph
-    with graph.inserting_before(node):
-        node.args = tuple(_converted(graph, arg, torch.float32) if _is_half(arg) else arg for arg in node.args)
-    if not _is_half(node):
+def _keep_number(node: torch.fx.Node) -> None:
+    """Convert a symbolic number, or a tensor without dimensions, to float32, which PyTorch rounds it to beside 16-bit floats."""
+    operands: list[Any] = list(node.args[:2])
+    x, number = operands
+    if not _is_half(x) or not isinstance(number, torch.fx.Node):
         return
-    node.meta["val"] = node.meta["val"].to(torch.float32)
-    users = list(node.users)
-    with graph.inserting_after(node):
-        back = _converted(graph, node, torch.float16)
-    for user in users:
-        user.replace_input_with(node, back)
+    value = number.meta["val"]
+    with node.graph.inserting_before(node):
+        if not isinstance(value, torch.Tensor):
+            made = node.graph.call_function(_aten.scalar_tensor.default, (number,), {"dtype": torch.float32})
+            made.meta = {**node.meta, "val": node.meta["val"].new_empty((), dtype=torch.float32)}
+        elif value.dtype not in (torch.float32, x.meta["val"].dtype) and not value.dim() and value.device.type == "cpu":
+            made = _converted(node.graph, number, torch.float32)
+        else:
+            return
+    node.args = (x, made, *node.args[2:])
 
 
-def _convert_operands(node: torch.fx.Node) -> None:
-    """Convert the tensors that a node reads to the element type of its result."""
-    dtype = node.meta["val"].dtype
+def _compare_rounded(node: torch.fx.Node) -> None:
+    """Round a float without dimensions to the 16-bit type of what it is compared with, as PyTorch does."""
+    operands: list[Any] = list(node.args)
+    if (dtype := torch.result_type(*(operand.meta["val"] for operand in operands))) in (torch.float16, torch.bfloat16):
+        _convert_operands(node, dtype)
+
+
+def _convert_operands(node: torch.fx.Node, dtype: torch.dtype) -> None:
+    """Convert the tensors that a node reads."""
     with node.graph.inserting_before(node):
         for source in node.all_input_nodes:
             if _is_tensor(source) and source.meta["val"].dtype is not dtype:

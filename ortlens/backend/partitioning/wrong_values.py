@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _aten = torch.ops.aten
+_SUMS = (_aten.add.Tensor, _aten.sub.Tensor)
+_STORING = (
+    *(_aten.clamp.default, _aten.clamp_min.default, _aten.clamp_max.default, _aten.hardtanh.default, _aten.threshold.default),
+    *(_aten.full.default, _aten.full_like.default, _aten.fill.Scalar, _aten.masked_fill.Scalar, _aten.constant_pad_nd.default),
+)
+"""Operators that convert a number to the element type of the result, and raise where that is beyond its range."""
 
 
 def wrong_values(node: torch.fx.Node) -> str | None:
@@ -41,11 +48,27 @@ def _tensor(value: Any) -> torch.Tensor | None:
 
 def _power(node: torch.fx.Node) -> str | None:
     result, base = _tensor(node), _tensor(node.args[0])
+    if base is not None and (refused := _stored_number(node)) is not None:
+        return refused
     if base is not None and base.dtype is torch.bool and isinstance(node.args[1], bool):
         return "gives whole numbers, as torch's shape function says, where PyTorch's kernel gives booleans"
     if result is None or result.is_floating_point() or (base is not None and is_short_integer_power(base, node.args[1])):
         return None
     return "computes powers of integers through floats, and does not wrap"
+
+
+def _stored_number(node: torch.fx.Node) -> str | None:
+    """Whether PyTorch raises, because a number that it converts to float16 is beyond its range."""
+    value, limit = _tensor(node), torch.finfo(torch.float16).max
+    first = 2 if node.target in (*_SUMS, _aten.threshold.default) else 0  # a sum is infinite beside such a number
+    numbers = [
+        number
+        for number in (*node.args[first:], *node.kwargs.values())
+        if isinstance(number, (int, float)) and limit < abs(number) < math.inf
+    ]
+    if not numbers or value is None or value.dtype is not torch.float16:
+        return None
+    return f"takes {numbers[0]}, which PyTorch refuses to convert to float16"
 
 
 def _double(node: torch.fx.Node) -> str | None:
@@ -74,6 +97,8 @@ def _checks() -> dict[Any, Callable[[torch.fx.Node], str | None]]:
         _aten.pow.Tensor_Scalar: _power,
         _aten.pow.Tensor_Tensor: _power,
         _aten.pow.Scalar: _power,
+        **dict.fromkeys(_STORING, _stored_number),
+        **dict.fromkeys(_SUMS, _stored_number),
         _aten.median.dim: _index,
         _aten.nanmedian.dim: _index,
         _aten.kthvalue.default: _index,

@@ -21,6 +21,7 @@ _aten = torch.ops.aten
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 
+@basics.in_float32
 def gelu(x: Any, approximate: str = "none") -> Any:
     """`aten.gelu`, its products in the order that ONNX Runtime fuses into one operator."""
     import onnx_ir as ir
@@ -80,11 +81,12 @@ def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
     return op.Where(op.Greater(x, basics.number(x, 0.0)), x, op.Mul(x, basics.number(x, negative_slope)))
 
 
+@basics.with_exact_numbers
 def softplus(x: Any, beta: Any = 1, threshold: Any = 20) -> Any:
     """`aten.softplus`; `x` itself where `beta * x` is above the threshold."""
     if not _is_double(x) and not basics.is_value(beta) and not basics.is_value(threshold):
         return basics.registered(_aten.softplus.default)(x, beta, threshold)
-    return basics.in_float32(_softplus)(x, beta, threshold)
+    return _softplus(x, beta, threshold)
 
 
 def _softplus(x: Any, beta: Any, threshold: Any) -> Any:
@@ -96,6 +98,7 @@ def _softplus(x: Any, beta: Any, threshold: Any) -> Any:
     return op.Where(op.Greater(scaled, basics.number(x, threshold)), x, curve)
 
 
+@basics.with_exact_numbers
 def threshold(x: Any, threshold: Any, value: Any) -> Any:
     """`aten.threshold`; integers are not converted to floats."""
     op = basics.opset()
@@ -108,6 +111,7 @@ def hardsigmoid(x: Any) -> Any:
     return _six_steps(x) if _is_double(x) else op.HardSigmoid(x, alpha=1 / 6, beta=1 / 2)
 
 
+@basics.in_float32
 def hardswish(x: Any) -> Any:
     """`aten.hardswish`."""
     return basics.opset().Mul(x, _six_steps(x)) if _is_double(x) else basics.registered(_aten.hardswish.default)(x)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ortlens.backend.conversion import dtypes
 from ortlens.backend.conversion.functions import basics
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ _aten = torch.ops.aten
 def add(x: Any, y: Any, alpha: Any = 1) -> Any:
     """`aten.add`; of booleans, whether either is true."""
     op = basics.opset()
+    if (step := _known_step(x, y, alpha)) is not None:
+        return basics.in_float32(op.Add)(x, step)
     x, y = _alike(x, y)
     if int(x.dtype) == basics.BOOL:
         return op.Or(x, y) if alpha else op.Identity(x)
@@ -25,8 +29,18 @@ def add(x: Any, y: Any, alpha: Any = 1) -> Any:
 
 def sub(x: Any, y: Any, alpha: Any = 1) -> Any:
     """`aten.sub`."""
+    op = basics.opset()
+    if (step := _known_step(x, y, alpha)) is not None:
+        return basics.in_float32(op.Sub)(x, step)
     x, y = _alike(x, y)
-    return basics.opset().Sub(x, _multiple(x, y, alpha))
+    return op.Sub(x, _multiple(x, y, alpha))
+
+
+def _known_step(x: Any, y: Any, alpha: Any) -> float | None:
+    """What is added to 16-bit floats where both factors are numbers: PyTorch rounds these, and not their product."""
+    if not basics.is_value(x) or not basics.is_half(x) or basics.is_value(y) or basics.is_value(alpha) or alpha == 1:
+        return None
+    return dtypes.nearest(y, int(x.dtype)) * dtypes.nearest(alpha, int(x.dtype))
 
 
 @basics.in_float32
@@ -195,6 +209,12 @@ def _rounded(name: str) -> Callable[..., Any]:
     return rounded
 
 
+@functools.partial(basics.in_float32, jumps=True)
+def round_decimals(x: Any, *, decimals: int = 0) -> Any:
+    """`aten.round` to decimal places."""
+    return basics.registered(_aten.round.decimals)(x, decimals=decimals)
+
+
 def trunc(x: Any) -> Any:
     """`aten.trunc`; keeps -0.0, which ONNX Runtime's Where takes over from its last operand only."""
     op = basics.opset()
@@ -203,7 +223,23 @@ def trunc(x: Any) -> Any:
     return op.Where(op.Greater(x, basics.number(x, 0.0)), op.Floor(x), op.Ceil(x))
 
 
+@basics.with_exact_numbers
+def mul(x: Any, y: Any) -> Any:
+    """`aten.mul`."""
+    return basics.registered(_aten.mul.Tensor)(x, y)
+
+
+@basics.with_exact_numbers
+def div(x: Any, y: Any) -> Any:
+    """`aten.div`."""
+    return basics.registered(_aten.div.Tensor)(x, y)
+
+
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    _aten.mul.Tensor: mul,
+    _aten.mul.Scalar: mul,
+    _aten.div.Tensor: div,
+    _aten.div.Scalar: div,
     _aten.add.Tensor: add,
     _aten.add.Scalar: add,
     _aten.sub.Tensor: sub,
@@ -232,6 +268,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     _aten.floor.default: _rounded("Floor"),
     _aten.ceil.default: _rounded("Ceil"),
     _aten.round.default: _rounded("Round"),
+    _aten.round.decimals: round_decimals,
     _aten.trunc.default: trunc,
 }
 """Op overload -> function."""

@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from ortlens import _torch
+from ortlens.backend.conversion import dtypes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,13 +87,11 @@ def number(like: Any, value: Any) -> Any:
     Returns:
         A constant without dimensions; a value of the model converted to the type.
     """
-    import onnx_ir as ir
-
     if is_value(value):
         same = value.dtype is not None and like.dtype is not None and int(value.dtype) == int(like.dtype)
         return value if same else opset().CastLike(value, like)
     kind = int(like.dtype)
-    return ir.tensor(value if is_float(like) else bool(value) if kind == BOOL else int(value), dtype=ir.DataType(kind))
+    return dtypes.constant(value if is_float(like) else bool(value) if kind == BOOL else int(value), kind)
 
 
 def typed(made: Any, dtype: int, like: Any) -> Any:
@@ -132,11 +131,16 @@ def filled(x: Any, value: Any, axes: Sequence[int] | None, *, keepdim: bool) -> 
     return op.Unsqueeze(made, op.Constant(value_ints=sorted(reduced))) if keepdim and reduced else made
 
 
-def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
+_WIDE = "ortlens.wide"
+"""Key in `meta` of a 16-bit value: the float32 that it was converted from, for operators that compute in float32 as well."""
+
+
+def in_float32(function: Callable[..., Any], *, jumps: bool = False) -> Callable[..., Any]:
     """Let a function compute in float32 for 16-bit floats, as PyTorch's kernels do, so that it rounds once.
 
     Args:
         function: Its tensors have one element type, and its result has the same.
+        jumps: Whether the function rounds to whole numbers, so that it has to read rounded values.
 
     Returns:
         The function for all float types.
@@ -144,12 +148,81 @@ def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def computed(*args: Any, **kwargs: Any) -> Any:
-        tensors = [arg for arg in args if is_value(arg)]
-        halves = [tensor for tensor in tensors if is_half(tensor)]
+        halves = [arg for arg in args if is_value(arg) and is_half(arg)]
         if not halves:
             return function(*args, **kwargs)
-        op = opset()
-        wide = [typed(op.Cast(arg, to=FLOAT), FLOAT, arg) if any(arg is half for half in halves) else arg for arg in args]
-        return op.CastLike(function(*wide, **kwargs), halves[0])
+        wide = [_widened(arg, jumps=jumps) if any(arg is half for half in halves) else arg for arg in args]
+        return _narrowed(function(*wide, **kwargs), halves[0])
 
     return computed
+
+
+def _widened(x: Any, *, jumps: bool) -> Any:
+    """A value in float32; where that is what it was converted from, no second conversion, and no rounding unless something jumps."""
+    wide = None if jumps else x.meta.get(_WIDE)
+    return typed(opset().Cast(x, to=FLOAT) if wide is None else wide, FLOAT, x)
+
+
+def _narrowed(wide: Any, like: Any) -> Any:
+    made = opset().Cast(wide, to=int(like.dtype))
+    made.meta[_WIDE] = wide
+    return made
+
+
+def stays_wide(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function that has kernels for float16 go on in float32 where its operand was computed so, which saves two conversions.
+
+    Args:
+        function: Its result does not depend on when its first argument, and numbers, are rounded.
+
+    Returns:
+        The function for all element types.
+    """
+    wide = in_float32(function)
+
+    @functools.wraps(function)
+    def computed(x: Any, *args: Any, **kwargs: Any) -> Any:
+        return (wide if is_value(x) and _WIDE in x.meta else function)(x, *args, **kwargs)
+
+    return computed
+
+
+def with_exact_numbers(function: Callable[..., Any], *, jumps: bool = False) -> Callable[..., Any]:
+    """Let a function compute in float32 where 16-bit floats meet a number that is none of them: PyTorch keeps that in float32.
+
+    Args:
+        function: Its first argument is a tensor, and its result has the element type of that.
+        jumps: As in `in_float32`.
+
+    Returns:
+        The function for all element types. Numbers that 16 bits hold need no conversion.
+    """
+
+    @functools.wraps(function)
+    def computed(x: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_value(x) or not is_half(x) or not any(_is_wider(x, arg) for arg in (*args, *kwargs.values())):
+            return function(x, *args, **kwargs)
+        wide = [_widened(arg, jumps=jumps) if is_value(arg) else arg for arg in (x, *args)]
+        return _narrowed(function(*wide, **kwargs), x)
+
+    return computed
+
+
+def kept_half(x: Any) -> Any:
+    """Keep 16-bit floats rounded for the next operator, as kernels of PyTorch do that compute in them; see `half_rounding`.
+
+    Args:
+        x: What an operator made.
+
+    Returns:
+        The value, behind two operators that have kernels for float16; other types as they are.
+    """
+    op = opset()
+    return op.Gather(op.Unsqueeze(x, op.Constant(value_ints=[0])), op.Constant(value_int=0)) if is_half(x) else x
+
+
+def _is_wider(x: Any, arg: Any) -> bool:
+    """Whether an argument is a number that the 16-bit element type of a tensor does not hold, or may be one."""
+    if is_value(arg):
+        return arg.dtype is None or int(arg.dtype) != int(x.dtype)
+    return isinstance(arg, (int, float)) and dtypes.nearest(arg, int(x.dtype)) != arg

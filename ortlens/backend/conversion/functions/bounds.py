@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _aten = torch.ops.aten
 
 
+@basics.stays_wide
 def maximum(x: Any, y: Any) -> Any:
     """`aten.maximum` and `aten.clamp_min`."""
     op, y = basics.opset(), basics.number(x, y)
@@ -27,6 +28,7 @@ def maximum(x: Any, y: Any) -> Any:
     return op.Where(op.Greater(x, y), x, y) if int(x.dtype) == basics.INT64 else op.Max(x, y)
 
 
+@basics.stays_wide
 def minimum(x: Any, y: Any) -> Any:
     """`aten.minimum` and `aten.clamp_max`."""
     op, y = basics.opset(), basics.number(x, y)
@@ -51,6 +53,7 @@ def fmin(x: Any, y: Any) -> Any:
     return op.Where(op.Or(op.Less(x, y), op.IsNaN(y)), x, y)
 
 
+@basics.stays_wide
 def clamp(x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - the operator's names
     """`aten.clamp`, with numbers or tensors as bounds; where they cross, the upper one holds."""
     if basics.is_float(x) and all(bound is not None and not basics.is_value(bound) for bound in (min, max)):
@@ -61,6 +64,7 @@ def clamp(x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - the 
     return limited if max is None else minimum(limited, max)
 
 
+@basics.stays_wide
 def relu(x: Any) -> Any:
     """`aten.relu`."""
     return basics.opset().Relu(x) if basics.is_float(x) else maximum(x, 0)

@@ -70,11 +70,13 @@ def addmm(x: Any, first: Any, second: Any, beta: Any = 1, alpha: Any = 1) -> Any
     return _sum(x, basics.opset().MatMul(first, second), beta, alpha)
 
 
+@basics.with_exact_numbers
 def baddbmm(x: Any, first: Any, second: Any, beta: Any = 1, alpha: Any = 1) -> Any:
     """`aten.baddbmm`."""
     return _sum(x, basics.opset().MatMul(first, second), beta, alpha)
 
 
+@basics.with_exact_numbers
 def addbmm(x: Any, first: Any, second: Any, beta: Any = 1, alpha: Any = 1) -> Any:
     """`aten.addbmm`: the products of a batch are added up."""
     op = basics.opset()

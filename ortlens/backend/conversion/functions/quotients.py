@@ -6,6 +6,7 @@ they are wrong from 2**24 on. ONNX Runtime raises for an integer divided by zero
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -49,6 +50,7 @@ def fmod(x: Any, y: Any) -> Any:
     return op.Mod(x, y, fmod=1) if basics.is_float(like) else op.Sub(x, op.Mul(op.Div(x, y), y))
 
 
+@functools.partial(basics.with_exact_numbers, jumps=True)
 def floor_divide(x: Any, y: Any) -> Any:
     """`aten.floor_divide`."""
     x, y, like = _operands(x, y)
@@ -76,6 +78,7 @@ def _float_floor(x: Any, y: Any, like: Any) -> Any:
     return op.Where(op.Equal(y, zero), op.Div(x, y), rounded)
 
 
+@functools.partial(basics.with_exact_numbers, jumps=True)
 def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
     """`aten.div` with a rounding mode."""
     x, y, like = _operands(x, y)

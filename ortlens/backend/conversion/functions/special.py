@@ -71,14 +71,15 @@ def sinc(x: Any) -> Any:
     return op.Where(op.Equal(x, zero), basics.number(x, 1.0), op.Div(op.Sin(turned), turned))
 
 
-@basics.in_float32
 def logit(x: Any, eps: float | None = None) -> Any:
-    """`aten.logit`; clamps as PyTorch does, keeping NaN."""
-    op, one = basics.opset(), basics.number(x, 1.0)
+    """`aten.logit`; clamps as PyTorch does, keeping NaN, and rounds between the steps."""
+    op, one, dtype = basics.opset(), basics.number(x, 1.0), int(x.dtype)
     if eps is not None:
-        raised = basics.typed(op.Max(x, basics.number(x, eps)), int(x.dtype), x)  # Min takes a number beside typed values only
-        x = basics.typed(op.Min(raised, basics.number(x, 1 - eps)), int(x.dtype), x)
-    return op.Log(op.Div(x, op.Sub(one, x)))
+        low = basics.number(x, eps)
+        raised = basics.typed(op.Max(x, low), dtype, x)  # Min takes a number beside typed values only
+        x = basics.typed(op.Min(raised, basics.number(x, float(one.numpy() - low.numpy()))), dtype, x)
+    rest = basics.kept_half(basics.typed(op.Sub(one, x), dtype, x))
+    return op.Log(basics.kept_half(basics.typed(op.Div(x, rest), dtype, x)))
 
 
 @basics.in_float32
@@ -97,7 +98,8 @@ def xlogy(x: Any, y: Any) -> Any:
 
 def _xlogy(x: Any, y: Any, like: Any) -> Any:
     op, zero = basics.opset(), basics.number(like, 0.0)
-    return op.Where(op.And(op.Equal(x, zero), op.Not(op.IsNaN(y))), zero, op.Mul(x, op.Log(y)))
+    logarithm = basics.kept_half(basics.typed(op.Log(y), int(like.dtype), like))
+    return op.Where(op.And(op.Equal(x, zero), op.Not(op.IsNaN(y))), zero, op.Mul(x, logarithm))
 
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
