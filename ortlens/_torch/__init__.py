@@ -88,6 +88,7 @@ from ortlens._torch.programs import (
 )
 from ortlens._torch.quiet import quiet
 from ortlens._torch.tensors import (
+    depends_on_data,
     expression_of,
     expression_over,
     fake_mode_of,
@@ -130,6 +131,7 @@ __all__ = [
     "custom_functions",
     "decomposition_of",
     "decomposition_table",
+    "depends_on_data",
     "dispatch",
     "display_code",
     "dynamo_backend",

@@ -121,13 +121,16 @@ def static_input_indices() -> frozenset[int]:
 def mutated_input_indices() -> tuple[int, ...]:
     """Find the inputs that the program writes to; their new values are the first outputs of the AOT graph being compiled.
 
+    The tokens that order effects are such inputs, too. AOTAutograd puts them before the others, and does not count them.
+
     Returns:
         Positions, in the order of those outputs; empty outside a compilation.
     """
     from torch._guards import TracingContext
 
     metadata = getattr(TracingContext.try_get(), "fw_metadata", None)
-    return tuple(getattr(metadata, "mutated_inp_runtime_indices", None) or ())
+    tokens = len(getattr(metadata, "tokens", None) or ())
+    return (*range(tokens), *(tokens + place for place in getattr(metadata, "mutated_inp_runtime_indices", None) or ()))
 
 
 def boxed(run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:

@@ -116,6 +116,20 @@ def size_hint(value: object, *, unknown: int = 1) -> int:
     return int(found) if isinstance(found, int) or found.is_number else int(bool(found))  # a truth value of sympy is no number
 
 
+def depends_on_data(value: object) -> bool:
+    """Check whether a number, or a size of a tensor, is known only once the program has read data.
+
+    Args:
+        value: As found in `meta["val"]`.
+
+    Returns:
+        True for what `.item()` and `nonzero` give, say, and for what is computed from it.
+    """
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    return bool(free_unbacked_symbols(value))
+
+
 def version_of(tensor: torch.Tensor) -> int:
     """Return the version counter of a tensor: the number of in-place writes to it.
 

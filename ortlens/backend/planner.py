@@ -117,7 +117,7 @@ class Planner:
 
     def _updates(self, partition: extraction.Partition) -> dict[int, int]:
         """The inputs that a partition may update in place."""
-        return in_place.updates_of(partition, self._lowered.mutated) if self._updates_in_place() else {}
+        return in_place.updates_of(partition, self._lowered.mutated, self.plan) if self._updates_in_place() else {}
 
     def static_inputs(self) -> frozenset[torch.fx.Node]:
         """The inputs that are parameters or buffers."""

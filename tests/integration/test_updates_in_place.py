@@ -10,6 +10,9 @@ import torch
 from torch import nn
 
 from ortlens import Lens
+from ortlens.backend.runtime import call
+from ortlens.backend.runtime.binding import Binding
+from ortlens.errors import SessionError
 from ortlens.lens.watching import around_runs
 
 if TYPE_CHECKING:
@@ -263,3 +266,99 @@ def test_profiling_checking_and_trials_write_no_row() -> None:
         lens.profile(x, torch.tensor([9]))
         torch.testing.assert_close(module.rows, before)
     assert lens.numerics.ok.all()
+
+
+def _looked_up(c: torch.Tensor, e: torch.Tensor, i: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    made = torch.cummax(e[i] * 2, 0)[0]
+    c[:, at] = x
+    return made.sum() + c.mean()
+
+
+def _in_one_session(c: torch.Tensor, e: torch.Tensor, i: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    made, row = (e[i] * 2).sum(), x @ e[:256]
+    c[:, at] = row
+    return c @ row.t() + made, row @ row.t()
+
+
+def _in_two_caches(c: torch.Tensor, e: torch.Tensor, i: torch.Tensor, x: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    row = x @ x.t() @ x
+    e[i] = row
+    c[:, i] = row * 2
+    return e @ row.t(), c @ row.t()
+
+
+def _factored(c: torch.Tensor, _: torch.Tensor, i: torch.Tensor, x: torch.Tensor, __: torch.Tensor) -> torch.Tensor:
+    made = torch.linalg.cholesky(torch.diag(9.0 - i))
+    c.mul_(0.9).add_(x[0])
+    return made * 3
+
+
+def _divided(c: torch.Tensor, _: torch.Tensor, i: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    made = (i * 2) // (i - 399)
+    c[:, at] = x
+    return made.sum() + c.mean()
+
+
+def _drawn(c: torch.Tensor, e: torch.Tensor, i: torch.Tensor, _: torch.Tensor, __: torch.Tensor) -> torch.Tensor:
+    return (e[i] * 2).mean() + torch.rand(4) + c[0, 0, 0]
+
+
+RAISING = [_looked_up, _in_one_session, _in_two_caches, _factored, _divided, _drawn]
+"""Functions that raise in eager before they have changed anything, where `i` is 399."""
+
+
+@pytest.mark.parametrize("function", RAISING)
+def test_a_call_that_raises_changes_nothing_that_eager_does_not_change(function: Callable[..., Any]) -> None:
+    fast = torch.compile(function, backend="ortlens")
+    torch.manual_seed(0)
+    before, rest = (torch.rand(2, 600, 256), torch.rand(300, 256)), (torch.rand(2, 256), torch.tensor([3, 4]))
+    fast(*(value.clone() for value in before), torch.tensor([1, 2]), *rest)
+    states = []
+    for run in (function, fast):
+        args = [value.clone() for value in before]
+        torch.manual_seed(1)
+        with pytest.raises((IndexError, RuntimeError)):
+            run(*args, torch.tensor([399, 399]), *rest)
+        states.append((*args, torch.get_rng_state()))
+    for mine, theirs, old in zip(*states, (*before, states[0][2]), strict=True):
+        assert torch.equal(mine, theirs)
+        assert torch.equal(mine, old)
+
+
+@pytest.mark.parametrize(("kind", "repeatable"), [(Counter, False), (Rows, True)])
+def test_a_run_that_failed_after_it_had_written_is_repeated_or_raises(
+    kind: Callable[..., nn.Module],
+    repeatable: bool,  # noqa: FBT001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failing: list[bool] = []
+
+    class Failing(Binding):
+        __slots__ = ()
+
+        def __init__(self, *args: object) -> None:
+            super().__init__(*args)  # type: ignore[arg-type]  # as given
+            run = self.run
+
+            def runs_and_fails(*given: object) -> None:
+                run(*given)
+                if failing:
+                    raise RuntimeError("out of memory")
+
+            self.run = runs_and_fails
+
+    monkeypatch.setattr(call, "Binding", Failing)
+    size = (512,) if repeatable else ()
+    module, plain = kind(*size), kind(*size)
+    args = (torch.rand(2, 4, 1, 64), torch.tensor([3])) if repeatable else (torch.ones(4),)
+    fast = torch.compile(module, backend="ortlens")
+    with torch.no_grad():
+        torch.testing.assert_close(fast(*args), plain(*args))
+        failing.append(True)
+        if repeatable:
+            with pytest.warns(RuntimeWarning, match="out of memory"):
+                torch.testing.assert_close(fast(*args), plain(*args))
+            torch.testing.assert_close(module.rows, plain.rows)
+        else:
+            with pytest.raises(SessionError, match="in place"):
+                fast(*args)

@@ -10,8 +10,8 @@ buffer that a session can read where they lie, such as one layer of that cache; 
 One form needs no partition to end: rows that are written into the buffer by one operator, before anything reads it. A session can write
 them where they lie (`runtime.in_place`), if all that reads the buffer is in its partition.
 
-What reads the buffer before such a write has to run before it, and what reads it after the write, after. The plan of the graph knows that
-by `read_before` and `written_before`.
+What reads the buffer before such a write has to run before it, and what reads it after the write, after. What may raise before it in the
+program has to run before it as well: eager would not have written. The plan of the graph knows that by `read_before` and `written_before`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from ortlens.backend.lowering import provenance
+from ortlens.backend.lowering import checks, provenance
 from ortlens.backend.lowering.returned_views import base_of
 
 if TYPE_CHECKING:
@@ -113,7 +113,14 @@ def write_in_place(
         views = _views_read(way, buffer)
         kept = _make_writes(way, readers, module.graph)
         written.update(dict.fromkeys((node.name for node in kept), WRITES) | dict.fromkeys(views, VIEWS))
+    _wait_for_checks(module.graph)
     return written
+
+
+def _wait_for_checks(graph: torch.fx.Graph) -> None:
+    writes = [node for node in graph.nodes if read_before(node) is not None]
+    for write, before in checks.checks_before(writes, graph).items():
+        write.meta[_READ_BEFORE] = tuple(dict.fromkeys((*write.meta[_READ_BEFORE], *before)))
 
 
 def _make_writes(way: _Way, readers: Sequence[tuple[torch.fx.Node, ...]], graph: torch.fx.Graph) -> list[torch.fx.Node]:
@@ -149,7 +156,7 @@ def _is_worth_viewing(view: torch.fx.Node) -> bool:
 
 
 def read_before(node: torch.fx.Node) -> tuple[torch.fx.Node, ...] | None:
-    """The nodes that read what a write changes, and have to run before it. Nothing else in the graph need wait for the write.
+    """The nodes that read what a write changes, and the checks before it: they have to run first. Nothing else need wait for the write.
 
     Args:
         node: Of an ATen graph.

@@ -47,6 +47,18 @@ class Plan:
         verdict = self.verdicts.get(node)
         return verdict is not None and verdict.supported and node not in self.hoisted_sizes
 
+    def runs_before(self, node: torch.fx.Node, partition: int) -> bool:
+        """Whether a node has run when a partition starts.
+
+        Args:
+            node: Any node of the graph that runs.
+            partition: Number of the partition.
+
+        Returns:
+            False also for the nodes of the partition itself.
+        """
+        return self.level[node] < partition + (not self.in_partition(node))
+
 
 def plan_partitions(graph: torch.fx.Graph, verdict_of: Callable[[torch.fx.Node], Verdict], *, min_nodes: int = 1) -> Plan:
     """Divide a graph between ONNX Runtime and PyTorch.

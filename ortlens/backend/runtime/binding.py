@@ -50,6 +50,7 @@ class Output:
         permutation: Memory order in which the session writes it; see `backend.memory_order`.
         shape: Shape in which the session writes it, if that differs; see `layout.without_last_reshapes`.
         in_place: Position of the input whose memory it takes, where no inputs overlap; see `runtime.in_place`. None: it is allocated.
+        repeatable: Whether a run may be repeated on what a failed run has written there.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Output:
     permutation: tuple[int, ...] | None = None
     shape: tuple[int, ...] | None = None
     in_place: int | None = None
+    repeatable: bool = True
 
 
 class Binding:

@@ -39,6 +39,10 @@ _KEPT_ADDRESSES = 16
 """Calls whose inputs lay elsewhere, of which it is known whether they overlap."""
 
 
+class HalfWrittenError(Exception):
+    """A run failed that may have updated some of its inputs already: no second run computes what it was to compute."""
+
+
 def make_call(  # noqa: PLR0913 - each is used by one line of the generated code
     session: onnxruntime.InferenceSession,
     inputs: Sequence[Input],
@@ -172,10 +176,17 @@ class _Writer:
             self.constants["synchronize"] = _synchronize_cuda
             body.append("synchronize()")
         body += ["t1 = clock()"] if recording else []
-        body += self._ranged("run", ["b.run(b.native, None)"])
+        body += self._ranged("run", self._run())
         body += ["t2 = clock()"] if recording else []
         body += self._ranged("output", self._collect())
         return [*body, "free.append(b)"]
+
+    def _run(self) -> list[str]:
+        if all(output.in_place is None or output.repeatable for output in self._outputs):
+            return ["b.run(b.native, None)"]
+        self.constants["half_written"] = HalfWrittenError
+        failed = ["except Exception as error:", "    if apart: raise half_written(str(error)) from error", "    raise"]
+        return ["try: b.run(b.native, None)", *failed]
 
     def _ranged(self, part: str, lines: list[str]) -> list[str]:
         """Put lines inside an NVTX range, if there is a CUDA device, whose profiler shows it."""

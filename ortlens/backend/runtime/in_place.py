@@ -7,7 +7,10 @@ may write the new value over it, and nothing has to be allocated or copied.
 The proof holds for the model that is passed to ONNX Runtime, whose own rewrites could add readers: a product reads its operand
 instead of the transposed one. So it is tried for models of element-wise operators only, among which there are no such rewrites; and for
 a write at indices that is all that reads the old value, such as that of one token into a key-value cache. Its kernel copies the old
-value first, unless it lies where the new one is to be; and if a run fails and PyTorch repeats it, the same rows are written again.
+value first, unless it lies where the new one is to be; and if a run fails and PyTorch repeats it, the same rows are written again. A run of
+element-wise operators cannot be repeated once it has begun: if it fails, for want of memory, the call raises.
+
+Nothing is written in place that a check before it in the program could have prevented.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
+import torch.fx
 
+from ortlens.backend.lowering import checks
 from ortlens.backend.memory_order import is_contiguous
 
 if TYPE_CHECKING:
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
     import onnx
 
     from ortlens.backend.partitioning.extraction import Partition
+    from ortlens.backend.partitioning.plan import Plan
     from ortlens.backend.runtime.binding import Input, Output
 
 _POINTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Sqrt", "Neg", "Abs", "Reciprocal"})
@@ -38,12 +44,13 @@ _WRITES_AT_INDICES = frozenset({"ScatterElements", "ScatterND"})
 _ELEMENTWISE = _POINTWISE | _PASSING | _COMPARING | {"Constant", "Pow", "Exp", "Log", "Sign", "Floor", "Ceil", "Round"}
 
 
-def updates_of(partition: Partition, mutated: Sequence[int]) -> dict[int, int]:
+def updates_of(partition: Partition, mutated: Sequence[int], plan: Plan) -> dict[int, int]:
     """The inputs of a partition that a graph updates there, and that nothing outside the partition reads.
 
     Args:
         partition: One of a functional graph.
         mutated: Positions of the graph's inputs whose new values are its first outputs, in that order.
+        plan: Where each node runs.
 
     Returns:
         Position of an output of the partition, the new value -> position of the input with the old value.
@@ -53,14 +60,16 @@ def updates_of(partition: Partition, mutated: Sequence[int]) -> dict[int, int]:
     returned = list(output.args[0]) if isinstance(output.args[0], (list, tuple)) else []
     inputs, outputs = ({node: place for place, node in enumerate(nodes)} for nodes in (partition.inputs, partition.outputs))
     inside = frozenset(partition.nodes)
-    found: dict[int, int] = {}
+    found: dict[torch.fx.Node, torch.fx.Node] = {}
     for place, value in zip(mutated, returned, strict=False):
         old = placeholders[place]
         alone = old in inputs and inside.issuperset(old.users)
         # What else returns the new value, or a view of it that PyTorch makes, needs memory of its own.
         if alone and value in outputs and returned.count(value) == 1 and set(value.users) <= {output, *inside}:
-            found[outputs[value]] = inputs[old]
-    return found
+            found[value] = old
+    late = [node for node in plan.verdicts if not plan.runs_before(node, partition.index) and checks.may_raise(node)] if found else ()
+    early = checks.unchecked(found, late, plan.graph)
+    return {outputs[value]: inputs[old] for value, old in found.items() if value not in early}
 
 
 def with_memory_of_inputs(
@@ -79,9 +88,13 @@ def with_memory_of_inputs(
     """
     alike = {place: source for place, source in updates.items() if _are_alike(outputs[place], inputs[source])}
     safe = safe_pairs(model, {outputs[place].name: inputs[source].name for place, source in alike.items()})
-    return [
-        replace(output, in_place=alike[place]) if place in alike and output.name in safe else output for place, output in enumerate(outputs)
-    ]
+    made = list(outputs)
+    for place, source in alike.items():
+        name = outputs[place].name
+        if name in safe:
+            repeatable = _is_only_written_at_indices(model, old=inputs[source].name, new=name)
+            made[place] = replace(outputs[place], in_place=source, repeatable=repeatable)
+    return made
 
 
 def safe_pairs(model: onnx.ModelProto, pairs: Mapping[str, str]) -> frozenset[str]:

@@ -2,6 +2,9 @@
 
 Waves of PyTorch nodes and partitions alternate as planned. Values are deleted after their last use, as AOTAutograd's own
 code does, so that activations do not accumulate.
+
+Draws of random numbers run as soon as their inputs allow, so that a check which comes before a draw in the program may run after it. If it
+fails, the generator is put back to where it was before the draw.
 """
 
 from __future__ import annotations
@@ -10,13 +13,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
 import torch.fx
 
+from ortlens.backend.lowering.checks import may_raise
 from ortlens.backend.partitioning.support import NodeKind, kind_of
 from ortlens.backend.runtime.generated import function_from_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ortlens.backend.partitioning.extraction import Partition
     from ortlens.backend.partitioning.plan import Plan
@@ -103,8 +108,11 @@ class _Writer:
         body = [f"{''.join(self._name(node) + ', ' for node in placeholders)} = args".lstrip()] if placeholders else []
         body.append("args.clear()")
         last_use = self._last_uses(steps, output)
+        early = self._early_draws(steps)
+        kept = {draw for draws in early.values() for draw in draws}
         for index, step in enumerate(steps):
-            body += self._statement(step)
+            body += [f"{self._generator(step.node)}_state = {self._generator(step.node)}.get_state()"] if step.node in kept else []
+            body += self._restoring(self._statement(step), early.get(index, ()))
             dead = [self._name(node) for node in last_use.get(index, ())]
             body += [f"del {', '.join(dead)}"] if dead else []
         results = output.args[0] if isinstance(output.args[0], (list, tuple)) else (output.args[0],)
@@ -122,6 +130,32 @@ class _Writer:
             if index < len(self._runners):
                 partition = self._runners[index].partition
                 yield _Step(reads=partition.inputs, writes=partition.outputs, partition=index)
+
+    def _early_draws(self, steps: list[_Step]) -> dict[int, tuple[torch.fx.Node, ...]]:
+        """For each step with checks, the first draw from each generator that comes after one of them in the program, but has run."""
+        order = {node: place for place, node in enumerate(self._plan.graph.nodes)}
+        found: dict[int, tuple[torch.fx.Node, ...]] = {}
+        drawn: list[torch.fx.Node] = []
+        for index, step in enumerate(steps):
+            nodes = (step.node,) if step.node is not None else self._runners[step.partition].partition.nodes
+            checks = [order[node] for node in nodes if may_raise(node)] if drawn else []
+            later = [node for node in drawn if checks and order[node] > min(checks)]
+            if later:
+                found[index] = tuple({_device_of(node): node for node in reversed(later)}.values())
+            drawn += [node for node in nodes if step.node is not None and _draws(node)]
+        return found
+
+    def _restoring(self, lines: list[str], draws: Iterable[torch.fx.Node]) -> list[str]:
+        """Put generators back if a statement raises."""
+        back = [f"    {self._generator(draw)}.set_state({self._generator(draw)}_state)" for draw in draws]
+        return ["try:", *(f"    {line}" for line in lines), "except Exception:", *back, "    raise"] if back else lines
+
+    def _generator(self, draw: torch.fx.Node) -> str:
+        """The name of the generator that a node draws from, for this node."""
+        name = f"generator_{self._name(draw)}"
+        device = _device_of(draw)
+        self.scope[name] = torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index or 0]
+        return name
 
     def _needed(self, steps: list[_Step], output: torch.fx.Node) -> list[_Step]:
         """Skip size computations that only partitions read."""
@@ -187,6 +221,17 @@ class _Writer:
         if node in self._fixed:
             return self._constant(self._fixed[node])
         return self._constant(_attribute(self._owner, str(node.target))) if node.op == "get_attr" else self._name(node)
+
+
+def _draws(node: torch.fx.Node) -> bool:
+    """Whether a node draws random numbers in PyTorch, on the CPU or a CUDA device."""
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and _device_of(node).type in ("cpu", "cuda")
+
+
+def _device_of(draw: torch.fx.Node) -> torch.device:
+    value = draw.meta.get("val")
+    made = value[0] if isinstance(value, (tuple, list)) else value
+    return made.device if isinstance(made, torch.Tensor) else torch.device("meta")
 
 
 def _attribute(owner: Any, path: str) -> Any:

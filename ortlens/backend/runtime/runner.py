@@ -374,8 +374,11 @@ class PartitionRunner:
             The partition's outputs.
 
         Raises:
-            SessionError: PyTorch could compute them, and `on_error` is `"raise"`.
+            SessionError: PyTorch could compute them, and `on_error` is `"raise"`; or inputs that the run was to update may have changed.
         """
+        if isinstance(error, call.HalfWrittenError):
+            text = "ONNX Runtime failed while it updated tensors in place. Each of them holds its old values, or its new ones"
+            raise SessionError(f"{text}, or some of both: {error}") from error.__cause__
         outputs = self._run_torch(*args)
         if self._context.options.on_error == "raise":
             nodes = self.partition.nodes
