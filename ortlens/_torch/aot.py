@@ -244,6 +244,21 @@ def user_outputs() -> dict[int, bool]:
     return {before + place: info.output_type not in kept for place, info in enumerate(metadata.output_info)}
 
 
+def differentiable_results() -> frozenset[int]:
+    """Which outputs of the AOT graph being compiled need a gradient and are no views, although the graph may compute them as such.
+
+    Returns:
+        Positions among the outputs of a forward graph; empty outside a compilation.
+    """
+    from torch._functorch._aot_autograd.schemas import OutputType
+    from torch._guards import TracingContext
+
+    metadata = getattr(TracingContext.try_get(), "fw_metadata", None)
+    infos = [] if metadata is None else metadata.output_info
+    results = {place for place, info in enumerate(infos) if info.output_type is OutputType.non_alias and info.requires_grad}
+    return frozenset(place for place, number in zip(user_outputs(), range(len(infos)), strict=True) if number in results)
+
+
 def relaid_inputs() -> frozenset[int]:
     """Which outputs of the AOT graph being compiled are inputs whose sizes and strides the program changes, and not their values.
 

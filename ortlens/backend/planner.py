@@ -112,8 +112,9 @@ class Planner:
         return {**registered_ops(), **(self._context.options.custom_translation_table or {})}
 
     def _updates_in_place(self) -> bool:
-        """Whether sessions may update inputs of the graph. Where outputs are made as views, those of the graph are others."""
-        return self._lowered.phase == "inference" and self._lowered.views is None and not self._context.deployed
+        """Whether sessions may update inputs of the graph: their new values are its first outputs, unless these are made as views."""
+        views = self._lowered.views
+        return self._lowered.phase == "inference" and (views is None or views.new_values_first) and not self._context.deployed
 
     def _updates(self, partition: extraction.Partition) -> dict[int, int]:
         """The inputs that a partition may update in place."""

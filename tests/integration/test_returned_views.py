@@ -129,6 +129,44 @@ def test_pieces_of_a_value_made_here_share_its_memory() -> None:
         assert (mine.stride(), mine.storage_offset()) == (theirs.stride(), theirs.storage_offset())
 
 
+PARTS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "the first columns": lambda x: (x > 0)[..., :3],
+    "the last rows": lambda x: (x * 2)[1:],
+    "a row": lambda x: (x * 2).select(0, 2),
+    "columns of a transposed value": lambda x: (x * 2).t()[1:3],
+    "every other element": lambda x: (x * 2).view(-1)[::2],
+    "the diagonal": lambda x: (x * 2).diagonal(),
+}
+
+
+@pytest.mark.parametrize("kind", ["inference", "training", "dynamic", "frozen"])
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_of_a_value_lies_in_its_memory(name: str, kind: str) -> None:
+    function = PARTS[name]
+    x = torch.linspace(-3, 3, 40).reshape(5, 8).requires_grad_(kind == "training")
+    fast = ortlens.freeze(function, x) if kind == "frozen" else torch.compile(function, backend="ortlens", dynamic=kind == "dynamic")
+    made, wanted = fast(x).detach(), function(x).detach()
+    assert made.stride() == wanted.stride()
+    if kind == "frozen" and wanted.is_contiguous():
+        return  # the session returns it, without a copy
+    assert made.storage_offset() == wanted.storage_offset()
+    storages = [value.untyped_storage() for value in (made, wanted)]
+    assert storages[0].tolist() == storages[1].tolist()
+
+
+def test_what_lies_between_the_elements_of_a_value_that_crosses_a_break() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        part = (x > 1e9)[..., :3]
+        torch._dynamo.graph_break()
+        return part.as_strided((2, 2), (2, 1), 0)
+
+    fast = torch.compile(function, backend="ortlens")
+    for _ in range(20):
+        used = torch.full((4, 8), fill_value=True)
+        del used  # memory that is not zero
+        assert not fast(torch.rand(4, 8)).any()
+
+
 SILENT_VIEWS: dict[str, Callable[[torch.Tensor], Any]] = {
     "pieces": lambda x: torch.unsafe_chunk(x, 2),
     "pieces of given sizes": lambda x: torch.unsafe_split_with_sizes(x, [1, 3]),

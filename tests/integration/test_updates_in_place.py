@@ -173,6 +173,11 @@ class OfOneValue(Rows):
         return made
 
 
+class ReturningAPart(Rows):
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        return super().forward(x, at)[:, 1:]
+
+
 class ReadInTorch(Rows):
     """Reads the cache with an operator that stays in PyTorch."""
 
@@ -213,7 +218,7 @@ def steps_of(module: Rows, plain: Rows, count: int = 1) -> Lens:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("length", [32, 1024])
 @pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("kind", [Rows, Assigning, OfOneValue])
+@pytest.mark.parametrize("kind", [Rows, Assigning, OfOneValue, ReturningAPart])
 def test_a_session_writes_rows_of_a_cache_where_they_lie(kind: type[Rows], count: int, length: int, dtype: torch.dtype) -> None:
     module, plain = kind(length, dtype), kind(length, dtype)
     lay, lens = module.rows.data_ptr(), steps_of(module, plain, count)

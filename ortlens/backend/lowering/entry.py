@@ -137,7 +137,10 @@ class DynamoGraph:
             # unknown and counts for the forward graph.
             return LoweredGraph(module=module, phase=phase, static_inputs=frozenset(), compile_id=compile_id, op_count=0, aot_ns=0)
         mutated = _torch.mutated_input_indices()
-        views = without_returned_views(module, _torch.user_outputs(), mutated, _torch.relaid_inputs())
+        outputs = _torch.user_outputs()
+        # To autograd a view in place of such a result would be one that a custom function returns, which cannot be written to.
+        parts = outputs.keys() - (_torch.differentiable_results() if phase == "forward" else frozenset())
+        views = without_returned_views(module, outputs, mutated, _torch.relaid_inputs(), parts)
         return LoweredGraph(
             module=module,
             phase=phase,
@@ -147,7 +150,7 @@ class DynamoGraph:
             aot_ns=aot_ns,
             input_names=self._input_names,
             output_names=self._output_names(module, mutated) if phase == "inference" else (),
-            is_plain=views is None and phase == "inference" and self._is_plain(module),
+            is_plain=phase == "inference" and self._is_plain(module),
             views=views,
             mutated=mutated,
         )

@@ -13,6 +13,7 @@ from ortlens.backend.error_text import LOWERED_WITHOUT
 from ortlens.backend.lowering.entry import count_ops
 from ortlens.backend.lowering.lowered import LoweredGraph
 from ortlens.backend.lowering.returned_views import without_returned_views
+from ortlens.backend.memory_order import needs_restride
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -123,7 +124,9 @@ def lower_program(
     mutated = _mutated_inputs(made) if returns_views else ()
     if returns_views:
         user = {place: False for place, spec in enumerate(outputs) if spec.kind is OutputKind.USER_OUTPUT}
-        views = without_returned_views(made.graph_module, user, mutated)
+        returned = next(iter(made.graph.find_nodes(op="output"))).args[0]
+        gaps = [place for place in user if (value := _meta_of(returned[place])) is not None and needs_restride(value)]
+        views = without_returned_views(made.graph_module, user, mutated, parts=gaps)
     return made, LoweredGraph(
         module=made.graph_module,
         phase="inference",
@@ -136,6 +139,11 @@ def lower_program(
         views=views,
         mutated=mutated,
     )
+
+
+def _meta_of(node: Any) -> torch.Tensor | None:
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    return value if isinstance(value, torch.Tensor) and value.layout is torch.strided else None
 
 
 def mutated_targets(program: ExportedProgram) -> frozenset[str]:

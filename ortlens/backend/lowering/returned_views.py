@@ -1,10 +1,11 @@
 """Outputs that are views: PyTorch makes them, from what the rest of the graph returns.
 
-ONNX Runtime returns values in fresh memory. That is not enough in three cases. AOTAutograd rebuilds an output that shares memory
+ONNX Runtime returns values in fresh memory. That is not enough in some cases. AOTAutograd rebuilds an output that shares memory
 with an input or with another value from the sizes, strides and storage offset of what the graph returned
 (`gen_alias_from_base` in `torch/_functorch/_aot_autograd/functional_utils.py`); with static sizes it replays the views
 instead, with symbolic ones it cannot. The pieces of a split input are returned as they are, so they have to lie in the
-input's memory. And an input that is transposed in place, say, gets the storage offset of what the graph returned for it. Such
+input's memory. An input that is transposed in place, say, gets the storage offset of what the graph returned for it. And a part of a value
+shows the rest of it to `as_strided`, through its offset and the gaps between its elements. Such
 outputs are taken out of the graph: it returns what they are views of, and the view operators, which move no data, run after it.
 """
 
@@ -44,12 +45,14 @@ class ReturnedViews:
         kept: Positions of the graph's inputs that the views read.
         written: Pairs of a position in what `module` returns and a position among its inputs: the views are made of the new value of
             that input. AOTAutograd makes them anew from the input, as they lie here: the value has to lie as the input does.
+        new_values_first: Whether the first outputs of `module` are still the new values of the mutated inputs.
     """
 
     module: torch.fx.GraphModule
     views: torch.fx.GraphModule
     kept: tuple[int, ...]
     written: tuple[tuple[int, int], ...] = ()
+    new_values_first: bool = True
 
     def around(self, run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
         """Run the graph, then its views.
@@ -60,8 +63,10 @@ class ReturnedViews:
         Returns:
             A function of the same kind for the whole graph.
         """
-        kept, views, written = self.kept, self.views, self.written
-        whole = bool(views.graph.find_nodes(op="call_function", target=_WINDOW))  # it may reach past the input, in the caller's storage
+        kept, views, written = self.kept, self.views.forward, self.written
+        whole = bool(
+            self.views.graph.find_nodes(op="call_function", target=_WINDOW)
+        )  # it may reach past the input, in the caller's storage
 
         def run_with_views(args: list[Any]) -> list[Any]:
             inputs = [args[place] for place in kept]
@@ -75,7 +80,11 @@ class ReturnedViews:
 
 
 def without_returned_views(
-    module: torch.fx.GraphModule, user_outputs: Mapping[int, bool], mutated: Sequence[int] = (), relaid: Collection[int] = ()
+    module: torch.fx.GraphModule,
+    user_outputs: Mapping[int, bool],
+    mutated: Sequence[int] = (),
+    relaid: Collection[int] = (),
+    parts: Collection[int] = (),
 ) -> ReturnedViews | None:
     """Take the views out of what a graph returns.
 
@@ -84,6 +93,7 @@ def without_returned_views(
         user_outputs: Position of an output that the user gets -> whether AOTAutograd rebuilds it from what the graph returns.
         mutated: Positions of the inputs whose new values are the first outputs.
         relaid: Positions of the outputs that say how such an input lies from now on; its values stay.
+        parts: Positions of the outputs that have to lie in what they are a part of, if they are.
 
     Returns:
         The graph without them; None when no output has to be such a view.
@@ -95,7 +105,11 @@ def without_returned_views(
     asked = [(place, node) for place, node in enumerate(outputs) if place in rebuilt]
     views = {place: chain for place, node in asked if (chain := _chain_of(node, new_values))}
     together = _sharing_memory(outputs, views)
-    chains = {place: chain for place, chain in views.items() if place in together or _must_be_view(chain, rebuilt=rebuilt[place])}
+    chains = {
+        place: chain
+        for place, chain in views.items()
+        if place in together or _must_be_view(chain, rebuilt=rebuilt[place], part=place in parts)
+    }
     if not chains:
         return None
     taken = {node for chain in chains.values() for node in chain}
@@ -109,6 +123,7 @@ def without_returned_views(
         module=_returning(module, [*remaining, *bases]),
         views=_views_module(module, order, bases=bases, kept=kept, made_here=chains.keys()),
         kept=tuple(kept),
+        new_values_first=all(place not in chains for place in range(len(mutated))),
         written=tuple((len(remaining) + bases.index(node), place) for node, place in zip(outputs, mutated, strict=False) if node in bases),
     )
 
@@ -160,14 +175,25 @@ def _is_view_operator(target: Any) -> bool:
     return first is not None and any(returned.alias_info is not None for returned in schema.returns)
 
 
-def _must_be_view(chain: list[torch.fx.Node], *, rebuilt: bool) -> bool:
+def _is_part(view: torch.fx.Node) -> bool:
+    """Whether a view has not all elements of its base, which can be read through its storage; or some more than once, but by `expand`."""
+    base = base_of(view)
+    return view.target is not torch.ops.aten.expand.default and (base is None or _count_of(view) != _count_of(base))
+
+
+def _count_of(node: torch.fx.Node) -> str:
+    value = node.meta.get("val")
+    return str(value.numel()) if isinstance(value, torch.Tensor) else ""  # as text: to compare symbols would add guards
+
+
+def _must_be_view(chain: list[torch.fx.Node], *, rebuilt: bool, part: bool) -> bool:
     """Whether one output on its own has to lie in the memory, or at least look like it, of what it is a view of."""
     base = chain[-1].args[0]
     if rebuilt:
         return any(_is_symbolic(node) for node in (*chain, base))
     if any(node.target is _WINDOW for node in chain):
         return True  # its strides are the ones that were asked for, and its elements may overlap
-    return isinstance(base, torch.fx.Node) and base.op == "placeholder"
+    return (isinstance(base, torch.fx.Node) and base.op == "placeholder") or (part and any(map(_is_part, chain)))
 
 
 def _sharing_memory(outputs: list[Any], chains: Mapping[int, list[torch.fx.Node]]) -> set[int]:
