@@ -98,7 +98,10 @@ class RecordingLens(CaptureView):
         weakref.finalize(self, self._recorder.journal.close)  # also when the interpreter exits
 
     def _head(self) -> dict[str, Any]:
-        return {"name": self.name, "backend": self._backend_name, "environment": {**environment(), **self._facts}}
+        facts: dict[str, str] = {}
+        with surviving(self._recorder, "reading the environment"):
+            facts = environment()
+        return {"name": self.name, "backend": self._backend_name, "environment": {**facts, **self._facts}}
 
     @property
     def __name__(self) -> str:

@@ -22,6 +22,7 @@ SAID = "planted fault"
 DOORS: dict[str, tuple[str, ...]] = {
     "trace/guard.py": ("",),
     "trace/recorder.py": ("Current.", "_Stay."),
+    "trace/journal.py": ("Journal._look_again",),
     "lens/dynamo/listener.py": ("_TraceListener.emit",),
     "lens/other_backends.py": ("_timed.<locals>.call",),
     "lens/recording_lens.py": ("RecordingLens.__call__", "RecordingLens.compile_elsewhere", "RecordingLens._backend_for"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
@@ -81,6 +83,14 @@ def under_lens() -> Iterator[Watched]:
 
 
 @contextlib.contextmanager
+def under_journal() -> Iterator[Watched]:
+    """Everything is written to a file as well, which begins with facts of the machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        lens = Lens(journal=Path(folder, "journal"))
+        yield Watched(torch.compile(MODEL, backend=lens), torch.compile(step, backend=lens), lens)
+
+
+@contextlib.contextmanager
 def under_capture() -> Iterator[Watched]:
     with capture() as lens:
         yield Watched(torch.compile(MODEL, backend="ortlens"), torch.compile(step, backend="ortlens"), lens)
@@ -107,6 +117,7 @@ def plain() -> Iterator[Watched]:
 
 WAYS: dict[str, Callable[[], contextlib.AbstractContextManager[Watched]]] = {
     "Lens": under_lens,
+    "Lens(journal=...)": under_journal,
     "capture": under_capture,
     "explain": under_explain,
     'Lens("eager")': under_other,

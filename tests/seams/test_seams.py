@@ -25,6 +25,8 @@ NAMED = [
     ("Lens", "ortlens.lens.targets.CompiledTargets.note_compilation"),
     ("capture", "ortlens.backend.recording.reporter.GraphReporter.planned"),
     ("no lens", "ortlens.backend.lowering.provenance.input_name"),
+    ("Lens(journal=...)", "ortlens.lens.environment.machine_facts"),
+    ("Lens(journal=...)", "ortlens.trace.journal.Journal._write_calls"),
     ('Lens("eager")', "ortlens.trace.recorder.Recorder.add"),
 ]
 MORE = [
