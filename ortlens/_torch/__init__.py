@@ -13,6 +13,7 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 | counts of failures to trace | `torch/_dynamo/utils.py` | torch 2.9 keeps nothing else of some breaks |
 | the structured trace | `torch/_logging/_internal.py` | the log that tlparse reads has no public name |
 | code that Dynamo skips from then on | `torch/_dynamo/convert_frame.py`, `torch/_C/_dynamo/eval_frame.pyi` | no public name |
+| where `cond` and the like compile their bodies | `torch/_dynamo/utils.py` | `force_eager` stops that too, and their gradients raise |
 | whether Dynamo switched checks of distributions off | `torch/_dynamo/eval_frame.py` | it does so once, unseen |
 | levels of `torch.func` | `torch/_functorch/predispatch.py` | no public name says that a graph opens them |
 | decompositions of single operators | `torch/_decomp/__init__.py` | no public table |
@@ -55,6 +56,7 @@ from ortlens._torch.dynamo import (
     graph_break_registry,
     innermost_backend,
     is_compiled_by_itself,
+    is_of_dynamo,
     is_signal,
     is_traced,
     isolated_compilations,
@@ -63,6 +65,7 @@ from ortlens._torch.dynamo import (
     recompiled_scope,
     record_lookups,
     trace_artifact,
+    uncompiled,
     unlogged_failures,
     unlogged_steps,
 )
@@ -159,6 +162,7 @@ __all__ = [
     "is_compiled_by_itself",
     "is_fake",
     "is_fake_of",
+    "is_of_dynamo",
     "is_signal",
     "is_symbolic",
     "is_traced",
@@ -193,6 +197,7 @@ __all__ = [
     "trace_again",
     "trace_artifact",
     "unchecked_distributions",
+    "uncompiled",
     "unflatten",
     "unlogged_failures",
     "unlogged_steps",

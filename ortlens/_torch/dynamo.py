@@ -42,6 +42,36 @@ def current_compile_id() -> str | None:
     return None if compile_id is None else str(compile_id)
 
 
+def is_of_dynamo(error: object) -> bool:
+    """Whether an exception is one that Dynamo raises while it compiles, such as those of `torch/_dynamo/exc.py`."""
+    return type(error).__module__.startswith("torch._dynamo")
+
+
+@contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
+    """Let PyTorch run what `torch.compile` compiled, and compile the bodies of `cond`, `scan` and the like all the same.
+
+    PyTorch compiles these bodies itself when they are called uncompiled, with its backend `eager`; without that their gradients raise, and
+    `map` returns another structure (torch 2.13). Each enters `disable_cache_limit` of `torch/_dynamo/utils.py` to do so, and nothing else.
+    """
+    import torch
+    from torch._dynamo import utils
+
+    plain = utils.disable_cache_limit
+
+    @contextlib.contextmanager
+    def compiling() -> Iterator[None]:
+        with torch.compiler.set_stance("default"), plain():
+            yield
+
+    with torch.compiler.set_stance("force_eager"):
+        utils.disable_cache_limit = compiling
+        try:
+            yield
+        finally:
+            utils.disable_cache_limit = plain
+
+
 def is_traced() -> bool:
     """Whether torch writes its structured trace now, as with `TORCH_TRACE`; a lens that listens to it does not count."""
     return any(not getattr(handler, "writes_no_trace", False) for handler in logging.getLogger(TRACE_LOGGER).handlers)

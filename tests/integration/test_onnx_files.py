@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 import onnxruntime
+import pandas as pd
 import pytest
 import torch
 from onnx import TensorProto as T
@@ -95,6 +96,68 @@ def test_a_wrong_weight_is_found_against_pytorch(exported: Path, net: nn.Module)
     assert "WRONG RESULTS" in lens.summary()
     lens.verify(net, atol=0.1)  # within what the user allows, and the finding goes
     assert "call_differs" not in lens.findings.rule.tolist()
+
+
+def in_training() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+
+
+@pytest.mark.parametrize(("make", "right"), [(in_training, None), (lambda: nn.Sequential(nn.BatchNorm1d(4)), False)])
+def test_a_module_in_training_mode_is_not_called_right_and_stays(make: Callable[[], nn.Module], right: object, tmp_path: Path) -> None:
+    """A mask that differs from itself has no verdict; statistics of the batch, which are the same each time, are another result."""
+    module, x, file = make(), torch.randn(3, 4), tmp_path / "model.onnx"
+    torch.onnx.export(module.eval(), (x,), file, verbose=False)
+    module.train()
+    lens = ortlens.explain(file, calls=1)(x)
+    state, random = {name: value.clone() for name, value in module.state_dict().items()}, torch.get_rng_state()
+    rows = lens.verify(module)
+    assert [None if pd.isna(ok) else ok for ok in rows.ok] == [right]
+    assert rows.max_abs.iloc[0] > 1e-3
+    assert ("call_differs" in lens.findings.rule.tolist()) is (right is False)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(value, state[name]) for name, value in module.state_dict().items())
+    assert module.training
+    assert lens.verify(module.eval()).ok.tolist() == [True]
+
+
+def cast_to(element: str) -> onnx.ModelProto:
+    kind = getattr(T, element)
+    x, y = (helper.make_tensor_value_info(name, of, [2, 4]) for name, of in (("x", T.FLOAT), ("y", kind)))
+    graph = helper.make_graph([helper.make_node("Cast", ["x"], ["y"], to=kind)], "cast", [x], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+ELEMENTS = {
+    **{name: getattr(torch, name.lower()) for name in ("BOOL", "BFLOAT16", "FLOAT16", "INT8", "INT16", "INT32", "INT64")},
+    **{name: getattr(torch, name.lower()) for name in ("UINT8", "UINT16", "UINT32", "UINT64", "DOUBLE")},
+    **{name: getattr(torch, name.lower().replace("8e", "8_e")) for name in ("FLOAT8E4M3FN", "FLOAT8E5M2")},
+    **{name: getattr(torch, name.lower().replace("8e", "8_e")) for name in ("FLOAT8E4M3FNUZ", "FLOAT8E5M2FNUZ")},
+}
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_every_element_type_of_pytorch_is_compared(element: str) -> None:
+    lens = ortlens.explain(cast_to(element), calls=1)(np.arange(8, dtype=np.float32).reshape(2, 4))
+    assert lens.verify(lambda x: x.to(ELEMENTS[element])).ok.tolist() == [True]
+    assert lens.verify(lambda x: (x + 1).to(ELEMENTS[element])).ok.tolist() == [False]
+    assert not lens.profile(repeat=1).empty
+
+
+@pytest.mark.parametrize("element", ["INT4", "UINT4", "STRING"])
+def test_an_element_type_that_pytorch_lacks_has_no_verdict(element: str) -> None:
+    lens = ortlens.explain(cast_to(element), calls=1)(np.ones((2, 4), np.float32))
+    rows = lens.verify(lambda _: ())
+    assert rows.ok.isna().tolist() == [True]
+    assert element.lower() in rows.note.iloc[0]
+
+
+def test_tensors_of_a_sequence_are_compared_one_by_one() -> None:
+    of = helper.make_sequence_type_proto(helper.make_tensor_type_proto(T.FLOAT, [2]))
+    x, y = (helper.make_value_info(name, of) for name in ("x", "y"))
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "same", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    rows = ortlens.explain(model, calls=1)([np.ones(2, np.float32)] * 2).verify(lambda x: [x[0], x[1] + 1])
+    assert dict(zip(rows.node, rows.ok, strict=True)) == {"y[0]": True, "y[1]": False}
 
 
 def test_a_reference_that_does_not_fit_is_refused(exported: Path, net: nn.Module) -> None:

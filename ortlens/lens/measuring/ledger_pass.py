@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from ortlens import _torch
 from ortlens.analysis.call_order import is_backward_of
 from ortlens.analysis.generation import steps_of
@@ -167,7 +165,7 @@ class LedgerPass:
 
     def _call_uncompiled(self, call: Callable[[], Any]) -> None:
         run = clocked(call)
-        with torch.compiler.set_stance("force_eager"):  # what the target itself compiled is PyTorch here
+        with _torch.uncompiled():  # what the target itself compiled is PyTorch here
             if self._steps is None:
                 self._uncompiled += [run() for _ in range(_TURN_UNCOMPILED)][1:]
                 return

@@ -13,6 +13,8 @@ from ortlens import _torch
 from ortlens.backend.runtime import _ort
 from ortlens.errors import UsageError
 from ortlens.lens.onnx_model.running import run
+from ortlens.lens.onnx_model.signature import Input
+from ortlens.lens.verify.call_state import CallState
 from ortlens.lens.verify.compare_values import Tolerances
 from ortlens.lens.verify.lockstep import Missing
 from ortlens.lens.verify.verdicts import Verdict, judge
@@ -20,12 +22,22 @@ from ortlens.trace import records as r
 from ortlens.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from ortlens.lens.onnx_model.signature import Feed, Input
+    from ortlens.lens.onnx_model.signature import Feed
     from ortlens.trace.recorder import Recorder
 
 _NAMED = 3  # outputs that a finding names
+_CALLS_WITH_RANDOM_NUMBERS = 8  # more where random numbers are drawn: a mask of few elements may come twice
+_BY_BITS = {
+    "bfloat16": "bfloat16",
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e4m3fnuz": "float8_e4m3fnuz",
+    "float8e5m2": "float8_e5m2",
+    "float8e5m2fnuz": "float8_e5m2fnuz",
+    "float8e8m0": "float8_e8m0fnu",
+}
+"""Dtypes of torch by the element types that numpy passes as unsigned integers."""
 
 
 def verify(  # noqa: PLR0913, PLR0917 - one call site
@@ -56,19 +68,25 @@ def verify(  # noqa: PLR0913, PLR0917 - one call site
         raise UsageError(f"verify() takes the PyTorch module or function that the model was made from, not {type(reference).__name__}")
     tolerances = Tolerances(atol, rtol)
     values = [_tensor(each, feed[each.name]) for each in inputs]
-    outputs = run(session, inputs, feed, "the model")
-    eager = _called(reference, values)
-    if len(eager) != len(outputs):
-        raise UsageError(
-            f"the model has {counted(len(outputs), 'output')} ({', '.join(outputs)}), and {_name(reference)} returns "
-            f"{counted(len(eager), 'tensor')}; pass a function that returns the same ones, in the same order"
-        )
-    wide = _in_double(reference, values, len(outputs))
+    outputs, again = (_outputs(session, run(session, inputs, feed, "the model")) for _ in range(2))
+    state = CallState(reference, (), {})
+    try:
+        eager, wide, unsteady = _eager(reference, values, state, tolerances)
+    finally:
+        state.restore()
     verdicts = []
-    for place, ((name, ours), theirs) in enumerate(zip(outputs.items(), eager, strict=True)):
+    for place, (name, theirs) in enumerate(zip(_paired(outputs, eager, reference), eager, strict=True)):
         verdict = Verdict(node=name, scope="call", place=place, onnx_value=name, line_of=None)
-        judge(verdict, _as_tensor(ours), theirs, wide[place], tolerances)
+        judge(verdict, outputs[name], theirs, wide[place], tolerances)
+        if place in unsteady:
+            _leave_open(verdict, f"{_name(reference)}'s own results differ between two calls; is it in evaluation mode?")
+        elif _differ(outputs[name], again.get(name), tolerances):
+            _leave_open(verdict, "the model's own results differ between two runs")
         verdicts.append(verdict)
+    compared = {verdict.node for verdict in verdicts}
+    for name, left in outputs.items():
+        if name not in compared and isinstance(left, Missing):
+            verdicts.append(Verdict(node=name, scope="call", place=len(verdicts), onnx_value=name, note=left.reason, line_of=None))
     recorder.replace_all(r.Numeric, [verdict.row(None) for verdict in verdicts])
     kept = [finding for finding in recorder.records(r.Finding) if finding.rule != "call_differs"]
     wrong = [verdict for verdict in verdicts if verdict.ok is False]
@@ -82,23 +100,74 @@ def _name(reference: object) -> str:
 def _tensor(of: Input, value: Any) -> Any:
     if value is None or isinstance(value, list):
         return value if value is None else [_tensor(of, item) for item in value]
-    if not isinstance(value, np.ndarray) or value.dtype == object:
+    made = _as_tensor(value, of.element)
+    if isinstance(made, Missing):
         raise UsageError(f"the input {of.name!r} is {of.type}, which PyTorch has no tensors of; the model cannot be compared with PyTorch")
-    made = torch.from_numpy(value.copy())
-    return made.view(torch.bfloat16) if of.element == "bfloat16" else made
+    return made
 
 
-def _as_tensor(value: Any) -> torch.Tensor | Missing:
+def _outputs(session: onnxruntime.InferenceSession, values: Mapping[str, Any]) -> dict[str, torch.Tensor | Missing]:
+    """Tensors by output; those of a sequence one by one, none of an optional output without a value."""
+    found: dict[str, torch.Tensor | Missing] = {}
+    for each in session.get_outputs():
+        value, element = values[each.name], Input(name=each.name, type=each.type, shape=None).element
+        if isinstance(value, list) and element:
+            found |= {f"{each.name}[{place}]": _as_tensor(item, element) for place, item in enumerate(value)}
+        elif value is not None:
+            found[each.name] = _as_tensor(value, element)
+    return found
+
+
+def _as_tensor(value: Any, element: str) -> torch.Tensor | Missing:
+    dtype = getattr(torch, _BY_BITS.get(element, ""), None)
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
-        return torch.from_numpy(value.copy())
-    if isinstance(value, onnxruntime.OrtValue) and value.data_type() == "tensor(bfloat16)":
-        return _ort.tensor_of(value).clone()
-    return Missing(f"{value.data_type() if isinstance(value, onnxruntime.OrtValue) else type(value).__name__} is not compared")
+        made = torch.from_numpy(value.astype(value.dtype.name))  # a copy; of two types of the same bits, torch knows the one of this name
+        return made if dtype is None else made.view(dtype)
+    if isinstance(value, onnxruntime.OrtValue) and dtype is not None and value.device_name() == "cpu":
+        made = torch.from_numpy(np.frombuffer(_ort.bytes_of(value, dtype.itemsize), np.uint8).copy())
+        return made.view(dtype).reshape(value.shape())
+    return Missing(f"{f'tensor({element})' if element else type(value).__name__} is not compared")
+
+
+def _paired(outputs: Mapping[str, Any], eager: Sequence[Any], reference: object) -> list[str]:
+    """The outputs that the tensors of the reference are compared with: all, or all that PyTorch has tensors of."""
+    tensors = [name for name, value in outputs.items() if not isinstance(value, Missing)]
+    pairs = next((names for names in (list(outputs), tensors) if len(names) == len(eager)), None)
+    if pairs is None:
+        raise UsageError(
+            f"the model has {counted(len(outputs), 'output')} ({', '.join(outputs)}), and {_name(reference)} returns "
+            f"{counted(len(eager), 'tensor')}; pass a function that returns the same ones, in the same order"
+        )
+    return pairs
+
+
+def _eager(
+    reference: Callable[..., Any], values: list[Any], state: CallState, tolerances: Tolerances
+) -> tuple[list[Any], list[Any], set[int]]:
+    """What the reference returns, the same in double precision, and which of it differs when other random numbers are drawn."""
+    first, unsteady = _called(reference, values), set[int]()
+    for _ in range(_CALLS_WITH_RANDOM_NUMBERS if state.drew() else 1):
+        state.restore(random=False)
+        again = _called(reference, values)
+        same_count = len(again) == len(first)
+        unsteady |= {place for place, value in enumerate(first) if not same_count or _differ(again[place], value, tolerances)}
+    state.restore()
+    return first, _in_double(reference, values, len(first)), unsteady
+
+
+def _differ(one: Any, other: Any, tolerances: Tolerances) -> bool:
+    verdict = Verdict(node="", scope="call", place=0, line_of=None)
+    judge(verdict, one, Missing("nothing") if other is None else other, Missing("not asked for"), tolerances)
+    return verdict.ok is False
+
+
+def _leave_open(verdict: Verdict, why: str) -> None:
+    verdict.ok, verdict.note = None, "; ".join(filter(None, (f"no verdict: {why}", verdict.note)))
 
 
 def _called(reference: Callable[..., Any], values: list[Any]) -> list[Any]:
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _torch.uncompiled():
             made = reference(*_cloned(values))
     except Exception as error:
         raise UsageError(f"calling {_name(reference)} with the model's inputs failed: {type(error).__name__}: {error}") from error

@@ -13,6 +13,7 @@ from ortlens.lens.onnx_model import graph_records, placement
 from ortlens.lens.onnx_model.sessions import threads_of
 from ortlens.lens.onnx_model.signature import described, feed_from, generated
 from ortlens.trace import records as r
+from ortlens.trace.guard import surviving
 from ortlens.trace.journal import Journal
 from ortlens.trace.recorder import Recorder
 from ortlens.views.capture_view import CaptureView
@@ -94,7 +95,10 @@ class OnnxLens(CaptureView):
         weakref.finalize(self, self._recorder.journal.close)  # also when the interpreter exits
 
     def _head(self) -> dict[str, Any]:
-        return {"name": self.name, "backend": "onnxruntime", "environment": {**machine_facts(), **self._facts}}
+        facts: dict[str, str] = {}
+        with surviving(self._recorder, "reading the environment"):
+            facts = machine_facts()
+        return {"name": self.name, "backend": "onnxruntime", "environment": {**facts, **self._facts}}
 
     def note(self, **facts: str) -> None:
         """Add facts to the environment of the capture.
@@ -226,8 +230,9 @@ class OnnxLens(CaptureView):
     def verify(self, reference: Callable[..., Any], *args: Any, atol: Any = None, rtol: Any = None, **kwargs: Any) -> pd.DataFrame:
         """Compare the outputs of the model with those of the PyTorch module that it was made from.
 
-        The module is called once with the model's inputs as tensors, by place and in the model's order, without gradients; and once more
-        in double precision, if it runs so, to tell rounding from faults. Nothing is recorded as a call.
+        The module is called with the model's inputs as tensors, by place and in the model's order, without gradients: twice, more often
+        if it draws random numbers, and once in double precision, if it runs so, to tell rounding from faults. What differs between two
+        calls has no verdict. Random generators, buffers and whatever else it changes are put back. Nothing is recorded as a call.
 
         Args:
             reference: The module or function, in evaluation mode.
@@ -237,7 +242,8 @@ class OnnxLens(CaptureView):
             **kwargs: Inputs of the model by name.
 
         Returns:
-            The frame `numerics`, one row of scope `call` per output of the model. What differs is a finding, too.
+            The frame `numerics`, one row of scope `call` per output of the model, and per tensor of a sequence. What differs is a
+            finding, too.
 
         Raises:
             UsageError: `reference` cannot be called, raises, or returns another number of tensors than the model has outputs.

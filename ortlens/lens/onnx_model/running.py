@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 _LIMIT = 600
 _BITS_ONLY = frozenset({"bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0"})
 """Element types that numpy passes as unsigned integers of the same width."""
-_WITHOUT_ARRAY = frozenset({"tensor(bfloat16)", "tensor(int4)", "tensor(uint4)"})
+_WITHOUT_ARRAY = frozenset(
+    f"tensor({name})" for name in ("bfloat16", "int4", "uint4", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0")
+)
 """Types of outputs that ONNX Runtime cannot return as numpy arrays."""
 
 

@@ -7,14 +7,14 @@ import functools
 import random
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from ortlens.lens.verify.reachable import Reachable, argument_roots, restorer_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ortlens.lens.verify.reachable import Named
 
@@ -40,6 +40,14 @@ class _Tensor:
             now.data = self.alias
         if now.is_leaf and now.requires_grad and now.grad is not self.grad:
             now.grad = self.grad
+
+
+class _Generator(NamedTuple):
+    """A random generator and its state then."""
+
+    read: Callable[[], Any]
+    put_back: Callable[[Any], object]
+    state: Any
 
 
 class CallState:
@@ -68,9 +76,8 @@ class CallState:
         self._tensors = [_noted(tensor) for tensor in self.tensors.values()]
         self._copies: dict[int, tuple[Any, Any]] = {}  # storages, whose methods have no annotations
         self._copy_storages()
-        self._generators = [(generator, generator.get_state()) for generator in found.generators]
+        self._generators = [_Generator(*access, access[0]()) for access in (*map(_access, found.generators), *_global_generators())]
         self.random_state = torch.get_rng_state()
-        self._random = _random_states()
 
     def _copy_storages(self) -> None:
         copied = 0
@@ -85,8 +92,12 @@ class CallState:
             copied += storage.nbytes()
             self._copies[key] = storage, storage.clone()
 
-    def restore(self) -> None:
-        """Put everything back as it was. Version counters stay, so that nothing that ran before looks changed."""
+    def restore(self, *, random: bool = True) -> None:
+        """Put everything back as it was. Version counters stay, so that nothing that ran before looks changed.
+
+        Args:
+            random: Random generators too; without them, the next call draws other numbers.
+        """
         for restorer in self._containers:
             restorer()
         for names, name, value in self._globals:
@@ -99,10 +110,13 @@ class CallState:
                 storage.resize_(copy.nbytes())
             if not _equal_bytes(storage, copy):
                 storage.copy_(copy)
-        for generator, state in self._generators:
-            generator.set_state(state)
-        for restore in self._random:
-            restore()
+        if random:
+            for generator in self._generators:
+                generator.put_back(generator.state)
+
+    def drew(self) -> bool:
+        """Whether random numbers were drawn since, from any generator that is put back."""
+        return not all(_is_same_state(generator.read(), generator.state) for generator in self._generators)
 
     def written(self) -> dict[str, torch.Tensor]:
         """The tensors that are not as they were, or were not there.
@@ -146,14 +160,31 @@ def _equal_bytes(one: torch.UntypedStorage, other: torch.UntypedStorage) -> bool
     return torch.equal(*bytes_of)
 
 
-def _random_states() -> list[Callable[[], object]]:
-    """Functions that put the global random states back: Python's, NumPy's and torch's."""
-    states: list[Callable[[], object]] = [
-        functools.partial(random.setstate, random.getstate()),
-        functools.partial(torch.set_rng_state, torch.get_rng_state()),
-    ]
-    devices = range(torch.cuda.device_count())
-    states += [functools.partial(torch.cuda.set_rng_state, torch.cuda.get_rng_state(device), device) for device in devices]
+def _is_same_state(one: Any, other: Any) -> bool:
+    """Whether two states of a generator are equal: plain values, dictionaries, tuples, tensors or arrays."""
+    if isinstance(one, dict):
+        return all(_is_same_state(value, other[key]) for key, value in one.items())
+    if isinstance(one, tuple):
+        return all(map(_is_same_state, one, other))
+    return bool((one == other).all()) if hasattr(one, "all") else bool(one == other)
+
+
+def _access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], object]]:
+    """Functions that read and set the state of a generator of torch, Python or NumPy."""
+    if isinstance(generator, random.Random):
+        return generator.getstate, generator.setstate
+    if (bits := getattr(generator, "bit_generator", None)) is not None:
+        return lambda: bits.state, functools.partial(setattr, bits, "state")
+    return generator.get_state, generator.set_state
+
+
+def _global_generators() -> Iterator[tuple[Callable[[], Any], Callable[[Any], object]]]:
+    """The same for the generators that everything draws from by default."""
+    yield random.getstate, random.setstate
+    yield torch.get_rng_state, torch.set_rng_state
+    if torch.accelerator.is_available():
+        module: Any = torch.get_device_module(torch.accelerator.current_accelerator())
+        for device in range(torch.accelerator.device_count()) if hasattr(module, "get_rng_state") else ():
+            yield functools.partial(module.get_rng_state, device), functools.partial(module.set_rng_state, device=device)
     if (numpy := sys.modules.get("numpy")) is not None:
-        states.append(functools.partial(numpy.random.set_state, numpy.random.get_state()))
-    return states
+        yield numpy.random.get_state, numpy.random.set_state

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import functools
 import inspect
+import random
 import sys
 import types
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,6 +23,8 @@ Named: TypeAlias = tuple[str, Any]
 _MAX_OBJECTS = 50_000
 """Objects looked at, nearest first: a data set with a million entries is no state of a model."""
 
+_MAX_ARRAY_BYTES = 64 << 20  # an array of NumPy beyond this is rather a data set
+
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _OPAQUE = frozenset(sys.stdlib_module_names) | {"torch", "ortlens", "onnxruntime", "onnx", "onnxscript", "numpy", "pandas", "IPython"}
 _OPEN = (torch.nn.Module, torch.optim.Optimizer, types.SimpleNamespace)
@@ -34,8 +37,8 @@ class Reachable:
     Attributes:
         tensors: Every tensor with data of its own, by the first name it was found under; gradients among them.
         plain: Numbers, strings and None, likewise; only if they were asked for, and then tensors are listed under all their names.
-        generators: Random generators.
-        containers: Dictionaries, lists, sets, cells and the like that hold any of these, and may be changed.
+        generators: Random generators of torch, Python and NumPy.
+        containers: Dictionaries, lists, sets, cells, NumPy's arrays and the like that hold any of these, and may be changed.
         globals: Functions' namespaces, with the global names that each function uses.
     """
 
@@ -48,7 +51,7 @@ class Reachable:
         """
         self.tensors: dict[str, torch.Tensor] = {}
         self.plain: dict[str, Any] = {}
-        self.generators: list[torch.Generator] = []
+        self.generators: list[Any] = []
         self.containers: list[Any] = []
         self.globals: list[tuple[dict[str, Any], str]] = []
         self._with_plain = with_plain
@@ -69,8 +72,10 @@ class Reachable:
         self._seen[id(value)] = value
         if isinstance(value, torch.Tensor):
             yield from self._tensor(name, value)
-        elif isinstance(value, torch.Generator):
+        elif isinstance(value, (torch.Generator, random.Random)) or _is_of_numpy(value, "Generator", "RandomState"):
             self.generators.append(value)
+        elif _is_of_numpy(value, "ndarray"):
+            self.containers.append(value)
         else:
             yield from self._parts(name, value)
 
@@ -193,6 +198,10 @@ def _is_opaque(value: Any) -> bool:
     return not isinstance(value, _OPEN) and (type(value).__module__ or "").partition(".")[0] in _OPAQUE
 
 
+def _is_of_numpy(value: Any, *names: str) -> bool:
+    return type(value).__name__ in names and type(value).__module__.partition(".")[0] == "numpy"
+
+
 def _slots(kind: type) -> tuple[str, ...]:
     slots = vars(kind).get("__slots__", ())
     return (slots,) if isinstance(slots, str) else tuple(slot for slot in slots if isinstance(slot, str))
@@ -216,17 +225,19 @@ def restorer_of(container: Any) -> Callable[[], None] | None:
     """Note what a container holds now.
 
     Args:
-        container: A dictionary, list, deque, set or cell.
+        container: A dictionary, list, deque, set, array or cell.
 
     Returns:
         A function that puts this back if it changed; None for a container of a type that may do more than hold.
     """
-    if type(container) in (dict, collections.OrderedDict, collections.defaultdict):
+    if type(container) in (dict, collections.OrderedDict, collections.defaultdict, collections.Counter):
         return functools.partial(_put_back_items, container, dict(container))
     if type(container) in (list, collections.deque):
         return functools.partial(_put_back_sequence, container, list(container))
     if type(container) is set:
         return functools.partial(_put_back_members, container, set(container))
+    if _is_of_numpy(container, "ndarray") and container.flags.writeable and container.nbytes <= _MAX_ARRAY_BYTES:
+        return functools.partial(container.__setitem__, ..., container.copy())
     if isinstance(container, types.CellType) and _content(container) is not container:
         return functools.partial(_put_back_cell, container, _content(container))
     return None

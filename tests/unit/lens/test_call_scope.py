@@ -6,6 +6,7 @@ import collections
 import random
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from ortlens.lens.verify.call_outcome import outcome_of
@@ -61,6 +62,25 @@ def test_everything_that_a_call_changes_is_put_back() -> None:
     assert torch.equal(x, torch.ones(2, 3))
     assert model.linear.weight.grad is None
     assert versions[0] == model.linear.weight._version, "putting back is no write that a session would notice"
+
+
+def test_generators_and_arrays_that_a_function_holds_are_put_back() -> None:
+    held: tuple[Any, ...] = random.Random(1), np.random.default_rng(1), torch.Generator().manual_seed(1), np.zeros(3), collections.Counter()  # noqa: S311
+
+    def draw() -> tuple[float, float, float]:
+        held[3][1] += 1
+        held[4]["calls"] += 1
+        return held[0].random(), float(held[1].random()), float(torch.rand((), generator=held[2]))
+
+    state = CallState(draw, (), {})
+    assert not state.drew()
+    first = draw()
+    assert state.drew()
+    state.restore(random=False)
+    assert (held[3].tolist(), dict(held[4])) == ([0, 0, 0], {})
+    assert set(draw()).isdisjoint(first), "the next numbers"
+    state.restore()
+    assert draw() == first
 
 
 def test_what_was_written_is_listed_by_name() -> None:
