@@ -160,10 +160,11 @@ class Lens(RecordingLens):
     ) -> pd.DataFrame:
         """Compare ONNX Runtime's results with PyTorch's: the call as a whole, the outputs of every partition, and every value inside it.
 
-        Calls the compiled target, and the target itself, from the same inputs, state and random seed: results, written tensors, shared
-        memory, the random state and, if gradients are enabled, gradients are compared. Inputs, weights, buffers, gradients and Python
-        attributes are put back afterwards, and nothing is recorded as a call. Inside, each partition gets the same inputs on both sides.
-        A run in double precision decides: a value beyond the tolerance is still ok if ONNX Runtime is about as close to it as PyTorch is.
+        Calls the compiled target, and the target itself, from the same inputs, state and random seed, each twice; what the target itself
+        gives otherwise in its second call has no verdict. Results, errors, written tensors, shared memory, the random state and, if
+        gradients are enabled, gradients are compared. Inputs, weights, buffers, gradients, random generators and Python attributes are
+        put back afterwards, and nothing is recorded as a call. Inside, each partition gets the same inputs on both sides. A run in double
+        precision decides: a value beyond the tolerance is still ok if ONNX Runtime is about as close to it as PyTorch is.
         What it will take is shown before it begins, if that is a second or more, and is in the capture as `verify_expected_s`.
         Memory: a copy of inputs, weights and buffers, the values inside a partition once (in groups of 1 GiB), and PyTorch's activations
         once more and in double precision.
@@ -185,6 +186,8 @@ class Lens(RecordingLens):
 
         Raises:
             UsageError: There is nothing to verify (another backend, a dry run, nothing compiled yet), or an option is wrong.
+            Exception: What the target raises, compiled and by itself alike. If only one of them raises, or what is written differs, that is
+                a row instead.
         """
         from ortlens.analysis.expected import verify_s
         from ortlens.lens.time_budget import TimeBudget

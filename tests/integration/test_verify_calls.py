@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pytest
 import torch
+from functorch.experimental import control_flow  # type: ignore[import-untyped]
 from onnxscript import opset18
+from torch._higher_order_ops import scan
+from torch.utils.checkpoint import checkpoint
 
 import ortlens
 from ortlens.backend.api import OrtBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Mixed(torch.nn.Module):
@@ -376,6 +383,63 @@ def test_operators_one_by_one_come_with_the_call_as_a_whole() -> None:
     numerics = lens.verify(x, per_op=True)
     assert list(zip(numerics.node, numerics.scope, strict=True)) == [("sin", "op"), ("mul", "op"), ("result", "call")]
     assert numerics.ok.all()
+
+
+def branched(x: torch.Tensor) -> torch.Tensor:
+    return torch.cond(x.sum() > 0, lambda x: x.sin() * 2, lambda x: x.cos(), (x,))  # type: ignore[no-any-return]
+
+
+def mapped(x: torch.Tensor) -> torch.Tensor:
+    return control_flow.map(lambda row: row.sin() * 2, x.reshape(2, 2))  # type: ignore[no-any-return]
+
+
+def scanned(x: torch.Tensor) -> object:
+    return scan(lambda carry, row: (carry + row, carry * row), torch.zeros(()), x)
+
+
+def checkpointed(x: torch.Tensor) -> object:
+    return checkpoint(lambda y: y.sin().exp(), x, use_reentrant=True)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # PyTorch's own, while it compiles the body of `map`
+@pytest.mark.parametrize("function", [branched, mapped, scanned, checkpointed])
+def test_control_flow_is_compared_with_its_gradients(function: Callable[..., object]) -> None:
+    """PyTorch compiles the bodies itself when they are called uncompiled, or their gradients raise; a checkpoint may need `backward()`."""
+    x = torch.rand(4, requires_grad=True)
+    lens = ortlens.explain(function, calls=1)(x)
+    numerics = lens.verify(x)
+    call = numerics[numerics.scope == "call"]
+    assert set(call.ok) == {True}
+    assert "gradient of x" in set(call.node)
+    assert "lens_failed" not in set(lens.findings.rule)
+
+
+@torch.no_grad()
+def test_what_differs_from_itself_has_no_verdict() -> None:
+    answers = iter([1.0] * 4 + [2.0])  # in two compiled calls and one of the function itself the same
+
+    @torch.compiler.disable
+    def noise() -> torch.Tensor:
+        return torch.tensor(next(answers))
+
+    lens = ortlens.explain(lambda x: x.sin() + noise(), calls=1)(torch.rand(3))
+    numerics = lens.verify(torch.rand(3))
+    (result,) = numerics[numerics.scope == "call"].itertuples()
+    assert pd.isna(result.ok)
+    assert "differ between two calls" in result.note
+    assert "call_differs" not in set(lens.findings.rule)
+
+
+@torch.no_grad()
+def test_an_error_that_the_function_itself_raises_too_is_raised() -> None:
+    def picked(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return table[index] * 2
+
+    lens = ortlens.explain(picked, calls=1)(torch.rand(4), torch.tensor([1]))
+    before = lens.verify(torch.rand(4), torch.tensor([2]))
+    with pytest.raises(IndexError):
+        lens.verify(torch.rand(4), torch.tensor([9]))
+    assert lens.numerics.equals(before)
 
 
 def cosine(x: Any) -> Any:  # noqa: ANN401 - values of ONNX Script

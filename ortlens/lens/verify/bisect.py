@@ -58,7 +58,7 @@ class Cause:
     """The cause of a wrong value.
 
     Attributes:
-        kind: `converter`, `memory`, `accuracy`, `ort`, `stale`, `transform`, `optimizer` or `unknown`.
+        kind: `converter`, `check`, `memory`, `accuracy`, `ort`, `stale`, `transform`, `optimizer` or `unknown`.
         node: FX node that is wrong.
         optimizers: Names of ONNX Runtime's rewrites, for `ort`: one, or several that only together cause it.
         text: The result, and how it was found.
@@ -176,6 +176,8 @@ class Bisection:
             text = f"{target} is right on plain copies of its inputs: ONNX Runtime reads the memory of an input otherwise than PyTorch"
             return Cause(kind="memory", node=verdict.node, text=text)
         clashes = alone.comparison is not None and alone.comparison.clashes > 0  # an overflow, or NaN on one side: that is no rounding
+        if not clashes and alone.comparison is not None and alone.comparison.within:
+            return Cause(kind="converter", node=verdict.node, text=f"in the ONNX function of {target}, {alone.note}")
         if not clashes and self._ops.rounds_only(step):
             text = f"{target} loses accuracy in ONNX Runtime: in float64 its ONNX function is right, in {_dtype(verdict)} rounding adds up"
             return Cause(kind="accuracy", node=verdict.node, text=text)

@@ -1,8 +1,9 @@
 """Compares one call of the compiled function with the same call of the function itself.
 
-Both start from the same inputs, state and random seed. Results, what was written, gradients, shared memory and the random state
-are compared. A difference is traced in steps, each of which leaves out one suspect: PyTorch's numbers in ONNX Runtime's memory
-tell the numbers from the code around the partitions, and PyTorch alone on the lowered graphs tells that code from the lowering.
+Both start from the same inputs, state and random seed, and each is called twice: what PyTorch gives otherwise in its second call has no
+verdict. Results, what was written, gradients, shared memory and the random state are compared. A difference is traced in steps, each of
+which leaves out one suspect: PyTorch's numbers in ONNX Runtime's memory tell the numbers from the code around the partitions, and PyTorch
+alone on the lowered graphs tells that code from the lowering.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ortlens import _torch
 from ortlens.lens.verify.call_outcome import Outcome, Part, outcome_of
+from ortlens.lens.verify.compare_values import Tolerances, compare
 from ortlens.lens.verify.float64_run import Float64Run
 from ortlens.lens.verify.lockstep import Missing
 from ortlens.lens.verify.verdicts import Verdict, judge
@@ -22,8 +25,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from ortlens.lens.verify.call_state import CallState
-    from ortlens.lens.verify.compare_values import Tolerances
 
+_UNSTEADY = "no verdict: PyTorch's own results differ between two calls"
 _UNKNOWN = Missing("not asked for")
 _GIVEN = {"result": "returned", "gradient": "computed"}
 _OTHER_NUMBERS = "the generator is in another state after the call: other random numbers were drawn"
@@ -49,17 +52,37 @@ class CallCheck:
     verdicts: list[Verdict] = field(default_factory=list)
     cause: str = ""
     _expected: Outcome = field(default_factory=Outcome)
+    _accumulates: bool = False
 
-    def run(self, compiled: Outcome) -> None:
+    def run(self, compiled: Outcome, again: Outcome) -> None:
         """Compare.
 
         Args:
             compiled: What the call of the compiled function gave.
+            again: What its second call gave.
         """
         self._expected = self._called(self.eager)
-        self.verdicts = self._compared(compiled, {})
-        if self.wrong():
-            self._ask_arbiter(compiled)
+        if self._expected.gradient_error is not None:
+            self._accumulates = True
+            self._expected = self._called(self.eager)
+        unsteady = {verdict.node for verdict in self._against(self._called(self.eager), self._expected, {}) if verdict.ok is False}
+        for outcome, note in ((compiled, ""), (again, "in the second call from the same state")):
+            self.verdicts = self._compared(outcome, {})
+            if self.wrong():
+                self._ask_arbiter(outcome)
+            for verdict in self.wrong() if note else ():
+                verdict.add(note)
+            if self.wrong():
+                break
+        for verdict in self.verdicts:
+            if verdict.node in unsteady:
+                verdict.ok = None
+                verdict.note = "; ".join(filter(None, (_UNSTEADY, verdict.note)))
+
+    @property
+    def expected_error(self) -> Exception | None:
+        """What PyTorch raises."""
+        return self._expected.error
 
     def wrong(self) -> list[Verdict]:
         """The parts that differ."""
@@ -88,9 +111,7 @@ class CallCheck:
     def _called(self, call: Callable[[], object]) -> Outcome:
         self.state.restore()
         try:
-            return outcome_of(call, self.state)
-        except Exception as error:  # noqa: BLE001 - what PyTorch raises is compared as well
-            return Outcome(error=error)
+            return outcome_of(call, self.state, accumulates=self._accumulates)
         finally:
             self.state.restore()
 
@@ -104,20 +125,9 @@ class CallCheck:
         if again.error is not None:  # an operator that cannot be watched: the verdicts stay as they are
             return
         values = {name: doubles.double_of(part.live) for name, part in again.parts.items() if part.live is not None}
-        unsteady = self._unsteady() if self._differing(again) else set()
         self.verdicts = self._compared(compiled, values)
         for verdict in self.wrong():
             verdict.place_in_code = self._line(doubles, verdict.node, again.parts.get(verdict.node)) or self.place_in_code
-            if verdict.node in unsteady:
-                verdict.ok = None
-                verdict.note = f"no verdict: PyTorch's own results differ between two calls; {verdict.note}"
-
-    def _differing(self, again: Outcome) -> set[str]:
-        return {verdict.node for verdict in self._against(again, self._expected, {}) if verdict.ok is False}
-
-    def _unsteady(self) -> set[str]:
-        """The parts that differ between two calls of the function itself."""
-        return self._differing(self._called(self.eager))
 
     def _line(self, doubles: Float64Run, name: str, part: Part | None) -> tuple[str | None, int | None] | None:
         if part is None or part.live is None:
@@ -133,6 +143,7 @@ class CallCheck:
     def _against(self, compiled: Outcome, expected: Outcome, doubles: Mapping[str, Any]) -> Iterator[Verdict]:
         if expected.error is not None or compiled.error is not None:
             yield self._errors("result", compiled.error, expected.error)
+            yield from self._writes_before_raising(compiled, expected)
             return
         names = list(dict.fromkeys([*expected.parts, *compiled.parts]))
         for place, name in enumerate(names):
@@ -148,9 +159,24 @@ class CallCheck:
 
     def _errors(self, name: str, ours: Exception | None, theirs: Exception | None) -> Verdict:
         verdict = Verdict(node=name, scope="call", place=0, line_of=None, place_in_code=self.place_in_code)
-        verdict.ok = None if ours is not None and theirs is not None else False
+        verdict.ok = None if theirs is not None and _is_caught_alike(ours, theirs) else False
         verdict.note = f"the compiled function {_said(ours)}, PyTorch {_said(theirs)}"
         return verdict
+
+    def _writes_before_raising(self, compiled: Outcome, expected: Outcome) -> Iterator[Verdict]:
+        """What only the compiled function wrote although PyTorch raises. It may have written less: any compiled code writes at its end."""
+        for place, (name, ours) in enumerate(compiled.parts.items() if expected.error is not None else ()):
+            theirs = expected.parts.get(name)
+            if ours.kind != "written" or (theirs is not None and ours.value.shape == theirs.value.shape and ours.value.equal(theirs.value)):
+                continue
+            verdict = Verdict(node=name, scope="call", place=place + 1, ok=False, line_of=None, place_in_code=self.place_in_code)
+            verdict.note = f"written by the compiled function although PyTorch {_said(expected.error)}"
+            yield verdict
+
+
+def _is_caught_alike(ours: Exception | None, theirs: Exception) -> bool:
+    """Whether what catches PyTorch's error catches ours; what Dynamo raises while it compiles, it raises under any backend."""
+    return isinstance(ours, type(theirs)) or _torch.is_of_dynamo(ours) or _torch.is_of_dynamo(theirs)
 
 
 def _said(error: Exception | None) -> str:
@@ -205,10 +231,20 @@ def _other_differences(ours: Part, theirs: Part) -> Iterator[str]:
         yield f"shares no memory with {', '.join(missing[:3])}, as PyTorch's does: writing to one does not show in the other"
     if more := sorted(ours.shares - theirs.shares):
         yield f"shares memory with {', '.join(more[:3])}, which PyTorch's does not: writing to one changes the other"
-    if theirs.shares and not missing and _strides(ours) != _strides(theirs):
+    if (theirs.shares or theirs.span is not None) and not missing and _strides(ours) != _strides(theirs):
         yield f"a view with strides {ours.strides}, PyTorch's has {theirs.strides}"
+    elif theirs.span is not None and not more and not _is_same_memory(ours.span, theirs.span):
+        yield "the memory between its elements holds other values than PyTorch's, which as_strided() shows"
     if ours.requires_grad != theirs.requires_grad:
         yield f"requires_grad is {ours.requires_grad}, PyTorch's is {theirs.requires_grad}"
+
+
+def _is_same_memory(ours: torch.Tensor | None, theirs: torch.Tensor) -> bool:
+    """Whether memory holds the same values up to rounding, in elements that are read on neither side as results."""
+    if ours is None or ours.shape != theirs.shape:
+        return False
+    found = compare(ours, theirs, None, Tolerances().of(theirs.dtype))
+    return found.near and not found.clashes
 
 
 def _strides(part: Part) -> list[int]:
@@ -237,7 +273,7 @@ def eager_call(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
         return None
 
     def call() -> object:
-        with torch.compiler.set_stance("force_eager"):
+        with _torch.uncompiled():
             return target(*args, **kwargs)
 
     return call

@@ -10,7 +10,7 @@ import torch
 from ortlens.lens.verify.reachable import Reachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ortlens.lens.verify.call_state import CallState
 
@@ -31,6 +31,7 @@ class Part:
         strides: Its strides.
         requires_grad: Whether it takes part in automatic differentiation.
         shares: Arguments, weights and earlier results that it has elements in common with.
+        span: All memory from its first to its last element, of a result with gaps between them in memory of its own.
     """
 
     kind: str
@@ -39,6 +40,7 @@ class Part:
     strides: tuple[int, ...] = ()
     requires_grad: bool = False
     shares: frozenset[str] = frozenset()
+    span: torch.Tensor | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,7 +48,7 @@ class Outcome:
     """What one call gave.
 
     Attributes:
-        parts: Everything that it gave, by name.
+        parts: Everything that it gave, by name; what it wrote also if it raised.
         error: What it raised.
         gradient_error: What its backward raised.
     """
@@ -56,35 +58,54 @@ class Outcome:
     gradient_error: Exception | None = None
 
 
-def outcome_of(call: Callable[[], object], state: CallState) -> Outcome:
+def outcome_of(call: Callable[[], object], state: CallState, *, accumulates: bool = False) -> Outcome:
     """Call, differentiate, and look at what changed.
 
     Args:
-        call: Calls the target; its exceptions are raised.
+        call: Calls the target.
         state: The state that the call starts from.
+        accumulates: Whether gradients are taken as `backward()` leaves them, which is all that reentrant checkpoints allow.
 
     Returns:
         What the call gave. The gradients are those of a weighted sum of the results, with weights that are always the same.
     """
-    result = call()
+    try:
+        result = call()
+    except Exception as error:  # noqa: BLE001 - compared with what PyTorch raises
+        return Outcome(error=error, parts=_written(state))
     made = Outcome()
     found = Reachable([("result", result)], with_plain=True)
     made.parts |= {name: Part(kind="result", value=value) for name, value in found.plain.items()}
     made.parts |= _results(found.tensors, state)
     if not torch.equal(drawn := torch.get_rng_state(), state.random_state):
         made.parts[RANDOM_STATE] = Part(kind="random", value=drawn)
-    made.parts |= {f"{name} after the call": _part("written", tensor) for name, tensor in state.written().items()}
+    made.parts |= _written(state)
     try:
-        made.parts |= {f"gradient of {name}": _part("gradient", grad) for name, grad in _gradients(found.tensors, state).items()}
+        gradients = _gradients(found.tensors, state, accumulates=accumulates)
+        made.parts |= {f"gradient of {name}": _part("gradient", grad) for name, grad in gradients.items()}
     except Exception as error:  # noqa: BLE001 - compared with what PyTorch's own backward raises
         made.gradient_error = error
     return made
 
 
+def _written(state: CallState) -> dict[str, Part]:
+    return {f"{name} after the call": _part("written", tensor) for name, tensor in state.written().items()}
+
+
 def _part(kind: str, tensor: torch.Tensor, shares: frozenset[str] = frozenset()) -> Part:
     value = tensor.detach().clone(memory_format=torch.contiguous_format)
     strides = tuple(tensor.stride())
-    return Part(kind=kind, value=value, live=tensor, strides=strides, requires_grad=tensor.requires_grad, shares=shares)
+    span = _span(tensor) if kind == "result" and not shares else None
+    return Part(kind=kind, value=value, live=tensor, strides=strides, requires_grad=tensor.requires_grad, shares=shares, span=span)
+
+
+def _span(tensor: torch.Tensor) -> torch.Tensor | None:
+    """A copy of the memory from the first to the last element; None where there are no gaps, which `as_strided` would show."""
+    first, last = _reach(tensor)
+    length = (last + 1 - first) // tensor.element_size()
+    if not tensor.numel() or length <= tensor.numel():
+        return None
+    return tensor.detach().as_strided((length,), (1,), tensor.storage_offset()).clone()
 
 
 def _results(tensors: Mapping[str, torch.Tensor], state: CallState) -> dict[str, Part]:
@@ -135,7 +156,7 @@ def _places(tensor: torch.Tensor) -> list[int]:
     return (places.reshape(-1) * tensor.element_size()).tolist()
 
 
-def _gradients(results: Mapping[str, torch.Tensor], state: CallState) -> dict[str, torch.Tensor]:
+def _gradients(results: Mapping[str, torch.Tensor], state: CallState, *, accumulates: bool) -> dict[str, torch.Tensor]:
     if not torch.is_grad_enabled():
         return {}
     outputs = [tensor for tensor in results.values() if tensor.requires_grad and tensor.grad_fn is not None]
@@ -143,8 +164,22 @@ def _gradients(results: Mapping[str, torch.Tensor], state: CallState) -> dict[st
     if not outputs or not inputs:
         return {}
     weights = [_weights_like(tensor, place) for place, tensor in enumerate(outputs)]
-    grads = torch.autograd.grad(outputs, list(inputs.values()), weights, allow_unused=True)
+    if accumulates:
+        grads = _accumulated(outputs, list(inputs.values()), weights)
+    else:
+        grads = torch.autograd.grad(outputs, list(inputs.values()), weights, allow_unused=True)
     return {name: torch.zeros_like(tensor) if grad is None else grad for (name, tensor), grad in zip(inputs.items(), grads, strict=True)}
+
+
+def _accumulated(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> Any:
+    for tensor in inputs:
+        tensor.grad = None
+        tensor.retain_grad()
+    torch.autograd.backward(outputs, weights)
+    grads = [tensor.grad for tensor in inputs]
+    for tensor in inputs:
+        tensor.grad = None
+    return grads
 
 
 def _weights_like(tensor: torch.Tensor, seed: int) -> torch.Tensor:

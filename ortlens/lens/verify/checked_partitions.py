@@ -15,7 +15,7 @@ from ortlens.lens.twins import uncounted
 from ortlens.lens.verify.as_converted import as_converted
 from ortlens.lens.verify.bisect import Bisection, Cause
 from ortlens.lens.verify.findings import finding_of_origin, finding_of_value
-from ortlens.lens.verify.lockstep import steps
+from ortlens.lens.verify.lockstep import NodeRaised, steps
 from ortlens.lens.verify.partition_check import PartitionCheck
 from ortlens.lens.verify.single_ops import SingleOps
 from ortlens.lens.verify.verdicts import Verdict
@@ -106,10 +106,12 @@ class CheckedPartitions:
         self._contexts: dict[PartitionRunner, CompileContext] = {}
         self._ops: dict[int, SingleOps] = {}
         self._whole: dict[PartitionRunner, PartitionRunner | None] = {}
+        self._raised: dict[PartitionRunner, NodeRaised] = {}
 
     def begin(self) -> None:
         """Begin with another target."""
         self.ran.clear()
+        self._raised.clear()
         self.open_reason, self.in_other_threads, self.cut_short, self._failed = "", False, False, False
 
     def skipped_calls(self) -> bool:
@@ -198,11 +200,31 @@ class CheckedPartitions:
             try:
                 with torch.no_grad(), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
                     self._check(runner, args, outputs, known)
+            except NodeRaised as raised:
+                self._raised[runner] = raised
+                self._merge(known, _all_unchecked(runner, f"not compared: PyTorch stops before: {raised}"))
             except Exception as error:  # noqa: BLE001 - a guard of the lens: the user's call goes on
                 self._failed = True
                 lens_failed(self._recorder, "comparing numbers", error)
                 self._merge(known, _all_unchecked(runner, f"ortlens failed while comparing: {type(error).__name__}: {error}"[:300]))
         return outputs
+
+    def report_raised(self, expected: Exception | None) -> None:
+        """Report nodes at which PyTorch raises while ONNX Runtime returns values; if the function itself does not raise, the check failed.
+
+        Args:
+            expected: What the function itself raises.
+        """
+        for runner, raised in self._raised.items():
+            if expected is None:
+                self._failed = True
+                lens_failed(self._recorder, "comparing numbers", raised)
+                continue
+            node, text = raised.node, f"PyTorch raises {type(raised.error).__name__} for these inputs, and ONNX Runtime returns a value"
+            place = list(node.graph.nodes).index(node)
+            suspect = Verdict(node=node.name, scope="op" if self._per_op else "value", place=place, ok=False, line_of=node)
+            self._merge(self.checked[runner], [suspect])
+            self._explain(runner, suspect, Cause(kind="check", node=node.name, text=text))
 
     def _leave_out(self, runner: PartitionRunner, known: Checked) -> None:
         self.cut_short = known.is_cut_short = True
@@ -286,7 +308,7 @@ class CheckedPartitions:
 
     def _explain(self, runner: PartitionRunner, suspect: Verdict, cause: Cause) -> None:
         suspect.add(cause.text)
-        node = next(node for node in runner.partition.nodes if node.name == cause.node)
+        node = next(node for node in runner.partition.module.graph.nodes if node.name == cause.node)
         partition_id = self.partition_id(runner)
         finding = finding_of_value(suspect, cause, node, partition_id)
         self.findings.setdefault((finding.rule, partition_id, cause.node), finding)

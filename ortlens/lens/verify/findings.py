@@ -58,7 +58,7 @@ def finding_of_value(suspect: Verdict, cause: Cause, node: torch.fx.Node, partit
         rule=_rule(cause),
         subject=cause.node,
         severity="error",
-        title=f"{_what(cause, node)}{_distance(suspect)}{_times(suspect, cause)}",
+        title=f"{_what(cause, node)}{_distance(suspect) if cause.kind != 'check' else ''}{_times(suspect, cause)}",
         file=row.file,
         line=row.line,
         evidence=f"{cause.text}. {figures}; closer to fp64: {row.closer_to_fp64 or 'unknown'}",
@@ -80,6 +80,8 @@ def _what(cause: Cause, node: torch.fx.Node) -> str:
         return f"{cause.node} ({node.target}) is far less accurate in ONNX Runtime than in PyTorch: off"
     if cause.kind == "stale":
         return f"a session holds outdated weights: {cause.node} ({node.target}) differs"
+    if cause.kind == "check":
+        return f"{cause.node} ({node.target}) accepts what PyTorch refuses"
     by = f" ({' and '.join(cause.optimizers)})" if cause.optimizers else ""
     return f"a rewrite of the model{by} changes {cause.node}" if cause.kind in _REWRITES else f"{cause.node} ({node.target}) differs"
 
@@ -117,6 +119,7 @@ def _mitigation(cause: Cause) -> str:
         "accuracy": "Compute this line in float64 (x.double()), reduce in stages (over one dimension after the other), or subtract a "
         "typical value first; report it if PyTorch is accurate without that.",
         "memory": "Pass a plain copy: x.resolve_conj().resolve_neg().contiguous(). Report it to ortlens.",
+        "check": "Check these inputs before the call. If no function in custom_translation_table is the cause, report it to ortlens.",
         "converter": "Pass another function in custom_translation_table, or fix the one passed there; if it is not yours, report it.",
         "transform": "Fix the transform, or remove it.",
         "optimizer": "Report it with the model, which is right as converted.",

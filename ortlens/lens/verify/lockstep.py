@@ -6,6 +6,7 @@ precision. Weights are converted when they are read, and the copies are freed ag
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _aten = torch.ops.aten
+_SHORT = (torch.float16, torch.bfloat16)
+_FEWEST_DIFFERING = 4  # elements: fewer may differ by a rounding that nobody defines
 _WIDENS_ITSELF = (_aten._softmax.default, _aten._log_softmax.default)  # noqa: SLF001 - operators' names
 """Operators with a flag that only float16 allows."""
 
@@ -36,6 +39,20 @@ class Missing(NamedTuple):
 
 
 _NOT_ASKED = Missing("not asked for")
+
+
+class NodeRaised(Exception):  # noqa: N818 - the error is what the node raised
+    """PyTorch raises at a node.
+
+    Attributes:
+        node: The node, of the partition's module.
+        error: What it raised.
+    """
+
+    def __init__(self, node: torch.fx.Node, error: Exception) -> None:
+        """Note both."""
+        super().__init__(f"{node.name} raises {type(error).__name__}: {error}"[:300])
+        self.node, self.error = node, error
 
 
 class Step(NamedTuple):
@@ -71,6 +88,9 @@ def steps(
 
     Yields:
         Each call of an operator, in the order of the graph; its inputs can be read until the next one is requested.
+
+    Raises:
+        NodeRaised: PyTorch raises at a node.
     """
     run = _Run(module)
     given = iter(args)
@@ -80,7 +100,10 @@ def steps(
         elif node.op == "get_attr":
             run.eager[node] = run.ort[node] = _attribute(module, str(node.target))
         elif node.op == "call_function":
-            run.eager[node] = call(node, run.eager.__getitem__)
+            try:
+                run.eager[node] = call(node, run.eager.__getitem__)
+            except Exception as error:
+                raise NodeRaised(node, error) from error
             run.double[node] = run.in_double(node) if double else _NOT_ASKED
             run.ort[node] = _NOT_ASKED if supply is None else run.from_ort(node, supply(node))
             yield Step(node, run.eager[node], run.double[node], run.ort[node], run.eager.__getitem__, run.ort.__getitem__)
@@ -149,18 +172,47 @@ def _attribute(owner: Any, path: str) -> Any:
     return owner
 
 
-def call(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) -> Any:
+def call(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any], args: tuple[Any, ...] | None = None) -> Any:
     """Run one node.
 
     Args:
         node: A `call_function` node.
         read: Returns the value of a node that it reads.
+        args: Its positional arguments; None: its own.
 
     Returns:
         The operator's result.
     """
     target: Any = _COPIES_IF_NEEDED.get(node.target, node.target)
-    return target(*torch.fx.map_arg(node.args, read), **torch.fx.map_arg(node.kwargs, read))
+    return target(*torch.fx.map_arg(node.args if args is None else args, read), **torch.fx.map_arg(node.kwargs, read))
+
+
+def rounds_a_number(node: torch.fx.Node, ort: Any, right: Any, read: Callable[[torch.fx.Node], Any]) -> float | None:
+    """Find a Python number that ONNX Runtime rounds to 16 bits beside 16-bit tensors. PyTorch keeps it in float32.
+
+    Such a result is within the tolerance of these dtypes, and yet no rounding: it is compared with that for the rounded numbers.
+
+    Args:
+        node: A `call_function` node.
+        ort: ONNX Runtime's result.
+        right: PyTorch's result for the same inputs.
+        read: Returns these inputs.
+
+    Returns:
+        The number; None if there is none.
+    """
+    if not all(isinstance(value, torch.Tensor) and value.dtype in _SHORT for value in (ort, right)) or ort.shape != right.shape:
+        return None
+    rounded = {number: float(torch.tensor(number, dtype=right.dtype)) for number in node.args if isinstance(number, float)}
+    number = next((number for number, short in rounded.items() if number not in (short, math.inf)), None)
+    if number is None or (differing := _count_differing(ort, right)) < _FEWEST_DIFFERING:
+        return None
+    short: Any = call(node, read, tuple(rounded.get(given, given) if isinstance(given, float) else given for given in node.args))
+    return number if _count_differing(ort, short) * 4 <= differing else None
+
+
+def _count_differing(one: torch.Tensor, other: torch.Tensor) -> int:
+    return int(((one != other) & ~(one.isnan() & other.isnan())).sum())
 
 
 def call_in_double(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) -> Any:

@@ -94,7 +94,8 @@ class Verification:
         """Call the targets that take these arguments and check; the rows and findings replace those of an earlier run.
 
         Args:
-            args: Positional arguments; exceptions of the call are raised if there is one target for them, and compared otherwise.
+            args: Positional arguments. If there is one target for them, what it raises is raised, unless the function itself does not
+                raise it.
             kwargs: Keyword arguments.
         """
         targets, others = self._targets.taking(args, kwargs)
@@ -126,22 +127,24 @@ class Verification:
         call = functools.partial(target.compiled, *args, **kwargs)
         state = CallState(target.function, args, kwargs)
         try:
-            compiled = self._compiled(call, state, raises=raises)
+            compiled = self._compiled(call, state)
             verdicts = self._compare_call(target, call, eager_call(target.function, args, kwargs), state, compiled, prefix)
         finally:
             state.restore()
+        if raises and compiled.error is not None and not any(verdict.ok is False for verdict in verdicts):
+            raise compiled.error
         if state.left_out:
             verdicts.append(_no_call("weights", _left_out(state.left_out), _first_line(target.function)))
         for verdict in verdicts:
             verdict.node = f"{prefix}{verdict.node}"
         self._calls += verdicts
 
-    def _compiled(self, call: Callable[[], object], state: CallState, *, raises: bool) -> Outcome:
+    def _compiled(self, call: Callable[[], object], state: CallState) -> Outcome:
         """What the compiled function gives, while its partitions are checked."""
         for attempt in range(_MAX_ATTEMPTS):
             before = self._partitions.sessions()
             with self._partitions.watched(self._partitions.checking):
-                compiled = self._outcome(call, state, raises=raises)
+                compiled = outcome_of(call, state)
             state.restore()
             after = self._partitions.sessions()
             known = all(runner in self._partitions.checked or before.get(runner) == made for runner, made in after.items())
@@ -149,13 +152,12 @@ class Verification:
                 break
         return compiled
 
-    def _outcome(self, call: Callable[[], object], state: CallState, *, raises: bool) -> Outcome:
-        try:
-            return outcome_of(call, state)
-        except Exception as error:
-            if raises:
-                raise
-            return Outcome(error=error)
+    def _compiled_again(self, call: Callable[[], object], state: CallState) -> Outcome:
+        """The same, with nothing checked inside; not recorded either."""
+        with self._partitions.watched(lambda _runner, _args, outputs: outputs):
+            again = outcome_of(call, state)
+        state.restore()
+        return again
 
     def _compare_call(  # noqa: PLR0913, PLR0917 - what is called, in both ways, from where, and what came of it
         self,
@@ -169,10 +171,12 @@ class Verification:
         """Compare the call as a whole with the same call of the function itself."""
         place = _first_line(target.function)
         if eager is None:
+            self._partitions.report_raised(None)
             return [_no_call("result", "the function itself is not known, so the call as a whole was not compared", place)]
         try:
             check = CallCheck(eager=eager, state=state, tolerances=self._tolerances, place_in_code=place)
-            check.run(compiled)
+            check.run(compiled, self._compiled_again(call, state))
+            self._partitions.report_raised(check.expected_error)
             if check.wrong() and self._budget.is_over():
                 check.cause = "unsought"
             elif check.wrong():

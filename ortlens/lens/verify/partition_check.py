@@ -15,10 +15,10 @@ import torch.fx
 from ortlens.lens.verify.cancellation import NOTE, cancels
 from ortlens.lens.verify.compare_values import compare
 from ortlens.lens.verify.inner_values import InnerValues, is_single, makers
-from ortlens.lens.verify.lockstep import Missing, Step, call_on_foreign, steps
+from ortlens.lens.verify.lockstep import Missing, Step, call_on_foreign, rounds_a_number, steps
 from ortlens.lens.verify.nonfinite import Origin, is_excused, origin_of
 from ortlens.lens.verify.open_results import differ_by_ties, is_uninitialised
-from ortlens.lens.verify.verdicts import Verdict, has_infinite, has_nan, is_finite, judge
+from ortlens.lens.verify.verdicts import NUMBER_ROUNDED, Verdict, has_infinite, has_nan, is_finite, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -161,6 +161,9 @@ class PartitionCheck:
         excused = verdict.ok is True and verdict.comparison is not None and not verdict.comparison.within
         if step.node in self._unwritten and excused:
             verdict.ok, verdict.note = False, ""
+        if verdict.ok is True and self._rounds_a_number(verdict, step):
+            self._blame(verdict, step)
+            return
         if verdict.ok is not False or self._follows_origin(verdict, step.ort, Reference(step.eager, step.double)):
             return
         if self._strict(verdict):
@@ -172,6 +175,15 @@ class PartitionCheck:
             verdict.accept_ties()
         else:
             self._look_closer(verdict, step)
+
+    def _rounds_a_number(self, verdict: Verdict, step: Step) -> bool:
+        if self._strict(verdict) or verdict.comparison is None or not verdict.comparison.max_abs:
+            return False
+        number = rounds_a_number(step.node, step.ort, call_on_foreign(step.node, step.read_ort), step.read_ort)
+        if number is not None:
+            verdict.ok = False
+            verdict.add(NUMBER_ROUNDED.format(number))
+        return number is not None
 
     def _look_closer(self, verdict: Verdict, step: Step) -> None:
         """Decide whether a value is wrong, or computed from values that differ."""

@@ -19,9 +19,9 @@ from ortlens.backend.runtime.runner_from_model import runner_from_model
 from ortlens.lens.twins import Unrecorded
 from ortlens.lens.verify.cancellation import NOTE, cancels
 from ortlens.lens.verify.compare_values import Tolerances, compare
-from ortlens.lens.verify.lockstep import Missing, Step, call_in_double, wide_dtypes, widened
+from ortlens.lens.verify.lockstep import Missing, Step, call_in_double, rounds_a_number, wide_dtypes, widened
 from ortlens.lens.verify.open_results import differ_by_ties, is_uninitialised
-from ortlens.lens.verify.verdicts import Verdict, judge
+from ortlens.lens.verify.verdicts import NUMBER_ROUNDED, Verdict, judge
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -75,6 +75,8 @@ class SingleOps:
                 verdict.ok, verdict.note = True, NOTE
             if verdict.ok is False and differ_by_ties(node, item, result, eager, step.read(node.all_input_nodes[0])):
                 verdict.accept_ties()
+            if verdict.ok is True and (number := rounds_a_number(node, result, eager, step.read)) is not None:
+                verdict.ok, verdict.note = False, NUMBER_ROUNDED.format(number)
             yield verdict
 
     def is_right_on_copies(self, step: Step, place: int, tolerances: Tolerances) -> bool:

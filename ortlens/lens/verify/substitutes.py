@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens.backend.graph import eager_graph
-from ortlens.lens.verify.lockstep import steps
+from ortlens.lens.verify.lockstep import NodeRaised, steps
 from ortlens.lens.watching import wrapped
 
 if TYPE_CHECKING:
@@ -28,15 +28,18 @@ def with_pytorchs_numbers(runner: PartitionRunner, args: Sequence[Any], outputs:
         outputs: What its session returned.
 
     Returns:
-        The outputs.
+        The outputs. What PyTorch raises is raised.
     """
     wanted = {node.name: place for place, node in enumerate(runner.partition.outputs)}
     made = list(outputs)
-    with torch.no_grad():
-        for step in steps(runner.partition.module, args, double=False):
-            place = wanted.get(step.node.name)
-            if place is not None:
-                made[place] = _overwritten(made[place], step.eager)
+    try:
+        with torch.no_grad():
+            for step in steps(runner.partition.module, args, double=False):
+                place = wanted.get(step.node.name)
+                if place is not None:
+                    made[place] = _overwritten(made[place], step.eager)
+    except NodeRaised as raised:
+        raise raised.error from None  # as the partition would in PyTorch
     return tuple(made)
 
 

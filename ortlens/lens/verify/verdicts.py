@@ -17,6 +17,8 @@ from ortlens.trace import records as r
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+NUMBER_ROUNDED = "the number {:g} is rounded to 16 bits, which PyTorch keeps in float32"
+
 _LIMIT = 0.99  # share of the largest number of a dtype, which masks are filled with
 
 
