@@ -41,6 +41,7 @@ from ortlens._torch.aot import (
     tangent_indices,
     user_outputs,
     varies_from_the_start,
+    without_autocast,
 )
 from ortlens._torch.distributions import unchecked_distributions
 from ortlens._torch.dynamo import (
@@ -87,6 +88,7 @@ from ortlens._torch.programs import (
     exported_guards,
     exported_inputs,
     guard_texts,
+    replaced_buffers,
     with_renamed_guards,
     without_tokens,
 )
@@ -112,6 +114,7 @@ from ortlens._torch.tensors import (
     real_tensors,
     scaled_term,
     shallow_spec,
+    share_storage,
     size_hint,
     spec_children,
     tensors_of,
@@ -184,9 +187,11 @@ __all__ = [
     "record_lookups",
     "registry_with",
     "relaid_inputs",
+    "replaced_buffers",
     "returns_outputs_unchanged",
     "scaled_term",
     "shallow_spec",
+    "share_storage",
     "shared_registry",
     "size_hint",
     "spec_children",
@@ -205,5 +210,6 @@ __all__ = [
     "varies_from_the_start",
     "version_of",
     "with_renamed_guards",
+    "without_autocast",
     "without_tokens",
 ]

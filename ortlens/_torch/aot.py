@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING, Any
 
 from ortlens._torch.tensors import is_fake, is_fake_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import torch
     import torch.fx
@@ -287,6 +288,18 @@ def autocasts() -> bool:
     import torch
 
     return torch._C._is_any_autocast_enabled()
+
+
+@contextlib.contextmanager
+def without_autocast() -> Iterator[None]:
+    """Leave autocast, for whatever device it is on."""
+    import torch
+
+    with contextlib.ExitStack() as stack:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
 
 
 def holds_transforms(graph_module: Any) -> bool:

@@ -96,6 +96,19 @@ def with_renamed_guards(program: Any) -> Any:
     return named
 
 
+def replaced_buffers(program: Any) -> frozenset[str]:
+    """Return the buffers to which the traced code assigned other tensors; a program writes the new values into the old ones at its end.
+
+    Args:
+        program: A `torch.export.ExportedProgram`, not decomposed.
+
+    Returns:
+        The names of their placeholders.
+    """
+    writes = [node for node in program.graph.nodes if node.name.startswith("copy__default")]  # a copy by the user's code is `copy_`
+    return frozenset(node.args[0].name for node in writes)
+
+
 def guard_texts(program: Any) -> tuple[str, ...]:
     """Return what tracing found about the sizes of a program's inputs.
 

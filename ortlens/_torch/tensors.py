@@ -177,6 +177,20 @@ def is_fake(value: object) -> bool:
     return isinstance(value, FakeTensor)
 
 
+def share_storage(one: Any, other: Any) -> bool:
+    """Whether two tensors, or the tensors of two lists, lie in one storage; fake ones have storages, too.
+
+    Args:
+        one: A tensor, or a list of tensors.
+        other: Likewise.
+
+    Returns:
+        True if a storage of one is one of the other.
+    """
+    first, second = ({tensor.untyped_storage()._cdata for tensor in tensors_of(value)} for value in (one, other))
+    return not first.isdisjoint(second)
+
+
 def is_fake_of(value: object, mode: object) -> bool:
     """Whether a value is a fake tensor of this mode; those of different modes must not be mixed.
 

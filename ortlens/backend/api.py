@@ -154,6 +154,7 @@ class OrtBackend:
             UsageError: The program takes something that is neither a tensor nor a plain value.
         """
         from ortlens.backend.lowering.exported import CompiledProgram
+        from ortlens.backend.runtime.memory_assumptions import MemoryAssumptions
 
         return CompiledProgram(
             program,
@@ -161,6 +162,7 @@ class OrtBackend:
             decompositions=self.compiler.tables()[1],
             custom_targets=self.compiler.custom_targets(),
             on_failure=self.compiler.failure_reporter(recorder),
+            assumptions_of=None if dry_run else MemoryAssumptions,
         )
 
     @property

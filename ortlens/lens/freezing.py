@@ -62,10 +62,10 @@ def freeze_with(  # noqa: PLR0913 - those of `ortlens.freeze`, and where the bre
     examples = target.example_inputs if isinstance(target, torch.export.ExportedProgram) else (args, kwargs)
     refuse_arguments(target, named_arguments(parameters_source(target), *(examples or ((), {}))))
     try:
-        program = program_of(target, args, kwargs, True if dynamic else dynamic_shapes)
+        program, asked = program_of(target, args, kwargs, True if dynamic else dynamic_shapes)
     except Untraceable as error:
         raise UsageError(_refusal(target, error, breaks())) from error
-    return frozen_from(program, backend, source=target, traced=parameters_source(target), fallback=fallback)
+    return frozen_from(program, backend, source=target, traced=parameters_source(target), fallback=fallback, asked=asked)
 
 
 def refuse_reserved(target: object, names: Sequence[str]) -> None:

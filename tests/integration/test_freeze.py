@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import re
 import subprocess
@@ -244,6 +245,22 @@ def test_constants_are_checked() -> None:
         frozen(x, 2, "ab", 1)
     with pytest.raises(UsageError, match="name: expected 'ab'"):
         frozen(x, 2, "abc", flag)
+
+
+@pytest.mark.parametrize(
+    ("traced", "given", "taken"), [(math.nan, float("nan"), True), (0.0, -0.0, False), (-0.0, 0.0, False), (-0.0, -0.0, True)]
+)
+def test_constants_are_the_same_number(traced: float, given: float, taken: bool) -> None:  # noqa: FBT001 - a parameter
+    def function(x: torch.Tensor, scale: float) -> torch.Tensor:
+        return x / (x * scale)
+
+    x = torch.ones(3)
+    call = ortlens.freeze(function, x, traced)
+    if not taken:
+        with pytest.raises(UsageError, match="scale: expected"):
+            call(x, given)
+        return
+    torch.testing.assert_close(call(x, given), function(x, given), equal_nan=True)
 
 
 def test_sizes_vary() -> None:

@@ -164,6 +164,57 @@ def test_a_constant_and_a_result_of_the_same_name(tmp_path: Path) -> None:
     assert (doubled.tolist(), filled.tolist()) == ([2, 2, 2], [2, 2, 2])
 
 
+def _step(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    a.add_(1)
+    return a + b
+
+
+def _through_reshape(a: torch.Tensor) -> torch.Tensor:
+    a.reshape(-1)[::2].add_(10)
+    return a * 1
+
+
+def _read_only() -> np.ndarray[Any, Any]:
+    made = np.zeros(4, dtype=np.float32)
+    made.flags.writeable = False
+    return made
+
+
+FOUR = np.arange(8, dtype=np.float32)
+ARRAYS: list[tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], str | None]] = [
+    (_step, lambda: (FOUR[:4], FOUR[:4]), "b shares memory with a"),
+    (_step, lambda: (FOUR[:4], FOUR[2:6]), "b shares memory with a"),
+    (_step, lambda: (torch.from_numpy(FOUR)[:4], torch.from_numpy(FOUR)[2:6]), "b shares memory with a"),
+    (_step, lambda: (_read_only(), FOUR[:4]), "a is written to, and read-only"),
+    (_step, lambda: (np.lib.stride_tricks.as_strided(FOUR, (4,), (0,)), FOUR[4:].copy()), "several of its elements share memory"),
+    (_step, lambda: (FOUR[::2], FOUR[1::2]), None),
+    (_step, lambda: (FOUR[3::-1], FOUR[4:]), None),
+    (_step, lambda: (FOUR[:4], _read_only()), None),
+    (_through_reshape, lambda: (FOUR.reshape(4, 2).T,), "a: expected a contiguous array"),
+    (_through_reshape, lambda: (FOUR.reshape(2, 4),), None),
+    (lambda a: a.reshape(-1) * 2, lambda: (FOUR.reshape(4, 2).T,), None),
+    (lambda a: a.reshape(-1), lambda: (FOUR.reshape(4, 2).T,), None),
+]
+
+
+@pytest.mark.parametrize("place", range(len(ARRAYS)))
+def test_arrays_that_a_call_cannot_write_to_rightly_are_refused(place: int, tmp_path: Path) -> None:
+    function, make, refused = ARRAYS[place]
+    like = [torch.zeros(*array.shape) for array in make()]
+    loaded = ortlens.load_frozen(ortlens.freeze(function, *like).save(tmp_path / "frozen"))
+    given, before = make(), FOUR.copy()
+    if refused is not None:
+        with pytest.raises(UsageError, match=refused):
+            loaded(*given)
+        np.testing.assert_array_equal(FOUR, before)
+        return
+    tensors = [torch.from_numpy(array.copy()) for array in given]
+    np.testing.assert_allclose(loaded(*given), function(*tensors).numpy())
+    for array, tensor in zip(given, tensors, strict=True):
+        np.testing.assert_allclose(array, tensor.numpy())
+    FOUR[:] = before
+
+
 def test_what_cannot_be_saved_is_listed_and_nothing_is_written(tmp_path: Path) -> None:
     frozen = ortlens.freeze(mixed, torch.randn(4, 8), torch.randn(8, 8))
     with pytest.raises(UsageError, match="_linalg_svd"):

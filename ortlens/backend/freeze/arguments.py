@@ -11,6 +11,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, SymIntArgu
 from ortlens import _torch
 from ortlens.backend.freeze.forms import form_text
 from ortlens.backend.freeze.signature import ConstantLeaf, Given, NumberLeaf, Signature, Size, TensorLeaf, is_same_constant, value_text
+from ortlens.backend.lowering.exported import resolved
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,29 +74,30 @@ class Arguments:
         known.add(sizes)
         return True
 
-    def arranged(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Pass arguments as they were passed in tracing, with plain tensors in them.
+    def arranged(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+        """Order arguments as they were passed in tracing.
 
         Args:
             args: Positional arguments.
             kwargs: Keyword arguments.
 
         Returns:
-            Both; positional ones may have been passed by name, and the other way round.
+            The leaves as given, and as calls take them: plain tensors whose memory holds their values, and the constants of tracing.
 
         Raises:
             UsageError: They differ from those of tracing; the message names what differs.
         """
         args, kwargs = self._as_traced(args, kwargs)
         try:
-            values = [_plain(leaf) for leaf in _torch.flatten_as(self.spec, (args, kwargs))]
+            given_leaves = list(_torch.flatten_as(self.spec, (args, kwargs)))
         except ValueError as error:
             given = _shape_of(_torch.flatten((args, kwargs))[1])
             raise UsageError(f"another structure than in tracing: expected {_shape_of(self.spec)}, given {given}") from error
+        values = [_plain(leaf) for leaf in given_leaves]
         if found := self._differences(values):
             raise UsageError("; ".join(found))
-        made: tuple[tuple[Any, ...], dict[str, Any]] = _torch.unflatten(values, self.spec)
-        return made
+        leaves = zip(self.signature.leaves, values, strict=True)
+        return given_leaves, [leaf.value if isinstance(leaf, ConstantLeaf) else value for leaf, value in leaves]
 
     def _differences(self, values: Sequence[Any]) -> list[str]:
         found = self.signature.differences(values, _given_of)
@@ -216,8 +218,7 @@ def _plain(value: Any) -> Any:
     """A tensor without a subclass, whose memory holds its values; anything else as it is."""
     if not isinstance(value, torch.Tensor) or form_text(value) is not None or _torch.is_fake(value):
         return value
-    plain = value if type(value) in PLAIN else value.as_subclass(torch.Tensor)
-    return plain.resolve_neg() if plain.is_neg() else plain
+    return resolved(value if type(value) in PLAIN else value.as_subclass(torch.Tensor))
 
 
 def _shape_of(spec: Any) -> str:

@@ -6,6 +6,7 @@ accepts what means the same, or says what differs.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +28,7 @@ class EntryWriter:
 
     Attributes:
         scope: The globals of the function, but for `slow` and `admits`.
+        slow_if: Further conditions under which a call is not as traced.
     """
 
     def __init__(self, in_spec: Any, leaves: Sequence[Leaf], names: Sequence[str]) -> None:
@@ -40,6 +42,7 @@ class EntryWriter:
         self._spec = in_spec
         self._leaves = leaves
         self._names = names
+        self.slow_if: list[str] = []
         self._next = iter(names)
         self.scope: dict[str, Any] = {
             "tensors": PLAIN,
@@ -47,6 +50,7 @@ class EntryWriter:
             "flatten": _torch.flatten,
             "unflatten": _torch.unflatten,
             "no_grad": torch.no_grad,
+            "copysign": math.copysign,
         }
 
     def source(self, body: Sequence[str], result: str) -> str:
@@ -148,7 +152,7 @@ class EntryWriter:
             together = varying[0] if len(varying) == 1 else f"({', '.join(varying)})"
             lines += [f"try: sizes = {together}", "except RuntimeError: sizes = None"]
             lines += [f"if sizes not in known and not admits(known, sizes, ({''.join(f'{name}, ' for name in self._names)})): {_SLOW}"]
-        return lines
+        return [*lines, *(f"if {condition}: {_SLOW}" for condition in self.slow_if)]
 
     def _against(self, name: str, leaf: TensorLeaf) -> Iterator[str]:
         """Conditions under which a tensor is not exactly as traced."""
@@ -159,12 +163,16 @@ class EntryWriter:
         else:
             yield f"{name}.dim() != {len(leaf.sizes)}"
         yield f"not {name}.is_cpu" if leaf.device == "cpu" else f"{name}.device.type != {leaf.device!r}"
-        yield f"{name}.layout is not strided or {name}.is_neg()"
+        yield f"{name}.layout is not strided or {name}.is_neg()" + (f" or {name}.is_conj()" if "complex" in leaf.dtype else "")
 
     def _not_constant(self, name: str, leaf: ConstantLeaf) -> str:
         value = leaf.value
         if value is None or isinstance(value, bool):
             return f"{name} is not {value!r}"
+        if value != value:  # noqa: PLR0124 - a NaN, of which only itself is certain to be the same
+            return f"{name} is not {self.constant('value', value)}"
+        if value == 0 and type(value) is float:
+            return f"type({name}) is not float or {name} != 0.0 or copysign(1.0, {name}) != {math.copysign(1.0, value)}"
         if type(value) in (int, float, str):
             return f"type({name}) is not {type(value).__name__} or {name} != {self.constant('value', value)}"
         return f"{name} is not {self.constant('value', value)}"

@@ -100,6 +100,7 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
         "feeds": _feeds(program, names),
         "returned": returned,
         "updates": updates,
+        "layouts": steps.memory.layouts_for_arrays(),
         "state": state,
     }
 

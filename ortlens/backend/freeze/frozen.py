@@ -6,6 +6,7 @@ import threading
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.export.graph_signature import InputKind
 
 from ortlens import _torch
@@ -13,15 +14,16 @@ from ortlens.backend.freeze.arguments import Arguments
 from ortlens.backend.freeze.forms import form_text, refuse_constants
 from ortlens.backend.freeze.steps import FrozenSteps
 from ortlens.backend.gc_paused import gc_paused
-from ortlens.backend.lowering.exported import lower_program, mutated_targets, state_value
+from ortlens.backend.lowering.exported import lower_program, mutated_targets, results_of, state_value
+from ortlens.backend.lowering.layout_decisions import inputs_in_results
+from ortlens.backend.runtime.memory_assumptions import MemoryAssumptions
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
     import os
     import pathlib
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
-    import torch
     from torch.export import ExportedProgram
 
     from ortlens.backend.api import OrtBackend
@@ -114,18 +116,29 @@ class Frozen:
         Raises:
             UsageError: They do not, and there is no `fallback`.
         """
+        memory = self.steps.memory
         try:
-            arranged, named = self.arguments.arranged(args, kwargs)
+            given, leaves = self.arguments.arranged(args, kwargs)
         except UsageError as error:
             if self.fallback is not None:
                 return self.fallback(*args, **kwargs)
             never = any(form_text(tensor) is not None for tensor in _torch.tensors_of((args, kwargs)))
             remedy = "pass dense tensors, or fallback=" if never else "freeze again for such arguments, or pass fallback="
             raise UsageError(f"outside the traced signature: {error}; {remedy}") from error
+        if faults := memory.faults(leaves) if memory.needed else []:
+            if self.fallback is not None:
+                return self.fallback(*args, **kwargs)
+            raise UsageError(f"outside the traced signature: {'; '.join(faults)}, or pass fallback=")
         with self._lock:
             if self._strict is None:
-                self._strict = self.steps.function(self.arguments, _refuse)
-        return self._strict(self, *arranged, **named)
+                self._strict = self.steps.function(self.arguments, _refuse, checks_all=False)
+        arranged, named = _torch.unflatten(leaves, self.arguments.spec)
+        with _torch.without_autocast():
+            result = self._strict(self, *arranged, **named)
+        for leaf in memory.written:
+            if given[leaf] is not leaves[leaf] and (given[leaf].is_neg() or given[leaf].is_conj()):
+                given[leaf].detach().copy_(leaves[leaf])
+        return result
 
     def save(self, folder: str | os.PathLike[str]) -> pathlib.Path:
         """Write a folder that runs with onnxruntime and numpy alone: see `ortlens.load_frozen`.
@@ -157,13 +170,14 @@ def _refuse(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     raise UsageError(f"these arguments cannot be passed on: {len(args)} positional ones, and {', '.join(kwargs) or 'none'} by name")
 
 
-def frozen_from(
+def frozen_from(  # noqa: PLR0913 - a target, how to compile it, and what its trace left
     program: ExportedProgram,
     backend: OrtBackend,
     *,
     source: Any,
     traced: Callable[..., Any] | None,
     fallback: Callable[..., Any] | None = None,
+    asked: Collection[str] = (),
 ) -> Frozen:
     """Compile a program and freeze it.
 
@@ -173,6 +187,7 @@ def frozen_from(
         source: What was traced.
         traced: The function whose parameters have the names of the arguments; None if it is not known.
         fallback: Called with arguments outside the signature; None to raise.
+        asked: What the traced code asked about the layout of tensors.
 
     Returns:
         The frozen callable.
@@ -182,9 +197,10 @@ def frozen_from(
     """
     program = _torch.with_renamed_guards(program)
     refuse_constants(source, program)
+    _refuse_old_values(source, program)
     arguments = Arguments(program, traced)
     _refuse_sessions_per_size(arguments, backend)
-    steps = _steps_of(program, backend, None)
+    steps = _steps_of(program, backend, None, arguments, asked)
     frozen = Frozen(program, source, steps=steps, arguments=arguments, fallback=fallback)
     call = frozen.steps.function(arguments, frozen.differently)
     frozen.__class__ = type("Frozen", (Frozen,), {"__call__": call, "__doc__": Frozen.__doc__})  # Python looks calls up in the class
@@ -202,12 +218,15 @@ def watched(frozen: Frozen, backend: OrtBackend, recorder: Recorder) -> Callable
     Returns:
         A function that does the same as the callable, through sessions that the lens records. Its state is that of the source.
     """
-    steps = _steps_of(_torch.with_renamed_guards(frozen.program), backend, recorder)
+    asked = frozen.steps.memory.asked
+    steps = _steps_of(_torch.with_renamed_guards(frozen.program), backend, recorder, frozen.arguments, asked)
     call = steps.function(frozen.arguments, frozen.differently)
     return lambda *args, **kwargs: call(frozen, *args, **kwargs)
 
 
-def _steps_of(program: ExportedProgram, backend: OrtBackend, recorder: Recorder | None) -> FrozenSteps:
+def _steps_of(
+    program: ExportedProgram, backend: OrtBackend, recorder: Recorder | None, arguments: Arguments, asked: Collection[str]
+) -> FrozenSteps:
     compiler = backend.compiler
     with gc_paused():
         decomposed, lowered = lower_program(
@@ -215,12 +234,18 @@ def _steps_of(program: ExportedProgram, backend: OrtBackend, recorder: Recorder 
             decompositions=compiler.tables()[1],
             custom_targets=compiler.custom_targets(),
             on_failure=compiler.failure_reporter(recorder),
-            returns_views=True,
+            updates_in_place=True,
         )
         graph = compiler.graph_of(lowered, recorder=recorder)
         values = _own_values(decomposed, copies_state=recorder is None)
         graph.prepare(values)
-    return FrozenSteps(decomposed, graph, values, recorder)
+    specs = decomposed.graph_signature.input_specs
+    state = {str(spec.target): value for spec, value in zip(specs, values, strict=True) if isinstance(value, torch.Tensor)}
+    names = [leaf.name for leaf in arguments.signature.leaves]
+    memory = MemoryAssumptions(program, written=mutated_targets(decomposed), state=state, names=names, asked=asked)
+    return FrozenSteps(
+        decomposed, graph, values, results=results_of(decomposed, inputs_in_results(program)), memory=memory, recorder=recorder
+    )
 
 
 def _own_values(program: ExportedProgram, *, copies_state: bool) -> list[Any]:
@@ -234,6 +259,16 @@ def _own_values(program: ExportedProgram, *, copies_state: bool) -> list[Any]:
             value = copies.setdefault(id(value), value.detach().clone())
         values.append(value)
     return values
+
+
+def _refuse_old_values(source: object, program: ExportedProgram) -> None:
+    """Refuse results that are buffers from before other tensors were assigned: programs write into these."""
+    replaced = _torch.replaced_buffers(program)
+    if any(replaced & inputs for inputs in inputs_in_results(program)):
+        name = getattr(source, "__name__", type(source).__name__)
+        raise UsageError(
+            f"{name} cannot be frozen: it assigns a new tensor to a buffer and returns the old one; return a clone() of the old one"
+        )
 
 
 def _refuse_sessions_per_size(arguments: Arguments, backend: OrtBackend) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import pathlib
 import sys
 import threading
@@ -55,6 +56,7 @@ MANIFEST = "manifest.json"
 FORMAT, SCHEMA = "ortlens frozen", 1
 _LARGEST_MANIFEST = 1 << 24
 _PIECE = 1 << 18
+_WORK = 1 << 20  # candidates that numpy tries before it is too hard to say whether arrays overlap
 
 
 def load_frozen(
@@ -165,6 +167,8 @@ class LoadedFrozen:
         self._parameters: list[str] = list(manifest["parameters"])
         self._guards: list[Any] = list(manifest["guards"])
         self._feeds, self._returned, self._updates = manifest["feeds"], manifest["returned"], manifest["updates"]
+        self._written = sorted({entry["leaf"] for entry in self._updates if "leaf" in entry})
+        self._layouts: list[Any] = [(leaf, strides and tuple(strides)) for leaf, strides in manifest.get("layouts", ())]
         self.state = {str(name): _array(place, entry) for name, entry in manifest["state"].items()}
         self._lock = threading.Lock()
         self._known: set[Any] = set()
@@ -193,6 +197,7 @@ class LoadedFrozen:
         count = len(self.signature.leaves)
         given = [entry["name"] for entry in self._feeds]
         leaves = [entry["leaf"] for entry in (*self._feeds, *self._returned, *self._updates) if "leaf" in entry]
+        leaves += [leaf for leaf, _ in self._layouts]
         outputs = [entry["output"] for entry in (*self._returned, *self._updates) if "output" in entry]
         states = [entry["state"] for entry in (*self._feeds, *self._updates) if "state" in entry]
         sound = sorted(taken) == sorted(given) and set(outputs) <= set(self._names) and set(states) <= self.state.keys()
@@ -220,8 +225,11 @@ class LoadedFrozen:
         values = self._values(args, kwargs)
         torch = sys.modules.get("torch")
         tensors = torch is not None and any(isinstance(value, torch.Tensor) for value in values)
-        arrays = [_as_array(value) for value in values]
+        given = [_as_given(value) for value in values]
+        arrays = [np.ascontiguousarray(value).reshape(value.shape) if isinstance(value, np.ndarray) else value for value in given]
         self._check(arrays)
+        if found := self._memory_faults(given):
+            raise UsageError(f"outside the traced signature: {'; '.join(found)}")
         if self.state:
             with self._lock:
                 made = self._run(arrays)
@@ -242,7 +250,7 @@ class LoadedFrozen:
             raise UsageError(f"outside the traced signature: {error}; expected the arguments {tree_text(self._tree)}") from error
 
     def _check(self, arrays: Sequence[Any]) -> None:
-        key = tuple((value.dtype, value.shape) if isinstance(value, np.ndarray) else (type(value), value) for value in arrays)
+        key = tuple((value.dtype, value.shape) if isinstance(value, np.ndarray) else (type(value), value, _sign(value)) for value in arrays)
         try:
             if key in self._known:
                 return
@@ -254,6 +262,29 @@ class LoadedFrozen:
             raise UsageError(f"outside the traced signature: {'; '.join(found)}")
         if len(self._known) < 4096:  # noqa: PLR2004 - combinations to remember
             self._known.add(key)
+
+    def _memory_faults(self, given: Sequence[Any]) -> list[str]:
+        """What a call would write to wrongly, a sentence for each with what to do."""
+        names = [leaf.name for leaf in self.signature.leaves]
+        found = []
+        for leaf, strides in self._layouts:
+            if not _lies_like(given[leaf], strides):
+                expected = f"the strides {strides}" if strides else "a contiguous array"
+                found.append(f"{names[leaf]}: expected {expected}, whose layout decided in tracing what is written to; pass such a copy")
+        for leaf in self._written:
+            name = names[leaf]
+            if not given[leaf].flags.writeable:
+                found.append(f"{name} is written to, and read-only: pass a copy")
+            elif _overlaps_itself(given[leaf]):
+                found.append(f"{name} is written to, and several of its elements share memory: pass a copy")
+            others = [
+                *zip(names[:leaf], given[:leaf], strict=True),
+                *zip(names[leaf + 1 :], given[leaf + 1 :], strict=True),
+                *self.state.items(),
+            ]
+            shared = [other for other, array in others if isinstance(array, np.ndarray) and _overlap(given[leaf], array)]
+            found += [f"{other} shares memory with {name}, which is written to: pass a copy" for other in shared]
+        return found
 
     def _run(self, arrays: Sequence[Any]) -> dict[str, Any]:
         feeds = {}
@@ -274,7 +305,7 @@ class LoadedFrozen:
             elif isinstance(values[entry["leaf"]], np.ndarray):
                 values[entry["leaf"]][...] = new
             else:
-                values[entry["leaf"]].copy_(sys.modules["torch"].from_numpy(new))
+                values[entry["leaf"]].detach().copy_(sys.modules["torch"].from_numpy(new))
 
     @staticmethod
     def _leaf(entry: Mapping[str, Any], made: Mapping[str, Any], values: Sequence[Any], wrap: Any) -> Any:
@@ -292,17 +323,48 @@ def _array(place: pathlib.Path, entry: Mapping[str, Any]) -> np.ndarray[Any, Any
     return array
 
 
-def _as_array(value: Any) -> Any:
-    """A tensor or array as a contiguous array; anything else as it is."""
-    if isinstance(value, (np.ndarray, np.generic)):
-        return np.ascontiguousarray(value).reshape(value.shape)
+def _as_given(value: Any) -> Any:
+    """A tensor or array as an array, in the memory of the tensor if its values are there; anything else as it is."""
+    if isinstance(value, np.generic):
+        made: np.ndarray[Any, Any] = np.asarray(value)
+        made.flags.writeable = False
+        return made
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         try:
-            return np.ascontiguousarray(value.detach().resolve_neg().cpu().numpy()).reshape(tuple(value.shape))
+            return value.detach().resolve_conj().resolve_neg().cpu().numpy()
         except (TypeError, RuntimeError) as error:
             raise UsageError(f"a tensor of {value.dtype} and layout {value.layout} cannot be passed on: {error}") from error
     return value
+
+
+def _sign(value: Any) -> float | None:
+    """What tells 0.0 and -0.0 apart, which are equal."""
+    return math.copysign(1.0, value) if isinstance(value, float) else None
+
+
+def _lies_like(array: Any, strides: tuple[int, ...] | None) -> bool:
+    if strides is None:
+        return bool(array.flags.c_contiguous)
+    pairs = zip(array.shape, array.strides, strides, strict=True)
+    return all(size < 2 or step == count * array.itemsize for size, step, count in pairs)  # noqa: PLR2004 - one element has no step
+
+
+def _overlap(one: Any, other: Any) -> bool:
+    try:
+        return bool(np.shares_memory(one, other, max_work=_WORK))  # type: ignore[arg-type]  # numpy's annotation knows two of its values
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _overlaps_itself(array: Any) -> bool:
+    """Whether several elements may lie in one place."""
+    end = 0
+    for step, size in sorted((abs(step), size) for step, size in zip(array.strides, array.shape, strict=True)):
+        if size > 1 and step <= end:
+            return True
+        end += (size - 1) * step
+    return False
 
 
 def _given_of(value: Any) -> Given | None:

@@ -159,14 +159,16 @@ def is_same_constant(expected: Any, given: Any) -> bool:
         given: The value passed now.
 
     Returns:
-        True for an equal value of the same type; a NaN is equal to another one.
+        True for an equal value of the same type; a NaN is equal to another one, and 0.0 is not -0.0.
     """
     if expected is given:
         return True
     if type(expected) is not type(given):
         return False
     try:
-        return bool(expected == given) or (isinstance(expected, float) and expected != expected and given != given)  # noqa: PLR0124 - NaN
+        if isinstance(expected, float):  # whose texts tell zeros apart, and not NaNs
+            return repr(expected) == repr(given)
+        return bool(expected == given)
     except Exception:  # noqa: BLE001 - objects that cannot be compared are not the same
         return False
 

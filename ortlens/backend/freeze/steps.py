@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.export.graph_signature import ConstantArgument, InputKind
 
+from ortlens import _torch
 from ortlens.backend.freeze.entry import EntryWriter
 from ortlens.backend.lowering.exported import mutated_targets
+from ortlens.backend.lowering.returned_views import owner_of
 from ortlens.backend.runtime import call, in_place
 from ortlens.backend.runtime.generated import function_from_source
 from ortlens.backend.runtime.program import eager_nodes, make_program
@@ -22,13 +24,13 @@ if TYPE_CHECKING:
 
     from ortlens.backend.freeze.arguments import Arguments
     from ortlens.backend.graph import CompiledGraph
+    from ortlens.backend.lowering.exported import Result
     from ortlens.backend.partitioning.extraction import Partition
     from ortlens.backend.runtime.binding import Input, Output
+    from ortlens.backend.runtime.memory_assumptions import MemoryAssumptions
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.trace.recorder import Recorder
     from ortlens.trace.runlog import RunLog
-
-_MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
 
 class FrozenSteps:
@@ -37,19 +39,33 @@ class FrozenSteps:
     Attributes:
         graph: The compiled graph, with sessions.
         program: The decomposed program.
+        memory: What calls assume about the memory of their arguments.
         state: The buffers that calls change, by name.
     """
 
-    def __init__(self, program: ExportedProgram, graph: CompiledGraph, values: Sequence[Any], recorder: Recorder | None = None) -> None:
+    def __init__(  # noqa: PLR0913 - each is a part of what was compiled
+        self,
+        program: ExportedProgram,
+        graph: CompiledGraph,
+        values: Sequence[Any],
+        *,
+        results: Sequence[Result],
+        memory: MemoryAssumptions,
+        recorder: Recorder | None = None,
+    ) -> None:
         """Take over a graph that has run once.
 
         Args:
             program: The decomposed program.
             graph: Compiled from it, with sessions.
             values: The inputs of the graph: of weights and state those that calls use, of the user's inputs None.
+            results: What each output of the program is.
+            memory: What calls assume about the memory of their arguments.
             recorder: That of the lens that watches the calls. They then go through the graph and its runners, where a lens looks on.
         """
         self._watched = recorder is not None
+        self._results = results
+        self.memory = memory
         self.graph = graph
         self.program = program
         self._values = list(values)
@@ -75,12 +91,15 @@ class FrozenSteps:
                     found.add(names[weight.name][0])
         return tuple(sorted(found))
 
-    def function(self, arguments: Arguments, slow: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> Callable[..., Any]:
+    def function(
+        self, arguments: Arguments, slow: Callable[[tuple[Any, ...], dict[str, Any]], Any], *, checks_all: bool = True
+    ) -> Callable[..., Any]:
         """Generate the function of a call.
 
         Args:
             arguments: What it takes.
             slow: Called with arguments that are not exactly as traced.
+            checks_all: Whether the function also checks what calls assume about memory, if they can violate it at all, and autocast.
 
         Returns:
             The function, whose first argument is the frozen callable.
@@ -90,7 +109,12 @@ class FrozenSteps:
         names = dict(zip((placeholders[place] for place in self._user), (f"u{n}" for n in range(len(self._user))), strict=True))
         if runner is not None:
             names |= {node: f"a{place}" for place, (node, _) in enumerate(_passed(runner)) if node in names}
-        entry = EntryWriter(arguments.spec, arguments.signature.leaves, [names[placeholders[place]] for place in self._user])
+        leaves = [names[placeholders[place]] for place in self._user]
+        entry = EntryWriter(arguments.spec, arguments.signature.leaves, leaves)
+        if checks_all and self.memory.needed:
+            entry.slow_if.append(f"not {entry.constant('holds', self.memory.holds)}(({''.join(f'{name}, ' for name in leaves)}))")
+        if checks_all and runner is None:  # what PyTorch computes depends on it
+            entry.slow_if.append(f"{entry.constant('autocasts', _torch.autocasts)}()")
         for place, node in enumerate(placeholders):
             if node not in names:
                 names[node] = entry.constant("input", self._values[place])
@@ -204,7 +228,7 @@ class FrozenSteps:
 
         def failed(args: tuple[Any, ...], error: Exception) -> tuple[Any, ...]:
             passed = iter(args)
-            with torch.no_grad():
+            with torch.no_grad(), _torch.without_autocast():
                 return runner.failed(tuple(values[node] if node in weights else next(passed) for node in runner.partition.inputs), error)
 
         return failed
@@ -213,26 +237,38 @@ class FrozenSteps:
         self, entry: EntryWriter, results: Sequence[str], names: dict[Any, str], placeholders: Sequence[torch.fx.Node]
     ) -> tuple[list[str], list[str]]:
         """Lines that write new values of state and of inputs, and the source of each leaf of the result."""
-        specs = self.program.graph_signature.output_specs
-        nodes = next(iter(self.program.graph.find_nodes(op="output"))).args[0]
-        state = {str(spec.target): names[placeholders[place]] for place, spec in enumerate(self.program.graph_signature.input_specs)}
-        inputs = {spec.arg.name: names[placeholders[place]] for place, spec in enumerate(self.program.graph_signature.input_specs)}
+        old = [names[node] for node in placeholders]
         lines: list[str] = []
+        placed: list[str] = []
+        copied: list[tuple[str, str]] = []
         returned: list[str] = []
-        written = {node: text for spec, node, text in zip(specs, nodes, results, strict=True) if spec.kind in _MUTATIONS}
-        for spec, node, text in zip(specs, nodes, results, strict=True):
-            if spec.kind in _MUTATIONS:
-                old = inputs[spec.target] if spec.kind is OutputKind.USER_INPUT_MUTATION else state[str(spec.target)]
-                lines.append(f"if {text} is not {old}: {old}.copy_({text})")
+        for spec, node, text, result in zip(
+            self.program.graph_signature.output_specs, self._output_nodes(), results, self._results, strict=True
+        ):
+            if result.written is not None:
+                lines.append(f"if {text} is not {old[result.written]}: {old[result.written]}.copy_({text})")
             elif isinstance(spec.arg, ConstantArgument):
                 returned.append(entry.constant("value", spec.arg.value))
+            elif result.owner in self._user:
+                returned.append(f"v{len(returned)}")
+                placed.append(f"{returned[-1]} = {entry.constant('placed', result.in_memory_of)}({old[result.owner]}, {text})")
+            elif self._is_overwritten(node):
+                returned.append(f"v{len(returned)}")
+                copied.append((returned[-1], text))
             else:
                 returned.append(text)
-                old_values = [names[made] for made in placeholders if names[made] == text and made.name not in inputs]
-                if node in written or old_values:  # the next call writes there
-                    lines.insert(0, f"v{len(returned)} = {text}.clone()")
-                    returned[-1] = f"v{len(returned)}"
-        return lines, returned
+        return [*_copied(entry, copied), *lines, *placed], returned
+
+    def _output_nodes(self) -> list[Any]:
+        return list(next(iter(self.program.graph.find_nodes(op="output"))).args[0])
+
+    def _is_overwritten(self, node: Any) -> bool:
+        """Whether a result lies in the memory of state that calls write to, or in that of its new value."""
+        specs = self.program.graph_signature.input_specs
+        inputs = zip(self.program.graph.find_nodes(op="placeholder"), specs, strict=True)
+        state = {made for made, spec in inputs if spec.target in self.state}
+        new = {made for made, result in zip(self._output_nodes(), self._results, strict=True) if result.written is not None}
+        return isinstance(node, torch.fx.Node) and owner_of(node, new) in state | new
 
     def _guarded(self, lines: list[str], entry: EntryWriter, *, needs_no_grad: bool) -> list[str]:
         if needs_no_grad:
@@ -248,6 +284,26 @@ class _Part:
     def __init__(self, partition: Partition, run: Callable[..., tuple[Any, ...]]) -> None:
         self.partition = partition
         self.run = run
+
+
+def _copied(entry: EntryWriter, copied: Sequence[tuple[str, str]]) -> list[str]:
+    """The line that copies results of which the next call writes over the memory; those that share memory share that of the copy."""
+    if not copied:
+        return []
+    names, texts = zip(*copied, strict=True)
+    if len(copied) == 1:
+        return [f"{names[0]} = {texts[0]}.clone()"]
+    return [f"{', '.join(names)} = {entry.constant('in_copies', _in_copies)}({', '.join(texts)})"]
+
+
+def _in_copies(*values: torch.Tensor) -> list[torch.Tensor]:
+    storages: dict[int, torch.UntypedStorage] = {}
+    made = []
+    for value in values:
+        storage = value.untyped_storage()
+        copy = storages.setdefault(storage.data_ptr(), storage.clone())  # type: ignore[no-untyped-call]  # torch has no annotations here
+        made.append(torch.empty(0, dtype=value.dtype, device=value.device).set_(copy, value.storage_offset(), value.shape, value.stride()))
+    return made
 
 
 def _taking(run: Callable[[list[Any]], list[Any]], places: Sequence[int]) -> Callable[[list[Any]], list[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,13 +12,14 @@ from torch.export.graph_signature import InputKind, OutputKind
 from ortlens import _torch
 from ortlens.backend.error_text import LOWERED_WITHOUT
 from ortlens.backend.lowering.entry import count_ops
+from ortlens.backend.lowering.layout_decisions import inputs_in_results
 from ortlens.backend.lowering.lowered import LoweredGraph
-from ortlens.backend.lowering.returned_views import without_returned_views
+from ortlens.backend.lowering.returned_views import owner_of, without_returned_views
 from ortlens.backend.memory_order import needs_restride
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch.export import ExportedProgram
 
@@ -33,7 +35,7 @@ class CompiledProgram:
     It shares the program's state: buffers that a call changes are changed in the program.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - how the backend lowers, compiles and checks programs
         self,
         program: ExportedProgram,
         compile_graph: Callable[[LoweredGraph], Callable[..., Any]],
@@ -41,6 +43,7 @@ class CompiledProgram:
         decompositions: Mapping[Any, Callable[..., Any]],
         custom_targets: frozenset[Any],
         on_failure: Callable[[str, str, Exception], None] | None = None,
+        assumptions_of: Callable[..., Any] | None = None,
     ) -> None:
         """Decompose and compile.
 
@@ -50,6 +53,7 @@ class CompiledProgram:
             decompositions: The backend's: op overload -> function.
             custom_targets: Operators that are not decomposed because the user gave functions for them.
             on_failure: Reports that the program could not be decomposed and is compiled as it is; None to raise.
+            assumptions_of: Makes the check of what the program assumes about memory, see `runtime.memory_assumptions`; None: no check.
 
         Raises:
             UsageError: The program takes something that is neither a tensor nor a plain value.
@@ -60,7 +64,14 @@ class CompiledProgram:
         self._run = compile_graph(lowered)
         self._guards = _torch.exported_guards(program)
         self._user_inputs = [place for place, spec in enumerate(inputs) if spec.kind is InputKind.USER_INPUT]
-        self._apply = [_effect_of(self._program, spec) for spec in self._program.graph_signature.output_specs]
+        self._results = results_of(self._program, inputs_in_results(program))
+        state = {str(spec.target): value for spec in inputs if (value := state_value(self._program, spec.target)) is not None}
+        names = [inputs[place].arg.name for place in self._user_inputs]
+        written = mutated_targets(self._program)
+        self._memory = None
+        if assumptions_of is not None:
+            remedy = "export again with such arguments"
+            self._memory = assumptions_of(program, written=written, state=state, names=names, remedy=remedy)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program.
@@ -71,19 +82,23 @@ class CompiledProgram:
 
         Returns:
             What `program.module()` returns, in the same structure, without gradients.
+
+        Raises:
+            UsageError: The arguments share memory, or lie in memory, in a way that the program was not exported for.
         """
         flat = list(_torch.exported_inputs(self._program, args, kwargs))
+        leaves = [flat[place] for place in self._user_inputs]
         if self._guards is not None:
-            self._guards(*(flat[place] for place in self._user_inputs))
-        positions = {node.name: value for node, value in zip(_placeholders(self._program), flat, strict=True)}
+            self._guards(*leaves)
+        if self._memory is not None and not self._memory.holds(leaves) and (faults := self._memory.faults(leaves)):
+            raise UsageError(f"these arguments are not as in the export: {'; '.join(faults)}")
         with torch.no_grad():
-            results = self._run([_resolved(value) for value in flat])
-            user = []
-            for value, effect in zip(results, self._apply, strict=True):
-                if effect is None:
-                    user.append(value)
-                else:
-                    effect(positions, value)
+            results = self._run([resolved(value) for value in flat])
+            for value, result in zip(results, self._results, strict=True):
+                if result.written is not None and value is not flat[result.written]:
+                    flat[result.written].copy_(value)
+            made = [(value, result) for value, result in zip(results, self._results, strict=True) if result.written is None]
+            user = [value if result.owner is None else result.in_memory_of(flat[result.owner], value) for value, result in made]
         return _torch.unflatten(user, self._program.call_spec.out_spec)
 
 
@@ -93,7 +108,7 @@ def lower_program(
     decompositions: Mapping[Any, Callable[..., Any]],
     custom_targets: frozenset[Any],
     on_failure: Callable[[str, str, Exception], None] | None = None,
-    returns_views: bool = False,
+    updates_in_place: bool = False,
 ) -> tuple[ExportedProgram, LoweredGraph]:
     """Decompose an exported program.
 
@@ -102,7 +117,7 @@ def lower_program(
         decompositions: Likewise.
         custom_targets: Likewise.
         on_failure: Likewise.
-        returns_views: Whether outputs that are views of inputs, or share memory with one another, are made as views by PyTorch.
+        updates_in_place: Whether new values of state and inputs may take the memory of the old ones.
 
     Returns:
         The decomposed program, and its graph. New values of mutated state come first among the outputs.
@@ -120,13 +135,10 @@ def lower_program(
     inputs, outputs = made.graph_signature.input_specs, made.graph_signature.output_specs
     written = mutated_targets(made)
     static = frozenset(i for i, spec in enumerate(inputs) if spec.kind in _WEIGHTS and spec.target not in written)
-    views = None
-    mutated = _mutated_inputs(made) if returns_views else ()
-    if returns_views:
-        user = {place: False for place, spec in enumerate(outputs) if spec.kind is OutputKind.USER_OUTPUT}
-        returned = next(iter(made.graph.find_nodes(op="output"))).args[0]
-        gaps = [place for place in user if (value := _meta_of(returned[place])) is not None and needs_restride(value)]
-        views = without_returned_views(made.graph_module, user, mutated, parts=gaps)
+    user = {place: False for place, spec in enumerate(outputs) if spec.kind is OutputKind.USER_OUTPUT}
+    returned = next(iter(made.graph.find_nodes(op="output"))).args[0]
+    gaps = [place for place in user if (value := _meta_of(returned[place])) is not None and needs_restride(value)]
+    mutated = _mutated_inputs(made)
     return made, LoweredGraph(
         module=made.graph_module,
         phase="inference",
@@ -136,8 +148,8 @@ def lower_program(
         aot_ns=aot_ns,
         input_names=tuple(_input_name(spec) for spec in inputs),
         output_names=tuple(_output_name(spec, place) for place, spec in enumerate(outputs)),
-        views=views,
-        mutated=mutated,
+        views=without_returned_views(made.graph_module, user, mutated, parts=gaps),
+        mutated=mutated if updates_in_place else (),
     )
 
 
@@ -160,6 +172,74 @@ def mutated_targets(program: ExportedProgram) -> frozenset[str]:
     specs = program.graph_signature.input_specs
     same = {spec.target for spec in specs if spec.kind in _WEIGHTS and id(state_value(program, spec.target)) in tensors}
     return frozenset(str(name) for name in {*named, *same})
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An output of a decomposed program.
+
+    Attributes:
+        written: Place of the input whose new value it is, which is written back; None for a result of the user's.
+        owner: Place of the written input in whose memory the user's result is to lie; None for one in its own memory.
+        is_view: Whether it is a view of that input, not the input itself.
+    """
+
+    written: int | None = None
+    owner: int | None = None
+    is_view: bool = False
+
+    def in_memory_of(self, given: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """Place a result of the user's in the memory of its owner.
+
+        Args:
+            given: The owner, with its new value.
+            value: The result, which lies in a copy of the new value as it is to lie in the owner.
+
+        Returns:
+            The owner, or a view of it; the result as it is where signs of values are not in memory.
+        """
+        if not self.is_view:
+            return given
+        if any(tensor.is_conj() or tensor.is_neg() for tensor in (given, value)):
+            return value
+        made = torch.empty(0, dtype=value.dtype, device=value.device)
+        return made.set_(given.untyped_storage(), value.storage_offset(), value.shape, value.stride())
+
+
+def results_of(program: ExportedProgram, shared: Sequence[frozenset[str]]) -> list[Result]:
+    """Say what each output of a program is.
+
+    Args:
+        program: The decomposed program.
+        shared: See `inputs_in_results`.
+
+    Returns:
+        One per output.
+    """
+    signature = program.graph_signature
+    (output,) = program.graph.find_nodes(op="output")
+    places = {spec.target if spec.kind in _WEIGHTS else spec.arg.name: place for place, spec in enumerate(signature.input_specs)}
+    names = [spec.arg.name for spec in signature.input_specs]
+    new = [places[spec.target] if spec.kind in _MUTATIONS else None for spec in signature.output_specs]
+    written = [(node, place) for node, place in zip(output.args[0], new, strict=True) if place is not None]
+    values = [node for node, _ in written]
+    # A value that several inputs get, or that is itself an input, says nothing about memory.
+    owners = (
+        {node: place for node, place in written if values.count(node) == 1 and node.op == "call_function"}
+        if _mutated_inputs(program)
+        else {}
+    )
+    rest = iter(shared)
+    found: list[Result] = []
+    for node, place in zip(output.args[0], new, strict=True):
+        if place is not None:
+            found.append(Result(written=place))
+            continue
+        inputs = next(rest, frozenset())
+        owner = owner_of(node, owners) if isinstance(node, torch.fx.Node) else node
+        lies_in = owners.get(owner)
+        found.append(Result(owner=lies_in, is_view=owner is not node) if lies_in is not None and names[lies_in] in inputs else Result())
+    return found
 
 
 def state_value(program: ExportedProgram, name: Any) -> torch.Tensor | None:
@@ -234,13 +314,18 @@ def _attention_laid_out_as_traced(torchs: Callable[..., Any], own: Callable[...,
     return attention
 
 
-def _resolved(value: Any) -> Any:
-    """A negative view has another sign than its memory. Tracing saw none, and the guards of a program check sizes only."""
-    return value.resolve_neg() if isinstance(value, torch.Tensor) and value.is_neg() else value
+def resolved(value: Any) -> Any:
+    """A tensor whose memory holds its values; anything else as it is.
 
+    Tracing saw no negative or conjugate view, and the guards of a program check sizes only.
 
-def _placeholders(program: ExportedProgram) -> list[torch.fx.Node]:
-    return [node for node in program.graph.nodes if node.op == "placeholder"]
+    Args:
+        value: Anything.
+
+    Returns:
+        A copy of a negative or conjugate view.
+    """
+    return value.resolve_neg().resolve_conj() if isinstance(value, torch.Tensor) and (value.is_neg() or value.is_conj()) else value
 
 
 def _input_name(spec: Any) -> str:
@@ -251,19 +336,6 @@ def _output_name(spec: Any, place: int) -> str:
     if spec.kind in _MUTATIONS:
         return f"{spec.target}.updated"
     return str(getattr(spec.arg, "name", None) or f"output_{place}")
-
-
-def _effect_of(program: ExportedProgram, spec: Any) -> Callable[[dict[str, Any], Any], None] | None:
-    """The function that writes an output back to the state of the program; None for an output of the user's."""
-    if spec.kind not in _MUTATIONS:
-        return None
-    by_target = {entry.target: entry.arg.name for entry in program.graph_signature.input_specs if entry.kind in _WEIGHTS}
-    name = by_target.get(spec.target, spec.target)
-
-    def write_back(positions: dict[str, Any], value: Any) -> None:
-        positions[name].copy_(value)
-
-    return write_back
 
 
 def _refuse_objects(program: ExportedProgram) -> None:

@@ -147,6 +147,20 @@ def _chain_of(node: Any, ends: Collection[torch.fx.Node]) -> list[torch.fx.Node]
     return chain
 
 
+def owner_of(node: torch.fx.Node, ends: Collection[torch.fx.Node]) -> torch.fx.Node:
+    """Find the node in whose memory a value lies.
+
+    Args:
+        node: Of a functional ATen graph.
+        ends: Nodes that count as owners, though they may be views.
+
+    Returns:
+        The node itself if it is no view.
+    """
+    chain = _chain_of(node, ends)
+    return chain[-1].args[0] if chain else node  # type: ignore[return-value]  # the operand of a view is a node
+
+
 def base_of(node: torch.fx.Node) -> torch.fx.Node | None:
     """Find what a node is a view of.
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 import bisect
 from typing import TYPE_CHECKING
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
+
+_EXACT_ELEMENTS = 1 << 22
+"""Most elements of interleaved tensors whose places are compared one by one."""
 
 
 def are_apart(written: Container[int], frozen: Sequence[tuple[int, int]], *blocks: int) -> bool:
@@ -49,3 +54,65 @@ def merged(blocks: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             found.append((start, start + size))
     return found
+
+
+def tensors_overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have memory in common. Pieces of a split lie between one another without that.
+
+    Args:
+        one: A tensor with data.
+        other: Another one.
+
+    Returns:
+        True also for interleaved ones with too many elements to compare.
+    """
+    if not one.numel() or not other.numel():
+        return False
+    first, size = block_of(one)
+    start, length = block_of(other)
+    if first + size <= start or start + length <= first:
+        return False
+    dense, alike = size == one.nbytes or length == other.nbytes, one.element_size() == other.element_size()
+    if dense or not alike or one.numel() + other.numel() > _EXACT_ELEMENTS:
+        return True
+    return not set(_places(one)).isdisjoint(_places(other))
+
+
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether several elements of a tensor lie in one place, as those of an expanded one.
+
+    Args:
+        tensor: A tensor with data.
+
+    Returns:
+        True also for odd strides with too many elements to compare.
+    """
+    end = 0  # in the order of their strides, no dimension reaches into the next place of a later one
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride <= end:
+            return tensor.numel() > _EXACT_ELEMENTS or len(set(_places(tensor))) < tensor.numel()
+        end += (size - 1) * stride
+    return False
+
+
+def block_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """Find the memory that a tensor reaches over.
+
+    Args:
+        tensor: A tensor with data.
+
+    Returns:
+        Address, and size in bytes with the gaps between elements.
+    """
+    if tensor.is_contiguous():
+        return tensor.data_ptr(), tensor.nbytes
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), (last + 1) * tensor.element_size() if tensor.numel() else 0
+
+
+def _places(tensor: torch.Tensor) -> list[int]:
+    """The addresses of the elements."""
+    places = torch.zeros((), dtype=torch.int64)
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        places = places.unsqueeze(-1) + torch.arange(size) * stride
+    return (places.reshape(-1) * tensor.element_size() + tensor.data_ptr()).tolist()

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ortlens.backend.runtime.overlaps import tensors_overlap
 from ortlens.lens.verify.reachable import Reachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ortlens.lens.verify.call_state import CallState
-
-_EXACT_ELEMENTS = 1 << 22
-"""Most elements of two interleaved tensors whose places are compared one by one."""
 
 RANDOM_STATE = "random state"
 
@@ -123,37 +121,7 @@ def _results(tensors: Mapping[str, torch.Tensor], state: CallState) -> dict[str,
 
 
 def _sharing(tensor: torch.Tensor, others: Iterable[tuple[str, torch.Tensor]]) -> frozenset[str]:
-    return frozenset(name for name, other in others if tensor.numel() and other.numel() and _overlap(tensor, other))
-
-
-def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one storage have memory in common. Pieces of a split lie between one another without that."""
-    (first, last), (start, end) = _reach(one), _reach(other)
-    if last < start or end < first:
-        return False
-    if _is_dense(one) or _is_dense(other) or one.numel() + other.numel() > _EXACT_ELEMENTS:
-        return True
-    return not set(_places(one)).isdisjoint(_places(other))
-
-
-def _reach(tensor: torch.Tensor) -> tuple[int, int]:
-    """First and last byte."""
-    start = int(tensor.storage_offset())
-    end: int = start + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return start * tensor.element_size(), (end + 1) * tensor.element_size() - 1
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    first, last = _reach(tensor)
-    return last - first + 1 == tensor.numel() * tensor.element_size()
-
-
-def _places(tensor: torch.Tensor) -> list[int]:
-    """The bytes at which the elements begin."""
-    places = torch.full((), int(tensor.storage_offset()), dtype=torch.int64)
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        places = places.unsqueeze(-1) + torch.arange(size) * stride
-    return (places.reshape(-1) * tensor.element_size()).tolist()
+    return frozenset(name for name, other in others if tensors_overlap(tensor, other))
 
 
 def _gradients(results: Mapping[str, torch.Tensor], state: CallState, *, accumulates: bool) -> dict[str, torch.Tensor]:

@@ -1,0 +1,284 @@
+"""What a trace assumed about memory: frozen callables and exported programs do what PyTorch does or refuse the call."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils import _pytree
+
+import ortlens
+from ortlens import OrtBackend
+from ortlens.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Tensors = tuple[Any, ...]
+
+
+class Wrapped(nn.Module):
+    """A function as a module, with a buffer and a weight."""
+
+    c: torch.Tensor
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.c = nn.Buffer(torch.arange(12.0).reshape(3, 4))
+        self.w = nn.Parameter(torch.ones(3, 4))
+
+    def forward(self, *args: Any) -> Any:  # noqa: ANN401 - of any structure
+        return self.function(self, *args)
+
+
+def frozen(function: Callable[..., Any], *args: Any) -> Callable[..., Any]:  # noqa: ANN401 - likewise
+    return ortlens.freeze(function, *args)
+
+
+def sized(function: Callable[..., Any], *args: Any) -> Callable[..., Any]:  # noqa: ANN401 - likewise
+    return ortlens.freeze(function, *args, dynamic=True)
+
+
+def exported(function: Callable[..., Any], *args: Any) -> Callable[..., Any]:  # noqa: ANN401 - likewise
+    module = Wrapped(lambda _, *given: function(*given))
+    return OrtBackend().compile_program(torch.export.export(module, args, strict=False))
+
+
+def numbers(*shape: int) -> torch.Tensor:
+    return torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+
+
+def turned() -> torch.Tensor:
+    return numbers(4, 3).t()
+
+
+def step(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    a.add_(1)
+    return a + b
+
+
+def nested(a: dict[str, list[torch.Tensor]], b: torch.Tensor) -> torch.Tensor:
+    a["x"][0].add_(b)
+    return a["x"][1] * b
+
+
+def write_through_reshape(x: torch.Tensor) -> torch.Tensor:
+    x.reshape(-1)[::2].add_(10)
+    return x * 1
+
+
+def write_to_own(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y.reshape(-1).add_(1)
+    return y
+
+
+def write_to_row(x: torch.Tensor) -> torch.Tensor:
+    x[0] = 5
+    return x * 2
+
+
+def twice(make: Callable[[torch.Tensor], Tensors], size: int = 8) -> Callable[[], Tensors]:
+    return lambda: make(numbers(size))
+
+
+def complex_numbers() -> torch.Tensor:
+    return torch.complex(numbers(3, 4), numbers(3, 4) + 1)
+
+
+PAIR = lambda: (numbers(4), numbers(4))  # noqa: E731 - a line of the table
+ONE = lambda: (numbers(3, 4),)  # noqa: E731 - likewise
+CALLS: dict[str, tuple[Callable[..., Any], Callable[[], Tensors], Callable[[], Tensors], bool]] = {
+    "one tensor twice": (step, PAIR, twice(lambda t: (t[:4], t[:4])), False),
+    "partial overlap": (step, PAIR, twice(lambda t: (t[:4], t[2:6])), False),
+    "overlap the other way": (step, PAIR, twice(lambda t: (t[2:6], t[:4])), False),
+    "halves of one tensor": (step, PAIR, twice(lambda t: (t[:4], t[4:])), True),
+    "one between the other": (step, PAIR, twice(lambda t: (t[::2], t[1::2])), True),
+    "interleaved overlap": (step, PAIR, twice(lambda t: (t[::2], t[:4])), False),
+    "nested": (nested, lambda: ({"x": [numbers(4), numbers(4)]}, numbers(4)), twice(lambda t: ({"x": [t[:4], t[4:]]}, t[4:])), True),
+    "nested alias": (nested, lambda: ({"x": [numbers(4), numbers(4)]}, numbers(4)), twice(lambda t: ({"x": [t[:4], t[:4]]}, t[4:])), False),
+    "nothing is written": (lambda a, b: a * b, PAIR, twice(lambda t: (t[:4], t[:4])), True),
+    "expanded": (step, PAIR, lambda: (torch.zeros(1).expand(4), numbers(4)), False),
+    "expanded rows": (write_to_row, ONE, lambda: (numbers(1, 4).expand(3, 4),), False),
+    "write through a reshape": (write_through_reshape, ONE, lambda: (turned(),), False),
+    "traced with a copy": (write_through_reshape, lambda: (turned(),), ONE, False),
+    "as it was traced": (write_through_reshape, lambda: (turned(),), lambda: (turned(),), True),
+    "reshape returned": (lambda x: x.reshape(-1), ONE, lambda: (turned(),), False),
+    "flatten returned": (lambda x: torch.flatten(x, 0), ONE, lambda: (turned(),), False),
+    "still a view": (lambda x: x.reshape(3, 2, 2), ONE, lambda: (numbers(3, 8)[:, :4],), True),
+    "contiguous returned": (lambda x: x.contiguous(), ONE, lambda: (turned(),), False),
+    "write through contiguous": (lambda x: (x.contiguous().add_(1), x.sum())[1], ONE, lambda: (turned(),), False),
+    "memory format": (
+        lambda x: (x.to(memory_format=torch.channels_last), x * 2),
+        lambda: (numbers(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),),
+        lambda: (numbers(2, 3, 4, 5),),
+        False,
+    ),
+    "write to a value": (write_to_own, ONE, lambda: (turned(),), False),
+    "only values": (lambda x: x.reshape(-1) * 2, ONE, lambda: (turned(),), True),
+    "plain views": (lambda x: (x.t(), x[0], x.unsqueeze(0)), ONE, lambda: (turned(),), True),
+    "write to plain views": (write_to_row, ONE, lambda: (turned(),), True),
+    "as_strided": (lambda x: x.as_strided((3,), (2,)) * 1, ONE, lambda: (turned(),), False),
+    "negative view": (write_to_row, ONE, lambda: (complex_numbers().conj().imag,), True),
+    "conjugate view": (lambda x: x.real + 1, lambda: (complex_numbers(),), lambda: (complex_numbers().conj(),), True),
+}
+"""A function, the arguments of tracing and those of a call, and whether the call is answered."""
+
+
+# torch.export leaves out a call of contiguous() that copies nothing, so that such a program itself returns the argument.
+@pytest.mark.parametrize(
+    ("name", "road"),
+    [(name, road) for name in CALLS for road in (frozen, sized, exported) if "contiguous" not in name or road is not exported],
+)
+def test_a_call_does_what_pytorch_does_or_is_refused(name: str, road: Callable[..., Any]) -> None:
+    function, traced, called, answered = CALLS[name]
+    call = road(function, *traced())
+    ours, theirs = called(), called()
+    if not answered:
+        with pytest.raises(UsageError, match=r"shares? memory|of tracing"):
+            call(*ours)
+        torch.testing.assert_close(_pytree.tree_leaves(ours), _pytree.tree_leaves(theirs))  # nothing was written
+        return
+    for _ in range(2):
+        torch.testing.assert_close(call(*ours), function(*theirs))
+        torch.testing.assert_close(_pytree.tree_leaves(ours), _pytree.tree_leaves(theirs))
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda x: x.is_contiguous(), lambda x: x.stride(0) == 4, lambda x: x.storage_offset() == 0, lambda x: (x * 2).is_contiguous()]
+)
+def test_a_branch_on_the_layout_is_part_of_the_signature(ask: Callable[[torch.Tensor], bool]) -> None:
+    call = ortlens.freeze(lambda x: x + 1 if ask(x) else x - 1, numbers(3, 4))
+    torch.testing.assert_close(call(numbers(3, 4)), numbers(3, 4) + 1)
+    with pytest.raises(UsageError, match=r"x: expected the strides \(4, 1\)"):
+        call(torch.zeros(24).as_strided((3, 4), (1, 6), 3))
+
+
+def test_the_fallback_gets_such_calls() -> None:
+    call = ortlens.freeze(step, *PAIR(), fallback=step)
+    t = numbers(4)
+    torch.testing.assert_close(call(t, t), 2 * (numbers(4) + 1))
+
+
+def add(module: Wrapped, x: torch.Tensor) -> torch.Tensor:
+    x.add_(1)
+    module.c.add_(1)
+    return x + module.c + module.w
+
+
+def test_arguments_that_are_weights_or_state() -> None:
+    model = Wrapped(add)
+    call = ortlens.freeze(model, numbers(3, 4))
+    for x in (call.state["c"], model.w.detach()):
+        with pytest.raises(UsageError, match=r"shares memory with (c|w)"):
+            call(x)
+    program = torch.export.export(model, (numbers(3, 4),), strict=False)
+    with pytest.raises(UsageError, match="shares memory with w"):
+        OrtBackend().compile_program(program)(model.w.detach())
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_examples_may_overlap(dynamic: bool | None) -> None:  # noqa: FBT001 - a parameter
+    t = numbers(4)
+    call = ortlens.freeze(step, t, t, dynamic=dynamic)
+    torch.testing.assert_close(call(*PAIR()), step(*PAIR()))
+    with pytest.raises(UsageError, match="b shares memory with a"):
+        call(t, t)
+
+
+def sharing(tensors: list[torch.Tensor]) -> list[tuple[int, ...]]:
+    """For each tensor, those in whose storage it lies, and where."""
+    return [(*(int(x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()) for y in tensors), *x.stride()) for x in tensors]
+
+
+RESULTS: dict[str, Callable[..., Any]] = {
+    "flatten": lambda _, x: torch.flatten(x),
+    "written and returned": lambda _, x: (x.add_(1), x, x.t(), x[0].view(2, 2), x.reshape(-1).view(torch.int32)),
+    "equal, not the same": lambda _, x: (y := x + 1, x.copy_(y))[0],
+    "state": lambda m, x: (m.c.add_(x)[0], m.c, m.c.t(), x * 2),
+    "unchanged state": lambda m, x: (m.c[0], m.c, x),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_share_memory_as_pytorchs_do(name: str) -> None:
+    source = Wrapped(RESULTS[name])
+    call, program = ortlens.freeze(source, numbers(3, 4)), torch.export.export(copy.deepcopy(source), (numbers(3, 4),), strict=False)
+    compiled, plain = OrtBackend().compile_program(program), copy.deepcopy(source)
+    for _ in range(2):
+        given = [torch.zeros(20)[4:16].view(3, 4) for _ in range(3)]
+        with torch.no_grad():
+            calls: list[Callable[..., Any]] = [plain, compiled, call]
+            results = [list(_pytree.tree_leaves(made(x))) for made, x in zip(calls, given, strict=True)]
+        torch.testing.assert_close(results[1:], [results[0]] * 2)
+        torch.testing.assert_close(given[1:], [given[0]] * 2)
+        expected, ours, apart = ([x, *made] for x, made in zip(given, results, strict=True))
+        assert sharing([*ours, program.state_dict["c"]]) == sharing([*expected, plain.c])
+        assert sharing(apart) == sharing(expected)
+        assert not any("c" in call.state and x.untyped_storage().data_ptr() == call.state["c"].untyped_storage().data_ptr() for x in apart)
+
+
+def test_verify_finds_nothing_wrong_with_a_view_that_a_program_returns() -> None:
+    program = torch.export.export(Wrapped(lambda _, x: (torch.flatten(x), x * 2)), (numbers(3, 4),), strict=False)
+    numerics = ortlens.explain(program, calls=1)(numbers(3, 4)).verify(numbers(3, 4))
+    assert numerics["ok"].all()
+    assert not numerics["first_divergence"].any()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda m, x: torch.nn.functional.linear(x, m.w).relu().reshape(-1),
+        lambda m, x: (x.reshape(2, 6).sum(0), x.t(), m.c[0] * x),
+        lambda m, x: (x * 2).add_(m.w).flatten(),
+    ],
+)
+def test_nothing_is_checked_where_nothing_can_be_wrong(function: Callable[..., Any]) -> None:
+    call = ortlens.freeze(Wrapped(function), numbers(3, 4))
+    assert not call.steps.memory.needed
+    assert not any(name.startswith("holds") for name in type(call).__call__.__code__.co_names)
+    checked = ortlens.freeze(step, *PAIR())
+    assert any(name.startswith("holds") for name in type(checked).__call__.__code__.co_names)
+
+
+def test_only_what_is_written_or_matters_is_looked_at() -> None:
+    call = ortlens.freeze(lambda a, b, c: (a * b, c.reshape(-1)), *PAIR(), numbers(3, 4))
+    assert {"t2"} == {name for name in call.steps.memory.holds.__code__.co_varnames if name != "leaves"}
+
+
+def test_many_written_arguments() -> None:
+    def update(weights: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
+        for weight, grad in zip(weights, grads, strict=True):
+            weight.sub_(grad)
+
+    def given() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        return [numbers(4) for _ in range(6)], [numbers(4) + 1 for _ in range(6)]
+
+    call = ortlens.freeze(update, *given())
+    weights, grads = given()
+    call(weights, grads)
+    torch.testing.assert_close(weights, [torch.full((4,), -1.0)] * 6)
+    with pytest.raises(UsageError, match=r"grads\[3\] shares memory with weights\[5\]"):
+        call(weights, [*grads[:3], weights[5], *grads[4:]])
+
+
+def test_a_buffer_that_was_replaced_is_no_result() -> None:
+    def replace(module: Wrapped, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        old = module.c
+        module.c = module.c + x
+        return old[0], module.c
+
+    with pytest.raises(UsageError, match="return a clone"):
+        ortlens.freeze(Wrapped(replace), numbers(3, 4))
+
+
+def test_autocast_of_the_caller_changes_nothing() -> None:
+    x = torch.randn(4, 4)
+    call = ortlens.freeze(lambda x: torch.linalg.svdvals(x) @ x, x, options={"min_partition_nodes": 100})
+    expected = call(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(call(x), expected)
