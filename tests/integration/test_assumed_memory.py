@@ -82,6 +82,12 @@ def write_to_row(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
+def write_under_autocast(x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        x.reshape(-1).add_(1)
+    return x * 2
+
+
 def twice(make: Callable[[torch.Tensor], Tensors], size: int = 8) -> Callable[[], Tensors]:
     return lambda: make(numbers(size))
 
@@ -119,6 +125,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[], Tensors], Callable[[], T
         False,
     ),
     "write to a value": (write_to_own, ONE, lambda: (turned(),), False),
+    "within another graph": (write_under_autocast, ONE, lambda: (turned(),), False),
     "only values": (lambda x: x.reshape(-1) * 2, ONE, lambda: (turned(),), True),
     "plain views": (lambda x: (x.t(), x[0], x.unsqueeze(0)), ONE, lambda: (turned(),), True),
     "write to plain views": (write_to_row, ONE, lambda: (turned(),), True),

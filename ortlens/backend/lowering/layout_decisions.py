@@ -70,7 +70,9 @@ class LayoutDecisions:
         def under(found: Iterator[torch.fx.Node]) -> frozenset[int]:
             return frozenset(places[node] for node in _with_ancestors(found) if node in places)
 
-        self.exact = under(iter(windows))
+        # What a graph within the graph decides does not show in its results.
+        inner = [link.base for link, _ in self._links if any(True for _ in _inner_graphs(link.result))]
+        self.exact = under(iter([*windows, *inner]))
         self.arguments = under(link.base for link, _ in self._links) | self.exact
         self.values = under(link.base for link, kinds in self._links if "values" in kinds) | self.exact
 
@@ -152,7 +154,7 @@ class _Aliases:
 
     def _reads_after(self, side: set[torch.fx.Node], write: int, link: _Link) -> bool:
         """Whether a write to one side shows in the other."""
-        return write > link.place and (_outlives(side) or any(self._order[user] > write for node in side for user in node.users))
+        return write >= link.place and (_outlives(side) or any(self._order[user] > write for node in side for user in node.users))
 
     def side(self, start: torch.fx.Node, without: _Link | None = None) -> set[torch.fx.Node]:
         """The nodes that may lie in the memory of one, if one link is left out."""
