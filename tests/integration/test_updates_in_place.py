@@ -294,9 +294,9 @@ def _in_two_caches(c: torch.Tensor, e: torch.Tensor, i: torch.Tensor, x: torch.T
 
 
 def _factored(c: torch.Tensor, _: torch.Tensor, i: torch.Tensor, x: torch.Tensor, __: torch.Tensor) -> torch.Tensor:
-    made = torch.linalg.cholesky(torch.diag(9.0 - i))
+    made: torch.Tensor = torch.linalg.cholesky(torch.diag(9.0 - i))
     c.mul_(0.9).add_(x[0])
-    return made * 3
+    return made.mul(3)
 
 
 def _divided(c: torch.Tensor, _: torch.Tensor, i: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
