@@ -82,7 +82,10 @@ def expression_over(value: object, sources: Mapping[Any, str]) -> str | None:
     from torch.utils._sympy.printers import PythonPrinter
     from torch.utils._sympy.symbol import SymT, make_symbol
 
-    symbols = {term: make_symbol(SymT.TMP, place, integer=True, nonnegative=True) for place, term in enumerate(sources)}
+    symbols = {
+        term: make_symbol(SymT.TMP, place, integer=True, nonnegative=getattr(term, "is_nonnegative", None))
+        for place, term in enumerate(sources)
+    }
     known = expr.xreplace(symbols)
     if not known.free_symbols <= set(symbols.values()):
         return None

@@ -21,6 +21,7 @@ from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.lowering.entry import is_for_the_user
 from ortlens.backend.models import model_key
 from ortlens.backend.partitioning.exclusions import lacks_kernel
+from ortlens.backend.partitioning.support import NodeKind, kind_of
 from ortlens.backend.planner import MAX_PLANS, Planner
 from ortlens.backend.recording.reporter import Phases
 from ortlens.backend.runtime import program
@@ -130,6 +131,15 @@ class CompiledGraph:
         """
         return {node.name: self.plan.verdicts[node].reason or "" for node in program.eager_nodes(self.plan)}
 
+    def numbers_from_torch(self) -> dict[str, str]:
+        """The numbers that partitions take and PyTorch computes.
+
+        Returns:
+            FX name -> the reason.
+        """
+        taken = {node for runner in self.runners for node in runner.partition.inputs if kind_of(node) is NodeKind.SIZE}
+        return {node.name: self.plan.verdicts[node].reason or "" for node in taken}
+
     def for_deployment(self) -> CompiledGraph:
         """The graph for a model that runs without PyTorch, with the views and the fast operators that PyTorch makes here.
 
@@ -217,7 +227,7 @@ class CompiledGraph:
     def _cache_whole(self) -> None:
         """Cache the whole graph, if it may be and one partition computes every output."""
         cache, key = self.context.cache, self.context.whole_graph_key
-        if cache is None or key is None or len(self.runners) != 1 or program.eager_nodes(self.plan):
+        if cache is None or key is None or len(self.runners) != 1 or program.eager_nodes(self.plan) or self.numbers_from_torch():
             return
         (runner,) = self.runners
         whole_graph.store(

@@ -80,7 +80,7 @@ def export_graph(  # noqa: PLR0913 - what is known about a model, each by name
 def _require_cover(graph: CompiledGraph) -> None:
     if graph.lowered.phase != "inference":
         raise UsageError("the graph was compiled for training; compile it under torch.no_grad() to export it")
-    left = graph.left_in_torch()
+    left = {**graph.left_in_torch(), **graph.numbers_from_torch()}
     if left or len(graph.runners) != 1:
         listed = _listed([f"{name}: {reason}" for name, reason in left.items()])
         count = f"{len(left)} node{'s stay' if len(left) != 1 else ' stays'}"

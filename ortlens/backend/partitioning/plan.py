@@ -25,8 +25,8 @@ class Plan:
         verdicts: Node -> whether ONNX Runtime supports it, for every node except placeholders, attributes and the output.
         level: Node -> level; the supported nodes of level k form partition k, the others run before it.
         partition_count: Number of levels that have a partition.
-        hoisted_sizes: Size computations that depend on the sizes of the graph's inputs alone. They belong to no partition: each
-            partition that needs one computes it itself.
+        hoisted_sizes: Supported size computations that depend on the graph's inputs alone. They belong to no partition: each
+            partition that needs one computes it itself. Those that are not supported PyTorch computes before everything else.
     """
 
     graph: torch.fx.Graph
@@ -72,7 +72,7 @@ def plan_partitions(graph: torch.fx.Graph, verdict_of: Callable[[torch.fx.Node],
         The plan; `partition_count` is 0 when ONNX Runtime runs nothing.
     """
     verdicts = {node: verdict_of(node) for node in graph.nodes if kind_of(node) is not NodeKind.OTHER}
-    nodes, hoisted = list(verdicts), _hoisted_sizes(graph)
+    nodes, hoisted = list(verdicts), _hoisted_sizes(verdicts)
     supported = [verdict.supported for verdict in verdicts.values()]
     ordered = [verdict.code == "side_effect" for verdict in verdicts.values()]
     made = cut(_dag_of(nodes, hoisted), supported, ordered, min_nodes=min_nodes)
@@ -112,12 +112,12 @@ def _too_small(count: int, min_nodes: int) -> Verdict:
     return Verdict(supported=False, code="too_small", reason=reason)
 
 
-def _hoisted_sizes(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
-    hoisted: set[torch.fx.Node] = set()
-    for node in graph.nodes:
-        if kind_of(node) is NodeKind.SIZE and all(s.op == "placeholder" or s in hoisted for s in node.all_input_nodes):
-            hoisted.add(node)
-    return frozenset(hoisted)
+def _hoisted_sizes(verdicts: dict[torch.fx.Node, Verdict]) -> frozenset[torch.fx.Node]:
+    early: set[torch.fx.Node] = set()
+    for node in verdicts:
+        if kind_of(node) is NodeKind.SIZE and all(s.op == "placeholder" or s in early for s in node.all_input_nodes):
+            early.add(node)
+    return frozenset(node for node in early if verdicts[node].supported)
 
 
 def writes(node: torch.fx.Node) -> bool:

@@ -128,6 +128,7 @@ class Support:
         for rule in (
             self._effect,
             self._slow,
+            self._number,
             self._registered,
             self._wrong_function,
             self._elements,
@@ -159,13 +160,22 @@ class Support:
         slow = slow_in_ort(node, deployed=self._deployed)
         return None if slow is None or self._is_users(node.target) else Verdict(supported=False, code=slow[0], reason=slow[1])
 
+    def _number(self, node: torch.fx.Node) -> Verdict | None:
+        """Leave to Python what it computes otherwise, and at once. A model to deploy checks at run time that an int has 64 bits."""
+        import torch
+
+        computes, alone = kind_of(node) is NodeKind.SIZE, node.target is torch.ops.aten.scalar_tensor.default
+        if _is_float_number(node) and not (self._deployed and (computes or alone)):
+            if alone:
+                return Verdict(supported=False, code="policy", reason="a number that follows from sizes is rounded once, in PyTorch")
+            return Verdict(supported=False, code="dtype", reason="a Python float has 64 bits, the ONNX model would use 32")
+        if computes and not self._deployed and not _has_64_bits(node):
+            return Verdict(supported=False, code="dtype", reason="a Python int has no limit, one of the ONNX model has 64 bits")
+        return None
+
     def _registered(self, node: torch.fx.Node) -> Verdict | None:
         import torch
 
-        if isinstance(node.meta.get("val"), float) or _is_float_number(node):
-            if node.target is torch.ops.aten.scalar_tensor.default:
-                return Verdict(supported=False, code="policy", reason="a number that follows from sizes is rounded once, in PyTorch")
-            return Verdict(supported=False, code="dtype", reason="a Python float has 64 bits, the ONNX model would use 32")
         name = provenance.target_name(node)
         if any(isinstance(_attribute_of(source), torch.nn.Module) for source in node.all_input_nodes):
             return Verdict(supported=False, code="no_converter", reason=f"{name} runs graphs of its own, which stay in PyTorch")
@@ -313,8 +323,17 @@ _WINDOWS = (
 
 
 def _is_float_number(node: torch.fx.Node) -> bool:
-    values = [source.meta.get("val") for source in node.all_input_nodes]
-    return any(type(v).__name__ == "SymFloat" or isinstance(v, float) for v in [node.meta.get("val"), *values])
+    return any(type(value).__name__ == "SymFloat" or isinstance(value, float) for value in _values_at(node))
+
+
+def _has_64_bits(node: torch.fx.Node) -> bool:
+    """Whether the ints that a node reads and computes have 64 bits; what follows from data of tensors is checked at run time."""
+    values = [value for value in (*_values_at(node), *node.args) if type(value).__name__ in ("SymInt", "int")]
+    return all(_torch.int_range(value) is not None or _torch.follows_from_data(value) for value in values)
+
+
+def _values_at(node: torch.fx.Node) -> list[Any]:
+    return [node.meta.get("val"), *(source.meta.get("val") for source in node.all_input_nodes)]
 
 
 def _tensors_of(node: torch.fx.Node) -> list[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from ortlens.backend.conversion.functions import numbers
 from ortlens.backend.partitioning.wrong_structures import wrong_structure
 from ortlens.backend.partitioning.wrong_values import wrong_values
 
@@ -23,7 +24,7 @@ def wrong_for(node: torch.fx.Node) -> str | None:
     Returns:
         What the function does wrong, or None. Source: onnxscript 0.7, `onnxscript/function_libs/torch_lib/ops/nn.py` and `core.py`.
     """
-    return wrong_structure(node) or wrong_values(node)
+    return wrong_structure(node) or wrong_values(node) or numbers.missing(node)
 
 
 @functools.cache

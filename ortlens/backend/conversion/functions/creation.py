@@ -21,7 +21,7 @@ def arange(start: Any, end: Any, step: Any = 1, dtype: Any = None, **more: Any) 
     """`aten.arange`; of floats, ONNX Runtime's Range rounds their count otherwise, and adds the step again and again."""
     numbers, given = (start, end, step), dtype not in (None, -1)
     wanted = int(dtype) if given else dtypes.element_types()[torch.get_default_dtype()].onnx
-    whole = all(isinstance(number, int) for number in numbers)
+    whole = all(not basics.is_float(number) if basics.is_value(number) else isinstance(number, int) for number in numbers)
     if whole or wanted not in basics.FLOATS:
         return basics.registered(_aten.arange.start_step)(*numbers, **({"dtype": dtype} if given else {}), **more)
     if any(basics.is_value(number) for number in numbers):

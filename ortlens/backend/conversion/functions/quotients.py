@@ -54,10 +54,11 @@ def fmod(x: Any, y: Any) -> Any:
 def floor_divide(x: Any, y: Any) -> Any:
     """`aten.floor_divide`."""
     x, y, like = _operands(x, y)
-    return _float_floor(x, y, like) if basics.is_float(like) else _integer_floor(x, y, like)
+    return _float_floor(x, y, like) if basics.is_float(like) else integer_floor(x, y, like)
 
 
-def _integer_floor(x: Any, y: Any, like: Any) -> Any:
+def integer_floor(x: Any, y: Any, like: Any) -> Any:
+    """A quotient of integers, rounded down; processors round it towards zero."""
     op, zero = basics.opset(), basics.number(like, 0)
     quotient = op.Div(x, y)
     if int(like.dtype) in _UNSIGNED:
@@ -84,7 +85,7 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
     x, y, like = _operands(x, y)
     op = basics.opset()
     if rounding_mode == "floor":
-        return _float_floor(x, y, like) if basics.is_float(like) else _integer_floor(x, y, like)
+        return _float_floor(x, y, like) if basics.is_float(like) else integer_floor(x, y, like)
     quotient = op.Div(x, y)
     if rounding_mode is None or not basics.is_float(like):
         return quotient

@@ -1,0 +1,371 @@
+"""Functions of numbers: sizes, arguments of type int, and what a program computes from them.
+
+Python's ints have no limit, its floats have 64 bits, and it raises where a result is not defined. Here an int has 64 bits. Where the result
+may need more, or may not be defined, the model fails instead of going on with another number: PyTorch then computes the call.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import math
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens.backend.conversion.functions import basics
+from ortlens.backend.conversion.functions.quotients import integer_floor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LIMITS = "ortlens.limits"
+"""Key of the metadata of an ONNX value: the least and the largest int that it can be."""
+
+_LEAST, _LARGEST = -(2**63), 2**63 - 1
+_EXACT = 2**53  # ints up to here are floats
+_MOST_SHIFTS = 62
+
+
+def _limits(x: Any) -> tuple[int, int]:
+    return x.meta.get(LIMITS) or (_LEAST, _LARGEST) if basics.is_value(x) else (int(x), int(x))
+
+
+def _is_within(x: Any, bound: int) -> bool:
+    return all(-bound <= limit <= bound for limit in _limits(x))
+
+
+def _is_float(x: Any) -> bool:
+    return basics.is_float(x) if basics.is_value(x) else isinstance(x, float)
+
+
+def _is_bool(x: Any) -> bool:
+    return isinstance(x, bool) or (basics.is_value(x) and int(x.dtype) == basics.BOOL)
+
+
+def _constant(x: float, dtype: int) -> Any:
+    import onnx_ir as ir
+
+    return basics.opset().Constant(value=ir.tensor(x, dtype=ir.DataType(dtype)))
+
+
+def _int(x: Any) -> Any:
+    """A number as an int of the model; limits of a bool are those of 0 and 1."""
+    if not basics.is_value(x):
+        return _typed(_constant(int(x), basics.INT64), (int(x), int(x)))
+    return _typed(basics.opset().Cast(x, to=basics.INT64), (0, 1)) if _is_bool(x) else x
+
+
+def _double(x: Any) -> Any:
+    if not basics.is_value(x):
+        return _float_value(_constant(float(x), basics.DOUBLE))
+    return x if _is_float(x) else _float_value(basics.opset().Cast(x, to=basics.DOUBLE))
+
+
+def _typed(made: Any, limits: tuple[int, int] | None) -> Any:
+    """Set the type of an int that a function made, and what it can be."""
+    import onnx_ir as ir
+
+    made.dtype, made.shape = ir.DataType.INT64, ir.Shape([])
+    made.meta[LIMITS] = limits
+    return made
+
+
+def _float_value(made: Any) -> Any:
+    import onnx_ir as ir
+
+    made.dtype, made.shape = ir.DataType.DOUBLE, ir.Shape([])
+    return made
+
+
+def _unless(broken: Any, made: Any) -> Any:
+    """A number, unless something is broken: then the element that Gather is to take does not exist, and the run fails."""
+    op = basics.opset()
+    return op.Gather(op.Reshape(made, op.Constant(value_ints=[1])), op.Cast(broken, to=basics.INT64))
+
+
+def _whole(made: Any, corners: tuple[int, ...], broken: Callable[[], Any]) -> Any:
+    """An int that a function made, unless it may need more than 64 bits and does."""
+    limits = min(corners), max(corners)
+    if limits[0] >= _LEAST and limits[1] <= _LARGEST:
+        return _typed(made, limits)
+    return _typed(_unless(broken(), made), None)
+
+
+def add(x: Any, y: Any) -> Any:
+    """`operator.add`."""
+    op = basics.opset()
+    if _is_float(x) or _is_float(y):
+        return op.Add(_double(x), _double(y))
+    x, y = _int(x), _int(y)
+    (low, high), (least, largest), made = _limits(x), _limits(y), op.Add(x, y)
+    return _whole(made, (low + least, high + largest), lambda: op.Xor(op.Less(y, _int(0)), op.Less(made, x)))
+
+
+def sub(x: Any, y: Any) -> Any:
+    """`operator.sub`."""
+    op = basics.opset()
+    if _is_float(x) or _is_float(y):
+        return op.Sub(_double(x), _double(y))
+    x, y = _int(x), _int(y)
+    (low, high), (least, largest), made = _limits(x), _limits(y), op.Sub(x, y)
+    return _whole(made, (low - largest, high - least), lambda: op.Xor(op.Greater(y, _int(0)), op.Less(made, x)))
+
+
+def mul(x: Any, y: Any) -> Any:
+    """`operator.mul`; floats tell whether a product of ints has 64 bits, since they do not wrap."""
+    op = basics.opset()
+    if _is_float(x) or _is_float(y):
+        return op.Mul(_double(x), _double(y))
+    x, y = _int(x), _int(y)
+    corners = tuple(one * other for one in _limits(x) for other in _limits(y))
+    size = lambda: op.Abs(op.Mul(_double(x), _double(y)))  # noqa: E731 - made only where it is needed
+    return _whole(op.Mul(x, y), corners, lambda: op.GreaterOrEqual(size(), _double(float(2**63 - 2**12))))
+
+
+def neg(x: Any) -> Any:
+    """`operator.neg`."""
+    return basics.opset().Neg(x) if _is_float(x) else sub(0, x)
+
+
+def absolute(x: Any) -> Any:
+    """`abs`."""
+    op = basics.opset()
+    if _is_float(x):
+        return op.Abs(x)
+    x = _int(x)
+    low, high = _limits(x)
+    return _whole(op.Abs(x), (max(low, -high, 0), max(-low, high)), lambda: op.Equal(x, _int(_LEAST)))
+
+
+def _divisor(x: Any, y: Any) -> Any:
+    """A divisor of an int. The processor ends the process where the least int is divided by -1; by 0, ONNX Runtime raises."""
+    op, (least, largest) = basics.opset(), _limits(y)
+    if _limits(x)[0] > _LEAST or not least <= -1 <= largest:
+        return y
+    return _typed(_unless(op.And(op.Equal(x, _int(_LEAST)), op.Equal(y, _int(-1))), y), (least, largest))
+
+
+def floordiv(x: Any, y: Any) -> Any:
+    """`operator.floordiv` of ints; rounds down."""
+    op, x, y = basics.opset(), _int(x), _int(y)
+    (low, high), (least, largest), divisor = _limits(x), _limits(y), _divisor(x, y)
+    span = max(-low, high)
+    limits = -span - 1 if span > _LARGEST else -span, min(span, _LARGEST)
+    if low >= 0 and least >= 0:
+        return _typed(op.Div(x, divisor), (0, high))
+    reach = max(-least, largest)
+    if low - reach >= _LEAST and high + reach <= _LARGEST:
+        return _typed(op.Div(op.Sub(x, op.Mod(x, divisor)), divisor), limits)
+    return _typed(integer_floor(x, divisor, x), None)
+
+
+def mod(x: Any, y: Any) -> Any:
+    """`operator.mod` of ints; has the sign of the divisor, as Mod has."""
+    x, y = _int(x), _int(y)
+    least, largest = _limits(y)
+    return _typed(basics.opset().Mod(x, _divisor(x, y)), (min(least + 1, 0), max(largest - 1, 0)))
+
+
+def power(x: Any, exponent: int) -> Any:
+    """`operator.pow` of an int and a small constant that is not negative, as products."""
+    made = _int(1)
+    for _ in range(exponent):
+        made = mul(made, x)
+    return made
+
+
+def lshift(x: Any, places: int) -> Any:
+    """`operator.lshift` by a constant."""
+    return mul(x, 1 << places)
+
+
+def rshift(x: Any, places: int) -> Any:
+    """`operator.rshift` by a constant; rounds down."""
+    return floordiv(x, 1 << places)
+
+
+def _bitwise(of_ints: str, of_bools: str) -> Callable[..., Any]:
+    def bitwise(x: Any, y: Any) -> Any:
+        op = basics.opset()
+        if _is_bool(x) and _is_bool(y):
+            first, second = (value if basics.is_value(value) else _constant(value, basics.BOOL) for value in (x, y))
+            return getattr(op, of_bools)(first, second)
+        return getattr(op, of_ints)(_int(x), _int(y))
+
+    return bitwise
+
+
+def invert(x: Any) -> Any:
+    """`operator.invert`."""
+    return basics.opset().BitwiseNot(_int(x))
+
+
+def negation(x: Any) -> Any:
+    """`not`."""
+    op = basics.opset()
+    return op.Not(x) if _is_bool(x) else op.Equal(x, _double(0) if _is_float(x) else _int(0))
+
+
+def _alike(x: Any, y: Any) -> tuple[Any, Any]:
+    """Two numbers to compare in one element type; an int that a float cannot be makes the model fail."""
+    if not (_is_float(x) or _is_float(y)):
+        return _int(x), _int(y)
+    return _as_exact_double(x), _as_exact_double(y)
+
+
+def _as_exact_double(x: Any) -> Any:
+    op = basics.opset()
+    if _is_float(x) or _is_within(x, _EXACT):
+        return _double(x)
+    x = _int(x)
+    inside = op.And(op.LessOrEqual(x, _int(_EXACT)), op.GreaterOrEqual(x, _int(-_EXACT)))
+    return _float_value(_unless(op.Not(inside), _double(x)))
+
+
+def _comparison(name: str, *, negated: bool = False) -> Callable[..., Any]:
+    def compare(x: Any, y: Any) -> Any:
+        op = basics.opset()
+        made = getattr(op, name)(*_alike(x, y))
+        return op.Not(made) if negated else made
+
+    return compare
+
+
+def largest(x: Any, y: Any) -> Any:
+    """`torch.sym_max`; ONNX Runtime's Max compares a part of the bits."""
+    x, y = _alike(x, y)
+    return basics.opset().Where(basics.opset().Greater(y, x), y, x)
+
+
+def smallest(x: Any, y: Any) -> Any:
+    """`torch.sym_min`; see `largest`."""
+    x, y = _alike(x, y)
+    return basics.opset().Where(basics.opset().Less(y, x), y, x)
+
+
+def choice(condition: Any, x: Any, y: Any) -> Any:
+    """`torch.sym_ite`."""
+    if _is_bool(x) and _is_bool(y):
+        x, y = (value if basics.is_value(value) else _constant(value, basics.BOOL) for value in (x, y))
+        return basics.opset().Where(condition, x, y)
+    return basics.opset().Where(condition, *_alike(x, y))
+
+
+def total(items: Any) -> Any:
+    """`torch.sym_sum`."""
+    return functools.reduce(add, items, 0)
+
+
+def truediv(x: Any, y: Any) -> Any:
+    """`operator.truediv`; the quotient of ints that are no floats is rounded otherwise, and makes the model fail."""
+    op = basics.opset()
+    both = not (_is_float(x) or _is_float(y))
+    x, y = (_as_exact_double(value) if both else _double(value) for value in (x, _nonzero(y)))
+    return op.Div(x, y)
+
+
+def _nonzero(y: Any) -> Any:
+    op = basics.opset()
+    if not basics.is_value(y):
+        return y
+    if _is_float(y):
+        return _float_value(_unless(op.Equal(y, _double(0.0)), y))
+    least, most = _limits(y)
+    return y if least > 0 or most < 0 else _typed(_unless(op.Equal(_int(y), _int(0)), _int(y)), (least, most))
+
+
+def sqrt(x: Any) -> Any:
+    """`math.sqrt`, which raises below zero."""
+    op, x = basics.opset(), _double(x)
+    return op.Sqrt(_unless(op.Less(x, _double(0.0)), x))
+
+
+def to_float(x: Any) -> Any:
+    """`torch.sym_float`."""
+    return basics.opset().Identity(_double(x))
+
+
+def _rounded(name: str) -> Callable[..., Any]:
+    """An int from a float. NaN, infinities and what needs more than 64 bits make the model fail."""
+
+    def rounded(x: Any, _digits: None = None) -> Any:
+        op = basics.opset()
+        if not _is_float(x):
+            return op.Identity(_int(x))
+        made = op.Where(op.Less(x, _double(0.0)), op.Ceil(x), op.Floor(x)) if name == "Trunc" else getattr(op, name)(x)
+        inside = op.Less(op.Abs(x), _double(float(2**63 - 2**12)))
+        return op.Cast(_unless(op.Not(inside), made), to=basics.INT64)
+
+    return rounded
+
+
+def missing(node: torch.fx.Node) -> str | None:
+    """Say what the functions lack for the arguments of a node.
+
+    Args:
+        node: A node that computes a number.
+
+    Returns:
+        The reason; None where its function computes it.
+    """
+    values = [item.meta.get("val") if isinstance(item, torch.fx.Node) else item for item in node.args]
+    if node.target is operator.pow and not (_is_whole(values[0]) and isinstance(values[1], int) and 0 <= values[1] <= _MOST_SHIFTS):
+        return "knows powers of whole numbers with a small constant exponent only"
+    if node.target in (operator.lshift, operator.rshift) and not (isinstance(values[1], int) and 0 <= values[1] <= _MOST_SHIFTS):
+        return f"knows shifts by a constant up to {_MOST_SHIFTS} only"
+    if node.target in (operator.floordiv, operator.mod) and not all(map(_is_whole, values)):
+        return "knows whole numbers only"
+    if node.target is builtins.round and len(values) > 1 and values[1] is not None:
+        return "rounds to whole numbers only"
+    return None
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, (int, torch.SymInt))
+
+
+FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    operator.add: add,
+    operator.sub: sub,
+    operator.mul: mul,
+    operator.neg: neg,
+    operator.pos: lambda x: basics.opset().Identity(x),
+    operator.abs: absolute,
+    builtins.abs: absolute,
+    operator.floordiv: floordiv,
+    operator.mod: mod,
+    operator.truediv: truediv,
+    operator.pow: power,
+    builtins.pow: power,
+    operator.lshift: lshift,
+    operator.rshift: rshift,
+    operator.and_: _bitwise("BitwiseAnd", "And"),
+    operator.or_: _bitwise("BitwiseOr", "Or"),
+    operator.xor: _bitwise("BitwiseXor", "Xor"),
+    operator.invert: invert,
+    operator.not_: negation,
+    operator.eq: _comparison("Equal"),
+    operator.ne: _comparison("Equal", negated=True),
+    operator.lt: _comparison("Less"),
+    operator.le: _comparison("LessOrEqual"),
+    operator.gt: _comparison("Greater"),
+    operator.ge: _comparison("GreaterOrEqual"),
+    torch.sym_not: negation,
+    torch.sym_max: largest,
+    torch.sym_min: smallest,
+    builtins.max: largest,
+    builtins.min: smallest,
+    torch.sym_ite: choice,
+    torch.sym_sum: total,
+    torch.sym_float: to_float,
+    torch.sym_int: _rounded("Trunc"),
+    torch.sym_sqrt: sqrt,
+    math.sqrt: sqrt,
+    math.floor: _rounded("Floor"),
+    math.ceil: _rounded("Ceil"),
+    math.trunc: _rounded("Trunc"),
+    builtins.round: _rounded("Round"),
+}
+"""Target -> function."""
