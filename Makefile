@@ -19,7 +19,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_ARGS)
 SAY := @printf '\n==> %s\n'
 
-.PHONY: help venv demo frontend notebooks browser test test-slow lint format-check ruff types contracts dead-code deps docs tests slow-tests coverage bench workloads zoo conformance opinfo faults seams integrations fuzz fuzz-programs sbom versions soak clean
+.PHONY: help venv demo frontend notebooks browser test test-slow lint format-check ruff types contracts dead-code deps docs tests slow-tests coverage bench workloads zoo conformance opinfo opinfo-numbers faults seams integrations fuzz fuzz-programs sbom versions soak clean
 
 help: ## Show this list
 	@printf 'ortlens: PyTorch through ONNX Runtime, recorded and shown\n\n'
@@ -98,6 +98,10 @@ opinfo: $(VENV)/.dev ## Send PyTorch's databases of operators, modules and optim
 	@$(BIN)/python -m tests.opinfo
 	$(SAY) 'Running the databases of modules and optimisers'
 	@$(BIN)/python -W ignore -m tests.opinfo.modules
+
+opinfo-numbers: $(VENV)/.dev ## Send operations on numbers through the backend and write their section of docs/operators.md: a few minutes
+	$(SAY) 'Running operations on numbers'
+	@$(BIN)/python -W ignore -m tests.opinfo --numbers
 
 faults: $(VENV)/.dev ## Look for the known faults of ONNX Runtime in every supported version of it: a minute, and a download of 300 MB
 	$(SAY) 'Looking for faults; the versions are installed in $(BUILD)/versions'

@@ -34,7 +34,8 @@ def _bounds(expr: Any, known: Mapping[Any, Any]) -> tuple[int, int] | None:
     if expr.is_Symbol:
         least, largest = (0, _LARGEST_SIZE) if expr.is_positive else _INT64
         limits = known.get(expr)
-        lower, upper = (None, None) if limits is None else (limits.lower, limits.upper)
+        lower: Any = getattr(limits, "lower", None)
+        upper: Any = getattr(limits, "upper", None)
         return max(least, int(lower)) if _is_whole(lower) else least, min(largest, int(upper)) if _is_whole(upper) else largest
     rule = _BOUNDS.get(type(expr).__name__)
     operands = [_bounds(operand, known) for operand in expr.args]
@@ -97,4 +98,5 @@ def follows_from_data(value: object) -> bool:
     """
     from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
-    return has_free_unbacked_symbols(value)  # type: ignore[arg-type]  # any number
+    number: Any = value
+    return has_free_unbacked_symbols(number)

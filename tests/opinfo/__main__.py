@@ -3,7 +3,8 @@
 Operators run in processes of their own that are started again after a crash or when nothing comes for a while. Outcomes are
 kept in build/opinfo, one file per operator, so that a run that was stopped goes on where it was; operators named on the command
 line are measured anew. `--dtypes` and `--roads` measure a part, whose outcomes replace the same part of those that are kept.
-Without names, docs/operators.md is written; `--page` writes it without measuring.
+Without names, docs/operators.md is written; `--page` writes it without measuring. `--numbers` measures operations on numbers alone, in
+a few minutes, and writes their section of the page.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import json
 import os
 import sys
 import threading
+from dataclasses import asdict
 from typing import Any
 
 from tests.child import ROOT, Child
 from tests.opinfo.exceptions import reason_for
-from tests.opinfo.page import page
+from tests.opinfo.page import numbers_in, numbers_section, page, with_numbers
 
 KEPT = ROOT / "build" / "opinfo"
 PAGE = ROOT / "docs" / "operators.md"
@@ -68,6 +70,14 @@ def kept() -> dict[str, list[dict[str, Any]]]:
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(KEPT.glob("*.json"))}
 
 
+def _measured_numbers() -> tuple[str, list[dict[str, Any]]]:
+    """The section of operations on numbers, and what is wrong with them."""
+    from tests.opinfo.numbers import OPERATIONS, outcomes_of
+
+    found = {name: [asdict(outcome) for outcome in outcomes_of(name)] for name in OPERATIONS}
+    return numbers_section(found), [row for rows in found.values() for row in rows if row["verdict"] in ("wrong", "crash")]
+
+
 def main(arguments: list[str]) -> int:
     """Measure what is missing, then print the figures and everything that is wrong; 1 when something is."""
     parser = argparse.ArgumentParser(prog="python -m tests.opinfo")
@@ -77,7 +87,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--page", action="store_true", help="write docs/operators.md from the outcomes that are kept, and measure nothing")
     parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
     parser.add_argument("--roads", nargs="+", default=ROADS, choices=ROADS)
+    parser.add_argument("--numbers", action="store_true", help="measure operations on numbers, and nothing else")
     chosen = parser.parse_args(arguments)
+    present = PAGE.read_text(encoding="utf-8")
+    if chosen.numbers:
+        section, bad = _measured_numbers()
+        PAGE.write_text(with_numbers(present, section), encoding="utf-8")
+        return _listed(bad)
     from tests.opinfo.sweep import operators
 
     known = kept()
@@ -87,11 +103,17 @@ def main(arguments: list[str]) -> int:
         worker.start()
     for worker in workers:
         worker.join()
+    of_numbers: list[dict[str, Any]] = []
     if not chosen.names:
-        PAGE.write_text(page(kept(), operators()), encoding="utf-8")
+        section, of_numbers = (numbers_in(present), []) if chosen.page else _measured_numbers()
+        PAGE.write_text(page(kept(), operators(), section), encoding="utf-8")
     rows = [row for found in kept().values() for row in found]
     print(dict(collections.Counter(row["verdict"] for row in rows)))  # noqa: T201 - figures
     bad = [row for row in rows if row["verdict"] in ("wrong", "crash") and reason_for(row["operator"], row["dtype"]) is None]
+    return _listed([*bad, *of_numbers])
+
+
+def _listed(bad: list[dict[str, Any]]) -> int:
     for row in bad:
         print(*(row[key] for key in ("verdict", "operator", "dtype", "road", "sample", "detail")))  # noqa: T201 - same
     return 1 if bad else 0

@@ -31,7 +31,18 @@ _CLASSES = {
 }
 """Column -> what it counts, in the order of the page."""
 
+NUMBERS = "## Operations on numbers"
+_NUMBERS = f"""{NUMBERS}
+
+What programs compute from sizes, int arguments and data: operators and functions of Python, and torch's own on symbolic numbers. Each
+is called with small, negative, zero and large numbers, past 2^31, 2^53 and 2^62, as an int argument, as a size, as `item()` of a tensor, in
+an exported ONNX model and in a saved frozen callable. Numbers are compared exactly with Python's, exceptions by their type. *Part*: Python
+computes a number that may need more than the 64 bits of a model's int, or a float, before the session runs, and the session takes it.
+`make opinfo-numbers` measures this section anew.
+
+"""
 _EXCLUDED = {
+    "declined": "a model without PyTorch is not made, or raises where an int needs more than 64 bits",
     "refused": "eager PyTorch raises for the sample",
     "control": "`torch.compile` with the backend `aot_eager` differs from eager too",
 }
@@ -39,12 +50,13 @@ _MOST_REASONS = 2
 _MOST_LETTERS = 160
 
 
-def page(outcomes: Mapping[str, Sequence[Mapping[str, Any]]], known: Iterable[str]) -> str:
+def page(outcomes: Mapping[str, Sequence[Mapping[str, Any]]], known: Iterable[str], numbers: str = "") -> str:
     """Make the page.
 
     Args:
         outcomes: Operator -> outcomes of its samples, as `tests.opinfo.sweep.Outcome` has them.
         known: Names of all operators in the database.
+        numbers: The section that `numbers_section` made.
 
     Returns:
         Markdown. Operators without outcomes are listed as not measured.
@@ -52,9 +64,30 @@ def page(outcomes: Mapping[str, Sequence[Mapping[str, Any]]], known: Iterable[st
     rows = [row for found in outcomes.values() for row in found]
     missing = sorted(set(known) - {name for name, found in outcomes.items() if found})
     parts = [_HEAD + _versions(), _totals(rows, len(outcomes)), _by_type(rows), _excluded(outcomes), _operators(outcomes)]
+    if numbers:
+        parts.append(numbers)
     if missing:
         parts.append(f"## Not measured\n\nNo sample in these element types: {', '.join(f'`{name}`' for name in missing)}.")
     return "\n\n".join(parts) + "\n"
+
+
+def numbers_section(outcomes: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Make the section of operations on numbers: as the other operators, under a heading of its own."""
+    return _NUMBERS + _versions() + "\n\n" + _rows(outcomes)
+
+
+def numbers_in(text: str) -> str:
+    """The section of operations on numbers in a page; empty when there is none."""
+    _, heading, rest = text.partition(NUMBERS)
+    return heading + rest.partition("\n\n## ")[0].rstrip("\n")
+
+
+def with_numbers(text: str, section: str) -> str:
+    """A page with another section of operations on numbers; all else stays as it is."""
+    if present := numbers_in(text):
+        return text.replace(present, section)
+    before, heading, after = text.rstrip("\n").partition("\n\n## Not measured")
+    return f"{before}\n\n{section}{heading}{after}\n"
 
 
 def _class(row: Mapping[str, Any]) -> str:
@@ -112,9 +145,13 @@ def _excluded(outcomes: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 
 def _operators(outcomes: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    return "## Operator by operator\n\n" + _rows(outcomes)
+
+
+def _rows(outcomes: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     lines = [(f"`{name}`", len(found), *_counts(found), _why(found)) for name, found in outcomes.items() if found]
     short = ("whole", "part", "PyTorch", "excluded", "wrong", "crash")
-    return "## Operator by operator\n\n" + _table(("Operator", "Cases", *short, "What stays in PyTorch, or differs, and why"), lines)
+    return _table(("Operator", "Cases", *short, "What stays in PyTorch, or differs, and why"), lines)
 
 
 def _why(found: Sequence[Mapping[str, Any]]) -> str:

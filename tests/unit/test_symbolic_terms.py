@@ -59,3 +59,38 @@ def test_a_product_is_known_from_a_multiple_of_it() -> None:
     text = _torch.expression_over(2 * first * second, {term: "known"})
     assert text is not None
     assert eval(text, {"known": 21}) == 42  # noqa: S307 - our own text
+
+
+NUMBERS: dict[str, Callable[[torch.SymInt, torch.SymInt], torch.SymInt]] = {
+    "sum": lambda n, m: 3 * n - m + 7,
+    "product": lambda n, m: -n * m,
+    "quotient": lambda n, m: -n // (m + 1),
+    "remainder": lambda n, m: (-n) % (m + 2),
+    "power": lambda n, m: (n - m) ** 3,
+    "square": lambda n, m: (n - m) ** 2,
+    "larger": lambda n, m: torch.sym_max(n - 5, m),
+    "smaller": lambda n, m: torch.sym_min(4 - n, m),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_is_within_its_range(name: str) -> None:
+    n, m = symbolic(7, 3).shape
+    assert isinstance(n, torch.SymInt)
+    assert isinstance(m, torch.SymInt)
+    limits = _torch.int_range(NUMBERS[name](n, m))
+    largest = 2**31 - 1
+    found = [NUMBERS[name](one, other) for one in (2, 3, 50, largest) for other in (2, 5, 6, largest)]
+    if all(-(2**63) <= number < 2**63 for number in found):
+        assert limits is not None
+        assert limits[0] <= min(found)
+        assert max(found) <= limits[1]
+    else:
+        assert limits is None
+
+
+def test_a_number_that_may_need_more_than_64_bits_has_no_range() -> None:
+    n, m = symbolic(7, 3).shape
+    assert _torch.int_range(n * m) is not None
+    assert _torch.int_range(n * m * 4) is None
+    assert _torch.int_range(2**63) is None

@@ -120,8 +120,13 @@ def mul(x: Any, y: Any) -> Any:
         return op.Mul(_double(x), _double(y))
     x, y = _int(x), _int(y)
     corners = tuple(one * other for one in _limits(x) for other in _limits(y))
-    size = lambda: op.Abs(op.Mul(_double(x), _double(y)))  # noqa: E731 - made only where it is needed
-    return _whole(op.Mul(x, y), corners, lambda: op.GreaterOrEqual(size(), _double(float(2**63 - 2**12))))
+    return _whole(op.Mul(x, y), corners, lambda: _is_past_64_bits(op.Mul(_double(x), _double(y))))
+
+
+def _is_past_64_bits(x: Any) -> Any:
+    """Whether a float is no int of 64 bits, with a margin for its rounding; NaN is none."""
+    op = basics.opset()
+    return op.Not(op.Less(op.Abs(x), _double(float(2**63 - 2**12))))
 
 
 def neg(x: Any) -> Any:
@@ -295,8 +300,7 @@ def _rounded(name: str) -> Callable[..., Any]:
         if not _is_float(x):
             return op.Identity(_int(x))
         made = op.Where(op.Less(x, _double(0.0)), op.Ceil(x), op.Floor(x)) if name == "Trunc" else getattr(op, name)(x)
-        inside = op.Less(op.Abs(x), _double(float(2**63 - 2**12)))
-        return op.Cast(_unless(op.Not(inside), made), to=basics.INT64)
+        return op.Cast(_unless(_is_past_64_bits(x), made), to=basics.INT64)
 
     return rounded
 

@@ -1,0 +1,124 @@
+"""Numbers that a program computes from sizes, int arguments and data are Python's, wherever they are computed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import onnxruntime
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name everybody knows
+
+import ortlens
+from ortlens import Lens
+from tests.integration.against_eager import assert_same, same_as_eager
+from tests.opinfo.numbers import OPERATIONS, ROADS, bad_outcomes, unknown_names
+
+if TYPE_CHECKING:
+    import pathlib
+    from collections.abc import Callable
+
+QUICK = frozenset({"operator.floordiv", "operator.mul", "operator.pow", "operator.and_", "int", "math.ceil"})
+"""Operations that differed, or whose number stayed out of every model; the others take the fast roads in `make test-slow`."""
+
+_SLOW = pytest.mark.slow
+
+
+def half(x: torch.Tensor) -> torch.Tensor:
+    return x[: -(-x.shape[0] // 2)] * 2
+
+
+OF_SIZES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "half": half,
+    "crop": lambda x: F.pad(x, (x.shape[0] // -3, -(x.shape[0] // 4))) * 2,
+    "split": lambda x: x.split(-(-x.shape[0] // 2))[1] * 2,
+    "range": lambda x: torch.arange(-x.shape[0] // 2, x.shape[0] // 2) * 2,
+    "range_with_step": lambda x: torch.arange(-x.shape[0] // 2, x.shape[0], 3) * 2,
+    "share": lambda x: x[: int(x.shape[0] * 0.7)] * 2,
+    "window": lambda x: x[max(0, x.shape[0] - 5) : min(x.shape[0], 9)] * 2,
+    "bits": lambda x: x + (x.shape[0] & 6) + (x.shape[0] << 2),
+}
+
+
+def rows(*lengths: int) -> list[tuple[torch.Tensor]]:
+    return [(torch.arange(1.0, length + 1),) for length in lengths]
+
+
+@pytest.mark.parametrize("road", [pytest.param(road, marks=() if road in ("argument", "size") else _SLOW) for road in ROADS])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else _SLOW) for name in OPERATIONS])
+def test_an_operation_gives_what_python_gives(name: str, road: str) -> None:
+    assert bad_outcomes(name, [road]) == []
+
+
+def test_the_table_names_what_exists() -> None:
+    assert unknown_names() == []
+
+
+@pytest.mark.parametrize("name", OF_SIZES)
+def test_tensors_made_with_numbers_of_sizes_are_eagers(name: str) -> None:
+    capture = same_as_eager(OF_SIZES[name], *rows(4, 5, 7, 12, 13))
+    assert not capture.fallbacks
+    assert all(graph.partition_count == 1 for graph in capture.graphs)
+
+
+@pytest.mark.parametrize("name", ["half", "crop", "share"])
+def test_training_with_numbers_of_sizes(name: str) -> None:
+    function = OF_SIZES[name]
+    compiled = torch.compile(function, backend=Lens())
+    for (x,) in rows(4, 5, 7):
+        ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+        made, wanted = compiled(ours), function(theirs)
+        assert_same(made, wanted)
+        made.sum().backward()
+        wanted.sum().backward()
+        assert_same(ours.grad, theirs.grad)
+
+
+@pytest.mark.parametrize("name", ["half", "crop", "split", "range", "range_with_step"])
+def test_frozen_callables_compute_sizes_as_python_does(name: str, tmp_path: pathlib.Path) -> None:
+    function = OF_SIZES[name]
+    frozen = ortlens.freeze(function, *rows(11)[0], dynamic_shapes=True)
+    loaded = ortlens.load_frozen(frozen.save(tmp_path / "frozen"))
+    for args in rows(6, 7, 9, 12, 13):
+        assert_same(frozen(*args), function(*args))
+        assert_same(loaded(*args), function(*args))
+
+
+def test_a_number_past_64_bits_is_computed_by_python_without_another_partition() -> None:
+    def hashed(x: torch.Tensor, k: int) -> torch.Tensor:
+        return (x * 2 + (k * 6364136223846793005 + 1442695040888963407) % 2**64 % 1000).relu() + k**3
+
+    x = torch.zeros(3, dtype=torch.int64)
+    capture = same_as_eager(hashed, (x, 11), (x, 208067), (x, -208067), (x, 5), dynamic=True)
+    assert [partition.node_count for partition in capture.partitions] == [4]
+    assert not capture.fallbacks
+
+
+def test_a_division_by_zero_raises_what_python_raises() -> None:
+    compiled = torch.compile(lambda x, k: x + 10 // k, backend=Lens(), dynamic=True)
+    assert compiled(torch.zeros(1), 5).item() == 2
+    with pytest.raises(ZeroDivisionError):
+        compiled(torch.zeros(1), 0)
+    assert compiled(torch.zeros(1), -3).item() == -4
+
+
+def test_an_exported_model_raises_where_a_number_leaves_the_64_bits(tmp_path: pathlib.Path) -> None:
+    lens = Lens()
+    compiled = torch.compile(lambda x, k: x + k * k % 7, backend=lens, dynamic=True)
+    with torch.no_grad():
+        compiled(torch.zeros(1, dtype=torch.int64), 11)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(str(lens.export_onnx(tmp_path / "model.onnx")), options)
+    names = {len(item.shape): item.name for item in session.get_inputs()}
+
+    def run(k: int) -> int:
+        return int(session.run(None, {names[1]: torch.zeros(1, dtype=torch.int64).numpy(), names[0]: torch.tensor(k).numpy()})[0][0])
+
+    assert [run(k) for k in (3, -208067, 3037000499)] == [k * k % 7 for k in (3, -208067, 3037000499)]
+    with pytest.raises(Exception, match="Gather"):
+        run(3037000500)
+
+
+def test_sizes_that_follow_from_negative_arguments() -> None:
+    same_as_eager(lambda x, k: x.new_ones(max(k, 0) + 2) * x, *[(torch.ones(1), k) for k in (3, -3, -1, 5)], dynamic=True)
