@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens.backend.runtime.overlaps import tensors_overlap
+from ortlens.backend.runtime.overlaps import block_of, tensors_overlap
 from ortlens.lens.verify.reachable import Reachable
 
 if TYPE_CHECKING:
@@ -99,9 +99,8 @@ def _part(kind: str, tensor: torch.Tensor, shares: frozenset[str] = frozenset())
 
 def _span(tensor: torch.Tensor) -> torch.Tensor | None:
     """A copy of the memory from the first to the last element; None where there are no gaps, which `as_strided` would show."""
-    first, last = _reach(tensor)
-    length = (last + 1 - first) // tensor.element_size()
-    if not tensor.numel() or length <= tensor.numel():
+    length = block_of(tensor)[1] // tensor.element_size()
+    if length <= tensor.numel():
         return None
     return tensor.detach().as_strided((length,), (1,), tensor.storage_offset()).clone()
 
