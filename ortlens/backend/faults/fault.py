@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import onnx
 
 Outcome: TypeAlias = Literal["wrong", "right", "refused"]
-"""What a version makes of a fault's model; `refused` when it raises."""
+"""What a version makes of a fault's model; `refused` when it raises, unless that is the fault."""
 
 _ANSWER = """
 import sys
@@ -50,6 +50,7 @@ class Fault:
         opset: Of the model.
         relatives: Optimizers that do the same as the culprit, in other versions or when it is disabled.
         crashes: Whether the wrong outcome is that the process ends; a version that raises instead does not have the fault.
+        raises: Whether the wrong outcome is an exception.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Fault:
     opset: int = 18
     relatives: tuple[str, ...] = ()
     crashes: bool = False
+    raises: bool = False
 
     def covers(self, version: str) -> bool:
         """Whether a version of ONNX Runtime is in the range in which the fault was seen.
@@ -121,7 +123,7 @@ class Fault:
         try:
             found = self.answer(without=without)
         except Exception:  # noqa: BLE001 - a version may raise whatever it likes; that is an outcome
-            return "refused"
+            return "wrong" if self.raises else "refused"
         pairs = zip(found, self.expected(), strict=True)
         return "right" if all(self._agree(got, want) for got, want in pairs) else "wrong"
 

@@ -10,6 +10,7 @@ _DISABLED = "runtime/rewrites.py"
 _MATRIX = np.arange(12, dtype=np.float32).reshape(3, 4)
 _ROWS = np.array([[0.5, -1.0, 2.0, 0.25], [1.5, 3.0, -0.5, 1.0]], np.float32)
 _WEIGHT = np.arange(1, 9, dtype=np.float32).reshape(4, 2)
+_NORMS = ("LayerNormFusion", "LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion")
 _NORMALISE = """<
   float[4,2] w = {1,2,3,4,5,6,7,8}, float[2] scale = {2,3}, float[2] one = {1,1}, float[2] zero = {0,0}, int64[3] folded = {1,2,2}
 > {
@@ -117,7 +118,7 @@ FAULTS = (
         last="1.31.1",
         room=_DISABLED,
         avoided="disabled where an epsilon is not a constant",
-        relatives=("LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion"),
+        relatives=_NORMS[1:],
         graph="""g (float[2,4] x, float eps) => (float[2,4] y) <
   float[4] w = {1,1,1,1}, float[4] b = {0,0,0,0}, float two = {2}, int64[1] last = {-1}
 > {
@@ -154,6 +155,56 @@ FAULTS = (
 }""",
         inputs={"x": _ROWS, "eps": np.array(1, np.float32)},
         expected=lambda: (_ROWS / np.sqrt((_ROWS * _ROWS).mean(-1, keepdims=True) + np.float32(1)),),
+        rtol=1e-4,
+    ),
+    Fault(
+        name="rms_norm_scale_larger",
+        culprit="SimplifiedLayerNormFusion",
+        kind="rewrite",
+        form="a root mean square normalisation over one element has a scale of several; the run of the fused operator fails",
+        first="1.23.0",
+        last=None,
+        room=_DISABLED,
+        avoided="disabled where a scale or a bias is larger than what is normalised (microsoft/onnxruntime#31980)",
+        raises=True,
+        graph="""g (float[2,1] x) => (float[2,4] y) <float[4] w = {1,2,3,4}, float two = {2}, float eps = {1.0}, int64[1] last = {-1}> {
+  square = Pow(x, two)
+  mean = ReduceMean(square, last)
+  above = Add(mean, eps)
+  root = Sqrt(above)
+  scaled = Div(x, root)
+  y = Mul(scaled, w)
+}""",
+        inputs={"x": _ROWS[:, :1]},
+        expected=lambda: (_ROWS[:, :1] / np.sqrt(_ROWS[:, :1] ** 2 + np.float32(1)) * np.arange(1, 5, dtype=np.float32),),
+        rtol=1e-4,
+    ),
+    Fault(
+        name="layer_norm_scale_larger",
+        culprit="LayerNormFusion",
+        kind="rewrite",
+        form="what is normalised has one dimension and its scale two; the rewrite makes an invalid model",
+        first="1.23.0",
+        last=None,
+        room=_DISABLED,
+        avoided="disabled where a scale or a bias is larger than what is normalised",
+        relatives=_NORMS[1:],
+        raises=True,
+        graph="""g (float[4] x) => (float[2,4] y) <
+  float[2,4] w = {1,2,3,4,5,6,7,8}, float[4] b = {0,0,0,0}, float two = {2}, float eps = {1.0}, int64[1] last = {-1}
+> {
+  mean = ReduceMean(x, last)
+  away = Sub(x, mean)
+  square = Pow(away, two)
+  spread = ReduceMean(square, last)
+  above = Add(spread, eps)
+  root = Sqrt(above)
+  scaled = Div(away, root)
+  weighted = Mul(scaled, w)
+  y = Add(weighted, b)
+}""",
+        inputs={"x": _ROWS[0]},
+        expected=lambda: ((_ROWS[0] - _ROWS[0].mean()) / np.sqrt(_ROWS[0].var() + np.float32(1)) * _WEIGHT.reshape(2, 4),),
         rtol=1e-4,
     ),
     Fault(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -18,8 +17,9 @@ _WRONG_OPTIMIZERS = ("Pad_Fusion", "DivMulFusion")
 (1 / y) * x, also of integers, whose quotient is rounded."""
 
 _NORM_OPTIMIZERS = ("LayerNormFusion", "LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion")
-"""They replace an epsilon that is not a constant by 1e-5 (`layer_norm_fusion.cc`), which changes results. ONNX Runtime 1.31 has two
-variants of the first, by level. Names that a version does not know are ignored."""
+"""They replace an epsilon that is not a constant by 1e-5 (`layer_norm_fusion.cc`), which changes results. They also fuse a scale or a bias
+that is larger than what is normalised, which makes an invalid model or one whose runs fail. ONNX Runtime 1.31 has two variants of the
+first, by level. Names that a version does not know are ignored."""
 
 _DOUBLE_OPTIMIZERS = ("MatMulScaleFusion",)
 """They keep a factor of float64 in an attribute, which is a float32."""
@@ -53,7 +53,7 @@ def unwanted_rewrites(model: onnx.ModelProto, chosen: Sequence[tuple[str, Any]])
     on_cpu_only = all(name == providers.CPU for name, _ in chosen)
     return [
         *_WRONG_OPTIMIZERS,
-        *(() if _epsilons_are_constant(model) else _NORM_OPTIMIZERS),
+        *(() if _epsilons_are_constant(model) and not _widens_what_is_normalised(model) else _NORM_OPTIMIZERS),
         *(_DOUBLE_OPTIMIZERS if _has_doubles(model) else ()),
         *(_BATCH_NORM_OPTIMIZERS if _normalises_what_was_moved(model) else ()),
         *(_EXPAND_OPTIMIZERS if _may_expand_to_nothing(model) else ()),
@@ -68,6 +68,34 @@ def _epsilons_are_constant(model: onnx.ModelProto) -> bool:
     sums = {node.output[0]: node for node in model.graph.node if node.op_type == "Add"}
     under = [sums[node.input[0]] for node in model.graph.node if node.op_type == "Sqrt" and node.input[0] in sums]
     return all(constants.intersection(node.input) for node in under)
+
+
+def _widens_what_is_normalised(model: onnx.ModelProto) -> bool:
+    """Whether a scale or a bias broadcasts what a square root has divided, or that is not known."""
+    constants, sizes = {tensor.name for tensor in model.graph.initializer}, _known_sizes(model)
+    roots: set[str] = set()  # square roots and their reciprocals
+    divided: set[str] = set()
+    for node in model.graph.node:
+        inverts = node.op_type in {"Div", "Reciprocal"} and node.input[-1] in roots and node.input[0] in constants | roots
+        if node.op_type == "Sqrt" or inverts:
+            roots.update(node.output)
+        elif node.op_type in {"Div", "Mul"} and roots.intersection(node.input):
+            divided.update(node.output)
+        elif node.op_type in {"Add", "Cast", "Mul"} and (inside := divided.intersection(node.input)):
+            if any(sizes.get(name) is None or sizes[name] != sizes.get(node.output[0]) for name in inside):
+                return True
+            divided.update(node.output)
+    return False
+
+
+def _known_sizes(model: onnx.ModelProto) -> dict[str, list[int | str]]:
+    """The shapes of the values whose rank is known; a symbolic size is its name, or empty."""
+    sizes: dict[str, list[int | str]] = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
+    known = (*model.graph.value_info, *model.graph.input, *model.graph.output)
+    for value in (value for value in known if value.type.tensor_type.HasField("shape")):
+        dims = value.type.tensor_type.shape.dim
+        sizes[value.name] = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in dims]
+    return sizes
 
 
 def _has_doubles(model: onnx.ModelProto) -> bool:
@@ -90,13 +118,10 @@ def _element_types(graph: onnx.GraphProto) -> Iterator[int]:
 
 def _scales_single_rows(model: onnx.ModelProto) -> bool:
     """Whether products that a number scales, before or after, have one row, as the scores of a token do; all of whom it is known."""
-    sizes = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
-    known = (*model.graph.value_info, *model.graph.input, *model.graph.output)
-    for value in (value for value in known if value.type.tensor_type.HasField("shape")):
-        sizes[value.name] = [dim.dim_value for dim in value.type.tensor_type.shape.dim]  # 0 where symbolic
+    sizes = _known_sizes(model)
     scaled: set[str] = set()
     for node in model.graph.node:
-        if node.op_type in {"Mul", "Div"} and any(name in sizes and math.prod(sizes[name]) == 1 for name in node.input):
+        if node.op_type in {"Mul", "Div"} and any(name in sizes and set(sizes[name]) <= {1} for name in node.input):
             scaled.update((*node.input, *node.output))
     products = [node for node in model.graph.node if node.op_type == "MatMul" and scaled.intersection((*node.input, *node.output))]
     rows = {sizes[node.output[0]][-2] for node in products if len(sizes.get(node.output[0], ())) > 1}

@@ -58,6 +58,8 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "expanded_to_nothing": lambda x: -((-x).expand(0, 3)),
     "layer_norm_epsilon": _norm,
     "rms_norm_epsilon": lambda x, eps: x / torch.sqrt((x**2).mean(-1, keepdim=True) + eps),
+    "rms_norm_scale_larger": lambda x: x / torch.sqrt((x**2).mean(-1, keepdim=True) + 1) * torch.arange(1.0, 5.0),
+    "layer_norm_scale_larger": lambda x: _norm(x, torch.tensor(1.0)) * torch.arange(1.0, 9.0).reshape(2, 4) + torch.zeros(4),
     "product_transposed_before_batch_norm": Normalised(lambda product: product.t().contiguous()),
     "product_folded_before_batch_norm": Normalised(lambda product: product.reshape(1, 2, 2)),
     "max_of_int64": lambda x: torch.maximum(x, torch.zeros_like(x)),

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _NORM = "batch = BatchNormalization(moved, one, one, one, one)\n y = Identity(batch)"
 _SCORES = "s = Constant<value=float {0.5}>()\n a = MatMul(x, k)\n b = Mul(a, s)\n"
+_RMS = "l = Constant<value=int64[1] {-1}>()\n s = Mul(x, x)\n m = ReduceMean(s, l)\n a = Add(m, one)\n root = Sqrt(a)\n q = Div(x, root)\n"
+_NORMS = {"LayerNormFusion", "LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion"}
 MODELS = {
     "a float64 input": ("double[2] x", "y = Identity(x)", {"MatMulScaleFusion"}),
     "a conversion to float64": ("float[2] x", "y = Cast<to=11>(x)", {"MatMulScaleFusion"}),
@@ -35,6 +37,23 @@ MODELS = {
     "the scores of a single row": ("float[8,1,4] x, float[8,4,9] k", f"{_SCORES} y = Add(b, b)", {"MatMulScaleFusion"}),
     "the scores of several rows": ("float[8,2,4] x, float[8,4,9] k", f"{_SCORES} y = Add(b, b)", set()),
     "a single row that nothing scales": ("float[8,1,4] x, float[8,4,9] k", "y = MatMul(x, k)", set()),
+    "a normalisation with a scale of its size": ("float[2,4] x", f"{_RMS} z = Mul(q, four)\n y = Identity(z)", set()),
+    "a normalisation of one element with a scale of four": ("float[2,1] x", f"{_RMS} z = Mul(q, four)\n y = Identity(z)", _NORMS),
+    "a normalisation of one row with a scale of several rows": (
+        "float[4] x, float[3,4] w",
+        f"{_RMS} z = Mul(q, w)\n y = Identity(z)",
+        _NORMS,
+    ),
+    "a normalisation whose bias is larger": (
+        "float[1,4] x, float[2,4] b",
+        f"{_RMS} w = Mul(q, four)\n z = Add(w, b)\n y = Identity(z)",
+        _NORMS,
+    ),
+    "a normalisation with a reciprocal": (
+        "float[2,4] x",
+        f"{_RMS} o = Reciprocal(root)\n p = Mul(x, o)\n z = Mul(p, four)\n y = Identity(z)",
+        set(),
+    ),
     "a single row of a scaled query": (
         "float[8,1,4] x, float[8,4,9] k",
         "s = Constant<value=float {0.5}>()\n q = Mul(x, s)\n a = MatMul(q, k)\n y = Add(a, a)",
@@ -46,7 +65,8 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_disabled_follows_from_the_model(name: str) -> None:
     given, nodes, expected = MODELS[name]
-    text = f'<ir_version: 9, opset_import: ["" : 18]>\n g ({given}) => (float[n] y) <float[1] one = {{1}}> {{ {nodes} }}'
+    constants = "<float[1] one = {1}, float[4] four = {1,2,3,4}>"
+    text = f'<ir_version: 9, opset_import: ["" : 18]>\n g ({given}) => (float[n] y) {constants} {{ {nodes} }}'
     model = shape_inference.infer_shapes(parser.parse_model(text))
     found = set(unwanted_rewrites(model, [("CPUExecutionProvider", {})]))
     assert found - {"Pad_Fusion", "DivMulFusion", "SkipLayerNormFusion"} == expected
