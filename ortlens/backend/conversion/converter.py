@@ -162,6 +162,8 @@ class _Converter:
         kwargs = {key: self._argument(arg, rounds=rounds) for key, arg in node.kwargs.items()}
         if "dtype" in kwargs and kwargs["dtype"] is None:
             kwargs["dtype"] = -1  # the default of onnxscript's functions
+        if _takes_another_default(node) and kwargs.get("dtype", -1) == -1:
+            kwargs["dtype"] = ir.DataType(dtypes.element_types()[node.meta["val"].dtype].onnx)
         outputs, nodes, functions = self._recorder.call(function, args, kwargs)
         if not isinstance(outputs, Sequence) and _returns_several(node):
             outputs = [outputs]  # the function returns only the first; `support` has checked that no other is used
@@ -280,6 +282,15 @@ def set_type(value: ir.Value, meta: Any) -> None:
         value.meta[LIMITS] = _torch.int_range(meta) or value.meta.get(LIMITS)
     elif isinstance(meta, (float, torch.SymFloat)):
         value.dtype, value.shape = ir.DataType.DOUBLE, ir.Shape([])
+
+
+def _takes_another_default(node: torch.fx.Node) -> bool:
+    """Whether a tensor is made of numbers in PyTorch's default dtype, and that is not the one of ONNX functions."""
+    made = node.meta["val"]
+    if not isinstance(made, torch.Tensor) or made.dtype is torch.float32 or not made.is_floating_point():
+        return False
+    takes = any(argument.name == "dtype" for argument in getattr(getattr(node.target, "_schema", None), "arguments", ()))
+    return takes and not any(isinstance(source.meta.get("val"), torch.Tensor) for source in node.all_input_nodes)
 
 
 def _returns_several(node: torch.fx.Node) -> bool:

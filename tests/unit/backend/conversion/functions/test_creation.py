@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from ortlens import Lens
 from tests.unit.backend.conversion.functions.one_graph import differing, left
 
 X = torch.linspace(-1, 1, 24).reshape(4, 6)
@@ -57,3 +58,18 @@ def test_ranges_up_to_a_size_do_not_drift() -> None:
     assert left(capture) == set()
     exact = torch.compile(RANGES["fractions in float64"], backend="ortlens", dynamic=True)(x)
     torch.testing.assert_close(exact, torch.arange(250_000, dtype=torch.float64) * 0.1, rtol=1e-15, atol=0)
+
+
+@pytest.mark.parametrize("default", [torch.float64, torch.float16])
+def test_the_default_dtype_is_that_of_the_trace(default: torch.dtype) -> None:
+    def made(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        spaced = torch.linspace(0, 1, 3) * torch.hann_window(3)
+        return torch.ones(3) + x, torch.zeros(3) - x, torch.scalar_tensor(1 / 3) * x, torch.full((3,), 1 / 3) * x, spaced * x
+
+    torch.set_default_dtype(default)
+    try:
+        x, lens = torch.tensor([0.5, -1.25, 2.0]), Lens()
+        torch.testing.assert_close(torch.compile(made, backend=lens)(x), made(x))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert lens.captured().fallbacks == ()
