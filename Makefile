@@ -96,6 +96,8 @@ conformance: $(VENV)/.dev ## Run every promise down every road and write docs/co
 opinfo: $(VENV)/.dev ## Send PyTorch's databases of operators, modules and optimisers through the backend and write docs/operators.md: hours, resumable
 	$(SAY) 'Running the operator database; the outcomes are kept in $(BUILD)/opinfo'
 	@$(BIN)/python -m tests.opinfo
+	$(SAY) 'Running what PyTorch refuses'
+	@$(BIN)/python -W ignore -m tests.opinfo.errors
 	$(SAY) 'Running the databases of modules and optimisers'
 	@$(BIN)/python -W ignore -m tests.opinfo.modules
 

@@ -84,10 +84,10 @@ POOLS: dict[str, OpCase] = {
         lambda x, y: (F.adaptive_max_pool1d(x, 2), F.adaptive_max_pool3d(y, (2, 1, 3), return_indices=True)),
         r(3, 6),
         r(2, 4, 3, 6),
-        dynamic_stays={"aten.adaptive_max_pool2d.default": "converter_raised", "aten.adaptive_max_pool3d.default": "no_converter"},
+        dynamic_stays={"aten.adaptive_max_pool2d.default": "no_converter", "aten.adaptive_max_pool3d.default": "no_converter"},
     ),
     "adaptive_max_pool_uneven": case(
-        lambda x: F.adaptive_max_pool2d(x, (3, 5)), r(1, 3, 8, 7), dynamic_stays={"aten.adaptive_max_pool2d.default": "converter_raised"}
+        lambda x: F.adaptive_max_pool2d(x, (3, 5)), r(1, 3, 8, 7), dynamic_stays={"aten.adaptive_max_pool2d.default": "no_converter"}
     ),
     "lp_pool": case(lambda x: F.lp_pool2d(x, 2, 2), r(1, 3, 8, 8)),
 }

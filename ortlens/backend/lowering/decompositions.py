@@ -26,6 +26,12 @@ _NEAREST = tuple(
     for overload in (name.default, name.vec)
 )
 
+_OF_FLOATS = (
+    *(_aten.huber_loss.default, _aten.smooth_l1_loss.default, _aten.igamma.default, _aten.igammac.default),
+    *(_aten._softmax_backward_data.default, _aten._log_softmax_backward_data.default),  # noqa: SLF001 - names
+)
+"""Operators whose kernels refuse whole numbers, which their decompositions in torch accept."""
+
 WHOLE_GRADIENTS = (_aten.max_pool2d_with_indices_backward.default, _aten.native_batch_norm_backward.default)
 """Gradients that PyTorch computes in one pass; those of small tensors are decomposed. One thread, 16 images of 32 channels of 64 x 64 and
 two smaller layers: the backward of a convolutional net takes 40 ms instead of 48, 38 in eager mode."""
@@ -45,6 +51,7 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.split.Tensor: _split,
         _aten.copy.default: _copy,
         _aten.div.Tensor: _div,
+        _aten.binary_cross_entropy.default: _binary_cross_entropy,
         _aten.block_diag.default: _block_diag,
         _aten.bucketize.Tensor: _bucketize,
         _aten.glu.default: _glu,
@@ -75,7 +82,11 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: quantizing.per_tensor_of_tensors,  # noqa: SLF001 - same
         _aten.fake_quantize_per_channel_affine_cachemask.default: quantizing.per_channel,
         **{target: functools.partial(_unless_large, target) for target in WHOLE_GRADIENTS},
+        **{target: functools.partial(_of_floats, target) for target in _OF_FLOATS},
+        _aten.mvlgamma.default: _mvlgamma,
         _aten.native_dropout.default: _native_dropout,
+        _aten.nll_loss_forward.default: functools.partial(_nll_loss, _aten.nll_loss_forward.default),
+        _aten.nll_loss2d_forward.default: functools.partial(_nll_loss, _aten.nll_loss2d_forward.default),
         _aten.rrelu_with_noise_functional.default: _rrelu,
         **{target: functools.partial(_nearest, target) for target in _NEAREST},
         _aten.scaled_dot_product_attention.default: attention.whole,
@@ -89,21 +100,31 @@ def always_decompose() -> frozenset[Any]:
     """Operators that torch decomposes although they have ONNX functions, because the functions give different results.
 
     Returns:
-        Op overloads. The function of `nll_loss_forward` does not compute its second output, by which the backward divides. The
-        function of the training form of batch normalisation gives a biased running variance. That of `mse_loss` gives 0 for nothing.
+        Op overloads. The function of the training form of batch normalisation gives a biased running variance. That of `mse_loss`
+        gives 0 for nothing.
     """
     return frozenset({
-        _aten.nll_loss_forward.default,
         _aten._native_batch_norm_legit_functional.default,  # noqa: SLF001 - a name
         _aten.mse_loss.default,
     })  # fmt: skip
 
 
 def _unless_large(target: Any, grad: torch.Tensor, tensor: torch.Tensor, *arguments: Any) -> Any:
-    """The decomposition of torch for few numbers, where one more partition would take longer than it saves."""
-    if provenance.is_large(tensor):
+    """The decomposition of torch for few numbers, where one more partition would take longer than it saves; PyTorch refuses integers."""
+    if provenance.is_large(tensor) or not tensor.is_floating_point():
         return _STAYS
     return _torch.decomposition_of(target)(grad, tensor, *arguments)
+
+
+def _of_floats(target: Any, tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+    """The decomposition of torch for floats; others stay, so that PyTorch refuses them."""
+    return _torch.decomposition_of(target)(tensor, *arguments, **named) if tensor.is_floating_point() else _STAYS
+
+
+def _mvlgamma(tensor: torch.Tensor, p: int) -> torch.Tensor:
+    """The decomposition of torch, which accepts booleans."""
+    stays: torch.Tensor = _STAYS
+    return stays if tensor.dtype is torch.bool else _torch.decomposition_of(_aten.mvlgamma.default)(tensor, p)
 
 
 def _squeeze_dim(tensor: torch.Tensor, dim: int) -> torch.Tensor:
@@ -165,6 +186,35 @@ def _div(tensor: torch.Tensor, other: Any) -> torch.Tensor:
     return quotient
 
 
+def _binary_cross_entropy(
+    tensor: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1
+) -> torch.Tensor:
+    """One loss per element, by the operator itself, which checks that they are probabilities; then the weights and the reduction."""
+    losses: torch.Tensor = _STAYS
+    if weight is not None or reduction:
+        losses = _aten.binary_cross_entropy.default(tensor, target, None, 0)
+        losses = losses if weight is None else losses * weight
+        losses = {0: lambda: losses, 1: losses.mean, 2: losses.sum}[reduction]()
+    return losses
+
+
+def _nll_loss(  # noqa: PLR0913, PLR0917 - the operator's schema, and the operator
+    target: Any, tensor: torch.Tensor, classes: torch.Tensor, weight: torch.Tensor | None, reduction: int, ignore_index: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One loss per row of classes, by the operator itself, which checks that the classes exist; then the reduction, as torch's."""
+    if tensor.dim() == 1:
+        single: tuple[torch.Tensor, torch.Tensor] = target(tensor.unsqueeze(0), classes.reshape(1), weight, reduction or 2, ignore_index)
+        return single
+    if not reduction:
+        stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
+        return stays
+    losses = target(tensor, classes, weight, 0, ignore_index)[0].sum()
+    kept = classes != ignore_index
+    weights = kept if weight is None else torch.where(kept, weight[torch.where(kept, classes, 0).long()], 0)
+    total = weights.sum().to(tensor.dtype)
+    return (losses / total if reduction == 1 else losses), total
+
+
 def _block_diag(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """The decomposition of torch on tensors of the kernel's dtype: it makes no difference between a number and a row of one."""
     kinds = ([tensor.dtype for tensor in tensors if tensor.dim()], [tensor.dtype for tensor in tensors if not tensor.dim()])
@@ -178,6 +228,9 @@ def _block_diag(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def _bucketize(tensor: torch.Tensor, boundaries: torch.Tensor, *, out_int32: bool = False, right: bool = False) -> torch.Tensor:
     """The decomposition of torch, which knows no numbers without dimensions and gives the wrong dtype where there are no boundaries."""
+    if torch.bool in (tensor.dtype, boundaries.dtype):  # PyTorch refuses it
+        stays: torch.Tensor = _STAYS
+        return stays
     if not tensor.dim():
         of_one: torch.Tensor = _aten.bucketize.Tensor(tensor.unsqueeze(0), boundaries, out_int32=out_int32, right=right)
         return of_one.squeeze(0)
@@ -216,7 +269,7 @@ def _index_fill(target: Any, tensor: torch.Tensor, dim: int, index: torch.Tensor
 
 def _masked_scatter(tensor: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """The operator on one number, which ONNX's ScatterND does not take."""
-    if tensor.dim() or mask.dim():
+    if tensor.dim() or mask.dim() or mask.dtype is not torch.bool:
         stays: torch.Tensor = _STAYS
         return stays
     written: torch.Tensor = _aten.masked_scatter.default(tensor.unsqueeze(0), mask.unsqueeze(0), source)

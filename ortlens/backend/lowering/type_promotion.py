@@ -16,6 +16,8 @@ _CONVERTING = (_aten.pow.Tensor_Tensor, _aten.pow.Tensor_Scalar, _aten.pow.Scala
 _COMPARISONS = tuple(getattr(_aten, name).Tensor for name in ("eq", "ne", "lt", "le", "gt", "ge"))
 _EXACT = (_aten.mul.Tensor, _aten.div.Tensor, _aten.div.Tensor_mode, _aten.floor_divide.default)
 """Operators that compute 16-bit floats in float32, and do not round a second operand without dimensions before."""
+_ADDITIONS = (_aten.add.Tensor, _aten.add.Scalar)
+_SUMS = (_aten.add.Tensor, _aten.add.Scalar, _aten.sub.Tensor, _aten.sub.Scalar, _aten.rsub.Scalar)
 
 
 def promote(module: torch.fx.GraphModule) -> dict[str, Exception]:
@@ -28,7 +30,7 @@ def promote(module: torch.fx.GraphModule) -> dict[str, Exception]:
         Node name -> what was raised, for nodes whose conversions are not known.
     """
     for node in list(module.graph.nodes):
-        if node.op == "call_function":
+        if node.op == "call_function" and refused_booleans(node) is None:
             if _starts_with_number(node):
                 _make_tensor_of_number(node)
             if node.target in _EXACT and _is_half(node):
@@ -47,9 +49,10 @@ def may_promote(node: torch.fx.Node) -> bool:
         node: A call of an elementwise operator or reduction.
 
     Returns:
-        False when all tensors have the dtype of the result (or the result is boolean), and no number is of a wider kind.
+        False when all tensors have the dtype of the result (or the result is boolean), and no number is of a wider kind; and for what
+        PyTorch refuses to convert.
     """
-    if _keeps_second_operand(node):
+    if _keeps_second_operand(node) or refused_booleans(node) is not None:
         return False
     dtypes = {source.meta["val"].dtype for source in node.all_input_nodes if isinstance(source.meta.get("val"), torch.Tensor)}
     result = node.meta["val"]
@@ -66,6 +69,37 @@ def _keeps_second_operand(node: torch.fx.Node) -> bool:
         return False
     x, y, result = (value.meta["val"] for value in (*operands, node))
     return _is_half(node) and result.dtype is x.dtype and y.dtype is torch.float32
+
+
+def refused_booleans(node: torch.fx.Node) -> str | None:
+    """Whether PyTorch refuses a sum or a difference for its booleans, or for a factor of another kind than the result.
+
+    Args:
+        node: A call of any operator.
+
+    Returns:
+        What an ONNX model would do with it; None for what PyTorch takes.
+    """
+    if node.target not in _SUMS:
+        return None
+    result, alpha = node.meta["val"], node.kwargs.get("alpha", node.args[2] if len(node.args) > 2 else 1)  # noqa: PLR2004 - the schema
+    if node.target not in _ADDITIONS and any(map(_is_boolean, node.args[:2])):
+        return "subtracts booleans, which PyTorch refuses"
+    if isinstance(result, torch.Tensor) and not result.is_floating_point() and not result.is_complex() and _is_fraction(alpha):
+        return "takes a fraction for the factor of whole numbers, which PyTorch refuses"
+    if isinstance(alpha, bool) and isinstance(result, torch.Tensor) and result.dtype is not torch.bool:
+        return "takes a boolean for a factor, which PyTorch refuses"
+    return None
+
+
+def _is_fraction(value: Any) -> bool:
+    held = value.meta.get("val") if isinstance(value, torch.fx.Node) else value
+    return isinstance(held, (float, torch.SymFloat))
+
+
+def _is_boolean(value: Any) -> bool:
+    held = value.meta.get("val") if isinstance(value, torch.fx.Node) else value
+    return held.dtype is torch.bool if isinstance(held, torch.Tensor) else isinstance(held, (bool, torch.SymBool))
 
 
 def _widens(arg: Any, dtype: torch.dtype) -> bool:

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from ortlens.backend.adaptive_windows import MOST_WINDOWS
 from ortlens.backend.conversion.functions.pooling import rounds_down
+from ortlens.backend.conversion.functions.scans import MOST_PRODUCTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +76,21 @@ def _pool(dims: int, given: dict[str, Any]) -> str | None:
 
 
 def _adaptive(given: dict[str, Any]) -> str | None:
-    return None if given["self"].dtype.is_floating_point else "pools integers, which PyTorch refuses"
+    if not given["self"].dtype.is_floating_point:
+        return "pools integers, which PyTorch refuses"
+    sizes, wanted = given["self"].shape, given["output_size"]
+    known = all(isinstance(size, int) and size for size in (*sizes, *wanted))
+    return None if known and sum(wanted) <= MOST_WINDOWS else f"needs known sizes, and at most {MOST_WINDOWS} windows"
+
+
+def _products(given: dict[str, Any]) -> str | None:
+    shape = given["self"].shape
+    few = not shape or (isinstance(shape[given["dim"]], int) and shape[given["dim"]] <= MOST_PRODUCTS)
+    return None if few else f"multiplies at most {MOST_PRODUCTS} elements, whose number is known"
+
+
+def _known(name: str, given: dict[str, Any]) -> str | None:
+    return f"needs a known number as its argument {name}" if isinstance(given[name], (torch.SymInt, torch.SymFloat)) else None
 
 
 def _gather(given: dict[str, Any]) -> str | None:
@@ -86,6 +103,20 @@ def _reduction(given: dict[str, Any]) -> str | None:
     if dtype is torch.bool:
         return "has no reductions of booleans"
     return "rounds the mean of integers otherwise" if reduce == "mean" and not dtype.is_floating_point else None
+
+
+def _mask(given: dict[str, Any]) -> str | None:
+    return None if given["mask"].dtype is torch.bool else "takes masks that are not boolean, which PyTorch refuses"
+
+
+def _slices(given: dict[str, Any]) -> str | None:
+    added, to = list(given["source"].shape), list(given["self"].shape)
+    if to:
+        ranks, place = len(added) == len(to), given["dim"] % len(to)
+        sizes = zip(to, added, strict=False)
+        if not ranks or not all(statically_known_true(size == other) for dim, (size, other) in enumerate(sizes) if dim != place):
+            return "broadcasts slices, which PyTorch refuses"
+    return None
 
 
 def _windows(given: dict[str, Any]) -> str | None:
@@ -124,10 +155,15 @@ _JUDGES: dict[Any, Callable[[dict[str, Any]], str | None]] = {
     _aten.avg_pool1d.default: functools.partial(_pool, 1),
     _aten.avg_pool2d.default: functools.partial(_pool, 2),
     _aten.avg_pool3d.default: functools.partial(_pool, 3),
+    _aten.blackman_window.default: functools.partial(_known, "window_length"),
+    _aten.constant_pad_nd.default: functools.partial(_known, "value"),
     _aten.convolution.default: _convolution,
+    _aten.cumprod.default: _products,
     _aten.gather.default: _gather,
     _aten.grid_sampler_2d.default: _samples,
     _aten.group_norm.default: _normalisation,
+    _aten.hamming_window.default: functools.partial(_known, "window_length"),
+    _aten.hann_window.default: functools.partial(_known, "window_length"),
     _aten.im2col.default: _windows,
     _aten.index_reduce.default: _reduction,
     _aten.max_pool1d.default: functools.partial(_pool, 1),
@@ -136,9 +172,15 @@ _JUDGES: dict[Any, Callable[[dict[str, Any]], str | None]] = {
     _aten.max_pool3d.default: functools.partial(_pool, 3),
     _aten.max_pool3d_with_indices.default: functools.partial(_pool, 3),
     _aten.instance_norm.default: _normalisation,
+    _aten.linalg_vector_norm.default: functools.partial(_known, "ord"),
     _aten.native_group_norm.default: _normalisation,
     _aten._unsafe_index_put.default: _sums_at_indices,  # noqa: SLF001 - same
     _aten.index_put.default: _sums_at_indices,
     _aten.nonzero.default: _nonzero,
     _aten.scatter_reduce.two: _reduction,
+    _aten.index_add.default: _slices,
+    _aten.masked_scatter.default: _mask,
+    _aten.max_unpool2d.default: _windows,
+    _aten.max_unpool3d.default: _windows,
+    _aten.take.default: _windows,
 }

@@ -11,12 +11,13 @@ import torch
 import torch.fx
 
 from ortlens.backend.conversion.functions.quotients import is_short_integer_power
+from ortlens.backend.lowering.type_promotion import refused_booleans
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _aten = torch.ops.aten
-_SUMS = (_aten.add.Tensor, _aten.sub.Tensor)
+_SUMS = (_aten.add.Tensor, _aten.add.Scalar, _aten.sub.Tensor, _aten.sub.Scalar)
 _STORING = (
     *(_aten.clamp.default, _aten.clamp_min.default, _aten.clamp_max.default, _aten.hardtanh.default, _aten.threshold.default),
     *(_aten.full.default, _aten.full_like.default, _aten.fill.Scalar, _aten.masked_fill.Scalar, _aten.constant_pad_nd.default),
@@ -88,19 +89,51 @@ def _gamma(node: torch.fx.Node) -> str | None:
     return "has fewer digits than float64" if value is not None and value.dtype is torch.float64 else None
 
 
+def _boolean(node: torch.fx.Node) -> str | None:
+    tensors = [value for value in map(_tensor, node.args) if value is not None]
+    return "takes booleans, which PyTorch refuses" if any(value.dtype is torch.bool for value in tensors[:1]) else None
+
+
+def _between_booleans(node: torch.fx.Node) -> str | None:
+    result = _tensor(node)
+    return "takes booleans, which PyTorch refuses" if result is not None and result.dtype is torch.bool else None
+
+
+def _whole(node: torch.fx.Node) -> str | None:
+    value = _tensor(node.args[0])
+    return "takes whole numbers, which PyTorch refuses" if value is not None and not value.is_floating_point() else None
+
+
+def _first(*checks: Callable[[torch.fx.Node], str | None]) -> Callable[[torch.fx.Node], str | None]:
+    return lambda node: next(filter(None, (check(node) for check in checks)), None)
+
+
+_OF_NUMBERS = (
+    *(_aten.argmax.default, _aten.argmin.default, _aten.relu.default, _aten.median.default, _aten.nanmedian.default),
+    *(_aten.floor.default, _aten.ceil.default, _aten.round.default, _aten.trunc.default),
+)
+"""Operators whose kernels refuse booleans."""
+_OF_FLOATS = (_aten.lerp.Scalar, _aten.lerp.Tensor, _aten.var.correction, _aten.var_mean.correction)
+"""Operators whose kernels refuse whole numbers."""
+
+
 @functools.cache
 def _checks() -> dict[Any, Callable[[torch.fx.Node], str | None]]:
     return {
+        **dict.fromkeys(_SUMS, _first(refused_booleans, _stored_number)),
+        **dict.fromkeys(_STORING, _stored_number),
+        **dict.fromkeys(_OF_NUMBERS, _boolean),
+        **dict.fromkeys(_OF_FLOATS, _whole),
+        _aten.clamp.default: _first(_between_booleans, _stored_number),
+        _aten.clamp.Tensor: _between_booleans,
         _aten.erfc.default: _always("is 1 - erf(x), which is 0 from 4 on"),
         _aten.special_erfc.default: _always("is 1 - erf(x), which is 0 from 4 on"),
         _aten.special_erfcx.default: _always("is exp(x * x) * (1 - erf(x)), which is 0 from 4 on"),
         _aten.pow.Tensor_Scalar: _power,
         _aten.pow.Tensor_Tensor: _power,
         _aten.pow.Scalar: _power,
-        **dict.fromkeys(_STORING, _stored_number),
-        **dict.fromkeys(_SUMS, _stored_number),
-        _aten.median.dim: _index,
-        _aten.nanmedian.dim: _index,
+        _aten.median.dim: _first(_boolean, _index),
+        _aten.nanmedian.dim: _first(_boolean, _index),
         _aten.kthvalue.default: _index,
         _aten.sort.default: _double,
         _aten.sort.stable: _double,

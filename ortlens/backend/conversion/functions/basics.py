@@ -109,6 +109,21 @@ def typed(made: Any, dtype: int, like: Any) -> Any:
     return made
 
 
+def unless(wrong: Any, value: Any) -> Any:
+    """A value; the run fails if a condition holds, so that PyTorch computes the partition and raises its own error.
+
+    Args:
+        wrong: A boolean, or how many times something is wrong, without dimensions.
+        value: A value with a known element type.
+
+    Returns:
+        The value, which depends on a look-up that only 0 passes.
+    """
+    op = opset()
+    nothing = op.Gather(op.Constant(value_floats=[0.0]), op.Cast(wrong, to=INT64))  # of integers, the optimiser would fold it
+    return typed(op.Add(value, op.CastLike(nothing, value)), int(value.dtype), value)
+
+
 def filled(x: Any, value: Any, axes: Sequence[int] | None, *, keepdim: bool) -> Any:
     """A value in the shape that a reduction has.
 

@@ -29,17 +29,22 @@ _REDUCTIONS = {"sum": "add", "mean": "add", "prod": "mul", "amin": "min", "amax"
 
 def embedding(weight: Any, indices: Any, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False) -> Any:  # noqa: FBT001, FBT002 - the schema
     """`aten.embedding`."""
-    return basics.registered(_aten.embedding.default)(weight, _not_from_the_end(indices), padding_idx, scale_grad_by_freq, sparse)
+    return basics.registered(_aten.embedding.default)(weight, not_from_the_end(indices), padding_idx, scale_grad_by_freq, sparse)
 
 
 def index_select(self: Any, dim: int, index: Any) -> Any:
     """`aten.index_select`."""
-    return basics.registered(_aten.index_select.default)(self, dim, _not_from_the_end(index))
+    return basics.registered(_aten.index_select.default)(self, dim, not_from_the_end(index))
 
 
 def gather(self: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:  # noqa: FBT001, FBT002 - the schema
     """`aten.gather`."""
-    return basics.registered(_aten.gather.default)(self, dim, _not_from_the_end(index), sparse_grad)
+    return basics.registered(_aten.gather.default)(self, dim, not_from_the_end(index), sparse_grad)
+
+
+def take(self: Any, index: Any) -> Any:
+    """`aten.take`, which counts from the end as ONNX does."""
+    return basics.opset().Gather(basics.opset().Reshape(self, basics.opset().Constant(value_ints=[-1])), index)
 
 
 def scatter(self: Any, dim: int, index: Any, src: Any) -> Any:
@@ -96,7 +101,7 @@ def index_add(self: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> A
     added = source if not basics.is_value(alpha) and alpha == 1 else _times(source, alpha)
     if len(self.shape) == 0:
         return scatter_add(self, dim, index, added)
-    return scatter_add(self, dim, _for_rows(_not_from_the_end(index), added, dim % len(self.shape)), added)
+    return scatter_add(self, dim, _for_rows(not_from_the_end(index), added, dim % len(self.shape)), added)
 
 
 def index_put(self: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:  # noqa: FBT001, FBT002 - the schema
@@ -203,7 +208,7 @@ def _scattered(self: Any, dim: int, index: Any, src: Any, reduction: str) -> Any
     """ScatterElements, which wants at least one dimension, and as many updates as indices; PyTorch ignores the others."""
     op = basics.opset()
     flat = op.Constant(value_ints=[-1])
-    index = _not_from_the_end(index)
+    index = not_from_the_end(index)
     if basics.is_half(self) and reduction != "none":  # ONNX Runtime refuses these when it runs
         wide = [basics.typed(op.Cast(value, to=basics.FLOAT), basics.FLOAT, value) for value in (self, src)]
         return op.CastLike(_scattered(wide[0], dim, index, wide[1], reduction), self)
@@ -219,8 +224,15 @@ def _scattered(self: Any, dim: int, index: Any, src: Any, reduction: str) -> Any
     return op.ScatterElements(self, op.Cast(index, to=basics.INT64), src, axis=dim, reduction=reduction)
 
 
-def _not_from_the_end(index: Any) -> Any:
-    """An index without its sign, which makes negative ones too large for any dimension."""
+def not_from_the_end(index: Any) -> Any:
+    """An index without its sign, which makes negative ones too large for any dimension.
+
+    Args:
+        index: Whole numbers.
+
+    Returns:
+        The index; one of an unknown element type as it is.
+    """
     if index.dtype is None or int(index.dtype) not in _LARGEST:
         return index
     return basics.typed(basics.opset().BitwiseAnd(index, basics.number(index, _LARGEST[int(index.dtype)])), int(index.dtype), index)
@@ -278,5 +290,6 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     _aten.scatter.value_reduce: scatter_value_by,
     _aten.scatter_add.default: scatter_add,
     _aten.scatter_reduce.two: scatter_reduce,
+    _aten.take.default: take,
 }
 """Op overload -> function."""

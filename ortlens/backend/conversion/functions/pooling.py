@@ -10,7 +10,9 @@ import torch
 
 from ortlens.backend.adaptive_windows import MOST_WINDOWS, windows_of
 from ortlens.backend.conversion.functions import basics
+from ortlens.backend.conversion.functions.indexing import not_from_the_end
 from ortlens.backend.conversion.functions.reductions import amax
+from ortlens.backend.conversion.functions.shapes import size_vector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -197,6 +199,20 @@ def adaptive_max_pool(x: Any, output_size: Sequence[Any]) -> tuple[Any, Any]:
     return x, op.Constant(value_int=0)
 
 
+def _unpool_of(dims: int) -> Callable[..., Any]:
+    """The inverse of a maximum pool: each plane by itself, so that an index outside of it fails the run."""
+
+    def unpool(x: Any, indices: Any, output_size: Sequence[Any], *_: Any) -> Any:
+        op = basics.opset()
+        planes, flat, size = op.Shape(x, end=-dims), op.Constant(value_ints=[-1]), size_vector(output_size)
+        row = op.Concat(planes, flat, axis=0)
+        nothing = op.Expand(basics.number(x, 0), op.Concat(planes, op.ReduceProd(size), axis=0))
+        made = op.ScatterElements(nothing, op.Reshape(not_from_the_end(indices), row), op.Reshape(x, row), axis=-1)
+        return op.Reshape(made, op.Concat(planes, size, axis=0))
+
+    return unpool
+
+
 def _padded(x: Any, window: dict[str, Any]) -> Any:
     """A tensor with the zeros that its pool counts. ONNX Runtime below 1.29 also counts what lies past them, with `ceil_mode`."""
     amounts = [0] * (len(x.shape) - len(window["padding"])) + list(window["padding"])
@@ -244,5 +260,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     _aten.max_pool3d.default: _pool_of(_aten.max_pool3d.default, 3),
     _aten.max_pool2d_with_indices.default: _pool_of(_aten.max_pool2d_with_indices.default, 2),
     _aten.max_pool3d_with_indices.default: _pool_of(_aten.max_pool3d_with_indices.default, 3),
+    _aten.max_unpool2d.default: _unpool_of(2),
+    _aten.max_unpool3d.default: _unpool_of(3),
 }
 """Op overload -> function."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _aten = torch.ops.aten
-_MOST_PRODUCTS = 32
+MOST_PRODUCTS = 32
 _PRODUCT_TYPES = {basics.FLOAT: basics.DOUBLE, basics.FLOAT16: basics.FLOAT, basics.BFLOAT16: basics.FLOAT}
 """Element type -> the type in which PyTorch multiplies."""
 
@@ -41,8 +41,8 @@ def cumprod(x: Any, dim: int, dtype: int = -1) -> Any:
     if not rank or 0 in list(x.shape):
         return whole
     size = x.shape[dim]
-    if not isinstance(size, int) or size > _MOST_PRODUCTS:
-        raise NotImplementedError(f"multiplies more than {_MOST_PRODUCTS} elements, or a number of them that is known at run time only")
+    if not isinstance(size, int) or size > MOST_PRODUCTS:
+        raise NotImplementedError(f"multiplies more than {MOST_PRODUCTS} elements, or a number of them that is known at run time only")
     wide = _PRODUCT_TYPES.get(wanted)
     factors = op.Cast(whole, to=wide) if wide is not None else whole
     axis = op.Constant(value_ints=[dim % rank])

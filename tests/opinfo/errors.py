@@ -1,0 +1,146 @@
+"""What PyTorch refuses, through the backend: `python -m tests.opinfo.errors [NAME ...]`.
+
+The error inputs of PyTorch's operator database, static and dynamic, and its samples in element types that the kernels do not have.
+Where eager raises, the compiled function raises the same type, and leaves its arguments in the same state. `aot_eager` is the control:
+what torch's shape functions raise, or Dynamo wraps, is not the backend's.
+"""
+
+# ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
+
+from __future__ import annotations
+
+import collections
+import logging
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tests.integration.against_eager import twin
+from tests.opinfo import sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+_DTYPES = (torch.bool, torch.int64, torch.uint8, torch.float16, torch.bfloat16, torch.float32)
+_SAMPLES = 2
+
+
+class Refusal(NamedTuple):
+    """What a call raised, and its arguments afterwards."""
+
+    kind: type[Exception] | None
+    text: str
+    arguments: list[Any]
+
+
+class Call(NamedTuple):
+    """A function of tensors, and the tensors."""
+
+    name: str
+    function: Callable[..., Any]
+    given: Sequence[Any]
+
+
+def error_inputs(name: str) -> Iterator[Call]:
+    """List the error inputs of an operator whose tensors lie on the CPU."""
+    op = sweep.operators()[name]
+    if op.error_inputs_func is not None:
+        torch.manual_seed(0)
+        for number, given in enumerate(op.error_inputs(device="cpu")):
+            sample = given.sample_input
+            yield from _call(f"{name} error {number}", op, sample.input, sample.args, sample.kwargs)
+
+
+def other_types(name: str) -> Iterator[Call]:
+    """List samples of an operator, converted to the element types that its kernels do not have."""
+    op = sweep.operators()[name]
+    known = op.supported_dtypes("cpu")
+    own = next((dtype for dtype in (torch.float32, torch.int64, torch.bool) if dtype in known), None)
+    for other in (dtype for dtype in _DTYPES if own is not None and dtype not in known):
+        for number, sample in sweep.samples(op, own, _SAMPLES, grad=False):
+            convert = lambda value, other=other: value.detach().to(other) if getattr(value, "dtype", None) is own else value  # noqa: E731
+            yield from _call(f"{name} {other} {number}", op, *pytree.tree_map(convert, (sample.input, sample.args, sample.kwargs)))
+
+
+def _call(name: str, op: Any, *arguments: Any) -> Iterator[Call]:
+    leaves, structure = pytree.tree_flatten(arguments)
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+
+    def function(*tensors: torch.Tensor) -> Any:
+        given = dict(zip(places, tensors, strict=True))
+        value, args, kwargs = pytree.tree_unflatten([given.get(place, leaf) for place, leaf in enumerate(leaves)], structure)
+        return op(value, *args, **kwargs)
+
+    tensors = [leaves[place].detach() for place in places]
+    if all(tensor.device.type == "cpu" and tensor.layout is torch.strided for tensor in tensors):
+        yield Call(name, function, tensors)
+
+
+def refusal(function: Callable[..., Any], given: Sequence[Any]) -> Refusal:
+    """Call a function with copies of its arguments."""
+    own = [twin(value) for value in given]
+    torch.manual_seed(7)
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            function(*own)
+    except Exception as error:  # noqa: BLE001 - what is looked for
+        return Refusal(type(error), str(error), own)
+    return Refusal(None, "", own)
+
+
+def complaint(call: Call, before: Sequence[Any] | None = None, *, dynamic: bool = False) -> str | None:
+    """What the backend does otherwise than eager with arguments that eager refuses.
+
+    Args:
+        call: The function and the arguments.
+        before: Arguments of a call before it, which eager takes.
+        dynamic: As for `torch.compile`.
+
+    Returns:
+        A sentence; empty where it raises as eager does, or as `aot_eager`. None where eager raises nothing.
+    """
+    expected = refusal(call.function, call.given)
+    if expected.kind is None:
+        return None
+
+    def compiled(backend: str) -> Refusal:
+        torch.compiler.reset()
+        function = torch.compile(call.function, backend=backend, dynamic=dynamic)
+        if before is not None and (earlier := refusal(function, before)).kind is not None:
+            return earlier
+        return refusal(function, call.given)
+
+    found = compiled("ortlens")
+    if found.kind is expected.kind and not sweep.difference(found.arguments, expected.arguments):
+        return ""
+    control = compiled("aot_eager")
+    if found.kind is control.kind and not sweep.difference(found.arguments, control.arguments):
+        return ""
+    state = sweep.difference(found.arguments, expected.arguments)
+    return f"{found.kind} {found.text[:80]!r} instead of {expected.kind} {expected.text[:80]!r} {state}"
+
+
+def main(names: Sequence[str]) -> int:
+    """Print what differs, of the named operators or of all; 1 when something does."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    torch.set_num_threads(1)
+    counts: collections.Counter[str] = collections.Counter()
+    for name in names or sorted(sweep.operators()):
+        calls = [(call, dynamic) for call in error_inputs(name) for dynamic in (False, True)]
+        for call, dynamic in [*calls, *((call, False) for call in other_types(name))]:
+            found = complaint(call, dynamic=dynamic)
+            counts["accepted" if found is None else "wrong" if found else "as eager"] += 1
+            if found:
+                sys.stdout.write(f"{call.name}{' dynamic' if dynamic else ''}: {' '.join(found.split())}\n")
+                sys.stdout.flush()
+    sys.stdout.write(", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()) + "\n")
+    return int(counts["wrong"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
