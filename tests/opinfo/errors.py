@@ -59,7 +59,9 @@ def other_types(name: str) -> Iterator[Call]:
     op = sweep.operators()[name]
     known = op.supported_dtypes("cpu")
     own = next((dtype for dtype in (torch.float32, torch.int64, torch.bool) if dtype in known), None)
-    for other in (dtype for dtype in _DTYPES if own is not None and dtype not in known):
+    if own is None:
+        return
+    for other in (dtype for dtype in _DTYPES if dtype not in known):
         for number, sample in sweep.samples(op, own, _SAMPLES, grad=False):
             convert = lambda value, other=other: value.detach().to(other) if getattr(value, "dtype", None) is own else value  # noqa: E731
             yield from _call(f"{name} {other} {number}", op, *pytree.tree_map(convert, (sample.input, sample.args, sample.kwargs)))

@@ -194,7 +194,7 @@ def _binary_cross_entropy(
     if weight is not None or reduction:
         losses = _aten.binary_cross_entropy.default(tensor, target, None, 0)
         losses = losses if weight is None else losses * weight
-        losses = {0: lambda: losses, 1: losses.mean, 2: losses.sum}[reduction]()
+        losses = losses.mean() if reduction == 1 else losses.sum() if reduction else losses
     return losses
 
 

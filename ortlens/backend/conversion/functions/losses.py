@@ -38,7 +38,8 @@ def binary_cross_entropy(x: Any, target: Any, weight: Any = None, reduction: int
     if weight is not None or reduction:
         raise NotImplementedError("gives one loss per element, without weights, only")
     op, least = basics.opset(), basics.number(x, _LEAST)
-    of_one, of_zero = op.Log(x), log1p(basics.typed(op.Neg(x), int(x.dtype), x))
+    negative = basics.typed(op.Neg(x), int(x.dtype), x)
+    of_one, of_zero = (basics.typed(made, int(x.dtype), x) for made in (op.Log(x), log1p(negative)))
     losses = op.Sub(op.Mul(op.Sub(target, basics.number(x, 1.0)), op.Max(of_zero, least)), op.Mul(target, op.Max(of_one, least)))
     if 0 in list(x.shape):
         return losses
