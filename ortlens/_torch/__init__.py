@@ -82,7 +82,6 @@ from ortlens._torch.exporter import (
     shared_registry,
 )
 from ortlens._torch.given_up import trace_again
-from ortlens._torch.int_ranges import follows_from_data, int_range
 from ortlens._torch.process import computes_bfloat16, openmp_pause, torch_folder
 from ortlens._torch.programs import (
     composite_decompositions,
@@ -155,7 +154,6 @@ __all__ = [
     "fixed_sizes",
     "flatten",
     "flatten_as",
-    "follows_from_data",
     "graph_break_hints",
     "graph_break_registry",
     "guard_texts",
@@ -164,7 +162,6 @@ __all__ = [
     "innermost_backend",
     "input_sources",
     "insert_type_promotion",
-    "int_range",
     "is_compiled_by_itself",
     "is_fake",
     "is_fake_of",

@@ -20,6 +20,7 @@ import torch.fx
 from ortlens import _torch
 from ortlens.backend.conversion import dtypes, upcasting
 from ortlens.backend.conversion.functions.numbers import LIMITS
+from ortlens.backend.conversion.int_ranges import int_range
 from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, assign_provenance
 from ortlens.backend.memory_order import memory_order
 from ortlens.progress import no_progress
@@ -279,7 +280,7 @@ def set_type(value: ir.Value, meta: Any) -> None:
         value.dtype, value.shape = ir.DataType.BOOL, ir.Shape([])
     elif isinstance(meta, (int, torch.SymInt)):
         value.dtype, value.shape = ir.DataType.INT64, ir.Shape([])
-        value.meta[LIMITS] = _torch.int_range(meta) or value.meta.get(LIMITS)
+        value.meta[LIMITS] = int_range(meta) or value.meta.get(LIMITS)
     elif isinstance(meta, (float, torch.SymFloat)):
         value.dtype, value.shape = ir.DataType.DOUBLE, ir.Shape([])
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ortlens import _torch
 from ortlens.backend.conversion import dtypes
 from ortlens.backend.conversion.functions import own_functions
+from ortlens.backend.conversion.int_ranges import follows_from_data, int_range
 from ortlens.backend.lowering import provenance
 from ortlens.backend.lowering.returned_views import base_of
 from ortlens.backend.lowering.storage_windows import keeps_storage_of
@@ -329,7 +330,7 @@ def _is_float_number(node: torch.fx.Node) -> bool:
 def _has_64_bits(node: torch.fx.Node) -> bool:
     """Whether the ints that a node reads and computes have 64 bits; what follows from data of tensors is checked at run time."""
     values = [value for value in (*_values_at(node), *node.args) if type(value).__name__ in ("SymInt", "int")]
-    return all(_torch.int_range(value) is not None or _torch.follows_from_data(value) for value in values)
+    return all(int_range(value) is not None or follows_from_data(value) for value in values)
 
 
 def _values_at(node: torch.fx.Node) -> list[Any]:
