@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from tests.fuzz.program import Program
 
-_RANDOM = re.compile(r"dropout|rand|bernoulli_|uniform_|normal_")
+_RANDOM = re.compile(r"dropout|rand|bernoulli|uniform_|normal|self\.d|multinomial")
 
 
 def steps(draw: random.Random, program: Program, sizes: tuple[int, ...]) -> tuple[str, ...]:
@@ -20,12 +20,14 @@ def steps(draw: random.Random, program: Program, sizes: tuple[int, ...]) -> tupl
 
     Args:
         draw: The source of all choices.
-        program: All but its steps.
+        program: All but its steps, in whose place are other arguments for `given`.
         sizes: The values of `n`.
 
     Returns:
         Steps as `Program.steps` has them; PyTorch may refuse some.
     """
+    if program.road != "compile":
+        return _steps_on_road(draw, program, sizes)
     made: list[str] = []
     backs = program.trains and draw.random() < 0.8
     for place, n in enumerate(sizes):
@@ -37,15 +39,42 @@ def steps(draw: random.Random, program: Program, sizes: tuple[int, ...]) -> tupl
             made += _changes(draw, program)
             made.append(draw.choice(("again()", f"call({n})", f"other({n})", f"moved({n})")))
             made += [_writes(draw, program) for _ in range(draw.choice((0, 1)))]
+        made += _given(draw, program, n)
         if draw.random() < 0.25:
             made += [*_changes(draw, program), draw.choice((f"other({n})", f"moved({n})"))]
     if backs and draw.random() < 0.25:
         made += [f"twice({sizes[0]})", "backward()"]
     if "cache_dir" in program.options and draw.random() < 0.6:
         made += ["warm()", f"call({sizes[0]})", *_changes(draw, program), f"call({sizes[0]})"]
-    if draw.random() < 0.15 and not program.trains and not any(map(_RANDOM.search, program.body)):  # threads share one generator
+    if (
+        draw.random() < 0.15
+        and not program.trains
+        and not any("spoilt(" in text for text in program.steps)
+        and not any(map(_RANDOM.search, program.body))
+    ):  # threads share one generator
         made.append(f"threads({sizes[0]})")
     return tuple(made)
+
+
+def _steps_on_road(draw: random.Random, program: Program, sizes: tuple[int, ...]) -> tuple[str, ...]:
+    """The same for a program that is traced once: weights are constants, and results may be copies, so that neither is written to."""
+    made: list[str] = []
+    for n in sizes:
+        made += [f"call({n})", *_given(draw, program, n), *_given(draw, program, n)]
+        if draw.random() < 0.4:
+            made.append(_writes(draw, program, names=("ins",)))
+        made.append(draw.choice(("again()", f"call({n})", f"other({n})", f"moved({n})")))
+    if made[1].startswith("given") and draw.random() < 0.2:
+        made[:2] = reversed(made[:2])  # it is traced with odd arguments
+    return tuple(made)
+
+
+def _given(draw: random.Random, program: Program, n: int) -> list[str]:
+    """Calls with other arguments in place of some: nearly all that make PyTorch raise, and a few of the others."""
+    spoilt = [text for text in program.steps if "spoilt(" in text]
+    others = [text for text in program.steps if "spoilt(" not in text]
+    chosen = draw.sample(spoilt, min(len(spoilt), 3)) + draw.sample(others, min(len(others), draw.choice((0, 1, 1, 2))))
+    return [f"given({n}, {text})" for text in chosen]
 
 
 def few_steps(draw: random.Random, program: Program, sizes: tuple[int, ...]) -> tuple[str, ...]:
@@ -60,6 +89,7 @@ def few_steps(draw: random.Random, program: Program, sizes: tuple[int, ...]) -> 
         Steps, as from `steps`.
     """
     made = [f"call({n})" for n in sizes]
+    made += _given(draw, program, sizes[0])
     if draw.random() < 0.3:
         made += [_writes(draw, program), *(text for text in _changes(draw, program) if not re.search("requires_grad|half|double", text))]
     return (*made, draw.choice(("again()", f"other({sizes[-1]})", f"other({sizes[-1]})", f"moved({sizes[-1]})")))
@@ -68,15 +98,15 @@ def few_steps(draw: random.Random, program: Program, sizes: tuple[int, ...]) -> 
 def _changes(draw: random.Random, program: Program) -> list[str]:
     """The caller changes weights and other tensors of the module, each in one of the ways that people use."""
     names = [attribute(line) for line in program.state]
-    ends = [(re.findall(r"[wbc](_\d+)", line) or [""])[0] for line in program.state]
+    ends = [(re.findall(r"[wbcdg](_\d+)", line) or [""])[0] for line in program.state]
     made = [draw.choice(_CHANGES[name]).format(w=f"self.{name}{end}", s=draw.randrange(100)) for name, end in zip(names, ends, strict=True)]
     made = [text for text in made if draw.random() < 0.6]
     return [*made, draw.choice(_CHANGES_OF_ALL)] if made and draw.random() < 0.15 else made
 
 
-def _writes(draw: random.Random, program: Program) -> str:
+def _writes(draw: random.Random, program: Program, names: tuple[str, ...] = ("outs", "outs", "ins")) -> str:
     """The caller writes into something that it holds; the index may name a plain value, which is left alone."""
-    name = draw.choice(("outs", "outs", "ins"))
+    name = draw.choice(names)
     place = draw.randrange(len(program.returns if name == "outs" else program.inputs))
     return f"{name}[{place}].{draw.choice(('zero_()', 'fill_(3)', 'mul_(2)', 'add_(1)'))}"
 
@@ -87,6 +117,7 @@ _CHANGES_OF_ALL = (
     "self.double()",
     "self.half()",
     "self.eval()",
+    "self.train()",
     "self.requires_grad_(False)",
     "self.zero_grad()",
 )
@@ -119,5 +150,7 @@ _CHANGES = {
         "{w}.data.add_(1)",
         "{w} = {w}.clone().t() if {w}.dim() == 2 else {w}.clone()",
     ),
+    "d": ("{w}.eval()", "{w}.train()", "{w}.p = 0.25"),
+    "g": ("{w}.eval()", "{w}.train()", "{w}.reset_running_stats()", "{w}.running_mean.add_(1)", "{w}.momentum = 0.5"),
     "c": ("{w} = values({s}, 4)", "{w}.mul_(2)", "{w} = {w} + 1"),
 }

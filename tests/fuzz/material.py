@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 if TYPE_CHECKING:
     import random
+    from collections.abc import Mapping
 
 SIZES = ((5, 7), (4, 6), (6, 9, 4), (3, 8), (2, 5), (8, 3), (1, 4), (4, 0, 6))
 _BASES = (
@@ -20,8 +23,13 @@ LAYOUTS = (
     "{x}.flatten()[1:]", "{x}[-2:]", "{x}.transpose(0, -1)[..., 1:]", "{x}.unfold(0, 2, 1)", "{x}[..., 1]",
     "{x}.movedim(0, -1)", "{x}.movedim(-1, 0)",
 )  # fmt: skip
-_DTYPES = ("float32",) * 10 + ("float64", "int64", "int64", "int32", "int32", "bool", "float16", "bfloat16", "uint8", "int8")
-_NUMBERS = ("n", "n", "n + 1", "-n", "n / 2", "0.25 * n", "2.5", "3", "n > 4", "True")
+_DTYPES = ("float32",) * 10 + ("float64", "int64", "int64", "int32", "int32", "bool", "float16", "bfloat16", "uint8", "int8", "complex64")
+_NUMBERS = ("n", "n", "n + 1", "-n", "n - 6", "-7 * n", "208067 + n", "2**33 + n", "n / 2", "0.25 * n", "2.5", "3", "n > 4", "True")
+LARGE = "values(1, 2, 300, 256)"
+"""Worth writing in place."""
+WAYS = (
+    "expanded", "permuted", "permuted", "strided", "strided", "contiguous", "conjugate", "negative",
+)  # fmt: skip
 _STATE = (
     "self.w = nn.Parameter(values({s}, 4, 4))",
     "self.w = nn.Parameter(values({s}, 4, 4).t())",
@@ -42,6 +50,8 @@ _STATE = (
     "self.register_buffer('b', values({s}, 0, 4, dtype=torch.float64))",
     "self.register_buffer('b', values({s}, 1).expand(4))",
     "self.c = values({s}, 4)",
+    "self.d = nn.Dropout(0.5)",
+    "self.g = nn.BatchNorm1d(4)",
 )
 _OPTIONS: tuple[dict[str, Any], ...] = (
     {"min_partition_nodes": 2},
@@ -85,12 +95,49 @@ def options(draw: random.Random, cache_dir: str | None) -> dict[str, Any]:
     return chosen
 
 
-def inputs(draw: random.Random, *, trains: bool) -> tuple[tuple[str, str], ...]:
+def others(draw: random.Random, given: Mapping[str, Any], buffer: torch.Tensor | None) -> tuple[str, ...]:
+    """Arguments in place of some, as `given` takes them: in other memory, in memory that they share, or such that PyTorch raises.
+
+    Args:
+        draw: The source of all choices.
+        given: Name -> argument.
+        buffer: The module's, if the function writes to it.
+
+    Returns:
+        Keyword arguments as text.
+    """
+    made = []
+    for name, value in given.items():
+        if type(value) is int:
+            made += [f'{name}="{number}"' for number in (-3, 8, 0, 2**31 + 1)]
+        if not isinstance(value, torch.Tensor):
+            continue
+        if name[0] == "i":
+            made += [f'{name}="spoilt({name}, {number})"' for number in draw.sample((-1, 99, -99, 2, -3), 2)]
+            continue
+        way = draw.choice([way for way in WAYS if value.dtype.is_complex == (way == "conjugate") or way not in ("conjugate", "negative")])
+        made.append(f"{name}=\"relaid({name}, '{way}')\"")
+        if buffer is not None and (buffer.shape, buffer.dtype) == (value.shape, value.dtype):
+            made.append(f"{name}=\"state('b')\"")
+        for other, theirs in given.items():
+            if other == name or not isinstance(theirs, torch.Tensor) or theirs.dtype != value.dtype:
+                continue
+            if theirs.shape == value.shape:
+                made += [f'{other}="{name}"'] * 2
+            elif theirs.shape == value.shape[1:]:
+                made.append(f'{other}="{name}[0]"')
+            made.append(f'{name}="roomy({name})", {other}="overlapping({name}, {other})"')
+    return tuple(made)
+
+
+def inputs(draw: random.Random, *, trains: bool, places: bool = False, numbers: bool = True) -> tuple[tuple[str, str], ...]:
     """Names and expressions of arguments: tensors, some of them views of others, and now and then a Python number.
 
     Args:
         draw: The source of all choices.
         trains: Whether some need gradients.
+        places: Whether there are positions too.
+        numbers: Whether Python numbers may differ between calls.
 
     Returns:
         Pairs of a name and an expression, which need not be valid.
@@ -110,8 +157,12 @@ def inputs(draw: random.Random, *, trains: bool) -> tuple[tuple[str, str], ...]:
         if trains and not kind and draw.random() < 0.75:
             laid = draw.choice((f"leaf({laid})", f"leaf({laid})", f"leaf({laid}) * 1", draw.choice(LAYOUTS).format(x=f"leaf({base})")))
         made.append((name, laid))
-    if draw.random() < 0.15:
-        made.append(("k", draw.choice(_NUMBERS)))
+    if places and draw.random() < 0.3:
+        made = [*[item for item in made if item[0] != "c"], ("c", LARGE)]
+    if places:
+        made.append(("i", f"places({draw.randrange(100)}, {draw.choice(('3', '3', 'n', '2, 2', '2', '4'))})"))
+    if draw.random() < 0.2:
+        made.append(("k", draw.choice(_NUMBERS if numbers else ("3", "-5", "0.3"))))
     return tuple(made)
 
 
@@ -137,4 +188,4 @@ def attribute(line: str) -> str:
     Returns:
         A letter.
     """
-    return next(name for name in "wbc" if re.search(rf"self\.{name}\b|self\.{name}_|'{name}['_]", line))
+    return next(name for name in "wbcdg" if re.search(rf"self\.{name}\b|self\.{name}_|'{name}['_]", line))

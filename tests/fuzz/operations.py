@@ -133,6 +133,13 @@ FRESH: list[tuple[int, Template]] = [
     (1, lambda p: f"{p.any()}.clone(memory_format=torch.{p.choice(('contiguous_format', 'preserve_format'))})"),
 ]
 
+MODULES: list[tuple[int, Template]] = [
+    (3, lambda p: f"self.d({p.any()})"),
+    (3, lambda p: f"self.g({p.floating()}.reshape(-1, 4))"),
+    (1, lambda p: f"self.g({p.floating()}.reshape(-1, 4, 2))"),
+]
+"""What a module in train mode may hold."""
+
 INEXACT: list[tuple[int, Template]] = [
     (5, lambda p: f"torch.{p.choice(('sin', 'sigmoid', 'tanh', 'cos', 'erf'))}({p.any()})"),
     (2, lambda p: f"F.{p.choice(('gelu', 'silu', 'softplus', 'elu', 'hardswish'))}({p.floating()})"),
@@ -212,6 +219,221 @@ WRITES: list[tuple[int, Template]] = [
     (1, lambda p: f"{p.any()}.eq_({p.scalar()})"),
     (1, lambda p: f"{p.any()}.{p.choice(('bernoulli_(0.5)', 'uniform_()', 'normal_()'))}"),
 ]
+
+_DIVISORS = ("2", "3", "-2", "-3", "4", "-7")
+_LARGE = ("208067", "2**31", "2**40 + 1", "-(2**33)", "1000003")
+
+NUMBERS: list[tuple[int, Template]] = [
+    (6, lambda p: f"{p.whole()} {p.choice(('//', '//', '%'))} {p.choice(_DIVISORS)}"),
+    (4, lambda p: f"-(-{p.whole()} // {p.choice(('2', '3'))})"),
+    (4, lambda p: f"({p.whole()} - {p.choice(('6', '5', '9'))}) {p.choice(('//', '%'))} {p.choice(_DIVISORS)}"),
+    (2, lambda p: f"{p.whole()} {p.choice(('//', '%'))} ({p.whole()} + {p.choice(('1', '2', '-30'))})"),
+    (2, lambda p: f"divmod({p.whole()} - 6, {p.choice(_DIVISORS)})[{p.choice((0, 1))}]"),
+    (4, lambda p: f"{p.whole()} {p.choice('+-*')} {p.choice((p.whole(), '1', '-3', '7', 'True'))}"),
+    (2, lambda p: f"{p.choice(('-', 'abs', '+', '~', 'int', 'float', 'bool', 'torch.sym_float', 'not '))}({p.number()})"),
+    (2, lambda p: f"{p.whole()} ** {p.choice((2, 3))}"),
+    (2, lambda p: f"{p.choice((2, -2, 3, 1))} ** ({p.whole()} % 5)"),
+    (
+        3,
+        lambda p: f"{p.choice(('min', 'max', 'torch.sym_max', 'torch.sym_min'))}({p.number()}, {p.choice((p.number(), '4', '-1', '5.5'))})",
+    ),
+    (1, lambda p: f"torch.sym_ite({p.whole()} > 4, {p.whole()}, {p.choice(('3', '-1'))})"),
+    (2, lambda p: f"{p.whole()} {p.choice(('<<', '>>', '&', '|', '^'))} {p.choice((1, 2, 3))}"),
+    (1, lambda p: f"({p.whole()} - 7) >> 1"),
+    (2, lambda p: f"{p.number()} {p.choice(('<', '>=', '==', '!='))} {p.choice((p.number(), '5', '4.5'))}"),
+    (3, lambda p: f"{p.number()} / {p.choice(('2', '-2', '3', '0.3', '7'))}"),
+    (2, lambda p: f"{p.number()} * {p.choice(('0.5', '-1.5', '0.3', '0.1'))}"),
+    (3, lambda p: f"round({p.number()} {p.choice(('/ 2', '/ 4', '/ -2', '* 0.3'))}{p.choice(('', '', ', 1'))})"),
+    (3, lambda p: f"int({p.number()} {p.choice(('/ 2', '/ -2', '* 0.3', '- 5.5', '** 0.5 if True else 0'))})"),
+    (3, lambda p: f"math.{p.choice(('floor', 'ceil', 'trunc'))}(({p.number()} - 6) / {p.choice(('2', '3', '-4'))})"),
+    (1, lambda p: f"math.{p.choice(('sqrt', 'log2', 'exp', 'sin', 'atan', 'tanh'))}(abs({p.number()}) % 9 + 1)"),
+    (1, lambda p: f"math.{p.choice(('gcd', 'isqrt', 'comb', 'copysign', 'pow', 'fmod'))}({p.whole()}, {p.choice(('3', '2'))})"),
+    (2, lambda p: f"{p.whole()} * {p.choice(_LARGE)} {p.choice(('', '// 3', '% 1009', '// -7', '- 1'))}"),
+    (1, lambda p: f"({p.whole()} + {p.choice(_LARGE)}) ** 2 {p.choice(('', '// 2', '% 97'))}"),
+    (1, lambda p: f"({p.whole()} * {p.choice(_LARGE)}) / 3"),
+    (1, lambda p: f"{p.whole()} if {p.whole()} > 4 else {p.whole()}"),
+    (1, lambda p: f"{p.whole()} and {p.number()}"),
+    (1, lambda p: f"sum(({p.whole()}, {p.whole()}, -3)) // 2"),
+    (1, lambda p: f"torch.Size(({p.whole()}, 3)).numel() // 2"),
+    (1, lambda p: f"{p.any()}.stride({p.dim()}) // 2"),
+    (1, lambda p: f"{p.any()}.shape[1:].numel() - 7"),
+]
+"""Python numbers that follow from sizes and whole arguments; the generator keeps those that 64 bits hold."""
+
+NUMBERS_OF_DATA: list[tuple[int, Template]] = [
+    (3, lambda p: f"int({p.any()}.sum())"),
+    (2, lambda p: f"{p.any()}.sum().item()"),
+    (2, lambda p: f"{p.any()}.ne(0).sum().item() {p.choice(('// 2', '- 5', '% 3', '* 2'))}"),
+    (1, lambda p: f"bool({p.any()}.gt(0).any())"),
+    (1, lambda p: f"{p.any()}.view(-1)[0].item()"),
+    (1, lambda p: f"{p.any()}.shape[{p.dim()}] - int({p.any()}.ne(0).sum())"),
+]
+
+NUMBERED: list[tuple[int, Template]] = [
+    (5, lambda p: f"{p.any()}[{p.choice(('', '-'))}{p.whole()}:]"),
+    (5, lambda p: f"{p.any()}[: {p.choice(('', '-'))}{p.whole()}]"),
+    (3, lambda p: f"{p.any()}[..., {p.whole()} : {p.whole()}]"),
+    (2, lambda p: f"{p.any()}[-(-{p.last()}.shape[0] // 2) :]"),
+    (2, lambda p: f"{p.any()}[:: max({p.whole()} % 3, 1)]"),
+    (2, lambda p: f"{p.any()}[{p.whole()} % {p.last()}.shape[0]]"),
+    (3, lambda p: f"F.pad({p.any()}, ({p.whole()} % 3, {p.choice(('0', '-(' + p.whole() + ' % 2)', p.whole() + ' // 4'))}))"),
+    (2, lambda p: f"F.pad({p.any()}, (-(({p.last()}.shape[-1] - 1) // 2), {p.whole()}))"),
+    (3, lambda p: f"torch.arange({p.choice(('', '-'))}{p.whole()} // 2, {p.whole()})"),
+    (2, lambda p: f"torch.arange({p.whole()}, {p.whole()}, {p.choice(('-1', '2', '-2'))})"),
+    (2, lambda p: f"torch.arange({p.number()})"),
+    (2, lambda p: f"{p.any()}.split(max({p.whole()}, 1), {p.dim()})[{p.choice((0, -1))}]"),
+    (2, lambda p: f"{p.any()}.split([{p.last()}.shape[0] // 3, {p.last()}.shape[0] - {p.last()}.shape[0] // 3])[1]"),
+    (2, lambda p: f"{p.any()}.narrow({p.dim()}, 0, {p.whole()})"),
+    (1, lambda p: f"{p.any()}.chunk(max({p.whole()} % 4, 1), {p.dim()})[0]"),
+    (2, lambda p: f"{p.any()}.roll({p.whole()}, {p.dim()})"),
+    (1, lambda p: f"{p.any()}.reshape({p.choice(('-1, ' + p.whole(), p.whole() + ', -1'))})"),
+    (1, lambda p: f"{p.any()}.expand({p.whole()}, *{p.last()}.shape)"),
+    (1, lambda p: f"{p.any()}.repeat({p.whole()} % 3, *[1] * {p.last()}.dim())"),
+    (1, lambda p: f"{p.any()}.{p.choice(('tril', 'triu', 'diagonal'))}({p.whole()})"),
+    (1, lambda p: f"{p.any()}.unfold({p.dim()}, {p.whole()}, {p.choice(('1', p.whole()))})"),
+    (6, lambda p: f"{p.any()} {p.choice('+-*')} {p.number()}"),
+    (3, lambda p: f"{p.number()} {p.choice('+-*')} {p.any()}"),
+    (2, lambda p: f"{p.any()}.long() {p.choice('+-*')} {p.whole()}"),
+    (2, lambda p: f"{p.any()} {p.choice(('//', '%'))} {p.number()}"),
+    (2, lambda p: f"{p.any()} {p.choice(('>', '<=', '=='))} {p.number()}"),
+    (1, lambda p: f"{p.any()}.clamp({p.choice(('min', 'max'))}={p.number()})"),
+    (1, lambda p: f"torch.where({p.boolean()}, {p.like()}, {p.number()})"),
+    (2, lambda p: f"torch.full(({p.whole()} % 5, {p.whole()} // 3), {p.number()})"),
+    (1, lambda p: f"torch.{p.choice(('ones', 'zeros', 'eye'))}({p.whole()})"),
+    (1, lambda p: f"{p.any()}.new_full(({p.whole()},), {p.number()})"),
+    (2, lambda p: f"torch.{p.choice(('tensor', 'scalar_tensor'))}({p.number()})"),
+    (1, lambda p: f"torch.tensor([{p.number()}, {p.number()}])"),
+    (1, lambda p: f"{p.any()}.sum() * {p.whole()} // {p.choice(_DIVISORS)}"),
+    (1, lambda p: f"torch.add({p.any()}, {p.like()}, alpha={p.number()})"),
+]
+"""Tensors whose sizes, bounds or values are Python numbers."""
+
+CREATED: list[tuple[int, Template]] = [
+    (3, lambda p: f"torch.{p.choice(('ones', 'zeros'))}({p.any()}.shape)"),
+    (3, lambda p: f"torch.full(({p.size()},), {p.choice(('0.5', '2', 'True', '-1.25'))})"),
+    (2, lambda p: f"torch.{p.choice(('tensor', 'scalar_tensor'))}({p.choice(('2.5', '-0.5', '3'))})"),
+    (2, lambda _: "torch.tensor([1.0, -2.5])"),
+    (2, lambda p: f"torch.arange({p.choice(('0.5, 3', '0, 2, 0.5', '4.0'))})"),
+    (1, lambda p: f"torch.linspace({p.choice(('0, 1, 5', '-2, 2, 9'))})"),
+    (1, lambda _: "torch.eye(3)"),
+    (1, lambda p: f"torch.empty({p.any()}.shape).fill_({p.scalar()})"),
+    (3, lambda p: f"{p.any()}.long() * {p.choice(('0.5', '1.0', '-0.25'))}"),
+    (2, lambda p: f"{p.any()}.long() / {p.choice(('2', '4'))}"),
+    (1, lambda p: f"({p.any()} > 0) + {p.choice(('0.5', '1'))}"),
+    (1, lambda p: f"torch.where({p.boolean()}, {p.choice(('0.5', '1.0'))}, {p.choice(('0.25', '-1.0'))})"),
+    (1, lambda p: f"torch.rand({p.any()}.shape)"),
+    (1, lambda p: f"torch.cat([torch.zeros(2), {p.any()}.flatten()])"),
+    (1, lambda p: f"torch.true_divide({p.any()}.int(), 2)"),
+    (1, lambda _: "torch.hann_window(4, periodic=False).round()"),
+]
+"""Tensors of the default dtype."""
+
+CHECKED: list[tuple[int, Template]] = [
+    (4, lambda p: f"{p.any()}[{p.place()}]"),
+    (2, lambda p: f"{p.any()}[:, {p.place()}]"),
+    (3, lambda p: f"{p.any()}.index_select({p.dim()}, {p.place()})"),
+    (3, lambda p: f"F.embedding({p.place()}, {p.any()})"),
+    (2, lambda p: f"{p.any()}.gather({p.dim()}, {p.place()}.view([-1] + [1] * ({p.any()}.dim() - 1)))"),
+    (2, lambda p: f"torch.gather({p.any()}, 0, {p.place()})"),
+    (2, lambda p: f"{p.any()}.take({p.place()})"),
+    (1, lambda p: f"torch.take_along_dim({p.any()}, {p.place()})"),
+    (2, lambda p: f"F.one_hot({p.place()}, 3)"),
+    (2, lambda p: f"F.nll_loss({p.any()}, {p.place()}, reduction={p.choice((repr('sum'), repr('none')))})"),
+    (2, lambda p: f"F.cross_entropy({p.any()}, {p.place()}, reduction={p.choice((repr('sum'), repr('mean')))})"),
+    (1, lambda p: f"F.multi_margin_loss({p.any()}, {p.place()})"),
+    (2, lambda p: f"{p.choice((7, -5))} {p.choice(('//', '%'))} ({p.place()} + 1)"),
+    (1, lambda p: f"torch.{p.choice(('fmod', 'remainder', 'floor_divide'))}({p.any()}.long(), {p.place()} + 1)"),
+    (1, lambda p: f"torch.div(torch.full_like({p.place()}, 5), {p.last()} + 1, rounding_mode={p.choice((repr('floor'), repr('trunc')))})"),
+    (1, lambda p: f"torch.bernoulli({p.place()}.float())"),
+    (1, lambda p: f"torch.normal(0.0, {p.place()}.float())"),
+    (1, lambda p: f"torch.multinomial({p.place()}.float() + 1, 1)"),
+    (3, lambda p: f"torch.linalg.cholesky(torch.eye(2) * ({p.place()}.view(-1)[0] + 1))"),
+    (1, lambda p: f"torch.linalg.inv(torch.eye(2) * ({p.place()}.view(-1)[0] + 1))"),
+    (1, lambda p: f"F.binary_cross_entropy({p.place()}.float(), torch.ones({p.last()}.shape))"),
+    (1, lambda p: f"F.embedding_bag({p.place()}.view(1, -1), {p.any()}, mode={p.choice((repr('sum'), repr('max')))})"),
+    (1, lambda p: f"torch.repeat_interleave({p.any()}, {p.place()} * 0 + {p.last()}.clamp(max=0) + 1, 0, output_size={p.last()}.shape[0])"),
+    (1, lambda p: f"F.max_unpool1d({p.any()}.flatten()[:2].view(1, 1, 2), {p.place()}.flatten()[:1].expand(2).view(1, 1, 2), 2)"),
+    (2, lambda p: f"{p.any()}.index_put(({p.place()},), {p.choice(('torch.tensor(3.0)', 'torch.ones(())'))})"),
+    (1, lambda p: f"{p.any()}.scatter(0, {p.place()}, {p.scalar()})"),
+    (1, lambda p: f"{p.any()}.scatter_add(0, {p.place()}, torch.ones({p.last()}.shape))"),
+    (1, lambda p: f"{p.any()}.index_add({p.dim()}, {p.place()}, {p.any()})"),
+    (1, lambda p: f"{p.any()}.index_fill({p.dim()}, {p.place()}, {p.scalar()})"),
+    (1, lambda p: f"{p.any()}.put({p.place()}, torch.ones({p.last()}.shape))"),
+]
+"""What looks at the values of positions, and raises for some."""
+
+CHECKED_WRITES: list[tuple[int, Template]] = [
+    (6, lambda p: f"{p.any()}[:, {p.place()}.clamp(0, 1)] = {p.scalar()}"),
+    (6, lambda p: f"{p.any()}.{p.choice(('mul_(2)', 'mul_(0.5)', 'add_(1)', 'neg_()'))}.{p.choice(('add_', 'sub_'))}({p.scalar()})"),
+    (3, lambda p: f"{p.any()}[{p.place()}] = {p.scalar()}"),
+    (2, lambda p: f"{p.any()}.index_fill_({p.dim()}, {p.place()}, {p.scalar()})"),
+    (2, lambda p: f"{p.any()}.index_add_({p.dim()}, {p.place()}, {p.any()})"),
+    (1, lambda p: f"{p.any()}.scatter_(0, {p.place()}, {p.scalar()})"),
+    (2, lambda p: f"torch._assert_async(({p.place()} {p.choice(('>= 0', '< 2', '!= -1'))}).all())"),
+]
+
+BRANCHES: list[tuple[int, Template]] = [
+    (3, lambda p: f"cond({_chosen(p)}, lambda y: y {_does(p)}, lambda y: y {_does(p)}, ({p.any()},))"),
+    (3, lambda p: f"cond({_chosen(p)}, lambda y: y * {p.like()}, lambda y: y + {p.like()}, ({p.any()},))"),
+    (
+        2,
+        lambda p: (
+            f"cond({_chosen(p)}, lambda y, z: (y + z, z * 2), lambda y, z: (y - z, z + 1), ({p.any()}, {p.last()}))[{p.choice((0, 1))}]"
+        ),
+    ),
+    (1, lambda p: f"cond({_chosen(p)}, lambda y: y.cumsum(0).cos(), lambda y: y.sin(), ({p.floating()},))"),
+    (1, lambda p: f"cond({_chosen(p)}, lambda y: y.sum(0), lambda y: y.amax(0), ({p.any()},))"),
+    (1, lambda p: f"cond({_chosen(p)}, lambda y: y[1:], lambda y: y[:-1] * 2, ({p.any()},))"),
+]
+"""Branches on data or sizes."""
+
+LOOPS: list[tuple[int, Template]] = [
+    (3, lambda p: f"loop(lambda j, y: j < {p.choice((1, 3, 0))}, lambda j, y: (j + 1, y {_does(p)}), (torch.tensor(0), {p.any()}))[1]"),
+    (1, lambda p: f"loop(lambda y: y.sum() < 20, lambda y: (y.abs() + 1,), ({p.any()},))[0]"),
+    (2, lambda p: f"loop(lambda j, y: j < 2, lambda j, y: (j + 1, y + {p.like()}), (torch.tensor(0), {p.any()} * 1))[1]"),
+    (3, lambda p: f"scanned(lambda c, x: (c + x, c * x), {p.any()}[0] * 1, {p.last()})[{p.choice((0, 1))}]"),
+    (1, lambda p: f"scanned(lambda c, x: (c * 0.5 + x.sum(), x {_does(p)}), torch.tensor(0.0), {p.any()})[{p.choice((0, 1))}]"),
+]
+"""Loops, which have no gradients here."""
+
+
+def _chosen(p: Picker) -> str:
+    return str(
+        p.choice((f"{p.any()}.sum() > {p.choice(('0', '1', '-1'))}", f"{p.any()}.shape[{p.dim()}] > 4", f"{p.any()}.view(-1)[0] > 0"))
+    )
+
+
+def _does(p: Picker) -> str:
+    return str(p.choice(("* 2", "+ 1", "- 3", "* -1.5", "+ 0.25")))
+
+
+EXACT: list[tuple[int, Template]] = [
+    (4, lambda p: f"{p.any()} {p.choice('+-*/')} {_fraction(p)}"),
+    (3, lambda p: f"{_fraction(p)} {p.choice('+-*/')} {p.any()}"),
+    (1, lambda p: f"torch.div({p.any()}, {_fraction(p)}, rounding_mode={p.choice((repr('floor'), repr('trunc')))})"),
+    (1, lambda p: f"{p.any()} {p.choice(('//', '%'))} {_fraction(p)}"),
+    (1, lambda p: f"torch.{p.choice(('fmod', 'remainder', 'floor_divide', 'rsub', 'xlogy', 'eq', 'ge', 'lt'))}({p.any()}, {_fraction(p)})"),
+    (1, lambda p: f"torch.{p.choice(('add', 'sub'))}({p.any()}, {p.last()}, alpha={_fraction(p)})"),
+    (1, lambda p: f"torch.add({p.any()}, {_fraction(p)}, alpha={_fraction(p)})"),
+    (1, lambda p: f"{p.any()}.clamp({p.choice(('min=' + _fraction(p), 'max=' + _fraction(p), '-0.123, 1.7'))})"),
+    (1, lambda p: f"F.{p.choice(('leaky_relu', 'hardshrink', 'softshrink', 'elu', 'celu', 'softplus'))}({p.any()}, 0.123)"),
+    (1, lambda p: f"F.{p.choice(('threshold', 'hardtanh'))}({p.any()}, -0.123, 1.7)"),
+    (1, lambda p: f"torch.where({p.any()} > 0, {p.last()}, {_fraction(p)})"),
+    (1, lambda p: f"{p.any()}.masked_fill({p.last()} > 0, {_fraction(p)})"),
+    (1, lambda p: f"{p.any()} ** {p.choice(('2', '3', '2.5', '-1', '0.123'))}"),
+    (1, lambda p: f"{p.choice(('2', '0.7'))} ** {p.any()}"),
+    (1, lambda p: f"torch.addcmul({p.any()}, {p.last()}, {p.last()}, value={_fraction(p)})"),
+    (1, lambda p: f"torch.addcdiv({p.any()}, {p.last()}, {p.last()}, value={_fraction(p)})"),
+    (1, lambda p: f"torch.lerp({p.any()}, {p.last()}.flip(0), {_fraction(p)})"),
+    (1, lambda p: f"torch.full_like({p.any()}, {_fraction(p)})"),
+    (1, lambda p: f"torch.nan_to_num({p.any()}, {_fraction(p)})"),
+]
+"""One operator on a tensor and a Python number."""
+
+
+def _fraction(p: Picker) -> str:
+    return str(p.choice(("0.123", "-0.3", "1 / 0.877", "1.1", "3", "-7", "1e-3", "100.7", "2049", "0.5")))
+
 
 PARTS: list[tuple[int, Template]] = [
     (3, lambda p: f"{p.any()}.chunk(2, {p.dim()})"),

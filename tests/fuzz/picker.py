@@ -23,17 +23,17 @@ class Picker:
         used: The names that were drawn for the present statement.
     """
 
-    def __init__(self, draw: random.Random, tensors: Mapping[str, torch.Tensor], numbers: Sequence[str] = ()) -> None:
+    def __init__(self, draw: random.Random, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, Any] | None = None) -> None:
         """Draw from some tensors.
 
         Args:
             draw: The source of all choices.
             tensors: Name -> example; at least one.
-            numbers: Names of Python numbers.
+            numbers: Python numbers, likewise.
         """
         self._draw = draw
         self._tensors = tensors
-        self._numbers = numbers
+        self._numbers = numbers or {}
         self._names = list(tensors)
         self._last = self._names[0]
         self._dim = 0
@@ -74,8 +74,28 @@ class Picker:
     def scalar(self) -> str:
         """A Python number."""
         if self._numbers and self._draw.random() < 0.4:
-            return self._draw.choice(self._numbers)
+            return self._number([*self._numbers])
         return self._draw.choice((*_SCALARS, f"{self._last}.shape[{self.dim()}]") if self.example().dim() else _SCALARS)
+
+    def whole(self) -> str:
+        """A whole number that is known when the function is called: one that exists, or one that follows from a size."""
+        found = [name for name, value in self._numbers.items() if type(value) is int]
+        if found and self._draw.random() < 0.7:
+            return self._number(found)
+        name = self.any()
+        return f"{name}.shape[{self.dim()}]" if self.example().dim() and self._draw.random() < 0.8 else f"{name}.numel()"
+
+    def number(self) -> str:
+        """A Python number, most of them whole ones."""
+        return self._number([*self._numbers]) if self._numbers and self._draw.random() < 0.4 else self.whole()
+
+    def place(self) -> str:
+        """An argument of positions."""
+        return self._pick([name for name in self._tensors if name[0] == "i"] or [self._last])
+
+    def _number(self, names: Sequence[str]) -> str:
+        self.used.append(self._draw.choice(names))
+        return self.used[-1]
 
     def size(self) -> str:
         """A number that follows from a size."""

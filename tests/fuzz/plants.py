@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import operator
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
+from ortlens.backend.runtime.memory_assumptions import MemoryAssumptions
 
 from ortlens import OrtBackend
 from ortlens.backend.compiler import GraphCompiler
+from ortlens.backend.lowering import checks, returned_views
 from ortlens.backend.memory_order import inverse_order
 from ortlens.backend.runtime import call, generated, program, weights
 
@@ -192,6 +195,103 @@ def _offset_of_a_slice_lost() -> Any:
     return _with_graph(change)
 
 
+def _targets_replaced(targets: dict[Any, Any]) -> Any:
+    """Call other functions instead of some."""
+
+    def change(module: Any, _: LoweredGraph) -> None:
+        for node in module.graph.nodes:
+            if node.op == "call_function":
+                node.target = targets.get(node.target, node.target)
+
+    return _with_graph(change)
+
+
+def _truncated(number: Any, divisor: Any) -> Any:
+    """The quotient, cut off at the point as in C."""
+    quotient = abs(number) // abs(divisor)
+    return quotient if (number < 0) == (divisor < 0) else -quotient
+
+
+def _negative_positions_taken() -> Any:
+    """A look-up in a table takes positions from the end."""
+
+    def change(module: Any, _: LoweredGraph) -> None:
+        for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.embedding.default):
+            table, places = node.args[:2]
+            node.target, node.args, node.kwargs = torch.ops.aten.index.Tensor, (table, [places]), {}
+
+    return _with_graph(change)
+
+
+def _constants_of_16_bits() -> Any:
+    """A fraction beside a tensor of 16 bits is rounded to 16 bits."""
+
+    def change(module: Any, _: LoweredGraph) -> None:
+        for node in [item for item in module.graph.nodes if item.op == "call_function"]:
+            dtypes = [getattr(source.meta.get("val"), "dtype", None) for source in node.all_input_nodes]
+            narrow = next((dtype for dtype in dtypes if dtype in (torch.float16, torch.bfloat16)), None)
+            if narrow is not None:
+                node.args = tuple(float(torch.tensor(item, dtype=narrow)) if isinstance(item, float) else item for item in node.args)
+
+    return _with_graph(change)
+
+
+def _default_dtype_ignored() -> Any:
+    """What is created without a dtype is of float32."""
+    aten = torch.ops.aten
+    targets = {aten.ones.default, aten.zeros.default, aten.full.default, aten.scalar_tensor.default, aten.eye.default, aten.rand.default}
+
+    def change(module: Any, _: LoweredGraph) -> None:
+        for node in [item for item in module.graph.nodes if item.target in targets and item.meta["val"].dtype.is_floating_point]:
+            node.kwargs = {"dtype": torch.float32, **node.kwargs}
+
+    return _with_graph(change)
+
+
+def _generator_not_advanced() -> Any:
+    """A graph draws random numbers, and the next one draws the same."""
+    original = GraphCompiler.compile
+
+    def planted(self: Any, lowered: LoweredGraph, **context: Any) -> Any:
+        run = original(self, lowered, **context)
+
+        def again(args: list[Any]) -> Any:
+            before = torch.get_rng_state()
+            made = run(args)
+            torch.set_rng_state(before)
+            return made
+
+        return again
+
+    return mock.patch.object(GraphCompiler, "compile", planted)
+
+
+def _branches_swapped() -> Any:
+    def change(module: Any, _: LoweredGraph) -> None:
+        for node in module.graph.find_nodes(op="call_function", target=torch.ops.higher_order.cond):
+            chosen, first, second, *operands = node.args
+            node.args = (chosen, second, first, *operands)
+
+    return _with_graph(change)
+
+
+def _parts_without_the_whole() -> Any:
+    """A returned view has the strides of what it is a view of, and nothing between its elements."""
+    original = returned_views._must_be_view
+
+    def planted(chain: Any, **how: Any) -> bool:
+        return original(chain, **{**how, "part": False})
+
+    return mock.patch.object(returned_views, "_must_be_view", planted)
+
+
+@contextlib.contextmanager
+def _writes_before_checks() -> Iterator[None]:
+    """Writes and draws of random numbers do not wait for what may raise."""
+    with mock.patch.object(checks, "may_raise", return_value=False), mock.patch.object(program, "may_raise", return_value=False):
+        yield
+
+
 def _replaced_in(owner: Any, name: str, old: str, new: str) -> Any:
     """Replace a text in every line that a method writes; `{index}` is the method's first argument."""
     original = getattr(owner, name)
@@ -217,9 +317,29 @@ PLANTS: dict[str, Callable[[], Any]] = {
     "an unsound rewrite": _unsound_rewrite,
     "scalars made whole": _scalars_of_the_tensors_dtype,
     "the offset of a slice lost": _offset_of_a_slice_lost,
+    "floor division truncates": lambda: _targets_replaced({operator.floordiv: _truncated}),
+    "frozen calls do not look for shared memory": lambda: mock.patch.object(MemoryAssumptions, "_overlaps", return_value=[]),
+    "frozen calls do not look at strides": lambda: mock.patch.object(MemoryAssumptions, "_other_layouts", return_value=[]),
+    "writes do not wait for checks": _writes_before_checks,
+    "negative positions taken": _negative_positions_taken,
+    "constants of 16 bits": _constants_of_16_bits,
+    "the default dtype ignored": _default_dtype_ignored,
+    "the generator not advanced": _generator_not_advanced,
+    "branches of cond swapped": _branches_swapped,
+    "parts returned without the whole": _parts_without_the_whole,
 }
 
-BEYOND_GRAPHS = frozenset({"the sign of a gradient lost"})
+BEYOND_GRAPHS = frozenset({
+    "the sign of a gradient lost",
+    "floor division truncates",
+    "frozen calls do not look for shared memory",
+    "frozen calls do not look at strides",
+    "writes do not wait for checks",
+    "the default dtype ignored",
+    "the generator not advanced",
+    "branches of cond swapped",
+    "parts returned without the whole",
+})  # fmt: skip
 """Those that no graph shows which is judged without AOTAutograd."""
 
 

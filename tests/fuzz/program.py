@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PRELUDE = '''\
+import math
 import torch
+from torch._higher_order_ops import scan, while_loop
 from torch import nn
 from torch.nn import functional as F
 
@@ -27,6 +29,8 @@ def values(seed, *shape, dtype=torch.float32):
     made = torch.randint(-8, 9, shape, generator=torch.Generator().manual_seed(seed + SHIFT[0]))
     if dtype is torch.bool:
         return made > 0
+    if dtype.is_complex:
+        return torch.complex(made / 4, made.flip(0) / 2).to(dtype)
     return (made / 4).to(dtype) if dtype.is_floating_point else (made.abs() if dtype is torch.uint8 else made).to(dtype)
 
 
@@ -38,6 +42,85 @@ def moved_copy(tensor):
     room = torch.empty(span + 1, dtype=tensor.dtype)
     room[1:] = tensor.as_strided((span,), (1,))
     return room.as_strided(tensor.shape, tensor.stride(), 1)
+
+
+def spread(seed, *shape, dtype=torch.float16):
+    """Numbers that use all digits of a dtype."""
+    return (torch.randn(shape, generator=torch.Generator().manual_seed(seed + SHIFT[0]), dtype=torch.float64) * 4).to(dtype)
+
+
+def places(seed, *shape):
+    """Positions: 0 and 1."""
+    return torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(seed + SHIFT[0]))
+
+
+def spoilt(tensor, value):
+    """The same positions, but for the first."""
+    made = tensor.clone()
+    made.view(-1)[:1] = value
+    return made
+
+
+def relaid(tensor, way):
+    """A tensor of the same sizes that lies otherwise in memory."""
+    if way == "permuted":
+        back = tuple(range(tensor.dim()))[::-1]
+        return tensor.permute(back).contiguous().permute(back)
+    if way == "expanded":
+        return tensor[:1].contiguous().expand(tensor.shape)
+    if way == "contiguous":
+        return tensor.contiguous()
+    if way == "conjugate":
+        return tensor.conj().resolve_conj().conj()
+    if way == "negative":
+        return torch.complex(tensor, -tensor).conj().imag
+    room = torch.zeros(*tensor.shape, 2, dtype=tensor.dtype)
+    room[..., 0] = tensor
+    return room[..., 0]
+
+
+def roomy(tensor):
+    """The same tensor at the beginning of a larger memory."""
+    room = torch.zeros(1000, dtype=tensor.dtype)
+    room[: tensor.numel()] = tensor.flatten()
+    return room[: tensor.numel()].view(tensor.shape)
+
+
+def overlapping(tensor, other):
+    """A tensor of the other's sizes that begins in the middle of a roomy one."""
+    return tensor.as_strided(other.shape, torch.empty(other.shape).stride(), tensor.numel() // 2)
+
+
+def open_sizes(ins):
+    """Says `torch.export` that all sizes vary."""
+    return tuple(dict.fromkeys(range(item.dim()), torch.export.Dim.AUTO) if isinstance(item, torch.Tensor) else None for item in ins)
+
+
+def cond(chosen, first, second, operands):
+    """`torch.cond`, and what it means."""
+    if torch.compiler.is_compiling():
+        return torch.cond(chosen, first, second, operands)
+    return first(*operands) if chosen else second(*operands)
+
+
+def loop(goes_on, step, values):
+    """`while_loop`, and what it means."""
+    if torch.compiler.is_compiling():
+        return while_loop(goes_on, step, values)
+    while goes_on(*values):
+        values = step(*values)
+    return tuple(value.clone() for value in values)
+
+
+def scanned(combine, first, items):
+    """`scan` over the first dimension, and what it means."""
+    if torch.compiler.is_compiling():
+        return scan(combine, first, items)
+    made = []
+    for item in items.unbind():
+        first, one = combine(first, item)
+        made.append(one)
+    return first, torch.stack(made)
 '''
 
 
@@ -53,13 +136,16 @@ class Program:
         returns: Expressions that it returns.
         steps: What the caller does: `call(5)` calls it with `n = 5`, `other(5)` with other values, `moved(5)` with memory that begins
             elsewhere, `again()` with the same arguments once more, `twice(5)` twice before `backward()`, which sums what the last call
-            returned, `threads(5)` from several threads; `warm()` compiles it anew. Other statements are run under `no_grad` and see `self`,
-            `ins`, `outs`.
+            returned, `threads(5)` from several threads, `given(5, b="a")` with other arguments in place of some, where `spoilt` ones make
+            PyTorch raise; `warm()` compiles it anew. Other statements are run under `no_grad` and see `self`, `ins`, `outs`.
         trains: Whether gradients are enabled.
         dynamic: The argument of `torch.compile`.
         marks: Input and dimension that the caller marks as dynamic.
         options: Those of the backend; text that begins with `expr:` is an expression, as for objects.
         captures: Whether Dynamo keeps numbers and sizes that depend on data in the graph.
+        road: How it is compiled: `compile`, `frozen`, `loaded` from what a frozen one saved, `exported`.
+        default_dtype: That of tensors for which none is said.
+        exact: Whether results of 16 bits are those of PyTorch bit by bit, up to one in a hundred.
     """
 
     seed: int
@@ -73,6 +159,9 @@ class Program:
     marks: tuple[tuple[str, int], ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     captures: bool = False
+    road: str = "compile"
+    default_dtype: str = "float32"
+    exact: bool = False
 
     def definitions(self) -> str:
         """The module's class and the function, as text."""
@@ -113,7 +202,7 @@ def merged(programs: Sequence[Program]) -> Program:
     """Put independent programs into one function, so that they are compiled together.
 
     Args:
-        programs: They agree in everything but state, inputs, body, returns and marks.
+        programs: They agree in everything but state, inputs, body, returns, steps and marks.
 
     Returns:
         A program whose names end in the number of the part; a single program as it is.
@@ -125,6 +214,7 @@ def merged(programs: Sequence[Program]) -> Program:
         inputs=tuple((f"{name}_{part}", _renamed(text, part)) for part, program in enumerate(programs) for name, text in program.inputs),
         body=tuple(_renamed(line, part) for part, program in enumerate(programs) for line in program.body),
         returns=tuple(_renamed(text, part) for part, program in enumerate(programs) for text in program.returns),
+        steps=tuple(_renamed(text, part) for part, program in enumerate(programs) for text in program.steps),
         marks=tuple((f"{name}_{part}", dim) for part, program in enumerate(programs) for name, dim in program.marks),
     )
 
@@ -141,7 +231,7 @@ def part_of(program: Program, part: int) -> Program:
     """
 
     def mine(text: str) -> bool:
-        ends = re.findall(r"\b(?:[abckw]|t\d+)_(\d+)\b", text)
+        ends = re.findall(r"\b(?:[abcdgikw]|[tm]\d+)_(\d+)\b", text)
         return not ends or str(part) in ends
 
     held = {"outs": [mine(text) for text in program.returns], "ins": [mine(name) for name, _ in program.inputs]}
@@ -165,15 +255,26 @@ def part_of(program: Program, part: int) -> Program:
 
 
 def _renamed(text: str, part: int) -> str:
-    text = re.sub(r"(?<![\w.'])([abck]|t\d+)\b(?!')", rf"\1_{part}", text)
-    return re.sub(r"(?<=self\.)([wbc])\b|(?<=buffer\(')(b)\b", rf"\g<0>_{part}", text)
+    text = re.sub(r"(?<![\w.'])([abcik]|[tm]\d+)\b(?!')", rf"\1_{part}", text)
+    return re.sub(r"(?<=self\.)([wbcdg])\b|(?<=buffer\(')(b)\b|(?<=state\(')(b)\b", rf"\g<0>_{part}", text)
 
 
-CALLS = ("call(", "again(", "other(", "moved(", "twice(", "backward(", "warm(", "threads(")
+CALLS = ("call(", "again(", "other(", "moved(", "twice(", "backward(", "warm(", "threads(", "given(")
 """How steps begin that are no statements about the caller's tensors."""
+_PROGRAM = "torch.export.export(self, tuple(ins), dynamic_shapes=open_sizes(ins) if {dynamic} else None)"
+ROADS = {
+    "frozen": "ortlens.freeze(self, *ins, dynamic={dynamic}, options={options})",
+    "loaded": "ortlens.load_frozen(ortlens.freeze(self, *ins, dynamic={dynamic}, options={options}).save(tempfile.mkdtemp() + '/frozen'))",
+    "exported": f"ortlens.Lens(options={{options}}).compile_exported({_PROGRAM})",
+    "unlifted": f"{_PROGRAM}.run_decompositions().module()",
+}
+"""What the first call of a program makes of its module, where that is not `torch.compile`; the last one is the control of the others."""
 _EXPRESSION = re.compile(r"'expr:([^']*)'")
 _SCRIPT = """\
+import tempfile
 import threading
+
+import ortlens
 
 leaves = []
 
@@ -185,7 +286,25 @@ def leaf(tensor):
 
 self, made = Model(), []
 torch._dynamo.config.patch(**{config}).__enter__()
-compiled = torch.compile(function, backend=BACKEND, {keywords})
+torch.set_default_dtype(torch.{default_dtype})
+
+
+def compiles():
+    roads = []
+
+    def on_road(self, *ins):
+        roads[:] = roads or [{road}]
+        return roads[0](*ins)
+
+    Model.forward = function
+    return on_road if {takes_road} and BACKEND != "eager" else torch.compile(function, backend=BACKEND, {keywords})
+
+
+def state(name):
+    return self.get_buffer(name)  # of a frozen callable, what its `state` has under that name
+
+
+compiled = compiles()
 
 
 def backward(*places):
@@ -196,10 +315,13 @@ def backward(*places):
     print("gradients", [item.grad for item in (*leaves, *self.parameters())])
 
 
-def call(n, change=lambda item: item):
+def call(n, change=lambda item: item, changes={}):
     global ins, outs
     leaves.clear()
     ins = [change(item) for item in arguments(self, n, leaf)]
+    names = {names}
+    for name, text in changes.items():
+        ins[names.index(name)] = eval(text, globals(), dict(zip(names, ins)))
     {marking}again()
 
 
@@ -221,6 +343,13 @@ def again(times=1):
     print("outputs", outs, "inputs", ins)
 
 
+def given(n, **changes):
+    try:
+        call(n, lambda item: item, changes)
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}", "inputs", ins)
+
+
 def twice(n):
     global again
     once = again
@@ -237,7 +366,7 @@ def threads(n):
 def warm():
     global compiled
     torch.compiler.reset()
-    compiled = torch.compile(function, backend=BACKEND, {keywords})
+    compiled = compiles()
 
 
 """
@@ -263,6 +392,10 @@ def script(program: Program, backend: str = "ortlens") -> str:
         "{keywords}": f"dynamic={program.dynamic}{options}",
         "{marking}": marking,
         "{trains}": repr(program.trains),
+        "{default_dtype}": program.default_dtype,
+        "{names}": repr(names),
+        "{takes_road}": repr(program.road in ROADS),
+        "{road}": ROADS.get(program.road, "None").format(dynamic=bool(program.dynamic), options=given),
     }.items():
         filled = filled.replace(key, text)
     steps = [step if step.startswith(CALLS) else f"with torch.no_grad(): {step}" for step in program.steps]

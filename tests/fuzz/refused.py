@@ -14,7 +14,23 @@ if TYPE_CHECKING:
     from tests.fuzz.picker import Picker
 
 _NARROW = (torch.float16, torch.bfloat16)
-_DISCRETE = ("floor", "round", "trunc", "ceil", "sign(", "heaviside", "nextafter", "//", "%", "eq_", "logical_not_", "searchsorted")
+_DISCRETE = (
+    "floor",
+    "round",
+    "trunc",
+    "ceil",
+    "sign(",
+    "heaviside",
+    "nextafter",
+    "//",
+    "%",
+    "eq_",
+    "logical_not_",
+    "searchsorted",
+    "item()",
+    "int(",
+    "bool(",
+)
 _DISCRETE_IN_GRAPHS = (
     "frac", "sgn", "signbit", "remainder", "fmod", "copysign", "threshold", "hardshrink", "div(", "sort", "isclose", "cross_entropy",
     "bucketize", "mode(", ", 0, ",
@@ -29,6 +45,8 @@ def is_refused(draft: Draft, statement: str, picker: Picker, kind: str) -> bool:
     """Whether a statement cannot be judged: what it gives is not defined, or jumps where its operands are rounded."""
     if is_unknown(draft, statement, picker):
         return True
+    if kind == "number":
+        return False  # sizes and whole numbers are exact, and so is double precision
     if _is_discrete(draft, statement, picker, kind) or _is_drawn_at_odd_places(draft, statement, picker):
         return True
     return kind == "write" and (_writes_to_overlap(draft, picker) or _writes_to_leaf(draft, picker))
@@ -82,14 +100,14 @@ def _is_discrete(draft: Draft, statement: str, picker: Picker, kind: str) -> boo
     tensors = draft.tensors()
     written = kind == "write" and any(not tensors[name].is_floating_point() for name in picker.used if name in tensors)
     words = (*_DISCRETE, *_DISCRETE_IN_GRAPHS) if draft.graphs else _DISCRETE
-    return written or any(word in statement for word in words) or any(sign in statement for sign in (" > ", "<=", "==", "!=", ">="))
+    return written or any(word in statement for word in words) or any(sign in statement for sign in (" > ", " < ", "<=", "==", "!=", ">="))
 
 
 def _is_drawn_at_odd_places(draft: Draft, statement: str, picker: Picker) -> bool:
     """Whether random numbers are drawn in the order of odd memory: under `torch.compile` others go to each element."""
     tensors = draft.tensors()
     odd = any(not tensors[name].is_contiguous() for name in picker.used if name in tensors)
-    return odd and any(word in statement for word in ("dropout", "rand", "bernoulli_", "uniform_", "normal_"))
+    return odd and any(word in statement for word in ("dropout", "rand", "bernoulli", "uniform_", "normal", "self.d"))
 
 
 def _writes_to_overlap(draft: Draft, picker: Picker) -> bool:
@@ -119,6 +137,8 @@ def _is_leaf(value: torch.Tensor) -> bool:
 
 def _overlaps(value: torch.Tensor) -> bool:
     """Whether two elements of a tensor lie at the same place."""
+    if value.is_contiguous():
+        return False
     places = torch.zeros((), dtype=torch.int64)
     for size, stride in zip(value.shape, value.stride(), strict=True):
         places = places.unsqueeze(-1) + torch.arange(size) * stride

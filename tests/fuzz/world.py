@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import re
+import tempfile
 import threading
 import warnings
 from dataclasses import dataclass, field
@@ -13,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+import ortlens
 from tests.fuzz.graphs import GraphRoad
-from tests.fuzz.program import CALLS, PRELUDE
+from tests.fuzz.program import CALLS, PRELUDE, ROADS
 
 if TYPE_CHECKING:
     import contextlib
@@ -36,12 +39,27 @@ class Seen:
         dtype: Its dtype.
         strides: Those of dimensions that have more than one element; empty for a tensor without elements.
         traits: What else a caller can ask: whether it needs a gradient, is a leaf.
+        between: Of an output with gaps, all that lies between its first and its last element.
     """
 
     value: torch.Tensor
     dtype: torch.dtype
     strides: tuple[int, ...]
     traits: tuple[Any, ...]
+    between: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Raised:
+    """What a call raised.
+
+    Attributes:
+        kind: The class of the exception.
+        text: Its message, which is not compared.
+    """
+
+    kind: str
+    text: str = field(compare=False)
 
 
 @dataclass
@@ -51,13 +69,15 @@ class Notes:
     Attributes:
         steps: Per step, label -> what was seen: a `Seen`, or a plain value.
         shared: Per step, which of the tensors lie in one storage, with the distances of their offsets; and which are the same object.
-        error: What a step raised.
+        error: What a step raised that should not.
+        refused: The steps that a frozen callable or exported program refused: the arguments are outside of what was traced.
         warned: Warnings of ortlens.
     """
 
     steps: list[dict[str, Any]] = field(default_factory=list)
     shared: list[frozenset[tuple[Any, ...]]] = field(default_factory=list)
     error: Exception | None = None
+    refused: set[int] = field(default_factory=set)
     warned: list[str] = field(default_factory=list)
 
 
@@ -69,9 +89,10 @@ class World:
 
         Args:
             program: The program.
-            backend: For `torch.compile`, or a `GraphRoad`; None runs the function as it is.
+            backend: For `torch.compile`, a `GraphRoad`, or one of `ROADS`; None runs the function as it is.
             options: For `torch.compile`.
         """
+        torch.set_default_dtype(getattr(torch, program.default_dtype))
         self.program = program
         if not _PRELUDE:
             exec(PRELUDE, _PRELUDE)  # noqa: S102 - our own text
@@ -83,10 +104,12 @@ class World:
         self.ins: list[Any] = []
         self.kept: list[torch.Tensor] = []
         self._backend = backend
+        self.skips = False
         self._options = {name: self._realised(value) for name, value in (options or {}).items()} or None
+        self._made: Any = None
         self._compiled: Callable[..., Any] = self._compile()
         self.scope.update(self=self.model, call=self.call, again=self.again, backward=self.backward, warm=self.warm, threads=self.threads)
-        self.scope.update(other=self.other, moved=self.moved, twice=self.twice)
+        self.scope.update(other=self.other, moved=self.moved, twice=self.twice, given=self.given, state=self._own)
 
     def _realised(self, value: Any) -> Any:
         """An option as the backend gets it; see `Program.options`."""
@@ -100,8 +123,29 @@ class World:
             return function
         if isinstance(self._backend, GraphRoad):
             return self._backend.compiled(function, dynamic=self.program.dynamic, options=self._options)
+        if self._backend in ROADS:
+            return self._road(ROADS[self._backend].format(dynamic=bool(self.program.dynamic), options="options"))
         made: Callable[..., Any] = torch.compile(function, backend=self._backend, dynamic=self.program.dynamic, options=self._options)
         return made
+
+    def _road(self, text: str) -> Callable[..., Any]:
+        """What the text makes of the module and its first arguments."""
+        type(self.model).forward = self.scope["function"]
+
+        def compiled(_: torch.nn.Module, *ins: Any) -> Any:
+            if self._made is None:
+                scope = {**self.scope, "ins": ins, "options": self._options, "ortlens": ortlens, "tempfile": tempfile}
+                self._made = eval(text, scope)  # noqa: S307 - our own text
+            return self._made(*ins)
+
+        return compiled
+
+    def _own(self, name: str) -> Any:
+        """A parameter or buffer; of a frozen callable, the copy that is its state."""
+        states: dict[str, Any] = getattr(self._made, "state", {})
+        if name in states:
+            return torch.as_tensor(states[name])
+        return {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}[name]
 
     def _leaf(self, tensor: torch.Tensor) -> torch.Tensor:
         self.leaves.append(tensor.detach().requires_grad_())
@@ -127,6 +171,15 @@ class World:
         self.ins = [self.scope["moved_copy"](item) for item in self.ins]
         self.again()
 
+    def given(self, n: int, **changes: str) -> None:
+        """Call the function with other arguments in place of some."""
+        self._make(n)
+        names = [name for name, _ in self.program.inputs]
+        with torch.no_grad():
+            for name, text in changes.items():
+                self.ins[names.index(name)] = eval(text, {**self.scope, **dict(zip(names, self.ins, strict=True))})  # noqa: S307 - ours
+        self.again()
+
     def twice(self, n: int) -> None:
         """Call the function twice, so that a backward pass goes through both calls."""
         self._make(n)
@@ -142,10 +195,13 @@ class World:
 
     def again(self, times: int = 1) -> None:
         """Call the function with the same arguments."""
-        self.kept = [*self.kept[-6:], *(out for out in self.outs if isinstance(out, torch.Tensor))]
         torch.manual_seed(0)
+        if self.skips:
+            return
         with torch.set_grad_enabled(self.program.trains):
-            self.outs = [out for _ in range(times) for out in self._compiled(self.model, *self.ins)]
+            outs = [out for _ in range(times) for out in self._compiled(self.model, *self.ins)]
+        self.kept = [*self.kept[-6:], *(out for out in self.outs if isinstance(out, torch.Tensor))]
+        self.outs = outs
         self.scope.update(ins=self.ins, outs=self.outs)
 
     def backward(self, *places: int) -> None:
@@ -196,6 +252,7 @@ class World:
         """Compile the function anew."""
         if self._backend is not None:
             torch.compiler.reset()
+            self._made = None
             self._compiled = self._compile()
 
     def step(self, text: str) -> None:
@@ -210,10 +267,11 @@ class World:
         """All that the caller holds: label -> tensor or plain value."""
         held: dict[str, Any] = {label: out for place, value in enumerate(self.outs) for label, out in _leaves(value, f"outs[{place}]")}
         held |= {f"ins[{place}]": value for place, value in enumerate(self.ins)}
-        held |= {f"self.{name}": value for name, value in (*self.model.named_parameters(), *self.model.named_buffers())}
+        held |= {f"self.{name}": self._own(name) for name, _ in (*self.model.named_parameters(), *self.model.named_buffers())}
         held |= {f"kept[{place}]": value for place, value in enumerate(self.kept)}
         held |= {f"leaves[{place}].grad": value.grad for place, value in enumerate(self.leaves)}
         held |= {f"self.{name}.grad": value.grad for name, value in self.model.named_parameters()}
+        held["generator"] = hash(torch.get_rng_state().numpy().tobytes())
         return held
 
 
@@ -223,16 +281,17 @@ def _define(text: str, scope: dict[str, Any]) -> None:
     exec(compile(text, name, "exec"), scope)  # noqa: S102 - a program of ours
 
 
-def run(program: Program, backend: Any = None, options: dict[str, Any] | None = None) -> Notes:
+def run(program: Program, backend: Any = None, options: dict[str, Any] | None = None, *, skipped: frozenset[int] = frozenset()) -> Notes:
     """Run a program.
 
     Args:
         program: The program.
         backend: For `torch.compile`, or a `GraphRoad`; None: the function as it is.
         options: For `torch.compile`.
+        skipped: Steps whose arguments are made, without the call.
 
     Returns:
-        What the caller saw, up to the first error.
+        What the caller saw, up to the first error that is not asked for.
     """
     notes = Notes()
     config: dict[str, Any] = {
@@ -247,15 +306,36 @@ def run(program: Program, backend: Any = None, options: dict[str, Any] | None = 
         warnings.filterwarnings("always", message="ortlens")
         try:
             world = World(program, backend, options)
-            for step in program.steps:
-                world.step(step)
+            for place, step in enumerate(program.steps):
+                world.skips = place in skipped
+                raised = _raised(world, step, notes)
                 held = world.tensors()
-                notes.steps.append({label: _seen(value) for label, value in held.items()})
+                notes.steps.append({"raised": raised, **{label: _seen(label, value) for label, value in held.items()}})
                 notes.shared.append(_shared(held))
         except Exception as error:  # noqa: BLE001 - whatever it raises is what is compared
             notes.error = error
+        finally:
+            torch.set_default_dtype(torch.float32)
     notes.warned = [str(item.message) for item in caught if "ortlens" in str(item.message)]
     return notes
+
+
+def _raised(world: World, step: str, notes: Notes) -> Raised | None:
+    """Do a step; what it raises, where that is an answer."""
+    try:
+        world.step(step)
+    except ortlens.UsageError:
+        if world.program.road == "compile":
+            raise
+        notes.refused.add(len(notes.steps))
+    except Exception as error:
+        if world.program.road == "exported" and re.match("Guard failed|Expected input", str(error)):
+            notes.refused.add(len(notes.steps))
+            return None
+        if "spoilt(" not in step and not (world.program.road != "compile" and step.startswith("given(")):
+            raise
+        return Raised(type(error).__name__, str(error))
+    return None
 
 
 def _leaves(value: Any, label: str) -> Iterator[tuple[str, Any]]:
@@ -267,11 +347,17 @@ def _leaves(value: Any, label: str) -> Iterator[tuple[str, Any]]:
         yield label, value
 
 
-def _seen(value: Any) -> Any:
+def _seen(label: str, value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     strides = tuple(stride for size, stride in zip(value.shape, value.stride(), strict=True) if size > 1) if value.numel() else ()
-    return Seen(value.detach().clone(), value.dtype, strides, (value.requires_grad, value.is_leaf))
+    between = _between(value.detach()) if label.startswith("outs") else None
+    return Seen(value.detach().clone(), value.dtype, strides, (value.requires_grad, value.is_leaf), between)
+
+
+def _between(value: torch.Tensor) -> torch.Tensor | None:
+    span = 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+    return value.as_strided((span,), (1,)).clone() if value.numel() and span > value.numel() else None
 
 
 def _shared(held: dict[str, Any]) -> frozenset[tuple[Any, ...]]:
