@@ -132,7 +132,7 @@ def random_program(seed: int, *, cache_dir: str | None = None, parts: int = 1, g
         breaks=_breaks(seed) and not graphs,
         graphs=graphs,
         kind=kind,
-        default_dtype=draw.choice(_DEFAULT_DTYPES) if draw.random() < 0.06 and kind == "plain" else "float32",
+        default_dtype=draw.choice(_DEFAULT_DTYPES) if draw.random() < 0.1 and kind == "plain" else "float32",
     )
     torch.set_default_dtype(getattr(torch, settings.default_dtype))
     try:
