@@ -1,7 +1,8 @@
 """Quotients, remainders and powers, of floats and of integers.
 
 PyTorch computes on integers as processors do: quotients are exact and results wrap. Computed through floats, as torch's registry does,
-they are wrong from 2**24 on. ONNX Runtime raises for an integer divided by zero; PyTorch then runs the partition and raises, too.
+they are wrong from 2**24 on. ONNX Runtime raises for an integer divided by zero; PyTorch then runs the partition and raises, too. The least
+integer divided by -1 ends the process in ONNX Runtime, so that no model divides by -1.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def remainder(x: Any, y: Any) -> Any:
     x, y, like = _operands(x, y)
     op = basics.opset()
     if not basics.is_float(like):
-        return op.Mod(x, y)
+        return op.Mod(x, _divisor(y, like)[0])
     return _float_remainder(x, y, like)
 
 
@@ -47,7 +48,7 @@ def fmod(x: Any, y: Any) -> Any:
     """`aten.fmod`; has the sign of the dividend. ONNX Runtime computes it for integers through floats."""
     x, y, like = _operands(x, y)
     op = basics.opset()
-    return op.Mod(x, y, fmod=1) if basics.is_float(like) else op.Sub(x, op.Mul(op.Div(x, y), y))
+    return op.Mod(x, y, fmod=1) if basics.is_float(like) else op.Sub(x, op.Mul(_quotient(x, y, like), y))
 
 
 @functools.partial(basics.with_exact_numbers, jumps=True)
@@ -60,11 +61,27 @@ def floor_divide(x: Any, y: Any) -> Any:
 def integer_floor(x: Any, y: Any, like: Any) -> Any:
     """A quotient of integers, rounded down; processors round it towards zero."""
     op, zero = basics.opset(), basics.number(like, 0)
-    quotient = op.Div(x, y)
+    quotient = _quotient(x, y, like)
     if int(like.dtype) in _UNSIGNED:
         return quotient
     below = op.And(op.Not(op.Equal(op.Mul(quotient, y), x)), op.Xor(op.Less(x, zero), op.Less(y, zero)))
     return op.Sub(quotient, op.CastLike(below, zero))
+
+
+def _divisor(y: Any, like: Any) -> tuple[Any, Any]:
+    """A divisor that is not -1, and where it was; None where it never is."""
+    op, known = basics.opset(), getattr(y, "const_value", y)  # a tensor of `onnx_ir` where the program has a number
+    if int(like.dtype) in _UNSIGNED or (known is not None and (known.numpy() != -1).all()):
+        return y, None
+    flips = op.Equal(y, basics.number(like, -1))
+    return op.Where(flips, basics.number(like, 1), y), flips
+
+
+def _quotient(x: Any, y: Any, like: Any) -> Any:
+    """A quotient of integers, rounded towards zero."""
+    op, (divisor, flips) = basics.opset(), _divisor(y, like)
+    quotient = op.Div(x, divisor)
+    return quotient if flips is None else op.Where(flips, op.Neg(x), quotient)
 
 
 def _float_floor(x: Any, y: Any, like: Any) -> Any:
@@ -86,8 +103,10 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
     op = basics.opset()
     if rounding_mode == "floor":
         return _float_floor(x, y, like) if basics.is_float(like) else integer_floor(x, y, like)
+    if not basics.is_float(like):
+        return _quotient(x, y, like)
     quotient = op.Div(x, y)
-    if rounding_mode is None or not basics.is_float(like):
+    if rounding_mode is None:
         return quotient
     return op.Mul(op.Sign(quotient), op.Floor(op.Abs(quotient)))
 

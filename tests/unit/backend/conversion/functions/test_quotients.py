@@ -47,14 +47,24 @@ def test_by_numbers(dtype: torch.dtype) -> None:
     assert differing(NUMBERS, values)[0] == {}
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8], ids=str)
+@pytest.mark.parametrize("name", ["floor_divide", "floor", "remainder", "fmod"])
+def test_the_least_integer_by_minus_one(name: str, dtype: torch.dtype) -> None:
+    """ONNX Runtime ends the process at such a quotient; so does eager, rounding towards zero."""
+    x, least = torch.tensor([torch.iinfo(dtype).min, 7], dtype=dtype), torch.tensor(-1, dtype=dtype)
+    by_number = {"number": lambda x: TENSORS[name](x, -1)}
+    assert differing(by_number, x)[0] == {}
+    assert differing({name: TENSORS[name]}, x, least.expand(2).clone())[0] == {}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.int32], ids=str)
 def test_by_tensors(dtype: torch.dtype) -> None:
     x, y = pairs(extremes(dtype), extremes(dtype))
     kept = y != 0
     if dtype.is_floating_point:  # eager's remainder is NaN where the quotient overflows
         kept &= ((x / y).abs() < torch.finfo(dtype).max) | x.isinf() | y.isnan()
-    else:  # the negative of the smallest integer is none
-        kept &= x != torch.iinfo(dtype).min
+    else:  # eager ends the process
+        kept &= (x != torch.iinfo(dtype).min) | (y != -1)
     assert differing(TENSORS, x[kept], y[kept])[0] == {}
 
 
