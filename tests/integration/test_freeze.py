@@ -558,6 +558,8 @@ def test_sampling_is_frozen_whatever_the_process_did_before(tmp_path: Path) -> N
 
 def test_a_refusal_leaves_arguments_modules_and_generators_as_they_were() -> None:
     class Broken(nn.Module):
+        count: torch.Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("count", torch.zeros(1))
