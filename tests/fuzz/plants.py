@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
-from ortlens.backend.runtime.memory_assumptions import MemoryAssumptions
 
 from ortlens import OrtBackend
 from ortlens.backend.compiler import GraphCompiler
 from ortlens.backend.lowering import checks, returned_views
 from ortlens.backend.memory_order import inverse_order
 from ortlens.backend.runtime import call, generated, program, weights
+from ortlens.backend.runtime.memory_assumptions import MemoryAssumptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
