@@ -63,7 +63,9 @@ def export_graph(  # noqa: PLR0913 - what is known about a model, each by name
     if not target.parent.is_dir():
         raise UsageError(f"cannot write {target}: there is no folder {target.parent}")
     stored = _stored_weights(graph, weights, aliases)
-    model = ir.from_proto(graph.runners[0].model)
+    proto = onnx.ModelProto()
+    proto.CopyFrom(graph.runners[0].model)  # to name a constant names it in the proto that holds its data
+    model = ir.from_proto(proto)
     _derive_sizes(graph, model)
     with _torch.quiet():
         model = optimize_model(model)  # before the weights are placed: the passes would read every one of them
