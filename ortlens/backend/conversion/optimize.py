@@ -49,15 +49,20 @@ _EXACT = frozenset(_NAMES.split())
 """Operators that move numbers, or that everybody rounds alike."""
 
 
+_DIVISIONS = ("Div", "Mod")
+
+
 def _may_fold(node: ir.Node) -> bool | None:
     """Whether NumPy gives what ONNX Runtime would.
 
     onnxscript folds by ONNX's reference operators. Their formulas are not those of kernels: the logarithm of a softmax, for one, is -inf
-    where that underflows. What is left, ONNX Runtime folds by its own kernels.
+    where that underflows, and an integer divided by 0 is 0. What is left, ONNX Runtime folds by its own kernels.
     """
+    values = [value.const_value for value in node.inputs if value is not None]
+    if node.op_type in _DIVISIONS and (values[1] is None or not values[1].numpy().all()):
+        return False
     if node.op_type in _EXACT:
         return None
-    values = [value.const_value for value in node.inputs if value is not None]
     return False if any(value is not None and value.dtype.is_floating_point() for value in values) else None
 
 

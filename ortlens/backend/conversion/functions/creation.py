@@ -19,14 +19,24 @@ _MANY = 1 << 16  # longer ranges are not put into the model as constants
 
 def arange(start: Any, end: Any, step: Any = 1, dtype: Any = None, **more: Any) -> Any:
     """`aten.arange`; of floats, ONNX Runtime's Range rounds their count otherwise, and adds the step again and again."""
-    numbers, given = (start, end, step), dtype not in (None, -1)
+    numbers = tuple(int(number) if isinstance(number, bool) else number for number in (start, end, step))  # PyTorch counts with bools
+    given = dtype not in (None, -1)
     wanted = int(dtype) if given else dtypes.element_types()[torch.get_default_dtype()].onnx
     whole = all(not basics.is_float(number) if basics.is_value(number) else isinstance(number, int) for number in numbers)
-    if whole or wanted not in basics.FLOATS:
+    if whole:
         return basics.registered(_aten.arange.start_step)(*numbers, **({"dtype": dtype} if given else {}), **more)
-    if any(basics.is_value(number) for number in numbers):
+    known = not any(basics.is_value(number) for number in numbers)
+    if wanted not in basics.FLOATS:
+        if not known:
+            raise NotImplementedError("a range of whole numbers between fractions is known at run time only")
+        return _constant(torch.arange(*numbers, dtype=_torch_dtypes()[wanted]))
+    if not known:
         return basics.opset().Cast(_multiples(*(_double(number) for number in numbers)), to=wanted)
     return basics.opset().Cast(_constant(torch.arange(*numbers, dtype=torch.float64)), to=wanted)
+
+
+def _torch_dtypes() -> dict[int, torch.dtype]:
+    return {types.onnx: dtype for dtype, types in dtypes.element_types().items()}
 
 
 def _double(number: Any) -> Any:
@@ -93,10 +103,9 @@ def linspace(start: Any, end: Any, steps: Any, dtype: Any = None, **more: Any) -
     """`aten.linspace`; between known numbers a constant, which PyTorch computes."""
     given = dtype not in (None, -1)
     wanted = int(dtype) if given else dtypes.element_types()[torch.get_default_dtype()].onnx
-    known = {types.onnx: held for held, types in dtypes.element_types().items()}
     if any(basics.is_value(number) for number in (start, end, steps)) or steps > _MANY:
         return basics.registered(_aten.linspace.default)(start, end, steps, **({"dtype": dtype} if given else {}), **more)
-    return _constant(torch.linspace(start, end, steps, dtype=known[wanted]))
+    return _constant(torch.linspace(start, end, steps, dtype=_torch_dtypes()[wanted]))
 
 
 def _constant(values: torch.Tensor) -> Any:
@@ -106,6 +115,8 @@ def _constant(values: torch.Tensor) -> Any:
 
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    _aten.arange.default: lambda end, **more: arange(0, end, **more),
+    _aten.arange.start: arange,
     _aten.arange.start_step: arange,
     _aten.blackman_window.default: _window_of(torch.blackman_window),
     _aten.hamming_window.default: _window_of(torch.hamming_window),

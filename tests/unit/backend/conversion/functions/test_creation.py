@@ -16,6 +16,9 @@ CASES: dict[str, Any] = {
     "range of fractions": lambda x: torch.arange(0.1, -7.9, -4.0) + x[0, 0],
     "range to a fraction": lambda x: torch.arange(2.5) + x[0, 0],
     "range of fractions as integers": lambda x: torch.arange(0.5, 7.5, 1.5, dtype=torch.int64) + x.shape[0],
+    "range of fractions as bytes": lambda x: torch.arange(9, 1, -2.5, dtype=torch.uint8) + x.shape[0],
+    "range to a bool": lambda x: torch.arange(True) + x.shape[0],  # noqa: FBT003 - a number
+    "range from a bool": lambda x: torch.arange(True, 4, True) + x.shape[0],  # noqa: FBT003 - numbers
     "range in float64": lambda x: torch.arange(0, 1, 0.1, dtype=torch.float64) + x[0, 0],
     "range in float16": lambda x: torch.arange(0, 1, 0.1, dtype=torch.float16) + x.shape[0],
     "range of sizes": lambda x: torch.arange(x.shape[0], 3 * x.shape[1], 2) + x.shape[0],

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import operator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from tests.opinfo.extremes import differing, extremes, pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 INFINITY = float("inf")
 
@@ -72,3 +77,10 @@ def test_integers_divided_by_zero_raise_as_in_eager() -> None:
     compiled = torch.compile(lambda x, y: x // y, backend="ortlens")
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         compiled(torch.tensor([1, 2]), torch.tensor([1, 0]))
+
+
+@pytest.mark.parametrize("divide", [operator.floordiv, operator.mod, torch.fmod, functools.partial(torch.div, rounding_mode="trunc")])
+def test_constants_divided_by_zero_raise_as_in_eager(divide: Callable[..., torch.Tensor]) -> None:
+    compiled = torch.compile(lambda: divide(torch.full((3,), 5), torch.tensor([1, 0, 2])), backend="ortlens")
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        compiled()
