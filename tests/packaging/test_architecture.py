@@ -50,6 +50,15 @@ def test_every_file_of_the_backend_is_named_once() -> None:
     assert sorted(named) == sorted(files)
 
 
+def test_the_test_of_each_assumption_exists() -> None:
+    files = list((ROOT / "tests").rglob("test_*.py"))
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    known = {*(path.name for path in files), *re.findall(r"^def (test_\w+)", text, flags=re.MULTILINE)}
+    named = re.findall(r"`(?:tests/\w+/)?(test_\w+(?:\.py)?)`", PAGE[PAGE.index("## What compiled code assumes") :])
+    assert named
+    assert set(named) - known == set()
+
+
 def test_a_walk_names_at_most_eight_files_and_none_twice() -> None:
     assert len(walks()) == 3
     for title, files in walks().items():
