@@ -85,6 +85,7 @@ from ortlens._torch.given_up import trace_again
 from ortlens._torch.process import computes_bfloat16, openmp_pause, torch_folder
 from ortlens._torch.programs import (
     composite_decompositions,
+    copies_kept,
     exported_guards,
     exported_inputs,
     guard_texts,
@@ -134,6 +135,7 @@ __all__ = [
     "compiled_callable",
     "composite_decompositions",
     "computes_bfloat16",
+    "copies_kept",
     "current_compile_id",
     "custom_functions",
     "decomposition_of",

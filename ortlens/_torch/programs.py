@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING, Any
 
 from ortlens._torch.quiet import quiet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+_COPY_PASS = re.compile("_remove_unnec+essary_copy_op_pass")
 _STARRED = re.compile(r"L\['([^']+)'\]\[(\d+)\]")
 
 
@@ -48,6 +50,24 @@ def without_tokens(program: Any) -> Any:
     from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
 
     return _remove_effect_tokens(program)
+
+
+@contextlib.contextmanager
+def copies_kept() -> Iterator[None]:
+    """Keep the copies that make new values of parameters and buffers when a program is decomposed.
+
+    PyTorch puts their sources in their place everywhere, which may have another dtype, lie otherwise in memory, or be another input.
+    Source: `_remove_unnecessary_copy_op_pass` in `torch/export/exported_program.py`; torch 2.9 spells it otherwise.
+    """
+    from torch.export import exported_program
+
+    passes = {name: value for name, value in vars(exported_program).items() if _COPY_PASS.fullmatch(name)}
+    for name in passes:
+        setattr(exported_program, name, lambda module, signature: (module, signature))
+    try:
+        yield
+    finally:
+        vars(exported_program).update(passes)
 
 
 def composite_decompositions() -> dict[Any, Callable[..., Any]]:

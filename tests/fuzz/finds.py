@@ -310,6 +310,23 @@ FINDS: dict[str, Program] = {
         returns=("F.conv1d(a, a.t()[..., None])", "F.grid_sample(b, b.movedim(1, -1))"),
         steps=("call(3)",),
     ),
+    # PyTorch's decomposition of programs puts the source in the place of a copy: the result was of int32, contiguous, or the source.
+    "a parameter that another tensor is copied into": Program(
+        seed=50053,
+        state=("self.register_buffer('b', values(11, 4, 4, dtype=torch.int32))", "self.w = nn.Parameter(values(76, 4, 4).t())"),
+        inputs=(("a", "values(35, n)"),),
+        body=("self.w.copy_(self.b)",),
+        returns=("self.w", "self.b", "self.w.t()", "self.w // 2"),
+        steps=("call(8)", "outs[1].add_(1)"),
+        road="exported",
+    ),
+    # NumPy says 0 for an integer divided by 0, with no more than a warning.
+    "a constant divided by zero": Program(
+        seed=50001,
+        inputs=(("a", "values(7, n)"),),
+        returns=("torch.full((3,), 5) // torch.tensor([1, 0, 2])", "a"),
+        steps=("given(4, a='spoilt(a, 3)')",),
+    ),
 }
 
 GRAPH_FINDS: dict[str, Program] = {

@@ -285,7 +285,7 @@ def _decomposed(
 
 
 def _decomposed_by(program: ExportedProgram, table: dict[Any, Callable[..., Any]]) -> ExportedProgram:
-    with _torch.quiet():
+    with _torch.quiet(), _torch.copies_kept():
         made: ExportedProgram = program.run_decompositions(table)
     return made
 
