@@ -19,6 +19,7 @@ PIXELS = torch.zeros(2, 3, 3, dtype=torch.int64)
 POOLED = {dims: getattr(functional, f"max_pool{dims}d")(torch.randn(1, 2, *[4] * dims), 2, return_indices=True) for dims in (1, 2, 3)}
 CHANCES = torch.rand(3)
 TRUTHS, WHOLE = T([True, False]), T([7, -7, 3])
+SMALL = T([1, 2], dtype=torch.uint8)
 
 
 def _unpool(dims: int) -> Callable[..., Any]:
@@ -60,6 +61,25 @@ DATA: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[tuple[Any, ...]
         )
         for reduction in ("none", "mean", "sum")
     },
+    "index of NaN": (lambda x, k: (x * 2).gather(1, k.long()[:, None]) + 1, (X, ROWS[0, :4].abs()), ((X, ROWS[0, :4] * torch.nan),)),
+    "the least index": (lambda x, k: (x * 2).index_select(0, k) + 1, (X, T([0])), ((X, T([-(2**63)])), (X, T([2**63 - 1])))),
+    "index_reduce": (
+        lambda x, k, y: (x * 2).index_reduce(0, k, y, "amax") + 1,
+        (T(1.0), T([0]), T(2.0)),
+        ((T(1.0), T([1]), T(2.0)), (T(1.0), T([-1]), T(2.0)), (T(1.0), T([0]), T([2.0]))),
+    ),
+    "repeat_interleave": (
+        lambda x, r: torch.repeat_interleave(x * 2, r, dim=0, output_size=4) + 1,
+        (X, T([1, 0, 2, 1])),
+        ((X, T([-1, 3, 1, 1])), (X, T([1, 1, 1, 2])), (X, T([1, 1, 1, 0]))),
+    ),
+    "max of nothing": (lambda x: (x * 2).max() + 1, (X,), ((X[:0],),)),
+    "min of what is chosen": (lambda x: x[x > 0].min() + 1, (X,), ((-X.abs(),),)),
+    "full": (lambda n: torch.full((3,), n.item(), dtype=torch.uint8) + 1, (T(3),), ((T(300),), (T(-300),))),
+    "masked_fill": (lambda x, n: x.masked_fill(x > 1, n.item()) + 1, (SMALL, T(3)), ((SMALL, T(300)),)),
+    "clamp": (lambda x, n: x.clamp(max=n.item()) + 1, (SMALL, T(3)), ((SMALL, T(300)), (SMALL, T(-300)))),
+    "where": (lambda x, n: torch.where(x > 1, x, n.item()) + 1, (SMALL, T(3)), ((SMALL, T(300)),)),
+    "clamp of float16": (lambda x, n: x.clamp(max=n.item()) + 1, (X.half(), T(3.0)), ((X.half(), T(1e6)),)),
     "integer quotient": (lambda x, y: x // y + 1, (WHOLE, T([1, 2, 3])), ((WHOLE, T([1, 0, 3])),)),
     "integer remainder": (lambda x, y: x % y + 1, (WHOLE, T([1, 2, 3])), ((WHOLE, T([1, 0, 3])),)),
 }
@@ -71,6 +91,8 @@ TYPES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "x - boolean tensor": (lambda x: (x * 2) - (x[0] > 0), (X, WHOLE)),
     "x -= True": (lambda x: x.sub_(True), (X, WHOLE, TRUTHS)),  # noqa: FBT003 - what is tested
     "boolean alpha": (lambda x: torch.add(x * 2, x, alpha=True), (X, WHOLE)),
+    "True ** x": (lambda x: True ** (x | x), (TRUTHS,)),
+    "x ** x": (lambda x: (x | x) ** x, (TRUTHS,)),
     "argmax": (lambda x: (x | x).argmax(), (TRUTHS,)),
     "floor": (lambda x: (x | x).floor(), (TRUTHS,)),
     "relu": (lambda x: (x | x).relu(), (TRUTHS,)),
@@ -86,6 +108,8 @@ TYPES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 
 @pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", DATA)
+@pytest.mark.filterwarnings("ignore:index_reduce")
+@torch._dynamo.config.patch(capture_scalar_outputs=True)
 def test_data_that_eager_refuses_raises_the_same(name: str, *, dynamic: bool) -> None:
     function, before, refused = DATA[name]
     torch.testing.assert_close(torch.compile(function, backend="ortlens", dynamic=dynamic)(*before), function(*before))

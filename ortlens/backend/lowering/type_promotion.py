@@ -16,6 +16,8 @@ _CONVERTING = (_aten.pow.Tensor_Tensor, _aten.pow.Tensor_Scalar, _aten.pow.Scala
 _COMPARISONS = tuple(getattr(_aten, name).Tensor for name in ("eq", "ne", "lt", "le", "gt", "ge"))
 _EXACT = (_aten.mul.Tensor, _aten.div.Tensor, _aten.div.Tensor_mode, _aten.floor_divide.default)
 """Operators that compute 16-bit floats in float32, and do not round a second operand without dimensions before."""
+_BOUNDS = (_aten.clamp.default, _aten.clamp_min.default, _aten.clamp_max.default)
+_NARROW = (torch.float16, torch.uint8, torch.int8, torch.int16, torch.int32)
 _ADDITIONS = (_aten.add.Tensor, _aten.add.Scalar)
 _SUMS = (_aten.add.Tensor, _aten.add.Scalar, _aten.sub.Tensor, _aten.sub.Scalar, _aten.rsub.Scalar)
 
@@ -59,6 +61,8 @@ def may_promote(node: torch.fx.Node) -> bool:
     if len(dtypes) != 1 or not isinstance(result, torch.Tensor) or result.dtype not in (*dtypes, torch.bool):
         return True
     (dtype,) = dtypes
+    if node.target in _BOUNDS and dtype in _NARROW:
+        return False  # a tensor of the number would hold another, where PyTorch raises
     return any(_widens(arg, dtype) for arg in (*node.args, *node.kwargs.values()))
 
 
@@ -72,7 +76,7 @@ def _keeps_second_operand(node: torch.fx.Node) -> bool:
 
 
 def refused_booleans(node: torch.fx.Node) -> str | None:
-    """Whether PyTorch refuses a sum or a difference for its booleans, or for a factor of another kind than the result.
+    """Whether PyTorch refuses a sum, a difference or a power for its booleans, or for a factor of another kind than the result.
 
     Args:
         node: A call of any operator.
@@ -80,6 +84,8 @@ def refused_booleans(node: torch.fx.Node) -> str | None:
     Returns:
         What an ONNX model would do with it; None for what PyTorch takes.
     """
+    if node.target in (_aten.pow.Tensor_Tensor, _aten.pow.Scalar) and all(map(_is_boolean, node.args)):
+        return "takes booleans, which PyTorch refuses"
     if node.target not in _SUMS:
         return None
     result, alpha = node.meta["val"], node.kwargs.get("alpha", node.args[2] if len(node.args) > 2 else 1)  # noqa: PLR2004 - the schema

@@ -98,6 +98,10 @@ def _gather(given: dict[str, Any]) -> str | None:
     return "needs an index of as many dimensions" if 0 not in ranks and ranks[0] != ranks[1] else None
 
 
+def _nothing(given: dict[str, Any]) -> str | None:
+    return None if statically_known_true(given["self"].numel() > 0) else "gives a number for no elements, which PyTorch refuses"
+
+
 def _reduction(given: dict[str, Any]) -> str | None:
     dtype, reduce = given["self"].dtype, given["reduce"]
     if dtype is torch.bool:
@@ -117,6 +121,12 @@ def _slices(given: dict[str, Any]) -> str | None:
         if not ranks or not all(statically_known_true(size == other) for dim, (size, other) in enumerate(sizes) if dim != place):
             return "broadcasts slices, which PyTorch refuses"
     return None
+
+
+def _reduced_slices(given: dict[str, Any]) -> str | None:
+    if given["source"].dim() != given["self"].dim():
+        return "broadcasts slices, which PyTorch refuses"
+    return _slices(given) or _reduction(given)
 
 
 def _windows(given: dict[str, Any]) -> str | None:
@@ -165,7 +175,9 @@ _JUDGES: dict[Any, Callable[[dict[str, Any]], str | None]] = {
     _aten.hamming_window.default: functools.partial(_known, "window_length"),
     _aten.hann_window.default: functools.partial(_known, "window_length"),
     _aten.im2col.default: _windows,
-    _aten.index_reduce.default: _reduction,
+    _aten.index_reduce.default: _reduced_slices,
+    _aten.max.default: _nothing,
+    _aten.min.default: _nothing,
     _aten.max_pool1d.default: functools.partial(_pool, 1),
     _aten.max_pool2d.default: functools.partial(_pool, 2),
     _aten.max_pool2d_with_indices.default: functools.partial(_pool, 2),

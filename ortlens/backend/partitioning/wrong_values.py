@@ -11,6 +11,7 @@ import torch
 import torch.fx
 
 from ortlens.backend.conversion.functions.quotients import is_short_integer_power
+from ortlens.backend.conversion.int_ranges import int_range
 from ortlens.backend.lowering.type_promotion import refused_booleans
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ _SUMS = (_aten.add.Tensor, _aten.add.Scalar, _aten.sub.Tensor, _aten.sub.Scalar)
 _STORING = (
     *(_aten.clamp.default, _aten.clamp_min.default, _aten.clamp_max.default, _aten.hardtanh.default, _aten.threshold.default),
     *(_aten.full.default, _aten.full_like.default, _aten.fill.Scalar, _aten.masked_fill.Scalar, _aten.constant_pad_nd.default),
+    *(_aten.new_full.default, _aten.scalar_tensor.default),
 )
 """Operators that convert a number to the element type of the result, and raise where that is beyond its range."""
 
@@ -49,7 +51,8 @@ def _tensor(value: Any) -> torch.Tensor | None:
 
 def _power(node: torch.fx.Node) -> str | None:
     result, base = _tensor(node), _tensor(node.args[0])
-    if base is not None and (refused := _stored_number(node)) is not None:
+    refused = refused_booleans(node) or (_refused_number(node) if base is not None else None)
+    if refused is not None:
         return refused
     if base is not None and base.dtype is torch.bool and isinstance(node.args[1], bool):
         return "gives whole numbers, as torch's shape function says, where PyTorch's kernel gives booleans"
@@ -58,18 +61,38 @@ def _power(node: torch.fx.Node) -> str | None:
     return "computes powers of integers through floats, and does not wrap"
 
 
-def _stored_number(node: torch.fx.Node) -> str | None:
-    """Whether PyTorch raises, because a number that it converts to float16 is beyond its range."""
-    value, limit = _tensor(node), torch.finfo(torch.float16).max
-    first = 2 if node.target in (*_SUMS, _aten.threshold.default) else 0  # a sum is infinite beside such a number
-    numbers = [
-        number
-        for number in (*node.args[first:], *node.kwargs.values())
-        if isinstance(number, (int, float)) and limit < abs(number) < math.inf
-    ]
-    if not numbers or value is None or value.dtype is not torch.float16:
+def _refused_number(node: torch.fx.Node) -> str | None:
+    """Whether PyTorch raises, or may, because a number that it converts to the type of the result is beyond its range."""
+    value, first = node.meta.get("val"), 2 if node.target in (*_SUMS, _aten.threshold.default) else 0  # a sum is infinite beside one
+    if not isinstance(value, torch.Tensor) or (limits := _limits(node.target, value.dtype)) is None:
         return None
-    return f"takes {numbers[0]}, which PyTorch refuses to convert to float16"
+    short = str(value.dtype).removeprefix("torch.")
+    for argument in (*node.args[first:], *node.kwargs.values()):
+        held = argument.meta.get("val") if isinstance(argument, torch.fx.Node) else argument
+        if isinstance(held, (int, float)) and not _fits(held, limits, value.dtype):
+            return f"takes {held}, which PyTorch refuses to convert to {short}"
+        if isinstance(held, (torch.SymInt, torch.SymFloat)) and not _always_fits(held, limits):
+            return f"takes a number that may be beyond {short}, which PyTorch refuses to convert"
+    return None
+
+
+def _limits(target: Any, dtype: torch.dtype) -> tuple[float, float] | None:
+    if dtype is torch.float16:
+        return torch.finfo(dtype).min, torch.finfo(dtype).max
+    if target not in _STORING or dtype is torch.bool or dtype.is_floating_point or dtype.is_complex:
+        return None
+    return torch.iinfo(dtype).min, torch.iinfo(dtype).max
+
+
+def _fits(number: float, limits: tuple[float, float], dtype: torch.dtype) -> bool:
+    if dtype.is_floating_point and (math.isinf(number) or math.isnan(number)):
+        return True
+    return limits[0] <= number <= limits[1]
+
+
+def _always_fits(number: torch.SymInt | torch.SymFloat, limits: tuple[float, float]) -> bool:
+    bounds = int_range(number) if isinstance(number, torch.SymInt) else None
+    return bounds is not None and limits[0] <= bounds[0] and bounds[1] <= limits[1]
 
 
 def _double(node: torch.fx.Node) -> str | None:
@@ -120,11 +143,11 @@ _OF_FLOATS = (_aten.lerp.Scalar, _aten.lerp.Tensor, _aten.var.correction, _aten.
 @functools.cache
 def _checks() -> dict[Any, Callable[[torch.fx.Node], str | None]]:
     return {
-        **dict.fromkeys(_SUMS, _first(refused_booleans, _stored_number)),
-        **dict.fromkeys(_STORING, _stored_number),
+        **dict.fromkeys(_SUMS, _first(refused_booleans, _refused_number)),
+        **dict.fromkeys(_STORING, _refused_number),
         **dict.fromkeys(_OF_NUMBERS, _boolean),
         **dict.fromkeys(_OF_FLOATS, _whole),
-        _aten.clamp.default: _first(_between_booleans, _stored_number),
+        _aten.clamp.default: _first(_between_booleans, _refused_number),
         _aten.clamp.Tensor: _between_booleans,
         _aten.erfc.default: _always("is 1 - erf(x), which is 0 from 4 on"),
         _aten.special_erfc.default: _always("is 1 - erf(x), which is 0 from 4 on"),

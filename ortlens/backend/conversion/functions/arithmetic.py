@@ -111,6 +111,7 @@ def _below_zero(x: Any) -> Any:
     return op.Or(op.Less(x, zero), op.Less(op.Div(one, x), zero))  # the quotient is -inf for -0.0, and -0.0 for -inf
 
 
+@basics.in_float32
 def atan2(y: Any, x: Any) -> Any:
     """`aten.atan2`; respects the sign of zeros and of two infinities, as IEEE 754 defines."""
     op = basics.opset()
@@ -127,7 +128,8 @@ def atan2(y: Any, x: Any) -> Any:
     angle = op.Where(both_zero, zero, op.Where(upright, half, op.Abs(op.Atan(quotient))))
     behind = op.And(negative_x, op.Or(both_zero, op.Not(upright)))
     turned = op.Where(behind, op.Sub(pi, angle), angle)
-    return op.Where(op.Or(op.IsNaN(x), op.IsNaN(y)), op.Add(x, y), op.Where(negative_y, op.Neg(turned), turned))
+    sign = op.Where(negative_y, basics.number(x, -1.0), basics.number(x, 1.0))  # Where loses the sign of a zero
+    return op.Mul(op.Where(op.Or(op.IsNaN(x), op.IsNaN(y)), op.Add(x, y), turned), sign)
 
 
 def copysign(x: Any, y: Any) -> Any:

@@ -93,7 +93,8 @@ def scatter_reduce(self: Any, dim: int, index: Any, src: Any, reduce: str, inclu
 
 def index_reduce(self: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True) -> Any:  # noqa: FBT001, FBT002, PLR0913, PLR0917 - the schema
     """`aten.index_reduce`: one index per slice."""
-    return scatter_reduce(self, dim, _for_rows(index, source, dim % len(source.shape)), source, reduce, include_self)
+    rows = _for_rows(index, source, dim % len(source.shape)) if len(source.shape) else index
+    return scatter_reduce(self, dim, rows, source, reduce, include_self)
 
 
 def index_add(self: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> Any:
@@ -225,7 +226,7 @@ def _scattered(self: Any, dim: int, index: Any, src: Any, reduction: str) -> Any
 
 
 def not_from_the_end(index: Any) -> Any:
-    """An index without its sign, which makes negative ones too large for any dimension.
+    """An index of which negative ones are out of range for any dimension, the least of all, which NaN is converted to, among them.
 
     Args:
         index: Whole numbers.
@@ -235,7 +236,10 @@ def not_from_the_end(index: Any) -> Any:
     """
     if index.dtype is None or int(index.dtype) not in _LARGEST:
         return index
-    return basics.typed(basics.opset().BitwiseAnd(index, basics.number(index, _LARGEST[int(index.dtype)])), int(index.dtype), index)
+    op, kind = basics.opset(), int(index.dtype)
+    if kind == basics.INT64:  # one operator: without this bit, all of -1 to -2**62 are far below any dimension
+        return basics.typed(op.BitwiseAnd(index, basics.number(index, ~(1 << 62))), kind, index)
+    return basics.typed(op.Where(op.Less(index, basics.number(index, 0)), basics.number(index, _LARGEST[kind]), index), kind, index)
 
 
 def _touched(self: Any, dim: int, index: Any) -> Any:

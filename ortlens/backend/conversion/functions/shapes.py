@@ -47,9 +47,15 @@ def copy(self: Any, src: Any, non_blocking: bool = False) -> Any:  # noqa: FBT00
 
 
 def repeat_interleave(repeats: Any, output_size: Any = None) -> Any:
-    """`aten.repeat_interleave.Tensor`: the index of each repeated element."""
-    del output_size  # the sum of the repeats, which the model computes
-    return basics.registered(_aten.repeat_interleave.Tensor)(repeats)
+    """`aten.repeat_interleave.Tensor`: the index of each repeated element. The run fails on negative repeats, and on another sum."""
+    op, made = basics.opset(), basics.registered(_aten.repeat_interleave.Tensor)(repeats)
+    if output_size is None:
+        return made
+    wide = op.Cast(repeats, to=basics.INT64)
+    negative = op.ReduceSum(op.Cast(op.Less(wide, op.Constant(value_int=0)), to=basics.INT64), keepdims=0)
+    differs = op.Not(op.Equal(op.ReduceSum(wide, keepdims=0), op.Squeeze(size_vector([output_size]))))
+    made.dtype = type(repeats.dtype)(basics.INT64)
+    return basics.unless(op.Add(negative, op.Cast(differs, to=basics.INT64)), made)
 
 
 def squeeze_dims(self: Any, dim: Sequence[int]) -> Any:
