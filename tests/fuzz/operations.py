@@ -413,8 +413,6 @@ EXACT: list[tuple[int, Template]] = [
     (1, lambda p: f"torch.div({p.any()}, {_fraction(p)}, rounding_mode={p.choice((repr('floor'), repr('trunc')))})"),
     (1, lambda p: f"{p.any()} {p.choice(('//', '%'))} {_fraction(p)}"),
     (1, lambda p: f"torch.{p.choice(('fmod', 'remainder', 'floor_divide', 'rsub', 'xlogy', 'eq', 'ge', 'lt'))}({p.any()}, {_fraction(p)})"),
-    (1, lambda p: f"torch.{p.choice(('add', 'sub'))}({p.any()}, {p.last()}, alpha={_fraction(p)})"),
-    (1, lambda p: f"torch.add({p.any()}, {_fraction(p)}, alpha={_fraction(p)})"),
     (1, lambda p: f"{p.any()}.clamp({p.choice(('min=' + _fraction(p), 'max=' + _fraction(p), '-0.123, 1.7'))})"),
     (1, lambda p: f"F.{p.choice(('leaky_relu', 'hardshrink', 'softshrink', 'elu', 'celu', 'softplus'))}({p.any()}, 0.123)"),
     (1, lambda p: f"F.{p.choice(('threshold', 'hardtanh'))}({p.any()}, -0.123, 1.7)"),
@@ -428,7 +426,10 @@ EXACT: list[tuple[int, Template]] = [
     (1, lambda p: f"torch.full_like({p.any()}, {_fraction(p)})"),
     (1, lambda p: f"torch.nan_to_num({p.any()}, {_fraction(p)})"),
 ]
-"""One operator on a tensor and a Python number."""
+"""One operator on a tensor and a Python number.
+
+`alpha` is left out: PyTorch rounds `alpha * y` to 16 bits for single elements and the ends of rows, and not in between.
+"""
 
 
 def _fraction(p: Picker) -> str:

@@ -328,6 +328,8 @@ def _raised(world: World, step: str, notes: Notes) -> Raised | None:
         if world.program.road == "compile":
             raise
         notes.refused.add(len(notes.steps))
+    except NameError:  # the program lacks a statement
+        raise
     except Exception as error:
         if world.program.road == "exported" and re.match("Guard failed|Expected input", str(error)):
             notes.refused.add(len(notes.steps))
