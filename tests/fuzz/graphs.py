@@ -142,7 +142,7 @@ class _Graph:
             compile_id=None,
             op_count=len(module.graph.nodes),
             aot_ns=0,
-            views=without_returned_views(module, {place: place in self._rebuilt for place in outputs}, mutated),
+            views=without_returned_views(module, {place: place in self._rebuilt for place in outputs}, mutated, parts=outputs),
             mutated=mutated,
         )
         self._run = backend.compiler.compile(lowered, recorder=None)
