@@ -409,7 +409,7 @@ def _does(p: Picker) -> str:
 
 EXACT: list[tuple[int, Template]] = [
     (4, lambda p: f"{p.any()} {p.choice('+-*/')} {_fraction(p)}"),
-    (3, lambda p: f"{_fraction(p)} {p.choice('+-*/')} {p.any()}"),
+    (3, lambda p: f"{_fraction(p)} {p.choice('+-*')} {p.any()}"),
     (1, lambda p: f"torch.div({p.any()}, {_fraction(p)}, rounding_mode={p.choice((repr('floor'), repr('trunc')))})"),
     (1, lambda p: f"{p.any()} {p.choice(('//', '%'))} {_fraction(p)}"),
     (1, lambda p: f"torch.{p.choice(('fmod', 'remainder', 'floor_divide', 'rsub', 'xlogy', 'eq', 'ge', 'lt'))}({p.any()}, {_fraction(p)})"),
@@ -428,7 +428,7 @@ EXACT: list[tuple[int, Template]] = [
 ]
 """One operator on a tensor and a Python number.
 
-`alpha` is left out: PyTorch rounds `alpha * y` to 16 bits for single elements and the ends of rows, and not in between.
+A number divided by a tensor is left out: that is two operators, a reciprocal and a product. So is `alpha`: PyTorch rounds `alpha * y` to 16 bits for single elements and the ends of rows, and not in between.
 """
 
 
