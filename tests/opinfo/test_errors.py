@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from ortlens import Lens
 from tests.opinfo.errors import Call, complaint, error_inputs, other_types
 
 if TYPE_CHECKING:
@@ -127,3 +128,39 @@ def test_element_types_that_eager_refuses_raise_the_same(name: str) -> None:
 def test_a_part_of_the_database_raises_the_same(name: str) -> None:
     found = {call.name: complaint(call) for call in (*error_inputs(name), *other_types(name))}
     assert {call: text for call, text in found.items() if text} == {}
+
+
+SQUARE = T([[True, False], [True, True]])
+UNCONVERTED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], bool]] = {
+    "addr of booleans": (lambda x: torch.addr(x, x[0], x[0]), (SQUARE,), False),
+    "product of booleans": (lambda x: x.prod(1, dtype=torch.bool), (SQUARE,), False),
+    "angle of integers": (torch.angle, (WHOLE,), False),
+    "angle of booleans": (torch.angle, (TRUTHS,), False),
+    "median of integers": (lambda x: x.median(), (torch.arange(6),), True),
+    "product of integers": (lambda x: x.prod(), (torch.arange(6),), True),
+    "histogram": (lambda x: x.histc(4, min=x.shape[0] / 8, max=x.shape[0] / 2), (X,), True),
+}
+"""Name -> a function that no ONNX function converts, its arguments, and whether their sizes are dynamic."""
+
+
+@pytest.mark.parametrize("name", UNCONVERTED)
+def test_reasons_are_not_exceptions_of_others(name: str) -> None:
+    function, tensors, dynamic = UNCONVERTED[name]
+    lens = Lens()
+    torch.testing.assert_close(torch.compile(function, backend=lens, dynamic=dynamic)(*tensors), function(*tensors))
+    assert {row.reason_code for row in lens.captured().fallbacks} <= {"no_converter", "dtype", "policy"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_angles_of_points_stay_converted(dtype: torch.dtype) -> None:
+    lens = Lens()
+    y, x = (
+        value.flatten()
+        for value in torch.meshgrid(
+            T([0.0, -0.0, 1.0, -torch.inf, torch.nan], dtype=dtype), T([0.0, -0.0, -2.0, torch.inf], dtype=dtype), indexing="ij"
+        )
+    )
+    found, wanted = torch.compile(torch.atan2, backend=lens)(y, x), torch.atan2(y, x)
+    torch.testing.assert_close(found, wanted, equal_nan=True)
+    assert found.signbit().logical_or(wanted.isnan()).equal(wanted.signbit().logical_or(wanted.isnan()))
+    assert not lens.captured().fallbacks

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
+from ortlens.backend.conversion.functions.basics import NotConvertibleError
 from ortlens.backend.error_text import full_text, short_text
 from ortlens.backend.lowering.provenance import tensors_in
 from ortlens.backend.partitioning.support import Verdict
@@ -41,6 +42,9 @@ class Exclusions:
             failures: Node name -> exception.
         """
         for name, error in failures.items():
+            if (known := _not_convertible(error)) is not None:
+                self.verdicts[name] = Verdict(supported=False, code="no_converter", reason=f"it has no ONNX form for this call: {known}")
+                continue
             reason = f"its ONNX function raised {short_text(error)}"
             self.verdicts[name] = Verdict(supported=False, code="converter_raised", reason=reason, exception=full_text(error))
 
@@ -96,6 +100,12 @@ def lacks_kernel(origins: Mapping[str, str], error: Exception) -> bool:
         error: The exception.
     """
     return _MISSING.search(str(error)) is not None and bool(_named(origins, str(error)))
+
+
+def _not_convertible(error: BaseException | None) -> NotConvertibleError | None:
+    while error is not None and not isinstance(error, NotConvertibleError):
+        error = error.__cause__
+    return error
 
 
 def _named(origins: Mapping[str, str], message: str) -> set[str]:

@@ -93,6 +93,10 @@ def _known(name: str, given: dict[str, Any]) -> str | None:
     return f"needs a known number as its argument {name}" if isinstance(given[name], (torch.SymInt, torch.SymFloat)) else None
 
 
+def _bins(given: dict[str, Any]) -> str | None:
+    return _known("min", given) or _known("max", given) or _known("bins", given)
+
+
 def _gather(given: dict[str, Any]) -> str | None:
     ranks = given["self"].dim(), given["index"].dim()
     return "needs an index of as many dimensions" if 0 not in ranks and ranks[0] != ranks[1] else None
@@ -174,6 +178,7 @@ _JUDGES: dict[Any, Callable[[dict[str, Any]], str | None]] = {
     _aten.group_norm.default: _normalisation,
     _aten.hamming_window.default: functools.partial(_known, "window_length"),
     _aten.hann_window.default: functools.partial(_known, "window_length"),
+    _aten.histc.default: _bins,
     _aten.im2col.default: _windows,
     _aten.index_reduce.default: _reduced_slices,
     _aten.max.default: _nothing,

@@ -117,6 +117,11 @@ def _boolean(node: torch.fx.Node) -> str | None:
     return "takes booleans, which PyTorch refuses" if any(value.dtype is torch.bool for value in tensors[:1]) else None
 
 
+def _multiplied(node: torch.fx.Node) -> str | None:
+    result = _tensor(node)
+    return "multiplies no booleans" if result is not None and result.dtype is torch.bool else None
+
+
 def _between_booleans(node: torch.fx.Node) -> str | None:
     result = _tensor(node)
     return "takes booleans, which PyTorch refuses" if result is not None and result.dtype is torch.bool else None
@@ -148,6 +153,9 @@ def _checks() -> dict[Any, Callable[[torch.fx.Node], str | None]]:
         **dict.fromkeys(_OF_NUMBERS, _boolean),
         **dict.fromkeys(_OF_FLOATS, _whole),
         _aten.clamp.default: _first(_between_booleans, _refused_number),
+        _aten.addr.default: _multiplied,
+        _aten.prod.dim_int: _multiplied,
+        _aten.prod.default: _multiplied,
         _aten.clamp.Tensor: _between_booleans,
         _aten.erfc.default: _always("is 1 - erf(x), which is 0 from 4 on"),
         _aten.special_erfc.default: _always("is 1 - erf(x), which is 0 from 4 on"),

@@ -54,7 +54,7 @@ def elu(x: Any, alpha: Any = 1.0, scale: float = 1.0, input_scale: float = 1.0) 
 def celu(x: Any, alpha: Any = 1.0) -> Any:
     """`aten.celu`."""
     if basics.is_value(alpha):
-        raise NotImplementedError("the factor alpha of celu is known at run time only")
+        raise basics.NotConvertibleError("the factor alpha of celu is known at run time only")
     return basics.in_float32(_exponential_unit)(x, alpha, 1.0, 1 / alpha)
 
 

@@ -114,7 +114,7 @@ def _below_zero(x: Any) -> Any:
 @basics.in_float32
 def atan2(y: Any, x: Any) -> Any:
     """`aten.atan2`; respects the sign of zeros and of two infinities, as IEEE 754 defines."""
-    op = basics.opset()
+    op, signs = basics.opset(), [basics.number(x, sign) for sign in (-1.0, 1.0)]
     unbounded = op.And(op.IsInf(x), op.IsInf(y))  # the angles are those of the signs
     y, x = op.Where(unbounded, op.Sign(y), y), op.Where(unbounded, op.Sign(x), x)
     pi = op.CastLike(op.Constant(value_float=torch.pi), x)
@@ -128,7 +128,7 @@ def atan2(y: Any, x: Any) -> Any:
     angle = op.Where(both_zero, zero, op.Where(upright, half, op.Abs(op.Atan(quotient))))
     behind = op.And(negative_x, op.Or(both_zero, op.Not(upright)))
     turned = op.Where(behind, op.Sub(pi, angle), angle)
-    sign = op.Where(negative_y, basics.number(x, -1.0), basics.number(x, 1.0))  # Where loses the sign of a zero
+    sign = op.Where(negative_y, *signs)  # a choice between angles would lose the sign of a zero
     return op.Mul(op.Where(op.Or(op.IsNaN(x), op.IsNaN(y)), op.Add(x, y), turned), sign)
 
 
@@ -170,7 +170,10 @@ def heaviside(x: Any, values: Any) -> Any:
 
 def angle(x: Any) -> Any:
     """`aten.angle` of real numbers: pi below zero, NaN for NaN."""
-    op, zero = basics.opset(), basics.number(x, 0.0)
+    op = basics.opset()
+    if not basics.is_float(x):
+        raise basics.NotConvertibleError("it takes floats only")
+    zero = basics.number(x, 0.0)
     return op.Where(op.IsNaN(x), x, op.Where(op.Less(x, zero), basics.number(x, torch.pi), zero))
 
 

@@ -56,7 +56,7 @@ def embedding_bag_with_padding(*args: Any, padding_idx: int | None = None, **kwa
     """`aten.embedding_bag.padding_idx`, which counts a negative padding from the end."""
     given = args[8] if len(args) > 8 else padding_idx  # noqa: PLR2004 - its place in the schema
     if given is not None and given < 0:
-        raise NotImplementedError("counts padding_idx from the end of the table")
+        raise basics.NotConvertibleError("counts padding_idx from the end of the table")
     return embedding_bag(*args[:8], **{**kwargs, "padding_idx": -1 if given is None else given})
 
 

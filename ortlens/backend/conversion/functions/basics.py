@@ -17,6 +17,10 @@ FLOAT, UINT8, INT32, INT64, BOOL, FLOAT16, DOUBLE, BFLOAT16 = 1, 2, 6, 7, 9, 10,
 FLOATS = (FLOAT, FLOAT16, DOUBLE, BFLOAT16)
 
 
+class NotConvertibleError(NotImplementedError):
+    """A function has no ONNX form for these arguments; the text is the reason that users read."""
+
+
 def opset() -> Any:
     """Return the operator set that the functions use.
 

@@ -57,7 +57,7 @@ def _window_of(make: Callable[..., torch.Tensor]) -> Callable[..., Any]:
 
     def window(window_length: Any, dtype: Any = None, **_: Any) -> Any:
         if not isinstance(window_length, int):
-            raise NotImplementedError(f"the length of a {make.__name__} is known at run time only")
+            raise basics.NotConvertibleError(f"the length of a {make.__name__} is known at run time only")
         wanted = dtypes.element_types()[torch.get_default_dtype()].onnx if dtype in (None, -1) else int(dtype)
         return basics.opset().Cast(_constant(make(window_length, dtype=torch.float64)), to=wanted)
 

@@ -155,7 +155,7 @@ def _put_rows(self: Any, place: int, index: Any, values: Any) -> Any:
 def embedding_dense_backward(grad: Any, indices: Any, num_weights: Any, padding_idx: int, scale_grad_by_freq: bool) -> Any:  # noqa: FBT001 - the schema
     """`aten.embedding_dense_backward`: the gradient of each row is the sum of those of its uses, and zero for the padding."""
     if scale_grad_by_freq:
-        raise NotImplementedError("divides by how often a row is used")
+        raise basics.NotConvertibleError("divides by how often a row is used")
     op, zero = basics.opset(), basics.number(grad, 0)
     ids = op.Unsqueeze(op.Cast(indices, to=basics.INT64), op.Constant(value_ints=[-1]))
     if padding_idx >= 0:

@@ -20,7 +20,7 @@ _LEAST = -100.0  # PyTorch's least logarithm
 def nll_loss(x: Any, target: Any, weight: Any, reduction: int, ignore_index: Any) -> tuple[Any, Any]:
     """`aten.nll_loss_forward` and `aten.nll_loss2d_forward`, one loss per row or pixel; decompositions make the others of it."""
     if reduction or len(x.shape) < 2:  # noqa: PLR2004 - rows of classes
-        raise NotImplementedError("gives one loss per row of classes only")
+        raise basics.NotConvertibleError("gives one loss per row of classes only")
     op = basics.opset()
     place = op.Constant(value_ints=[1])
     wide = target if int(target.dtype) == basics.INT64 else basics.typed(op.Cast(target, to=basics.INT64), basics.INT64, target)
@@ -36,7 +36,7 @@ def nll_loss(x: Any, target: Any, weight: Any, reduction: int, ignore_index: Any
 def binary_cross_entropy(x: Any, target: Any, weight: Any = None, reduction: int = 1) -> Any:
     """`aten.binary_cross_entropy`, one loss per element; a decomposition makes the others of it. Logarithms of no probability are NaN."""
     if weight is not None or reduction:
-        raise NotImplementedError("gives one loss per element, without weights, only")
+        raise basics.NotConvertibleError("gives one loss per element, without weights, only")
     op, least = basics.opset(), basics.number(x, _LEAST)
     negative = basics.typed(op.Neg(x), int(x.dtype), x)
     of_one, of_zero = (basics.typed(made, int(x.dtype), x) for made in (op.Log(x), log1p(negative)))

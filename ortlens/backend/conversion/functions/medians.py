@@ -94,9 +94,9 @@ def _size(x: Any, dim: int) -> Any:
     """The size of a dimension; nothing has no median."""
     size = x.shape[dim]
     if 0 in list(x.shape):
-        raise NotImplementedError("ONNX Runtime does not sort tensors without elements")
+        raise basics.NotConvertibleError("ONNX Runtime does not sort tensors without elements")
     if not isinstance(size, int) and not basics.is_float(x):
-        raise NotImplementedError("of integers whose number is known at run time only, ONNX Runtime infers a result of another rank")
+        raise basics.NotConvertibleError("of integers whose number is known at run time only, ONNX Runtime infers a result of another rank")
     return _vector(size) if isinstance(size, int) else basics.opset().Gather(basics.opset().Shape(x), _vector(dim % len(x.shape)))
 
 

@@ -183,7 +183,7 @@ def adaptive_max_pool(x: Any, output_size: Sequence[Any]) -> tuple[Any, Any]:
     """
     op, sizes = basics.opset(), list(x.shape)
     if not all(isinstance(size, int) and size for size in [*sizes, *output_size]) or sum(output_size) > MOST_WINDOWS:
-        raise NotImplementedError("needs known sizes and few windows")
+        raise basics.NotConvertibleError("needs known sizes and few windows")
     for place, wanted in enumerate(output_size):
         axis = len(sizes) - len(output_size) + place
         parts = []

@@ -20,7 +20,7 @@ def collapse(x: Any, start: int, end: int) -> Any:
     """`prims.collapse`: the dimensions from `start` to `end`, both included, as one."""
     sizes = list(x.shape)
     if not all(isinstance(size, int) for size in sizes):
-        raise NotImplementedError("the collapsed sizes are known at run time only")
+        raise basics.NotConvertibleError("the collapsed sizes are known at run time only")
     return basics.opset().Reshape(x, size_vector([*sizes[:start], math.prod(sizes[start : end + 1]), *sizes[end + 1 :]]), allowzero=1)
 
 

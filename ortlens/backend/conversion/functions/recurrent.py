@@ -40,9 +40,9 @@ def lstm_layer(  # noqa: PLR0913, PLR0917 - the schema
     Its fourth output serves the backward.
     """
     if mode != _LSTM_MODE or num_layers != 1 or batch_sizes or bidirectional or batch_first or train:
-        raise NotImplementedError("is more than one layer of an LSTM in one direction, for inference, with the steps first")
+        raise basics.NotConvertibleError("is more than one layer of an LSTM in one direction, for inference, with the steps first")
     if int(x.dtype) != basics.FLOAT:
-        raise NotImplementedError("has 16-bit floats, which ONNX Runtime's LSTM does not take")
+        raise basics.NotConvertibleError("has 16-bit floats, which ONNX Runtime's LSTM does not take")
     op = basics.opset()
     states = (x, hidden, cell)
     if not isinstance(x.shape[1], int) or not x.shape[1]:

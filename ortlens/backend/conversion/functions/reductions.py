@@ -258,7 +258,7 @@ def _integer_product(x: Any, dim: int | None, *, keepdim: bool) -> Any:
     """Multiply halves by each other until one element is left: ReduceProd multiplies integers as floats."""
     op, rank, sizes = basics.opset(), len(x.shape), list(x.shape)
     if not all(isinstance(size, int) for size in sizes):
-        raise NotImplementedError("multiplies a number of integers that is known at run time only")
+        raise basics.NotConvertibleError("multiplies a number of integers that is known at run time only")
     if 0 in sizes:
         return basics.filled(x, 1, _axes(x, dim), keepdim=keepdim)
     axis, left = (0, math.prod(sizes)) if dim is None else (dim % rank, sizes[dim])
@@ -281,7 +281,7 @@ def prod_all(x: Any, dtype: int = -1) -> Any:
 def vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: int = -1) -> Any:  # noqa: A002, FBT001, FBT002 - schema
     """`aten.linalg_vector_norm`."""
     if basics.is_value(ord):
-        raise NotImplementedError("the order of the norm is known at run time only")
+        raise basics.NotConvertibleError("the order of the norm is known at run time only")
     op, x = basics.opset(), _cast(x, dtype)
     if basics.is_half(x):
         return op.CastLike(vector_norm(_cast(x, basics.FLOAT), ord, dim, keepdim), x)

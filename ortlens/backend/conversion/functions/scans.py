@@ -42,7 +42,9 @@ def cumprod(x: Any, dim: int, dtype: int = -1) -> Any:
         return whole
     size = x.shape[dim]
     if not isinstance(size, int) or size > MOST_PRODUCTS:
-        raise NotImplementedError(f"multiplies more than {MOST_PRODUCTS} elements, or a number of them that is known at run time only")
+        raise basics.NotConvertibleError(
+            f"multiplies more than {MOST_PRODUCTS} elements, or a number of them that is known at run time only"
+        )
     wide = _PRODUCT_TYPES.get(wanted)
     factors = op.Cast(whole, to=wide) if wide is not None else whole
     axis = op.Constant(value_ints=[dim % rank])
