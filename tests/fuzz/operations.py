@@ -428,7 +428,8 @@ EXACT: list[tuple[int, Template]] = [
 ]
 """One operator on a tensor and a Python number.
 
-A number divided by a tensor is left out: that is two operators, a reciprocal and a product. So is `alpha`: PyTorch rounds `alpha * y` to 16 bits for single elements and the ends of rows, and not in between.
+A number divided by a tensor is left out: that is two operators, a reciprocal and a product. So is `alpha`: PyTorch rounds `alpha * y` to
+16 bits for single elements and the ends of rows, and not in between.
 """
 
 
