@@ -138,6 +138,9 @@ UNCONVERTED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], bool]
     "angle of booleans": (torch.angle, (TRUTHS,), False),
     "median of integers": (lambda x: x.median(), (torch.arange(6),), True),
     "product of integers": (lambda x: x.prod(), (torch.arange(6),), True),
+    "convolution of integers": (lambda x: functional.conv1d(x[None, None], x[None, None]), (WHOLE,), False),
+    "convolution with a step": (lambda x: functional.conv1d(x, x[:, :, :2], stride=x.shape[2] // 3), (torch.randn(1, 1, 6),), True),
+    "means of float16": (lambda x: torch.native_layer_norm(x, (5,), None, None, 1e-5)[1], (X.half(),), False),
     "histogram": (lambda x: x.histc(4, min=x.shape[0] / 8, max=x.shape[0] / 2), (X,), True),
 }
 """Name -> a function that no ONNX function converts, its arguments, and whether their sizes are dynamic."""

@@ -118,10 +118,14 @@ _NO_KERNEL = ("NOT_IMPLEMENTED", "Could not find an implementation")
 """What ONNX Runtime says when it has no kernel for an operator and element types, whatever the sizes."""
 _MISSING = re.compile(r"Could not find an implementation for (?P<operator>\w+)\(\d+\)")
 
+_UNDEFINED = re.compile(r"Type 'tensor\((?P<type>\w+)\)' of input parameter \([^)]*\) of operator \((?P<operator>\w+)\)")
+
 
 def _reason(nodes: Sequence[torch.fx.Node], error: Exception) -> str:
     """Why ONNX Runtime refuses nodes: for a missing kernel its operator and element types, else the message."""
-    missing = _MISSING.search(str(error))
+    missing, undefined = _MISSING.search(str(error)), _UNDEFINED.search(str(error))
+    if undefined is not None:
+        return f"ONNX defines no {undefined['operator']} of {undefined['type']}"
     if missing is None:
         return f"ONNX Runtime refused it: {short_text(error)}"
     values = [tensor for node in nodes for source in (node, *node.all_input_nodes) for tensor in tensors_in(source.meta.get("val"))]

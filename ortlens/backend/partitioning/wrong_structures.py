@@ -58,6 +58,12 @@ def _is_ratio(scale: Any, size: Any, wanted: Any) -> bool:
 def _convolution(given: dict[str, Any]) -> str | None:
     if 0 in given["weight"].shape:
         return "refuses images without channels"
+    if not given["weight"].dtype.is_floating_point:
+        return "takes floats only"
+    if not all(isinstance(number, int) for name in ("stride", "padding", "dilation", "output_padding") for number in given[name]):
+        return "needs known strides, paddings and dilations"
+    if not isinstance(given["groups"], int):
+        return "needs a known number of groups"
     if not given["transposed"]:
         return None
     strides = [*given["stride"]] * (len(given["output_padding"]) // max(len(given["stride"]), 1) or 1)

@@ -105,6 +105,12 @@ def _index(node: torch.fx.Node) -> str | None:
     return "takes another of equal elements, and this graph reads its index" if read else None
 
 
+def _statistics(node: torch.fx.Node) -> str | None:
+    value, read = _tensor(node.args[0]), any(user.target is operator.getitem and user.args[1] for user in node.users)
+    half = value is not None and value.dtype is torch.float16
+    return "gives means in float32, and this graph reads them in float16" if half and read else None
+
+
 def _gamma(node: torch.fx.Node) -> str | None:
     if isinstance(node.args[0], int) and node.args[0] > 1:
         return "is known for n = 0 and 1 only: the others need the zeta function"
@@ -166,6 +172,7 @@ def _checks() -> dict[Any, Callable[[torch.fx.Node], str | None]]:
         _aten.median.dim: _first(_boolean, _index),
         _aten.nanmedian.dim: _first(_boolean, _index),
         _aten.kthvalue.default: _index,
+        _aten.native_layer_norm.default: _statistics,
         _aten.sort.default: _double,
         _aten.sort.stable: _double,
         _aten.topk.default: _double,
