@@ -51,6 +51,9 @@ EXCEPTIONS: Mapping[str, Reason] = {
 }
 """Name in the database -> the reason."""
 
+ERRORS: Mapping[str, Reason] = {}
+"""Name in the database -> why it may raise otherwise than eager; read by `tests.opinfo.errors`."""
+
 
 def reason_for(name: str, dtype: str) -> Reason | None:
     """Find the reason why an operator may differ.
