@@ -61,7 +61,7 @@ class Planner:
         self._context = context
         self._phases = phases
         started = time.perf_counter_ns()
-        self.promoted, failures = _promoted(lowered.partitioned)
+        self.promoted, failures = _promoted(lowered.partitioned, context.registry)
         self._left_to_sessions = self._session_writes()
         self.exclusions = Exclusions({**storage_readers(self.promoted.graph), **self._writes()})
         self.exclusions.promotion_failed(failures)
@@ -173,10 +173,10 @@ class Planner:
             self.exclusions.partition_failed(partition, "converter_raised", "its partition could not be converted")
 
 
-def _promoted(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, dict[str, Exception]]:
+def _promoted(module: torch.fx.GraphModule, registry: Any) -> tuple[torch.fx.GraphModule, dict[str, Exception]]:
     copied = torch.fx.GraphModule(module, _copy_of(module.graph))
     size_numbers.make_tensors_of_numbers(copied.graph)
-    failures = type_promotion.promote(copied)
+    failures = type_promotion.promote(copied, lambda target: bool(registry.get_decomps(target)))
     storage_windows.gather_windows(copied)
     for node in copied.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):  # noqa: SLF001 - a name
         copied.graph.erase_node(node)  # tracing has settled the dtype and the device that it asserts

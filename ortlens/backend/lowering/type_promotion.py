@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
 from ortlens import _torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _aten = torch.ops.aten
 _CONVERTING = (_aten.pow.Tensor_Tensor, _aten.pow.Tensor_Scalar, _aten.pow.Scalar, _aten.stack.default)
@@ -22,11 +25,12 @@ _ADDITIONS = (_aten.add.Tensor, _aten.add.Scalar)
 _SUMS = (_aten.add.Tensor, _aten.add.Scalar, _aten.sub.Tensor, _aten.sub.Scalar, _aten.rsub.Scalar)
 
 
-def promote(module: torch.fx.GraphModule) -> dict[str, Exception]:
+def promote(module: torch.fx.GraphModule, is_converted: Callable[[Any], bool] = lambda _: True) -> dict[str, Exception]:
     """Insert the conversions that PyTorch makes inside its operators, in place.
 
     Args:
         module: A copy of an ATen graph, its nodes with `meta["val"]`.
+        is_converted: Whether an operator has an ONNX function. PyTorch's own kernel converts, and refuses, by itself.
 
     Returns:
         Node name -> what was raised, for nodes whose conversions are not known.
@@ -41,7 +45,7 @@ def promote(module: torch.fx.GraphModule) -> dict[str, Exception]:
                 _convert_operands(node, node.meta["val"].dtype)
             if node.target in _COMPARISONS and all(map(_is_tensor, node.args)):
                 _compare_rounded(node)
-    return _torch.insert_type_promotion(module, may_promote)
+    return _torch.insert_type_promotion(module, lambda node: is_converted(node.target) and may_promote(node))
 
 
 def may_promote(node: torch.fx.Node) -> bool:

@@ -138,6 +138,11 @@ def _whole(node: torch.fx.Node) -> str | None:
     return "takes whole numbers, which PyTorch refuses" if value is not None and not value.is_floating_point() else None
 
 
+def _integers(node: torch.fx.Node) -> str | None:
+    value = _tensor(node.args[0])
+    return None if value is None or value.dtype is torch.bool else _whole(node)
+
+
 def _first(*checks: Callable[[torch.fx.Node], str | None]) -> Callable[[torch.fx.Node], str | None]:
     return lambda node: next(filter(None, (check(node) for check in checks)), None)
 
@@ -145,9 +150,13 @@ def _first(*checks: Callable[[torch.fx.Node], str | None]) -> Callable[[torch.fx
 _OF_NUMBERS = (
     *(_aten.argmax.default, _aten.argmin.default, _aten.relu.default, _aten.median.default, _aten.nanmedian.default),
     *(_aten.floor.default, _aten.ceil.default, _aten.round.default, _aten.trunc.default),
+    *(_aten.reflection_pad1d.default, _aten.reflection_pad2d.default, _aten.reflection_pad3d.default),
 )
 """Operators whose kernels refuse booleans."""
-_OF_FLOATS = (_aten.lerp.Scalar, _aten.lerp.Tensor, _aten.var.correction, _aten.var_mean.correction)
+_OF_FLOATS = (
+    *(_aten.lerp.Scalar, _aten.lerp.Tensor, _aten.var.correction, _aten.var_mean.correction),
+    *(_aten.max_unpool2d.default, _aten.max_unpool3d.default, _aten.nll_loss_forward.default, _aten.nll_loss2d_forward.default),
+)
 """Operators whose kernels refuse whole numbers."""
 
 
@@ -171,11 +180,12 @@ def _checks() -> dict[Any, Callable[[torch.fx.Node], str | None]]:
         _aten.pow.Scalar: _power,
         _aten.median.dim: _first(_boolean, _index),
         _aten.nanmedian.dim: _first(_boolean, _index),
+        _aten.im2col.default: _integers,
         _aten.kthvalue.default: _index,
         _aten.native_layer_norm.default: _statistics,
         _aten.sort.default: _double,
         _aten.sort.stable: _double,
-        _aten.topk.default: _double,
+        _aten.topk.default: _first(_boolean, _double),
         _aten.lgamma.default: _gamma,
         _aten.digamma.default: _gamma,
         _aten.polygamma.default: _gamma,
