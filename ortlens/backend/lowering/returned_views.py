@@ -64,9 +64,8 @@ class ReturnedViews:
             A function of the same kind for the whole graph.
         """
         kept, views, written = self.kept, self.views.forward, self.written
-        whole = bool(
-            self.views.graph.find_nodes(op="call_function", target=_WINDOW)
-        )  # it may reach past the input, in the caller's storage
+        # A window may reach past the input, in the caller's storage.
+        whole = bool(self.views.graph.find_nodes(op="call_function", target=_WINDOW))
 
         def run_with_views(args: list[Any]) -> list[Any]:
             inputs = [args[place] for place in kept]
