@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -49,8 +48,7 @@ def explain_under(  # noqa: PLR0913 - those of `explain`
     """
     lens.know_module(target)
     lens.know_example(args, kwargs)
-    with contextlib.suppress(Exception):  # without it, what PyTorch gave up on earlier is not traced again, and the texts say so
-        _torch.trace_again(target)
+    lens.trace_again(target)
     with _torch.isolated_compilations() as apart:
         generating = Generating(target, partial(torch.compile, backend=lens, dynamic=dynamic, **apart)) if is_generate(target) else None
         if generating is not None:

@@ -265,6 +265,15 @@ class RecordingLens(CaptureView):
         with surviving(self._recorder, "reading the names of weights"):
             self._names = names_of(target)
 
+    def trace_again(self, target: object) -> None:
+        """Let Dynamo trace what it gave up on earlier; where that fails, the texts say that it is not traced again.
+
+        Args:
+            target: What is compiled.
+        """
+        with surviving(self._recorder, "letting Dynamo trace again what it gave up on"):
+            _torch.trace_again(target)
+
     def know_generating(self, target: Callable[..., Any], generating: Generating) -> None:
         """Note that a call is one of `generate`, which compiles the model.
 
