@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ortlens import _torch
 from ortlens.backend.memory_order import inverse_order, is_contiguous, memory_order
@@ -156,7 +157,11 @@ def _roll(target: Any, tensor: torch.Tensor, shifts: Sequence[Any], dims: Sequen
             tensor = target(tensor, [shift], [dim])
         return tensor
     size = tensor.shape[dims[0]]
-    if suggested_format(tensor) is torch.contiguous_format or (isinstance(size, int) and (not size or shifts[0] % size == 0)):
+    if (
+        suggested_format(tensor) is torch.contiguous_format
+        or statically_known_true(size == 0)
+        or statically_known_true(shifts[0] % size == 0)
+    ):
         return NotImplemented
     order = _CHANNELS_LAST[tensor.dim() - 4]
     return target(tensor.permute(order), shifts, [order.index(dims[0] % tensor.dim())]).permute(inverse_order(order))

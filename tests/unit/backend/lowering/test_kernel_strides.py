@@ -108,6 +108,13 @@ def test_results_of_the_backend(*, dynamic: bool) -> None:
             assert got.stride() == wanted.stride()
 
 
+def test_a_roll_by_a_multiple_of_a_size_that_varies_is_a_copy() -> None:
+    compiled = torch.compile(lambda x: (x.roll(x.numel(), -2), x.roll(1, -2)), backend="ortlens", dynamic=True)
+    for size in (4, 5):
+        x = torch.rand(2, 3, size, 2).contiguous(memory_format=torch.channels_last)
+        torch.testing.assert_close(compiled(x), (x.roll(0, -2), x.roll(1, -2)), check_stride=True, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("least", [1, 1000])
 def test_one_image_whose_batch_stride_is_not_as_traced(least: int) -> None:
     """As in the attention of diffusers' U-Nets; PyTorch's own aot_eager raises."""
