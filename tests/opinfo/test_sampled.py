@@ -1,11 +1,8 @@
-"""A part of the operator database, another one at each commit: every operator is met sooner or later, at a cost of seconds."""
+"""A part of the operator database; `make opinfo` judges all of it."""
 
 from __future__ import annotations
 
 import random
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,19 +14,10 @@ _PAIRS = 40
 _DTYPES = (torch.float32, torch.int64)
 
 
-def _seed() -> str:
-    """The commit; without a repository, always the same part."""
-    git = shutil.which("git")
-    if git is None:
-        return "no git"
-    done = subprocess.run([git, "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "no repository"
-
-
 def _chosen() -> list[tuple[str, torch.dtype]]:
     known = sweep.operators()
     pairs = [(name, dtype) for name, op in sorted(known.items()) for dtype in _DTYPES if dtype in op.supported_dtypes("cpu")]
-    return sorted(random.Random(_seed()).sample(pairs, _PAIRS), key=str)  # noqa: S311 - which operators are tested
+    return sorted(random.Random(0).sample(pairs, _PAIRS), key=str)  # noqa: S311 - which operators are tested
 
 
 def test_every_exception_is_an_operator_with_a_reason_and_a_link() -> None:
