@@ -297,6 +297,11 @@ def _packed(item: Break) -> str | None:
     return "Quantise with torchao, `quantize_(model, Int8DynamicActivationInt8WeightConfig())`: PyTorch cannot trace those of torch.ao"
 
 
+def _lowering(item: Break) -> str | None:
+    """With gradients, PyTorch lowers a loop with the number of its steps as a symbol, which it makes with this setting only."""
+    return f"Set `{_SCALARS}`: gradients of `while_loop` need it" if "while_loop" in (item.source or "") else None
+
+
 def _limit(_item: Break) -> str:
     return "Keep the values that the recompiles of this function list the same on every call; PyTorch stopped recompiling it"
 
@@ -316,6 +321,7 @@ _BREAK_RULES: Sequence[tuple[tuple[str, ...], Callable[[Break], str | None]]] = 
     (("torch._dynamo.skip_frame()",), _on_purpose_skipped),
     (("torch.compiler.disable",), _disabled),
     (("Failed to convert args/kwargs to proxy",), _packed),
+    (("Backend compiler", "failed with aten._local_scalar_dense"), _lowering),
     (("recompile limit exceeded",), _limit),
     (("cache limit exceeded",), _limit),
     (("recompile_limit reached",), _limit),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +19,7 @@ import torch
 
 import ortlens
 from ortlens.backend.freeze.model_file import ModelFile, refuse_unsafe
+from ortlens.backend.freeze.signature import admits
 from ortlens.errors import CaptureError, UsageError
 from tests.integration.test_freeze import Counting, Nested, mixed, mlp, nested_inputs, same
 
@@ -89,6 +92,51 @@ def test_sizes_outside_the_guards_are_refused(saved: Path, tmp_path: Path) -> No
     same(loaded(x), pairs(x))
     with pytest.raises(UsageError, match="Guard failed"):
         loaded(torch.randn(7, 4))
+
+
+CONDITIONS: list[Callable[[int, int], bool]] = [
+    lambda n, m: max(n, m) != 13,
+    lambda n, m: torch.sym_min(n, m) != 2,
+    lambda n, m: abs(n - m) != 5,
+    lambda n, m: math.ceil(n / 4) + m != 10,
+    lambda n, m: math.floor(n / 3) - m != -7,
+    lambda n, m: math.trunc((n - m) / 3) != -2,
+    lambda n, m: round(n / 4) * m != 8,
+    lambda _, m: round(m / 7, 1) != 0.6,
+    lambda n, m: 2**n + m != 71,
+    lambda n, m: (1 << m) - n != 1016,
+    lambda n, m: n / m != 1.5,
+    lambda n, m: n**0.5 + m != 12.0,
+    lambda n, m: torch.sym_ite(n > 5, n, m) != 11,
+    lambda n, m: (n ^ m) != 3,
+    lambda n, m: (m & 3) + n != 15,
+]
+"""Each is broken alone by some sizes below 14."""
+
+
+def _doubled(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    for condition in CONDITIONS:
+        if not condition(x.shape[0], y.shape[0]):
+            return x
+    return x * 2 + y.sum()
+
+
+def test_conditions_on_sizes_are_those_of_python(tmp_path: Path) -> None:
+    loaded = ortlens.load_frozen(ortlens.freeze(_doubled, torch.ones(7), torch.ones(6), dynamic=True).save(tmp_path / "frozen"))
+    for n, m in itertools.product(range(2, 14), repeat=2):
+        if all(condition(n, m) for condition in CONDITIONS):
+            same(loaded(torch.ones(n), torch.ones(m)), torch.full((n,), 2.0 + m))
+        else:
+            with pytest.raises(UsageError, match="Guard failed"):
+                loaded(torch.ones(n), torch.ones(m))
+
+
+def test_a_condition_that_is_not_defined_or_too_long_does_not_hold() -> None:
+    x = (np.zeros(3),)
+    size = ["size", 0, 0]
+    for guard in ([">", ["%", 7, ["-", size, 3]], 0], [">", ["sqrt", ["-", 0, size]], 0], [">", ["**", ["float", -1], 0.5], 0]):
+        assert not admits(guard, x)
+    assert not admits([">", ["**", size, 1 << 40], 0], x)
 
 
 def test_state_goes_on_from_where_it_was_saved(tmp_path: Path) -> None:

@@ -146,6 +146,8 @@ UNCONVERTED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], bool]
     "convolution of integers": (lambda x: functional.conv1d(x[None, None], x[None, None]), (WHOLE,), False),
     "convolution with a step": (lambda x: functional.conv1d(x, x[:, :, :2], stride=x.shape[2] // 3), (torch.randn(1, 1, 6),), True),
     "means of float16": (lambda x: torch.native_layer_norm(x, (5,), None, None, 1e-5)[1], (X.half(),), False),
+    "histogram from least to largest": (lambda x: x.histc(4), (X,), False),
+    "histogram of one value": (lambda x: x.histc(4, min=1, max=1), (X,), False),
     "histogram": (lambda x: x.histc(4, min=x.shape[0] / 8, max=x.shape[0] / 2), (X,), True),
 }
 """Name -> a function that no ONNX function converts, its arguments, and whether their sizes are dynamic."""

@@ -104,7 +104,7 @@ class Arguments:
         if not found and self._guards is not None:
             try:
                 self._guards(*values)
-            except (AssertionError, RuntimeError, ArithmeticError) as error:
+            except (AssertionError, RuntimeError, ArithmeticError, ValueError, TypeError) as error:
                 found.append(str(error).strip())
         return found
 

@@ -181,8 +181,13 @@ _OPERATORS: Mapping[type, str] = {
     ast.Add: "+",
     ast.Sub: "-",
     ast.Mult: "*",
+    ast.Div: "/",
     ast.FloorDiv: "//",
     ast.Mod: "%",
+    ast.Pow: "**",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.BitXor: "^",
     ast.Eq: "==",
     ast.NotEq: "!=",
     ast.Lt: "<",
@@ -190,7 +195,26 @@ _OPERATORS: Mapping[type, str] = {
     ast.Gt: ">",
     ast.GtE: ">=",
 }
-_FUNCTIONS = {"Mod": "%", "PythonMod": "%", "FloorDiv": "//", "Eq": "==", "Ne": "!=", "Lt": "<", "Le": "<=", "Gt": ">", "Ge": ">="}
+_FUNCTIONS = {
+    "Mod": "%",
+    "PythonMod": "%",
+    "FloorDiv": "//",
+    "Eq": "==",
+    "Ne": "!=",
+    "Lt": "<",
+    "Le": "<=",
+    "Gt": ">",
+    "Ge": ">=",
+    "max": "max",
+    "min": "min",
+    "abs": "abs",
+    "round": "round",
+    "math.ceil": "ceil",
+    "math.floor": "floor",
+    "math.trunc": "trunc",
+    "torch.sym_float": "float",
+    "torch._sym_sqrt": "sqrt",
+}
 
 
 def _guards(texts: Sequence[str], leaves: Sequence[str]) -> list[Any]:
@@ -211,7 +235,7 @@ class _Guard:
         return self._of(ast.parse(self._text, mode="eval").body)
 
     def _of(self, node: ast.expr) -> Any:
-        if isinstance(node, ast.Constant) and isinstance(node.value, (bool, int)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float)) and math.isfinite(node.value):
             return node.value
         if isinstance(node, ast.UnaryOp):
             return self._unary(node)
@@ -219,14 +243,15 @@ class _Guard:
             return self._compared(node)
         if isinstance(node, ast.BoolOp):
             return ["and" if isinstance(node.op, ast.And) else "or", *map(self._of, node.values)]
-        return self._binary(node)
+        return self._operation(node)
 
-    def _binary(self, node: ast.expr) -> Any:
+    def _operation(self, node: ast.expr) -> Any:
         if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
             return [_OPERATORS[type(node.op)], self._of(node.left), self._of(node.right)]
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
-            first, second = node.args
-            return [_FUNCTIONS[node.func.id], self._of(first), self._of(second)]
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in _FUNCTIONS:
+            return [_FUNCTIONS[ast.unparse(node.func)], *map(self._of, node.args)]
+        if isinstance(node, ast.IfExp):
+            return ["if", *map(self._of, (node.test, node.body, node.orelse))]
         return self._size(node)
 
     def _unary(self, node: ast.UnaryOp) -> Any:

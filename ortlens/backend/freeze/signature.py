@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -359,18 +360,43 @@ def _whole_or_none(value: Any) -> int | None:
     return None if value is None else _whole(value)
 
 
-_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+_MOST_BITS = 1 << 20
+"""The longest whole number that a power may have: a manifest of any origin must not fill the memory."""
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * exponent > _MOST_BITS:
+        raise OverflowError
+    return base**exponent
+
+
+_OPERATIONS: dict[str, Callable[..., Any]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
+    "/": operator.truediv,
     "//": operator.floordiv,
     "%": operator.mod,
+    "**": _power,
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
     "==": operator.eq,
     "!=": operator.ne,
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
+    "not": operator.not_,
+    "max": max,
+    "min": min,
+    "abs": abs,
+    "round": round,
+    "ceil": math.ceil,
+    "floor": math.floor,
+    "trunc": math.trunc,
+    "float": float,
+    "sqrt": math.sqrt,
 }
 
 
@@ -378,8 +404,8 @@ def admits(guard: Any, values: Sequence[Any]) -> bool:
     """Evaluate a guard of tracing over the sizes of arguments.
 
     Args:
-        guard: As JSON: a number, `["size", leaf, dim]`, `["value", leaf]`, `["and", ...]`, `["or", ...]`, `["not", x]`, or an operator
-            such as `"=="` with two operands.
+        guard: As JSON: a number, `["size", leaf, dim]`, `["value", leaf]`, `["and", ...]`, `["or", ...]`, `["not", x]`,
+            `["if", condition, x, y]`, or an operation of Python such as `"=="` or `"max"` with its operands.
         values: The leaves.
 
     Returns:
@@ -387,12 +413,12 @@ def admits(guard: Any, values: Sequence[Any]) -> bool:
     """
     try:
         return bool(_evaluated(guard, values))
-    except ArithmeticError:  # a remainder by a size of 0
+    except (ArithmeticError, ValueError, TypeError):  # not defined, as a remainder by a size of 0; TypeError: complex numbers have no order
         return False
 
 
 def _evaluated(guard: Any, values: Sequence[Any]) -> Any:
-    if isinstance(guard, (bool, int)):
+    if isinstance(guard, (bool, int, float)):
         return guard
     kind, *operands = guard
     if kind == "size":
@@ -402,7 +428,7 @@ def _evaluated(guard: Any, values: Sequence[Any]) -> Any:
     if kind in ("and", "or"):
         results = (_evaluated(operand, values) for operand in operands)
         return all(results) if kind == "and" else any(results)
-    if kind == "not":
-        return not _evaluated(operands[0], values)
-    first, second = operands
-    return _BINARY[kind](_evaluated(first, values), _evaluated(second, values))
+    if kind == "if":
+        condition, *branches = operands
+        return _evaluated(branches[not _evaluated(condition, values)], values)
+    return _OPERATIONS[kind](*(_evaluated(operand, values) for operand in operands))

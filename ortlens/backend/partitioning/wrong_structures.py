@@ -100,7 +100,10 @@ def _known(name: str, given: dict[str, Any]) -> str | None:
 
 
 def _bins(given: dict[str, Any]) -> str | None:
-    return _known("min", given) or _known("max", given) or _known("bins", given)
+    if not given["self"].dtype.is_floating_point:
+        return "counts floats only"
+    unknown = _known("min", given) or _known("max", given) or _known("bins", given)
+    return unknown or ("needs bounds, which here follow from the data" if given["min"] == given["max"] else None)
 
 
 def _gather(given: dict[str, Any]) -> str | None:

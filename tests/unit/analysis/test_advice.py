@@ -155,6 +155,7 @@ def test_no_advice_where_nothing_is_known(reason: str) -> None:
 
 
 _SETATTR = "setattr() on unsupported type"
+_LOWERING = "Backend compiler `ortlens` failed with aten._local_scalar_dense.default. Adding a graph break."
 
 
 @pytest.mark.parametrize(
@@ -169,6 +170,8 @@ _SETATTR = "setattr() on unsupported type"
         ),
         ("setattr() on unsupported type", "setattr() is not supported on type type", "Model.count = 3", None),
         ("Attempted to represent unregistered RemovableHandle", None, "handle.remove()", "Register and remove hooks"),
+        ("Backend compiler exception", _LOWERING, "y = while_loop(going, step, (n, x))", "Set `torch._dynamo.config.capture_scalar"),
+        ("Backend compiler exception", _LOWERING, "y = model(x)", None),
     ],
 )
 def test_sizes_from_data_and_hooks(reason: str, explanation: str | None, source: str, said: str | None) -> None:

@@ -118,14 +118,19 @@ def unless(wrong: Any, value: Any) -> Any:
 
     Args:
         wrong: A boolean, or how many times something is wrong, without dimensions.
-        value: A value with a known element type.
+        value: A tensor or a number of the model.
 
     Returns:
-        The value, which depends on a look-up that only 0 passes.
+        The value bit for bit, as element 0 of a list of one.
     """
+    made = _item(value, opset().Cast(wrong, to=INT64))
+    made.dtype, made.shape = value.dtype, value.shape
+    return made
+
+
+def _item(value: Any, place: Any) -> Any:
     op = opset()
-    nothing = op.Gather(op.Constant(value_floats=[0.0]), op.Cast(wrong, to=INT64))  # of integers, the optimiser would fold it
-    return typed(op.Add(value, op.CastLike(nothing, value)), int(value.dtype), value)
+    return op.Gather(op.Unsqueeze(value, op.Constant(value_ints=[0])), place)
 
 
 def filled(x: Any, value: Any, axes: Sequence[int] | None, *, keepdim: bool) -> Any:
@@ -236,8 +241,7 @@ def kept_half(x: Any) -> Any:
     Returns:
         The value, behind two operators that have kernels for float16; other types as they are.
     """
-    op = opset()
-    return op.Gather(op.Unsqueeze(x, op.Constant(value_ints=[0])), op.Constant(value_int=0)) if is_half(x) else x
+    return _item(x, opset().Constant(value_int=0)) if is_half(x) else x
 
 
 def _is_wider(x: Any, arg: Any) -> bool:

@@ -21,14 +21,14 @@ def arange(start: Any, end: Any, step: Any = 1, dtype: Any = None, **more: Any) 
     """`aten.arange`; of floats, ONNX Runtime's Range rounds their count otherwise, and adds the step again and again."""
     numbers = tuple(int(number) if isinstance(number, bool) else number for number in (start, end, step))  # PyTorch counts with bools
     given = dtype not in (None, -1)
-    wanted = int(dtype) if given else dtypes.element_types()[torch.get_default_dtype()].onnx
+    wanted = int(dtype) if given else basics.FLOAT
     whole = all(not basics.is_float(number) if basics.is_value(number) else isinstance(number, int) for number in numbers)
     if whole:
         return basics.registered(_aten.arange.start_step)(*numbers, **({"dtype": dtype} if given else {}), **more)
     known = not any(basics.is_value(number) for number in numbers)
     if wanted not in basics.FLOATS:
         if not known:
-            raise NotImplementedError("a range of whole numbers between fractions is known at run time only")
+            raise basics.NotConvertibleError("a range of whole numbers between fractions is known at run time only")
         return _constant(torch.arange(*numbers, dtype=_torch_dtypes()[wanted]))
     if not known:
         return basics.opset().Cast(_multiples(*(_double(number) for number in numbers)), to=wanted)
@@ -58,7 +58,7 @@ def _window_of(make: Callable[..., torch.Tensor]) -> Callable[..., Any]:
     def window(window_length: Any, dtype: Any = None, **_: Any) -> Any:
         if not isinstance(window_length, int):
             raise basics.NotConvertibleError(f"the length of a {make.__name__} is known at run time only")
-        wanted = dtypes.element_types()[torch.get_default_dtype()].onnx if dtype in (None, -1) else int(dtype)
+        wanted = basics.FLOAT if dtype in (None, -1) else int(dtype)
         return basics.opset().Cast(_constant(make(window_length, dtype=torch.float64)), to=wanted)
 
     return window
@@ -68,7 +68,7 @@ def full(size: Sequence[Any], fill_value: Any, dtype: Any = None, **_: Any) -> A
     """`aten.full`; the registry's function rounds the number to float32."""
     import onnx_ir as ir
 
-    kind = {bool: basics.BOOL, int: basics.INT64}.get(type(fill_value), dtypes.element_types()[torch.get_default_dtype()].onnx)
+    kind = {bool: basics.BOOL, int: basics.INT64}.get(type(fill_value), basics.FLOAT)
     if dtype in (None, -1) and basics.is_value(fill_value):
         kind = basics.INT64  # a symbolic integer; symbolic floats stay in PyTorch
     wanted = kind if dtype in (None, -1) else int(dtype)
@@ -102,7 +102,7 @@ def _number(value: Any, dtype: Any) -> Any:
 def linspace(start: Any, end: Any, steps: Any, dtype: Any = None, **more: Any) -> Any:
     """`aten.linspace`; between known numbers a constant, which PyTorch computes."""
     given = dtype not in (None, -1)
-    wanted = int(dtype) if given else dtypes.element_types()[torch.get_default_dtype()].onnx
+    wanted = int(dtype) if given else basics.FLOAT
     if any(basics.is_value(number) for number in (start, end, steps)) or steps > _MANY:
         return basics.registered(_aten.linspace.default)(start, end, steps, **({"dtype": dtype} if given else {}), **more)
     return _constant(torch.linspace(start, end, steps, dtype=_torch_dtypes()[wanted]))

@@ -79,18 +79,12 @@ def _float_value(made: Any) -> Any:
     return made
 
 
-def _unless(broken: Any, made: Any) -> Any:
-    """A number, unless something is broken: then the element that Gather is to take does not exist, and the run fails."""
-    op = basics.opset()
-    return op.Gather(op.Reshape(made, op.Constant(value_ints=[1])), op.Cast(broken, to=basics.INT64))
-
-
 def _whole(made: Any, corners: tuple[int, ...], broken: Callable[[], Any]) -> Any:
     """An int that a function made, unless it may need more than 64 bits and does."""
     limits = min(corners), max(corners)
     if limits[0] >= _LEAST and limits[1] <= _LARGEST:
         return _typed(made, limits)
-    return _typed(_unless(broken(), made), None)
+    return _typed(basics.unless(broken(), made), None)
 
 
 def add(x: Any, y: Any) -> Any:
@@ -149,7 +143,7 @@ def _divisor(x: Any, y: Any) -> Any:
     op, (least, largest) = basics.opset(), _limits(y)
     if _limits(x)[0] > _LEAST or not least <= -1 <= largest:
         return y
-    return _typed(_unless(op.And(op.Equal(x, _int(_LEAST)), op.Equal(y, _int(-1))), y), (least, largest))
+    return _typed(basics.unless(op.And(op.Equal(x, _int(_LEAST)), op.Equal(y, _int(-1))), y), (least, largest))
 
 
 def floordiv(x: Any, y: Any) -> Any:
@@ -226,7 +220,7 @@ def _as_exact_double(x: Any) -> Any:
         return _double(x)
     x = _int(x)
     inside = op.And(op.LessOrEqual(x, _int(_EXACT)), op.GreaterOrEqual(x, _int(-_EXACT)))
-    return _float_value(_unless(op.Not(inside), _double(x)))
+    return _float_value(basics.unless(op.Not(inside), _double(x)))
 
 
 def _comparison(name: str, *, negated: bool = False) -> Callable[..., Any]:
@@ -276,15 +270,15 @@ def _nonzero(y: Any) -> Any:
     if not basics.is_value(y):
         return y
     if _is_float(y):
-        return _float_value(_unless(op.Equal(y, _double(0.0)), y))
+        return _float_value(basics.unless(op.Equal(y, _double(0.0)), y))
     least, most = _limits(y)
-    return y if least > 0 or most < 0 else _typed(_unless(op.Equal(_int(y), _int(0)), _int(y)), (least, most))
+    return y if least > 0 or most < 0 else _typed(basics.unless(op.Equal(_int(y), _int(0)), _int(y)), (least, most))
 
 
 def sqrt(x: Any) -> Any:
     """`math.sqrt`, which raises below zero."""
     op, x = basics.opset(), _double(x)
-    return op.Sqrt(_unless(op.Less(x, _double(0.0)), x))
+    return op.Sqrt(basics.unless(op.Less(x, _double(0.0)), x))
 
 
 def to_float(x: Any) -> Any:
@@ -300,7 +294,7 @@ def _rounded(name: str) -> Callable[..., Any]:
         if not _is_float(x):
             return op.Identity(_int(x))
         made = op.Where(op.Less(x, _double(0.0)), op.Ceil(x), op.Floor(x)) if name == "Trunc" else getattr(op, name)(x)
-        return op.Cast(_unless(_is_past_64_bits(x), made), to=basics.INT64)
+        return op.Cast(basics.unless(_is_past_64_bits(x), made), to=basics.INT64)
 
     return rounded
 
