@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _CHATTY = ("torch.onnx", "onnxscript", "onnx_ir")
+_FAKES = "torch._subclasses.fake_tensor"  # logs each exception of a shape function, which it also raises
 
 
 class _Silence(logging.Filter):
@@ -37,7 +38,8 @@ class _Silence(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether a log record is passed on."""
-        return not self.match("") or record.levelno >= logging.ERROR or not record.name.startswith(_CHATTY)
+        chatty = record.name == _FAKES or (record.levelno < logging.ERROR and record.name.startswith(_CHATTY))
+        return not (chatty and self.match(""))
 
     @contextlib.contextmanager
     def during(self) -> Iterator[None]:
