@@ -78,6 +78,35 @@ class ReturnedViews:
         return run_with_views
 
 
+def resolved(value: Any) -> Any:
+    """A tensor whose memory holds its values; anything else as it is.
+
+    Args:
+        value: Anything.
+
+    Returns:
+        A copy of a negative or conjugate view.
+    """
+    return value.resolve_neg().resolve_conj() if isinstance(value, torch.Tensor) and (value.is_neg() or value.is_conj()) else value
+
+
+def resolving(run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+    """Let a graph compute with copies of negative and conjugate views; what it returns as views is made of the views themselves.
+
+    Args:
+        run: As for `ReturnedViews.around`.
+
+    Returns:
+        A function of the same kind.
+    """
+
+    def run_resolved(args: list[Any]) -> list[Any]:
+        args[:] = [resolved(value) for value in args]
+        return run(args)
+
+    return run_resolved
+
+
 def without_returned_views(
     module: torch.fx.GraphModule,
     user_outputs: Mapping[int, bool],
