@@ -235,6 +235,10 @@ class CompiledGraph:
         if cache is None or key is None or len(self.runners) != 1 or program.eager_nodes(self.plan) or self.numbers_from_torch():
             return
         (runner,) = self.runners
+        views, outputs = self.lowered.views, self.output_nodes()
+        windows = [(place, None) for place in range(len(outputs))] if views is None else views.windows()
+        if windows is None:
+            return
         whole_graph.store(
             cache,
             key,
@@ -242,7 +246,7 @@ class CompiledGraph:
             model_key=model_key(runner.partition, self.context),
             inputs=self.placeholders(),
             static_inputs=self.lowered.static_inputs,
-            outputs=self.output_nodes(),
+            outputs=[(outputs[place], window) for place, window in windows],
         )
 
     def _fall_back(self, error: Exception) -> None:

@@ -77,6 +77,34 @@ class ReturnedViews:
 
         return run_with_views
 
+    def windows(self) -> list[tuple[int, list[Any] | None]] | None:
+        """Describe the outputs of the whole graph without the graph.
+
+        Returns:
+            For each, its place among what `module` returns, and its shape, strides and offset there if it is a view of that; None if
+            inputs are needed, or more than numbers.
+        """
+        given = _placeholders(self.views.graph)
+        if self.kept or self.written:
+            return None
+        bases = _outputs(self.module.graph)
+        found: list[tuple[int, list[Any] | None]] = []
+        for node in _outputs(self.views.graph):
+            owner = owner_of(node, ()) if isinstance(node, torch.fx.Node) else node
+            window = None if owner is node else _window(node, bases[given.index(owner)]) if owner in given else []
+            if owner not in given or window == []:
+                return None
+            found.append((given.index(owner), window))
+        return found
+
+
+def _window(view: torch.fx.Node, base: torch.fx.Node) -> list[Any]:
+    """The shape, strides and offset of a view; empty where these are not all."""
+    made, whole = view.meta["val"], base.meta["val"]
+    numbers = [list(made.shape), list(made.stride()), made.storage_offset()]
+    plain = made.dtype is whole.dtype and not (made.is_conj() or made.is_neg() or whole.storage_offset())
+    return numbers if plain and all(isinstance(number, int) for number in (*numbers[0], *numbers[1], numbers[2])) else []
+
 
 def resolved(value: Any) -> Any:
     """A tensor whose memory holds its values; anything else as it is.
