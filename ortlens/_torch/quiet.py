@@ -82,7 +82,7 @@ class _Silence(logging.Filter):
 def _handlers() -> list[logging.Handler]:
     """The handlers that get what these loggers say."""
     found = [] if logging.lastResort is None else [logging.lastResort]
-    for name in _CHATTY:
+    for name in (*_CHATTY, _FAKES):
         logger: logging.Logger | None = logging.getLogger(name)
         while logger is not None:
             found += [handler for handler in logger.handlers if handler not in found]

@@ -133,7 +133,8 @@ def test_parts_of_values_lie_in_the_whole(
         if fails and turn:
             monkeypatch.setattr(runner.PartitionRunner, "prepare", refuse)
         for _ in range(2):
-            with warnings.catch_warnings(action="ignore"):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
                 found = fast(x, y)
             assert_same(found, parts(x, y))
             whole = found[0].as_strided((3, 8), (8, 1), 0)

@@ -262,7 +262,7 @@ class FrozenSteps:
                     placed.append(f"{name} = {entry.constant('placed', result.in_memory_of)}({source}, {text})")
                     source = name
                 if result.owner not in self._user:  # the next call writes over it
-                    dense &= self._is_kept_by_clone(result, node)
+                    dense &= self._is_kept_by_clone(result.owner, node, is_view=result.is_view)
                     state.append((name, source))
                 returned.append(source if result.owner in self._user else name)
             elif self._is_overwritten(node):
@@ -283,13 +283,13 @@ class FrozenSteps:
         new = {made for made, result in zip(self._output_nodes(), self._results, strict=True) if result.written is not None}
         return isinstance(node, torch.fx.Node) and owner_of(node, new) in state | new
 
-    def _is_kept_by_clone(self, result: Result, node: torch.fx.Node) -> bool:
+    def _is_kept_by_clone(self, owner: int, node: torch.fx.Node, *, is_view: bool) -> bool:
         """Whether a clone of state, or of a view of it, has the same strides, so that what surrounds it need not be copied."""
-        state = self._values[result.owner]
-        if not result.is_view:
+        state = self._values[owner]
+        if not is_view:
             return _is_dense(state) and (state.layout is not torch.strided or not state.storage_offset())
         made = zip(self._output_nodes(), self._results, strict=True)
-        new = [value.meta["val"] for value, other in made if other.written == result.owner]
+        new = [value.meta["val"] for value, other in made if other.written == owner]
         return all(map(is_contiguous, (state, *new))) and _is_dense(node.meta["val"])
 
     def _guarded(self, lines: list[str], entry: EntryWriter, *, needs_no_grad: bool) -> list[str]:
