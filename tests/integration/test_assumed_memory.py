@@ -138,6 +138,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[], Tensors], Callable[[], T
     "reshape by a size": (lambda x: x.reshape(x.shape[0], 2, -1), ONE, lambda: (numbers(3, 8)[:, :4],), True),
     "view of padded rows": (lambda x: x.view(3, 2, 2) * 2, lambda: (numbers(3, 8)[:, :4],), lambda: (numbers(3, 6)[:, 2:],), True),
     "negative view": (write_to_row, ONE, lambda: (complex_numbers().conj().imag,), True),
+    "part of a conjugate view": (lambda x: (x.imag, x.real[1:]), lambda: (complex_numbers(),), lambda: (complex_numbers().conj(),), True),
     "conjugate view": (lambda x: x.real + 1, lambda: (complex_numbers(),), lambda: (complex_numbers().conj(),), True),
 }
 """A function, the arguments of tracing and those of a call, and whether the call is answered."""

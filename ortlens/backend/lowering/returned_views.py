@@ -66,9 +66,11 @@ class ReturnedViews:
         kept, views, written = self.kept, self.views.forward, self.written
         # A window may reach past the input, in the caller's storage.
         whole = bool(self.views.graph.find_nodes(op="call_function", target=_WINDOW))
+        # The real part of a conjugate view is traced as a view of both parts, which PyTorch refuses to make of one.
+        in_parts = bool(self.views.graph.find_nodes(op="call_function", target=torch.ops.aten.view_as_real.default))
 
         def run_with_views(args: list[Any]) -> list[Any]:
-            inputs = [args[place] for place in kept]
+            inputs = [resolved(args[place]) for place in kept] if in_parts else [args[place] for place in kept]
             like = [args[place] for _, place in written]
             made = run(args)
             for (place, _), given in zip(written, like, strict=True):
