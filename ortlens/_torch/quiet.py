@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _CHATTY = ("torch.onnx", "onnxscript", "onnx_ir")
+_FAKES = "torch._subclasses.fake_tensor"  # logs each exception of a shape function, which it also raises
 
 
 class _Silence(logging.Filter):
@@ -37,7 +38,8 @@ class _Silence(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether a log record is passed on."""
-        return not self.match("") or record.levelno >= logging.ERROR or not record.name.startswith(_CHATTY)
+        chatty = record.name == _FAKES or (record.levelno < logging.ERROR and record.name.startswith(_CHATTY))
+        return not (chatty and self.match(""))
 
     @contextlib.contextmanager
     def during(self) -> Iterator[None]:
@@ -80,7 +82,7 @@ class _Silence(logging.Filter):
 def _handlers() -> list[logging.Handler]:
     """The handlers that get what these loggers say."""
     found = [] if logging.lastResort is None else [logging.lastResort]
-    for name in _CHATTY:
+    for name in (*_CHATTY, _FAKES):
         logger: logging.Logger | None = logging.getLogger(name)
         while logger is not None:
             found += [handler for handler in logger.handlers if handler not in found]

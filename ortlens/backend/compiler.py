@@ -117,7 +117,7 @@ class GraphCompiler:
             options=self.options,
             registry=self.tables()[0],
             cache=None if dry_run else self._cache(),
-            whole_graph_key=whole_graph_key if lowered.is_plain and lowered.views is None else None,
+            whole_graph_key=whole_graph_key if lowered.is_plain else None,
             reporter=_reporter(recorder, lowered),
             dry_run=dry_run,
             counts=self._counts,

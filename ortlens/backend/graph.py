@@ -19,6 +19,7 @@ from ortlens.backend.cache import whole_graph
 from ortlens.backend.error_text import LEFT_TO_TORCH, full_text, short_text
 from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.lowering.entry import is_for_the_user
+from ortlens.backend.lowering.returned_views import resolving
 from ortlens.backend.models import model_key
 from ortlens.backend.partitioning.exclusions import lacks_kernel
 from ortlens.backend.partitioning.support import NodeKind, kind_of
@@ -71,7 +72,7 @@ class CompiledGraph:
             self._planner = Planner(lowered, context, self.phases)
             self._plan()
             if context.dry_run:
-                self.run = eager_graph(lowered.module)
+                self.run = self._with_views(eager_graph(lowered.partitioned))
         except Exception as error:  # noqa: BLE001 - whatever fails, PyTorch can run the graph
             self._fall_back(error)
 
@@ -191,9 +192,13 @@ class CompiledGraph:
             log = reporter.eager_log(program.eager_nodes(self.plan))
             reporter.amend_phases(self.phases)
         self._weights = {node.name: args[place] for place, node in enumerate(self.placeholders()) if place in self.lowered.static_inputs}
-        run, views = program.make_program(self.plan, self.promoted, self.runners, log), self.lowered.views
-        self.run = run if views is None else views.around(run)
+        self.run = self._with_views(program.make_program(self.plan, self.promoted, self.runners, log))
         self._cache_whole()
+
+    def _with_views(self, run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+        """Add to what computes the graph the outputs that are views."""
+        run = resolving(run) if self.lowered.checks_signs else run
+        return run if self.lowered.views is None else self.lowered.views.around(run)
 
     def _prepare_runner(self, runner: PartitionRunner, args: list[Any], step: Callable[[int], None], *, broadly: bool) -> bool:
         """Create the session of a partition; False when ONNX Runtime refuses the model, after which nodes are excluded."""
@@ -230,6 +235,10 @@ class CompiledGraph:
         if cache is None or key is None or len(self.runners) != 1 or program.eager_nodes(self.plan) or self.numbers_from_torch():
             return
         (runner,) = self.runners
+        views, outputs = self.lowered.views, self.output_nodes()
+        windows = [(place, None) for place in range(len(outputs))] if views is None else views.windows()
+        if windows is None:
+            return
         whole_graph.store(
             cache,
             key,
@@ -237,7 +246,7 @@ class CompiledGraph:
             model_key=model_key(runner.partition, self.context),
             inputs=self.placeholders(),
             static_inputs=self.lowered.static_inputs,
-            outputs=self.output_nodes(),
+            outputs=[(outputs[place], window) for place, window in windows],
         )
 
     def _fall_back(self, error: Exception) -> None:
@@ -245,7 +254,7 @@ class CompiledGraph:
         if self.context.options.on_error == "raise" or is_for_the_user(error):
             raise error from error.__cause__
         self.runners = []
-        self.run = eager_graph(self.lowered.module)
+        self.run = self._with_views(eager_graph(self.lowered.partitioned))
         if self.context.reporter is not None:
             self.context.reporter.graph_lost(self.lowered.module, f"preparing the graph raised {short_text(error)}", full_text(error))
         self.context.report_failure("backend_failed", LEFT_TO_TORCH, error)

@@ -130,7 +130,15 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[], Tensors], Callable[[], T
     "plain views": (lambda x: (x.t(), x[0], x.unsqueeze(0)), ONE, lambda: (turned(),), True),
     "write to plain views": (write_to_row, ONE, lambda: (turned(),), True),
     "as_strided": (lambda x: x.as_strided((3,), (2,)) * 1, ONE, lambda: (turned(),), False),
+    "view": (lambda x: x.view(-1) * 2, ONE, lambda: (turned(),), False),
+    "view of a view": (lambda x: x[1:].view(-1)[::2].add_(1), ONE, lambda: (numbers(3, 8)[:, :4],), False),
+    "unflatten": (lambda x: x.t().unflatten(1, (3, -1)) * 2, ONE, lambda: (turned(),), True),
+    "view_as_complex": (lambda x: torch.view_as_complex(x.view(3, 2, 2)).real * 2, ONE, lambda: (numbers(3, 7)[:, 3:],), False),
+    "view by a size": (lambda x: x.view(x.shape[0], 2, -1) * 2, ONE, lambda: (numbers(3, 8)[:, :4],), True),
+    "reshape by a size": (lambda x: x.reshape(x.shape[0], 2, -1), ONE, lambda: (numbers(3, 8)[:, :4],), True),
+    "view of padded rows": (lambda x: x.view(3, 2, 2) * 2, lambda: (numbers(3, 8)[:, :4],), lambda: (numbers(3, 6)[:, 2:],), True),
     "negative view": (write_to_row, ONE, lambda: (complex_numbers().conj().imag,), True),
+    "part of a conjugate view": (lambda x: (x.imag, x.real[1:]), lambda: (complex_numbers(),), lambda: (complex_numbers().conj(),), True),
     "conjugate view": (lambda x: x.real + 1, lambda: (complex_numbers(),), lambda: (complex_numbers().conj(),), True),
 }
 """A function, the arguments of tracing and those of a call, and whether the call is answered."""
@@ -227,6 +235,72 @@ def test_results_share_memory_as_pytorchs_do(name: str) -> None:
         assert sharing([*ours, program.state_dict["c"]]) == sharing([*expected, plain.c])
         assert sharing(apart) == sharing(expected)
         assert not any("c" in call.state and x.untyped_storage().data_ptr() == call.state["c"].untyped_storage().data_ptr() for x in apart)
+
+
+def places(tensors: list[torch.Tensor]) -> list[tuple[Any, ...]]:
+    """How tensors lie in memory, and whether in that of the first one."""
+    return [(*sharing([tensors[0], x])[1], x.storage_offset(), x.is_neg(), x.is_conj(), x is tensors[0]) for x in tensors]
+
+
+SIGNED: dict[str, Callable[[], torch.Tensor]] = {
+    "negative": lambda: complex_numbers().conj().imag,
+    "negative and transposed": lambda: torch.complex(turned(), turned()).conj().imag,
+    "conjugate": lambda: complex_numbers().conj(),
+    "every other of a conjugate": lambda: torch.complex(numbers(3, 8), numbers(3, 8) + 1).conj()[:, ::2],
+}
+ITSELF: dict[str, Callable[[torch.Tensor], Any]] = {
+    "argument": lambda x: x,
+    "argument and value": lambda x: (x, x.sum(), x),
+    "views": lambda x: (x.t(), x[1:], x.unsqueeze(0), x.reshape(3, 2, 2), x.view(3, 2, 2), x.sum()),
+    "written": lambda x: (x.mul_(2), x.t(), x[1:]),
+    "out=": lambda x: torch.add(x, 1, out=x),
+}
+
+
+@pytest.mark.parametrize("road", [frozen, sized, exported])
+@pytest.mark.parametrize("kind", SIGNED)
+@pytest.mark.parametrize("name", ITSELF)
+def test_a_result_that_is_an_argument_with_another_sign_in_memory(name: str, kind: str, road: Callable[..., Any]) -> None:
+    function, make = ITSELF[name], SIGNED[kind]
+    call = road(function, torch.complex(numbers(3, 4), numbers(3, 4)) if make().is_complex() else numbers(3, 4))
+    for _ in range(2):
+        ours, theirs = make(), make()
+        got, wanted = ([x, *_pytree.tree_leaves(run(x))] for run, x in ((call, ours), (function, theirs)))
+        torch.testing.assert_close(got, wanted)
+        given = [place for place, x in enumerate(wanted) if place == 0 or x.dim() > 0]
+        assert places([got[place] for place in given]) == places([wanted[place] for place in given])
+
+
+STATES: dict[str, Callable[[], torch.Tensor]] = {
+    "transposed": lambda: numbers(4, 3).t(),
+    "with gaps": lambda: numbers(3, 8)[:, ::2],
+    "with an offset": lambda: numbers(20)[4:16].view(3, 4),
+}
+UPDATES: dict[str, Callable[..., Any]] = {
+    "out=": lambda m, x: torch.add(x, 1, out=m.c),
+    "cumsum into": lambda m, x: torch.cumsum(x, 0, out=m.c),
+    "masked_scatter_": lambda m, x: m.c.masked_scatter_(x > 3, x * 2),
+    "masked_fill_": lambda m, x: m.c.masked_fill_(x > 3, 2.0),
+    "a row": lambda m, x: m.c[1:].add_(x[1:]),
+    "two views": lambda m, x: (m.c.mul_(x), m.c.t(), m.c[1], x * 2),
+    "its storage": lambda m, x: (m.c.add_(x), m.c.as_strided((3,), (1,), m.c.storage_offset() + 1))[1],
+}
+
+
+@pytest.mark.parametrize("kind", STATES)
+@pytest.mark.parametrize("name", UPDATES)
+def test_state_lies_in_memory_as_that_of_the_source(name: str, kind: str) -> None:
+    source = Wrapped(UPDATES[name])
+    source.c = nn.Buffer(STATES[kind]())
+    call = ortlens.freeze(source, numbers(3, 4))
+    state = call.state["c"]
+    for _ in range(2):
+        with torch.no_grad():
+            got, wanted = (list(_pytree.tree_leaves(run(numbers(3, 4) + 1))) for run in (call, source))
+        torch.testing.assert_close([state, *got], [source.c, *wanted])
+        assert call.state["c"] is state
+        assert places([state])[0] == places([source.c])[0]
+        assert sharing(got) == sharing(wanted)
 
 
 def test_verify_finds_nothing_wrong_with_a_view_that_a_program_returns() -> None:

@@ -45,6 +45,10 @@ def compiled(function: Callable[..., Any], folder: pathlib.Path, *, dynamic: boo
     return fast
 
 
+def refuse(*_: object) -> None:
+    raise RuntimeError("no session today")
+
+
 def model() -> torch.nn.Sequential:
     return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16), torch.nn.Linear(16, 4)).eval()
 
@@ -109,6 +113,36 @@ def test_several_outputs_in_their_order_and_layout(tmp_path: pathlib.Path, asked
         assert asked.count == 1
         assert_same(found, several(x, y))
         assert [value.stride() for value in found] == [value.stride() for value in several(x, y)]
+
+
+def parts(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    total = x + y
+    return (x > y)[:, 1:3], total.sum(), (x * y).t()[1]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_parts_of_values_lie_in_the_whole(
+    tmp_path: pathlib.Path,
+    asked: Watched,
+    monkeypatch: pytest.MonkeyPatch,
+    fails: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    x, y = torch.rand(3, 8), torch.rand(8)
+    for turn in range(2):
+        fast = compiled(parts, tmp_path)
+        if fails and turn:
+            monkeypatch.setattr(runner.PartitionRunner, "prepare", refuse)
+        for _ in range(2):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = fast(x, y)
+            assert_same(found, parts(x, y))
+            whole = found[0].as_strided((3, 8), (8, 1), 0)
+            assert_same(whole, x > y)
+            assert [(value.stride(), value.storage_offset()) for value in found] == [
+                (value.stride(), value.storage_offset()) for value in parts(x, y)
+            ]
+    assert asked.count == 1
 
 
 def writes(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -210,9 +244,6 @@ def test_a_session_that_cannot_be_made_leaves_it_to_pytorch(tmp_path: pathlib.Pa
     layers, x = model(), torch.rand(3, 8)
     compiled(layers, tmp_path)(x)
 
-    def refuse(*_: object) -> None:
-        raise RuntimeError("no session today")
-
     monkeypatch.setattr(runner.PartitionRunner, "prepare", refuse)
     fast = compiled(layers, tmp_path)
     with pytest.warns(RuntimeWarning, match="no session today"):
@@ -254,10 +285,6 @@ def test_inputs_that_nothing_reads(tmp_path: pathlib.Path, asked: Watched, monke
     for _ in range(2):
         assert_same(compiled(layers, tmp_path)(x, y), layers(x, y))
     assert asked.count == 1
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("no session today")
-
-    monkeypatch.setattr(runner.PartitionRunner, "prepare", fail)
+    monkeypatch.setattr(runner.PartitionRunner, "prepare", refuse)
     with pytest.warns(RuntimeWarning, match="no session today"):
         assert_same(compiled(layers, tmp_path)(x, y), layers(x, y))

@@ -65,7 +65,7 @@ def store(  # noqa: PLR0913 - what is known about a graph, each by name
     model_key: str | None,
     inputs: Sequence[torch.fx.Node],
     static_inputs: frozenset[int],
-    outputs: Sequence[Any],
+    outputs: Sequence[tuple[Any, list[Any] | None]],
 ) -> None:
     """Cache a graph, if its only partition computes every output.
 
@@ -76,13 +76,13 @@ def store(  # noqa: PLR0913 - what is known about a graph, each by name
         model_key: The key of the partition's model.
         inputs: The inputs of the graph.
         static_inputs: Positions of parameters and buffers among them.
-        outputs: The outputs of the graph: nodes, and constants as they are.
+        outputs: For each output of the graph, a node, or a constant as it is, and the shape, strides and offset of a view of it.
     """
     import onnx
 
     made = list(partition.outputs)
     values = [_described(node.meta["val"]) for node in made]
-    covered = all(isinstance(node, torch.fx.Node) and node in made for node in outputs)
+    covered = all(isinstance(node, torch.fx.Node) and node in made for node, _ in outputs)
     if model_key is None or None in values or not covered:
         return
     facts = {
@@ -90,7 +90,8 @@ def store(  # noqa: PLR0913 - what is known about a graph, each by name
         "names": [node.name for node in inputs],
         "weights": sorted(static_inputs),
         "values": values,
-        "outputs": [made.index(node) for node in outputs],
+        "outputs": [made.index(node) for node, _ in outputs],
+        "windows": [window for _, window in outputs],
         "work": work_of(partition.nodes),
     }
     with contextlib.suppress(OSError):  # reported already, when the model itself could not be stored
@@ -110,15 +111,17 @@ class CachedGraph:
         runners: The runner of the only partition.
     """
 
-    def __init__(self, runner: PartitionRunner, outputs: list[int]) -> None:
+    def __init__(self, runner: PartitionRunner, outputs: list[int], windows: list[list[Any] | None]) -> None:
         """Use the runner of the only partition.
 
         Args:
             runner: Runs its partition.
             outputs: For each output of the graph, its position among those of the partition.
+            windows: For each, its shape, strides and offset there if it is a view of that.
         """
         self.runners = [runner]
         self._outputs = outputs
+        self._views = [(place, window) for place, window in enumerate(windows) if window is not None]
         self._lock = threading.Lock()
         self._is_prepared = False
 
@@ -134,7 +137,10 @@ class CachedGraph:
         if not self._is_prepared:
             self._prepare(args)
         made = self.runners[0].run(*args)
-        return [made[place] for place in self._outputs]
+        found = [made[place] for place in self._outputs]
+        for place, window in self._views:
+            found[place] = found[place].as_strided(*window)
+        return found
 
     def _prepare(self, args: Sequence[Any]) -> None:
         with self._lock:
@@ -181,7 +187,7 @@ def load(
         work=facts["work"],
         cached=True,
     )
-    return CachedGraph(runner, facts["outputs"])
+    return CachedGraph(runner, facts["outputs"], facts["windows"])
 
 
 def _partition(module: torch.fx.GraphModule, inputs: Sequence[Any], facts: dict[str, Any]) -> Partition:
@@ -194,15 +200,20 @@ def _partition(module: torch.fx.GraphModule, inputs: Sequence[Any], facts: dict[
     whole = graph.call_module("whole", tuple(sources))
     outputs = []
     for number, value in enumerate(facts["values"]):
-        outputs.append(graph.call_function(_item, (whole, facts["outputs"].index(number))))
-        outputs[-1].meta["val"] = _torch.fake_tensor(*_layout(value))
+        place = facts["outputs"].index(number)
+        dtype, shape, strides = _layout(value)
+        offset = None if facts["windows"][place] is None else facts["windows"][place][2]
+        outputs.append(graph.call_function(_item, (whole, place, offset, shape, strides)))
+        outputs[-1].meta["val"] = _torch.fake_tensor(dtype, shape, strides)
     graph.output(tuple(outputs))
     made = torch.fx.GraphModule({"whole": module}, graph, class_name="Cached")
     return Partition(index=0, module=made, inputs=tuple(sources), outputs=tuple(outputs), nodes=tuple(outputs))
 
 
-def _item(values: Sequence[Any], place: int) -> Any:
-    return values[place]
+def _item(values: Sequence[Any], place: int, offset: int | None, shape: list[int], strides: list[int]) -> Any:
+    """An output of the graph; of a view, which begins at an offset, the whole value."""
+    value = values[place]
+    return value if offset is None else value.as_strided(shape, strides, value.storage_offset() - offset)
 
 
 def _layout(value: list[Any]) -> tuple[torch.dtype, list[int], list[int]]:

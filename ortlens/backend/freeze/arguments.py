@@ -11,7 +11,6 @@ from torch.export.graph_signature import ConstantArgument, InputKind, SymIntArgu
 from ortlens import _torch
 from ortlens.backend.freeze.forms import form_text
 from ortlens.backend.freeze.signature import ConstantLeaf, Given, NumberLeaf, Signature, Size, TensorLeaf, is_same_constant, value_text
-from ortlens.backend.lowering.exported import resolved
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ class Arguments:
         known.add(sizes)
         return True
 
-    def arranged(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    def arranged(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """Order arguments as they were passed in tracing.
 
         Args:
@@ -82,22 +81,21 @@ class Arguments:
             kwargs: Keyword arguments.
 
         Returns:
-            The leaves as given, and as calls take them: plain tensors whose memory holds their values, and the constants of tracing.
+            The leaves as calls take them: plain tensors, and the constants of tracing.
 
         Raises:
             UsageError: They differ from those of tracing; the message names what differs.
         """
         args, kwargs = self._as_traced(args, kwargs)
         try:
-            given_leaves = list(_torch.flatten_as(self.spec, (args, kwargs)))
+            values = [_plain(leaf) for leaf in _torch.flatten_as(self.spec, (args, kwargs))]
         except ValueError as error:
             given = _shape_of(_torch.flatten((args, kwargs))[1])
             raise UsageError(f"another structure than in tracing: expected {_shape_of(self.spec)}, given {given}") from error
-        values = [_plain(leaf) for leaf in given_leaves]
         if found := self._differences(values):
             raise UsageError("; ".join(found))
         leaves = zip(self.signature.leaves, values, strict=True)
-        return given_leaves, [leaf.value if isinstance(leaf, ConstantLeaf) else value for leaf, value in leaves]
+        return [leaf.value if isinstance(leaf, ConstantLeaf) else value for leaf, value in leaves]
 
     def _differences(self, values: Sequence[Any]) -> list[str]:
         found = self.signature.differences(values, _given_of)
@@ -215,10 +213,10 @@ def _given_of(value: Any) -> Given | str | None:
 
 
 def _plain(value: Any) -> Any:
-    """A tensor without a subclass, whose memory holds its values; anything else as it is."""
+    """A tensor without a subclass; anything else as it is."""
     if not isinstance(value, torch.Tensor) or form_text(value) is not None or _torch.is_fake(value):
         return value
-    return resolved(value if type(value) in PLAIN else value.as_subclass(torch.Tensor))
+    return value if type(value) in PLAIN else value.as_subclass(torch.Tensor)
 
 
 def _shape_of(spec: Any) -> str:

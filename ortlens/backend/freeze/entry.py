@@ -29,6 +29,7 @@ class EntryWriter:
     Attributes:
         scope: The globals of the function, but for `slow` and `admits`.
         slow_if: Further conditions under which a call is not as traced.
+        refuses_signs: Whether a negative or conjugate view is not as traced.
     """
 
     def __init__(self, in_spec: Any, leaves: Sequence[Leaf], names: Sequence[str]) -> None:
@@ -43,6 +44,7 @@ class EntryWriter:
         self._leaves = leaves
         self._names = names
         self.slow_if: list[str] = []
+        self.refuses_signs = True
         self._next = iter(names)
         self.scope: dict[str, Any] = {
             "tensors": PLAIN,
@@ -163,7 +165,9 @@ class EntryWriter:
         else:
             yield f"{name}.dim() != {len(leaf.sizes)}"
         yield f"not {name}.is_cpu" if leaf.device == "cpu" else f"{name}.device.type != {leaf.device!r}"
-        yield f"{name}.layout is not strided or {name}.is_neg()" + (f" or {name}.is_conj()" if "complex" in leaf.dtype else "")
+        yield f"{name}.layout is not strided"
+        if self.refuses_signs:
+            yield f"{name}.is_neg()" + (f" or {name}.is_conj()" if "complex" in leaf.dtype else "")
 
     def _not_constant(self, name: str, leaf: ConstantLeaf) -> str:
         value = leaf.value

@@ -12,7 +12,7 @@ from torch.export.graph_signature import InputKind
 from ortlens import _torch
 from ortlens.backend.freeze.arguments import Arguments
 from ortlens.backend.freeze.forms import form_text, refuse_constants
-from ortlens.backend.freeze.steps import FrozenSteps
+from ortlens.backend.freeze.steps import FrozenSteps, in_copies
 from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.lowering.exported import lower_program, mutated_targets, results_of, state_value
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
@@ -118,7 +118,7 @@ class Frozen:
         """
         memory = self.steps.memory
         try:
-            given, leaves = self.arguments.arranged(args, kwargs)
+            leaves = self.arguments.arranged(args, kwargs)
         except UsageError as error:
             if self.fallback is not None:
                 return self.fallback(*args, **kwargs)
@@ -134,11 +134,7 @@ class Frozen:
                 self._strict = self.steps.function(self.arguments, _refuse, checks_all=False)
         arranged, named = _torch.unflatten(leaves, self.arguments.spec)
         with _torch.without_autocast():
-            result = self._strict(self, *arranged, **named)
-        for leaf in memory.written:
-            if given[leaf] is not leaves[leaf] and (given[leaf].is_neg() or given[leaf].is_conj()):
-                given[leaf].detach().copy_(leaves[leaf])
-        return result
+            return self._strict(self, *arranged, **named)
 
     def save(self, folder: str | os.PathLike[str]) -> pathlib.Path:
         """Write a folder that runs with onnxruntime and numpy alone: see `ortlens.load_frozen`.
@@ -251,14 +247,15 @@ def _steps_of(
 def _own_values(program: ExportedProgram, *, copies_state: bool) -> list[Any]:
     """The inputs of a program's graph that are no arguments: weights, the state that calls change or a copy of it; None for arguments."""
     written = mutated_targets(program)
-    copies: dict[int, torch.Tensor] = {}  # one weight may have several names
-    values: list[Any] = []
-    for spec in program.graph_signature.input_specs:
-        value = None if spec.kind is InputKind.USER_INPUT else state_value(program, spec.target)
-        if copies_state and value is not None and spec.target in written:
-            value = copies.setdefault(id(value), value.detach().clone())
-        values.append(value)
-    return values
+    specs = program.graph_signature.input_specs
+    values: list[Any] = [None if spec.kind is InputKind.USER_INPUT else state_value(program, spec.target) for spec in specs]
+    if not copies_state:
+        return values
+    state = {id(value): value for spec, value in zip(specs, values, strict=True) if value is not None and spec.target in written}
+    plain = {key: value for key, value in state.items() if value.layout is torch.strided and not (value.is_neg() or value.is_conj())}
+    copies = dict(zip(plain, in_copies(*plain.values()), strict=True))  # one weight may have several names
+    copies |= {key: value.detach().clone() for key, value in state.items() if key not in plain}
+    return [copies.get(id(value), value) for value in values]
 
 
 def _refuse_old_values(source: object, program: ExportedProgram) -> None:

@@ -12,7 +12,8 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 from ortlens import _torch
 from ortlens.backend.freeze.entry import EntryWriter
 from ortlens.backend.lowering.exported import mutated_targets
-from ortlens.backend.lowering.returned_views import owner_of
+from ortlens.backend.lowering.returned_views import owner_of, resolved, resolving
+from ortlens.backend.memory_order import is_contiguous, memory_order
 from ortlens.backend.runtime import call, in_place
 from ortlens.backend.runtime.generated import function_from_source
 from ortlens.backend.runtime.program import eager_nodes, make_program
@@ -100,6 +101,7 @@ class FrozenSteps:
             arguments: What it takes.
             slow: Called with arguments that are not exactly as traced.
             checks_all: Whether the function also checks what calls assume about memory, if they can violate it at all, and autocast.
+                One that does not takes negative and conjugate views.
 
         Returns:
             The function, whose first argument is the frozen callable.
@@ -107,10 +109,11 @@ class FrozenSteps:
         runner = self._only_runner()
         placeholders = self.graph.placeholders() if self.graph.runners else _placeholders(self.graph.lowered.module)
         names = dict(zip((placeholders[place] for place in self._user), (f"u{n}" for n in range(len(self._user))), strict=True))
-        if runner is not None:
+        if runner is not None and checks_all:
             names |= {node: f"a{place}" for place, (node, _) in enumerate(_passed(runner)) if node in names}
         leaves = [names[placeholders[place]] for place in self._user]
         entry = EntryWriter(arguments.spec, arguments.signature.leaves, leaves)
+        entry.refuses_signs = checks_all
         if checks_all and self.memory.needed:
             entry.slow_if.append(f"not {entry.constant('holds', self.memory.holds)}(({''.join(f'{name}, ' for name in leaves)}))")
         if checks_all and runner is None:  # what PyTorch computes depends on it
@@ -138,6 +141,7 @@ class FrozenSteps:
     def _inlined(self, entry: EntryWriter, runner: PartitionRunner, names: dict[Any, str]) -> tuple[list[str], list[str]]:
         """The call of the only session, as part of the function."""
         passed = _passed(runner)
+        plain = "{}" if entry.refuses_signs else entry.constant("resolved", resolved) + "({})"
         lines, scope = call.inlined_call(
             runner.sessions[0].session,
             [item for _, item in passed],
@@ -149,7 +153,7 @@ class FrozenSteps:
         entry.scope |= scope
         places = range(len(runner.partition.outputs))
         made = {node: f"r{place}" for place, node in enumerate(runner.partition.outputs)}
-        assigned = [f"a{place} = {names[node]}" for place, (node, _) in enumerate(passed) if names[node] != f"a{place}"]
+        assigned = [f"a{place} = {plain.format(names[node])}" for place, (node, _) in enumerate(passed) if names[node] != f"a{place}"]
         failed = entry.constant("failed", self._failure_of(runner))
         args = "".join(f"a{place}, " for place in range(len(passed)))
         body = [*assigned, "try:", *(f"    {line}" for line in lines)]
@@ -172,6 +176,7 @@ class FrozenSteps:
             weights = graph.lowered.static_inputs
             fixed = {node: self._values[place] for place, node in enumerate(placeholders) if place in weights}
             run = make_program(graph.plan, graph.promoted, parts, None, fixed)
+            run = run if entry.refuses_signs else resolving(run)
             others = [place for place in passed if place not in weights]
             if graph.lowered.views is None:
                 passed = others
@@ -241,6 +246,8 @@ class FrozenSteps:
         lines: list[str] = []
         placed: list[str] = []
         copied: list[tuple[str, str]] = []
+        state: list[tuple[str, str]] = []
+        dense = True
         returned: list[str] = []
         for spec, node, text, result in zip(
             self.program.graph_signature.output_specs, self._output_nodes(), results, self._results, strict=True
@@ -249,15 +256,21 @@ class FrozenSteps:
                 lines.append(f"if {text} is not {old[result.written]}: {old[result.written]}.copy_({text})")
             elif isinstance(spec.arg, ConstantArgument):
                 returned.append(entry.constant("value", spec.arg.value))
-            elif result.owner in self._user:
-                returned.append(f"v{len(returned)}")
-                placed.append(f"{returned[-1]} = {entry.constant('placed', result.in_memory_of)}({old[result.owner]}, {text})")
+            elif result.owner is not None:
+                name, source = f"v{len(returned)}", old[result.owner]
+                if result.is_view:
+                    placed.append(f"{name} = {entry.constant('placed', result.in_memory_of)}({source}, {text})")
+                    source = name
+                if result.owner not in self._user:  # the next call writes over it
+                    dense &= self._is_kept_by_clone(result.owner, node, is_view=result.is_view)
+                    state.append((name, source))
+                returned.append(source if result.owner in self._user else name)
             elif self._is_overwritten(node):
                 returned.append(f"v{len(returned)}")
                 copied.append((returned[-1], text))
             else:
                 returned.append(text)
-        return [*_copied(entry, copied), *lines, *placed], returned
+        return [*_copied(entry, copied), *lines, *placed, *_copied(entry, state, dense=dense)], returned
 
     def _output_nodes(self) -> list[Any]:
         return list(next(iter(self.program.graph.find_nodes(op="output"))).args[0])
@@ -269,6 +282,15 @@ class FrozenSteps:
         state = {made for made, spec in inputs if spec.target in self.state}
         new = {made for made, result in zip(self._output_nodes(), self._results, strict=True) if result.written is not None}
         return isinstance(node, torch.fx.Node) and owner_of(node, new) in state | new
+
+    def _is_kept_by_clone(self, owner: int, node: torch.fx.Node, *, is_view: bool) -> bool:
+        """Whether a clone of state, or of a view of it, has the same strides, so that what surrounds it need not be copied."""
+        state = self._values[owner]
+        if not is_view:
+            return _is_dense(state) and (state.layout is not torch.strided or not state.storage_offset())
+        made = zip(self._output_nodes(), self._results, strict=True)
+        new = [value.meta["val"] for value, other in made if other.written == owner]
+        return all(map(is_contiguous, (state, *new))) and _is_dense(node.meta["val"])
 
     def _guarded(self, lines: list[str], entry: EntryWriter, *, needs_no_grad: bool) -> list[str]:
         if needs_no_grad:
@@ -286,17 +308,29 @@ class _Part:
         self.run = run
 
 
-def _copied(entry: EntryWriter, copied: Sequence[tuple[str, str]]) -> list[str]:
+def _copied(entry: EntryWriter, copied: Sequence[tuple[str, str]], *, dense: bool = True) -> list[str]:
     """The line that copies results of which the next call writes over the memory; those that share memory share that of the copy."""
     if not copied:
         return []
     names, texts = zip(*copied, strict=True)
-    if len(copied) == 1:
+    if len(copied) == 1 and dense:
         return [f"{names[0]} = {texts[0]}.clone()"]
-    return [f"{', '.join(names)} = {entry.constant('in_copies', _in_copies)}({', '.join(texts)})"]
+    return [f"{''.join(f'{name}, ' for name in names)}= {entry.constant('in_copies', in_copies)}({', '.join(texts)})"]
 
 
-def _in_copies(*values: torch.Tensor) -> list[torch.Tensor]:
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return is_contiguous(tensor) or memory_order(tensor) is not None
+
+
+def in_copies(*values: torch.Tensor) -> list[torch.Tensor]:
+    """Copy tensors with the memory around and between their elements.
+
+    Args:
+        *values: Plain tensors.
+
+    Returns:
+        Tensors that lie in the copies as these do, without gradients.
+    """
     storages: dict[int, torch.UntypedStorage] = {}
     made = []
     for value in values:

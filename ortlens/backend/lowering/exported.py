@@ -93,7 +93,7 @@ class CompiledProgram:
         if self._memory is not None and not self._memory.holds(leaves) and (faults := self._memory.faults(leaves)):
             raise UsageError(f"these arguments are not as in the export: {'; '.join(faults)}")
         with torch.no_grad():
-            results = self._run([resolved(value) for value in flat])
+            results = self._run(list(flat))
             for value, result in zip(results, self._results, strict=True):
                 if result.written is not None and value is not flat[result.written]:
                     flat[result.written].copy_(value)
@@ -150,6 +150,7 @@ def lower_program(
         output_names=tuple(_output_name(spec, place) for place, spec in enumerate(outputs)),
         views=without_returned_views(made.graph_module, user, mutated, parts=gaps),
         mutated=mutated if updates_in_place else (),
+        checks_signs=True,
     )
 
 
@@ -180,7 +181,7 @@ class Result:
 
     Attributes:
         written: Place of the input whose new value it is, which is written back; None for a result of the user's.
-        owner: Place of the written input in whose memory the user's result is to lie; None for one in its own memory.
+        owner: Place of the input that the user's result is, or of a written one in whose memory it is to lie; None for all others.
         is_view: Whether it is a view of that input, not the input itself.
     """
 
@@ -196,12 +197,15 @@ class Result:
             value: The result, which lies in a copy of the new value as it is to lie in the owner.
 
         Returns:
-            The owner, or a view of it; the result as it is where signs of values are not in memory.
+            The owner, or a view of it; the result as it is where its signs cannot be those of the owner.
         """
         if not self.is_view:
             return given
         if any(tensor.is_conj() or tensor.is_neg() for tensor in (given, value)):
-            return value
+            if value.is_neg() or value.dtype is not given.dtype:
+                return value
+            placed = given.as_strided(value.shape, value.stride(), value.storage_offset())
+            return placed.conj() if value.is_conj() else placed
         made = torch.empty(0, dtype=value.dtype, device=value.device)
         return made.set_(given.untyped_storage(), value.storage_offset(), value.shape, value.stride())
 
@@ -220,6 +224,7 @@ def results_of(program: ExportedProgram, shared: Sequence[frozenset[str]]) -> li
     (output,) = program.graph.find_nodes(op="output")
     places = {spec.target if spec.kind in _WEIGHTS else spec.arg.name: place for place, spec in enumerate(signature.input_specs)}
     names = [spec.arg.name for spec in signature.input_specs]
+    arguments = {spec.arg.name for spec in signature.input_specs if spec.kind is InputKind.USER_INPUT}
     new = [places[spec.target] if spec.kind in _MUTATIONS else None for spec in signature.output_specs]
     written = [(node, place) for node, place in zip(output.args[0], new, strict=True) if place is not None]
     values = [node for node, _ in written]
@@ -236,6 +241,9 @@ def results_of(program: ExportedProgram, shared: Sequence[frozenset[str]]) -> li
             found.append(Result(written=place))
             continue
         inputs = next(rest, frozenset())
+        if isinstance(node, torch.fx.Node) and node.name in arguments & inputs:
+            found.append(Result(owner=names.index(node.name)))
+            continue
         owner = owner_of(node, owners) if isinstance(node, torch.fx.Node) else node
         lies_in = owners.get(owner)
         found.append(Result(owner=lies_in, is_view=owner is not node) if lies_in is not None and names[lies_in] in inputs else Result())
@@ -312,20 +320,6 @@ def _attention_laid_out_as_traced(torchs: Callable[..., Any], own: Callable[...,
         return (own if written_out else torchs)(query, *args, **kwargs)
 
     return attention
-
-
-def resolved(value: Any) -> Any:
-    """A tensor whose memory holds its values; anything else as it is.
-
-    Tracing saw no negative or conjugate view, and the guards of a program check sizes only.
-
-    Args:
-        value: Anything.
-
-    Returns:
-        A copy of a negative or conjugate view.
-    """
-    return value.resolve_neg().resolve_conj() if isinstance(value, torch.Tensor) and (value.is_neg() or value.is_conj()) else value
 
 
 def _input_name(spec: Any) -> str:

@@ -3,6 +3,7 @@
 `x.reshape(-1)` is a view of a contiguous tensor and a copy of a transposed one. A trace has one of the two. That matters if both sides of
 the operator can be told apart afterwards: something is written to one of them and the other is read, or both outlive the call. Only then
 are the layouts of arguments compared with those of tracing. PyTorch decides on fake tensors what it would do with another layout.
+`x.view(-1)` raises for a transposed one, which PyTorch finds out in the same way.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ _aten = torch.ops.aten
 _DECIDING = frozenset({_aten.reshape, _aten.reshape_as, _aten.flatten, _aten.ravel, _aten.contiguous, _aten.to})
 """Operators that return a view, or the tensor itself, if its layout allows it."""
 
+_RAISING = frozenset({_aten.view, _aten.view_as, _aten.unflatten, _aten.view_as_complex})
+"""Operators that raise where the layout of their operand does not allow a view."""
+
 _WINDOWS = frozenset({_aten.as_strided, _aten.as_strided_, _aten.as_strided_scatter})
 """Operators whose result depends on the strides of what they read."""
 
@@ -48,6 +52,7 @@ class LayoutDecisions:
         arguments: Places of the user's inputs among all inputs, whose layout matters.
         values: Those of them on which values depend, not only which results share memory.
         exact: Those whose strides the program reads, so that no other ones will do.
+        decides: Whether something is decided, not only refused.
     """
 
     def __init__(self, program: ExportedProgram) -> None:
@@ -64,8 +69,9 @@ class LayoutDecisions:
         self._module = program.graph_module
         aliases = _Aliases(nodes)
         self._links = [(link, kinds) for link in aliases.links if link.decides and (kinds := aliases.kinds(link))]
-        self._sources = _with_ancestors(link.base for link, _ in self._links)
-        windows = [node for node in nodes if getattr(node.target, "overloadpacket", None) in _WINDOWS]
+        self._views = [node for node in nodes if _packet(node) in _RAISING and _root_of(node) in places]
+        self._needed = _with_ancestors(iter([*(link.result for link, _ in self._links), *self._views]))
+        windows = [node for node in nodes if _packet(node) in _WINDOWS]
 
         def under(found: Iterator[torch.fx.Node]) -> frozenset[int]:
             return frozenset(places[node] for node in _with_ancestors(found) if node in places)
@@ -73,7 +79,8 @@ class LayoutDecisions:
         # What a graph within the graph decides does not show in its results.
         inner = [link.base for link, _ in self._links if any(True for _ in _inner_graphs(link.result))]
         self.exact = under(iter([*windows, *inner]))
-        self.arguments = under(link.base for link, _ in self._links) | self.exact
+        self.arguments = under(link.base for link, _ in self._links) | under(iter(self._views)) | self.exact
+        self.decides = bool(self._links or self.exact)
         self.values = under(link.base for link, kinds in self._links if "values" in kinds) | self.exact
 
     def outcome(self, inputs: Sequence[Any], strides: Mapping[int, tuple[int, ...]]) -> tuple[bool, ...] | None:
@@ -84,7 +91,7 @@ class LayoutDecisions:
             strides: Place of an input -> the strides that it is to have instead of its own.
 
         Returns:
-            For each decision, whether the result lies in the memory of its operand; None if that depends on values.
+            For each decision, whether the result lies in the memory of its operand; None if PyTorch raises, or it depends on values.
         """
         mode = _torch.fake_mode_of(())
         made: dict[torch.fx.Node, Any] = {}
@@ -92,13 +99,13 @@ class LayoutDecisions:
         shared: dict[torch.fx.Node, bool] = {}
         wanted = {link.result: link.base for link, _ in self._links}
         try:
-            with _torch.real_tensors(), mode, torch.no_grad():
+            with _torch.quiet(), _torch.real_tensors(), mode, torch.no_grad():
                 for node in self._module.graph.nodes:
-                    if node in self._sources or node in wanted:
+                    if node in self._needed:
                         made[node] = self._made(node, made, given, mode)
                     if node in wanted:
                         shared[node] = _torch.share_storage(made[wanted[node]], made[node])
-        except Exception:  # noqa: BLE001 - fake tensors have no values; what cannot be decided is refused
+        except Exception:  # noqa: BLE001 - a view that is none, or fake tensors that have no values: what cannot be decided is refused
             return None
         return tuple(shared.values())
 
@@ -179,8 +186,19 @@ def _links_of(node: torch.fx.Node, place: int) -> Iterator[_Link]:
         yield _Link(base, node, place, decides)
 
 
+def _packet(node: torch.fx.Node) -> Any:
+    return getattr(node.target, "overloadpacket", None)
+
+
+def _root_of(node: torch.fx.Node) -> torch.fx.Node:
+    """The first node of the chain of operators that may return views, which leads to a node."""
+    while (base := next(_aliased_by(node), None)) is not None:
+        node = base
+    return node
+
+
 def _is_deciding(node: torch.fx.Node) -> bool:
-    packet = getattr(node.target, "overloadpacket", None)
+    packet = _packet(node)
     if packet is _aten.to:  # elsewhere dtype and device decide, which are those of tracing
         return _arguments(node).get("memory_format") not in (None, torch.preserve_format)
     return packet in _DECIDING

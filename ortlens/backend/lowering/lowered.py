@@ -28,6 +28,7 @@ class LoweredGraph:
         is_plain: Whether it has the inputs and outputs of Dynamo's graph, so that Dynamo may call it directly.
         views: The outputs that PyTorch makes as views; None when there are none.
         mutated: Positions of the inputs whose new values are the first outputs, in that order.
+        checks_signs: Whether inputs may be negative or conjugate views, which tracing did not see.
     """
 
     module: torch.fx.GraphModule
@@ -41,6 +42,7 @@ class LoweredGraph:
     is_plain: bool = False
     views: ReturnedViews | None = None
     mutated: tuple[int, ...] = ()
+    checks_signs: bool = False
 
     @property
     def partitioned(self) -> torch.fx.GraphModule:

@@ -66,9 +66,11 @@ class ReturnedViews:
         kept, views, written = self.kept, self.views.forward, self.written
         # A window may reach past the input, in the caller's storage.
         whole = bool(self.views.graph.find_nodes(op="call_function", target=_WINDOW))
+        # The real part of a conjugate view is traced as a view of both parts, which PyTorch refuses to make of one.
+        in_parts = bool(self.views.graph.find_nodes(op="call_function", target=torch.ops.aten.view_as_real.default))
 
         def run_with_views(args: list[Any]) -> list[Any]:
-            inputs = [args[place] for place in kept]
+            inputs = [resolved(args[place]) for place in kept] if in_parts else [args[place] for place in kept]
             like = [args[place] for _, place in written]
             made = run(args)
             for (place, _), given in zip(written, like, strict=True):
@@ -76,6 +78,63 @@ class ReturnedViews:
             return list(views(*made, *inputs))
 
         return run_with_views
+
+    def windows(self) -> list[tuple[int, list[Any] | None]] | None:
+        """Describe the outputs of the whole graph without the graph.
+
+        Returns:
+            For each, its place among what `module` returns, and its shape, strides and offset there if it is a view of that; None if
+            inputs are needed, or more than numbers.
+        """
+        given = _placeholders(self.views.graph)
+        if self.kept or self.written:
+            return None
+        bases = _outputs(self.module.graph)
+        found: list[tuple[int, list[Any] | None]] = []
+        for node in _outputs(self.views.graph):
+            owner = owner_of(node, ()) if isinstance(node, torch.fx.Node) else node
+            window = None if owner is node else _window(node, bases[given.index(owner)]) if owner in given else []
+            if owner not in given or window == []:
+                return None
+            found.append((given.index(owner), window))
+        return found
+
+
+def _window(view: torch.fx.Node, base: torch.fx.Node) -> list[Any]:
+    """The shape, strides and offset of a view; empty where these are not all."""
+    made, whole = view.meta["val"], base.meta["val"]
+    numbers = [list(made.shape), list(made.stride()), made.storage_offset()]
+    plain = made.dtype is whole.dtype and not (made.is_conj() or made.is_neg() or whole.storage_offset())
+    return numbers if plain and all(isinstance(number, int) for number in (*numbers[0], *numbers[1], numbers[2])) else []
+
+
+def resolved(value: Any) -> Any:
+    """A tensor whose memory holds its values; anything else as it is.
+
+    Args:
+        value: Anything.
+
+    Returns:
+        A copy of a negative or conjugate view.
+    """
+    return value.resolve_neg().resolve_conj() if isinstance(value, torch.Tensor) and (value.is_neg() or value.is_conj()) else value
+
+
+def resolving(run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+    """Let a graph compute with copies of negative and conjugate views; what it returns as views is made of the views themselves.
+
+    Args:
+        run: As for `ReturnedViews.around`.
+
+    Returns:
+        A function of the same kind.
+    """
+
+    def run_resolved(args: list[Any]) -> list[Any]:
+        args[:] = [resolved(value) for value in args]
+        return run(args)
+
+    return run_resolved
 
 
 def without_returned_views(

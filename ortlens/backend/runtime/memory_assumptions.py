@@ -179,7 +179,7 @@ class MemoryAssumptions:
         traced = {leaf: _laid_as_traced(leaves[leaf], self._metas[leaf]) for leaf in self.layouts}
         others = [leaf for leaf in self.layouts if not self._is_laid_like(leaves[leaf], traced[leaf], self._metas[leaf])]
         refused = [leaf for leaf in others if leaf in self._exact]
-        if others and not refused and (None in traced.values() or self._outcome(leaves, {}) != self._outcome(leaves, traced)):
+        if others and not refused and not self._comes_out_alike(leaves, traced):
             refused = others
         if not refused:
             self._remember(leaves, self.layouts)
@@ -192,20 +192,26 @@ class MemoryAssumptions:
             size <= 1 or mine == other for size, mine, other in zip(tensor.shape, tensor.stride(), traced, strict=True)
         )
 
-    def _outcome(self, leaves: Sequence[Any], strides: Mapping[int, Any]) -> Any:
-        """What PyTorch decides; arguments may be given other strides. Different each time if it cannot say."""
+    def _comes_out_alike(self, leaves: Sequence[Any], traced: Mapping[int, Any]) -> bool:
+        """Whether PyTorch decides as for the layouts of tracing."""
+        decided = self._outcome(leaves, {})
+        return decided is not None and (
+            not self._decisions.decides or (None not in traced.values() and decided == self._outcome(leaves, traced))
+        )
+
+    def _outcome(self, leaves: Sequence[Any], strides: Mapping[int, Any]) -> tuple[bool, ...] | None:
+        """What PyTorch decides; arguments may be given other strides. None if it raises or cannot say."""
         inputs = list(self._inputs)
         for leaf, place in enumerate(self._users):
             inputs[place] = leaves[leaf]
-        found = self._decisions.outcome(inputs, {self._users[leaf]: wanted for leaf, wanted in strides.items()})
-        return object() if found is None else found
+        return self._decisions.outcome(inputs, {self._users[leaf]: wanted for leaf, wanted in strides.items()})
 
     def _refusal(self, leaf: int, tensor: torch.Tensor, traced: tuple[int, ...] | None) -> str:
         name, meta = self._names[leaf], self._metas[leaf]
         expected = "strides" if traced is None else f"the strides {traced}"
         start = f" and the storage offset {meta.storage_offset()}" if self._same_start else ""
         given = f"{tuple(tensor.stride())}" + (f" and {tensor.storage_offset()}" if self._same_start else "")
-        return f"{name}: expected {expected}{start} of tracing, which decided what is a view and what a copy, given {given}: {self._remedy}"
+        return f"{name}: expected {expected}{start} of tracing, which decide what can be a view, given {given}: {self._remedy}"
 
     def _remember(self, leaves: Sequence[Any], which: Sequence[int]) -> None:
         if len(self._known) >= _MOST_LAYOUTS:
