@@ -103,6 +103,7 @@ def _rounding_numbers() -> frozenset[Any]:
         {
             *comparisons,
             aten.add,
+            aten.addr,
             aten.sub,
             aten.rsub,
             aten.pow,
@@ -112,6 +113,7 @@ def _rounding_numbers() -> frozenset[Any]:
             aten.full_like,
             aten.logit,
             aten.xlogy,
+            aten.special_xlog1py,
         }
     )
 

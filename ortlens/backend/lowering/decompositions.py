@@ -27,10 +27,13 @@ _NEAREST = tuple(
 )
 
 _OF_FLOATS = (
-    *(_aten.huber_loss.default, _aten.smooth_l1_loss.default, _aten.igamma.default, _aten.igammac.default),
+    *(_aten.igamma.default, _aten.igammac.default),
     *(_aten._softmax_backward_data.default, _aten._log_softmax_backward_data.default),  # noqa: SLF001 - names
 )
 """Operators whose kernels refuse whole numbers, which their decompositions in torch accept."""
+
+_LOSSES = (_aten.huber_loss.default, _aten.mse_loss.default, _aten.smooth_l1_loss.default)
+"""Losses of differences, whose decompositions in torch round 16-bit floats otherwise than their kernels."""
 
 WHOLE_GRADIENTS = (_aten.max_pool2d_with_indices_backward.default, _aten.native_batch_norm_backward.default)
 """Gradients that PyTorch computes in one pass; those of small tensors are decomposed. One thread, 16 images of 32 channels of 64 x 64 and
@@ -83,6 +86,7 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.fake_quantize_per_channel_affine_cachemask.default: quantizing.per_channel,
         **{target: functools.partial(_unless_large, target) for target in WHOLE_GRADIENTS},
         **{target: functools.partial(_of_floats, target) for target in _OF_FLOATS},
+        **{target: functools.partial(_loss, target) for target in _LOSSES},
         _aten.mvlgamma.default: _mvlgamma,
         _aten.native_dropout.default: _native_dropout,
         _aten.nll_loss_forward.default: functools.partial(_nll_loss, _aten.nll_loss_forward.default),
@@ -100,13 +104,9 @@ def always_decompose() -> frozenset[Any]:
     """Operators that torch decomposes although they have ONNX functions, because the functions give different results.
 
     Returns:
-        Op overloads. The function of the training form of batch normalisation gives a biased running variance. That of `mse_loss`
-        gives 0 for nothing.
+        Op overloads. The function of the training form of batch normalisation gives a biased running variance.
     """
-    return frozenset({
-        _aten._native_batch_norm_legit_functional.default,  # noqa: SLF001 - a name
-        _aten.mse_loss.default,
-    })  # fmt: skip
+    return frozenset({_aten._native_batch_norm_legit_functional.default})  # noqa: SLF001 - a name
 
 
 def _unless_large(target: Any, grad: torch.Tensor, tensor: torch.Tensor, *arguments: Any) -> Any:
@@ -196,6 +196,16 @@ def _binary_cross_entropy(
         losses = losses if weight is None else losses * weight
         losses = losses.mean() if reduction == 1 else losses.sum() if reduction else losses
     return losses
+
+
+def _loss(target: Any, tensor: torch.Tensor, other: torch.Tensor, reduction: int = 1, *number: float) -> torch.Tensor:
+    """One loss per element, by the operator itself; then the reduction."""
+    if not reduction and tensor.dtype is other.dtype:
+        stays: torch.Tensor = _STAYS
+        return stays
+    dtype = torch.result_type(tensor, other)
+    losses: torch.Tensor = target(tensor.to(dtype), other.to(dtype), 0, *number)
+    return losses.mean() if reduction == 1 else losses.sum() if reduction else losses
 
 
 def _nll_loss(  # noqa: PLR0913, PLR0917 - the operator's schema, and the operator

@@ -162,11 +162,24 @@ def _keep_number(node: torch.fx.Node) -> None:
         if not isinstance(value, torch.Tensor):
             made = node.graph.call_function(_aten.scalar_tensor.default, (number,), {"dtype": torch.float32})
             made.meta = {**node.meta, "val": node.meta["val"].new_empty((), dtype=torch.float32)}
-        elif value.dtype not in (torch.float32, x.meta["val"].dtype) and not value.dim() and value.device.type == "cpu":
-            made = _converted(node.graph, number, torch.float32)
+        elif value.dtype is not x.meta["val"].dtype and not value.dim() and value.device.type == "cpu":
+            made = number if value.dtype is torch.float32 else _converted(node.graph, number, torch.float32)
         else:
             return
     node.args = (x, made, *node.args[2:])
+    if not x.meta["val"].dim():
+        _compute_in_float32(node)
+
+
+def _compute_in_float32(node: torch.fx.Node) -> None:
+    """Convert the first operand too, and the result back: of two tensors without dimensions, neither decides about the type alone."""
+    result = node.meta["val"]
+    with node.graph.inserting_before(node):
+        node.args = (_converted(node.graph, node.args[0], torch.float32), *node.args[1:])
+    node.meta["val"] = result.to(torch.float32)
+    with node.graph.inserting_after(node):
+        rounded = _converted(node.graph, node, result.dtype)
+    node.replace_all_uses_with(rounded, delete_user_cb=lambda user: user is not rounded)
 
 
 def _compare_rounded(node: torch.fx.Node) -> None:

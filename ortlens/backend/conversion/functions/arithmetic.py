@@ -228,9 +228,26 @@ def trunc(x: Any) -> Any:
     return op.Where(op.Greater(x, basics.number(x, 0.0)), op.Floor(x), op.Ceil(x))
 
 
-@basics.with_exact_numbers
+_RECIPROCAL = "ortlens.reciprocal"
+"""Key in `meta` of a reciprocal: `number / x` is one, times the number, and PyTorch rounds it to 16 bits in between."""
+
+
+def reciprocal(x: Any) -> Any:
+    """`aten.reciprocal`."""
+    made = basics.registered(_aten.reciprocal.default)(x)
+    made.meta[_RECIPROCAL] = basics.is_half(x)
+    return made
+
+
 def mul(x: Any, y: Any) -> Any:
     """`aten.mul`."""
+    if basics.is_value(x) and x.meta.get(_RECIPROCAL) and not (basics.is_value(y) and len(y.shape)):
+        x = basics.typed(basics.kept_half(x), int(x.dtype), x)
+    return _product(x, y)
+
+
+@basics.with_exact_numbers
+def _product(x: Any, y: Any) -> Any:
     return basics.registered(_aten.mul.Tensor)(x, y)
 
 
@@ -243,6 +260,7 @@ def div(x: Any, y: Any) -> Any:
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     _aten.mul.Tensor: mul,
     _aten.mul.Scalar: mul,
+    _aten.reciprocal.default: reciprocal,
     _aten.div.Tensor: div,
     _aten.div.Scalar: div,
     _aten.add.Tensor: add,

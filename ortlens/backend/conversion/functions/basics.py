@@ -244,6 +244,20 @@ def kept_half(x: Any) -> Any:
     return _item(x, opset().Constant(value_int=0)) if is_half(x) else x
 
 
+def rounded_step(value: Any, like: Any) -> Any:
+    """A step of an operator whose kernel rounds it to 16 bits.
+
+    Args:
+        value: What the step made.
+        like: A value of its element type.
+
+    Returns:
+        The value, as `kept_half` keeps it.
+    """
+    value.dtype = like.dtype
+    return kept_half(value)
+
+
 def _is_wider(x: Any, arg: Any) -> bool:
     """Whether an argument is a number that the 16-bit element type of a tensor does not hold, or may be one."""
     if is_value(arg):

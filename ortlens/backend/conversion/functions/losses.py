@@ -46,9 +46,44 @@ def binary_cross_entropy(x: Any, target: Any, weight: Any = None, reduction: int
     return basics.unless(op.IsNaN(op.ReduceSum(op.Add(of_one, of_zero), keepdims=0)), basics.typed(losses, int(x.dtype), x))
 
 
+def mse_loss(x: Any, target: Any, reduction: int = 1) -> Any:
+    """`aten.mse_loss`, one loss per element; a decomposition makes the others of it. The kernel rounds the difference to 16 bits."""
+    _expect_one_per_element(x, reduction)
+    difference = basics.rounded_step(basics.opset().Sub(x, target), x)
+    return basics.opset().Mul(difference, difference)
+
+
+def smooth_l1_loss(x: Any, target: Any, reduction: int = 1, beta: Any = 1.0) -> Any:
+    """`aten.smooth_l1_loss`, likewise; the kernel rounds each step and the number to 16 bits."""
+    _expect_one_per_element(x, reduction)
+    op, half, beta = basics.opset(), basics.number(x, 0.5), basics.number(x, beta)
+    distance = basics.rounded_step(op.Abs(op.Sub(x, target)), x)
+    near = op.Div(basics.rounded_step(op.Mul(op.Mul(half, distance), distance), x), beta)
+    return op.Where(op.Less(distance, beta), near, op.Sub(distance, basics.rounded_step(op.Mul(half, beta), x)))
+
+
+@basics.in_float32
+def huber_loss(x: Any, target: Any, reduction: int = 1, delta: Any = 1.0) -> Any:
+    """`aten.huber_loss`, likewise; the kernel rounds once."""
+    _expect_one_per_element(x, reduction)
+    op, half, delta = basics.opset(), basics.number(x, 0.5), basics.number(x, delta)
+    distance = op.Abs(op.Sub(x, target))
+    distance.dtype = x.dtype
+    near, far = op.Mul(op.Mul(half, distance), distance), op.Mul(delta, op.Sub(distance, op.Mul(half, delta)))
+    return op.Where(op.LessOrEqual(distance, delta), near, far)
+
+
+def _expect_one_per_element(x: Any, reduction: int) -> None:
+    if reduction or not basics.is_float(x):
+        raise basics.NotConvertibleError("gives one loss per element, of floats, only")
+
+
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     _aten.binary_cross_entropy.default: binary_cross_entropy,
+    _aten.huber_loss.default: huber_loss,
+    _aten.mse_loss.default: mse_loss,
     _aten.nll_loss2d_forward.default: nll_loss,
     _aten.nll_loss_forward.default: nll_loss,
+    _aten.smooth_l1_loss.default: smooth_l1_loss,
 }
 """Op overload -> function."""

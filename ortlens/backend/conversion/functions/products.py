@@ -93,10 +93,15 @@ def addmv(x: Any, matrix: Any, vector: Any, beta: Any = 1, alpha: Any = 1) -> An
 
 
 def addr(x: Any, first: Any, second: Any, beta: Any = 1, alpha: Any = 1) -> Any:
-    """`aten.addr`: an outer product."""
+    """`aten.addr`: an outer product. The kernel rounds each step to 16 bits."""
     op = basics.opset()
-    outer = op.Mul(op.Unsqueeze(first, op.Constant(value_ints=[1])), op.Unsqueeze(second, op.Constant(value_ints=[0])))
-    return _sum(x, outer, beta, alpha)
+    column = basics.rounded_step(_scaled(first, alpha, x), x)
+    outer = basics.rounded_step(
+        op.Mul(op.Unsqueeze(column, op.Constant(value_ints=[1])), op.Unsqueeze(second, op.Constant(value_ints=[0]))), x
+    )
+    if basics.is_value(beta) or beta == 0:
+        return _sum(x, outer, beta, 1)
+    return op.Add(basics.rounded_step(_scaled(x, beta, x), x), outer)
 
 
 def _sum(x: Any, product: Any, beta: Any, alpha: Any) -> Any:

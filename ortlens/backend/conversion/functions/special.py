@@ -96,9 +96,15 @@ def xlogy(x: Any, y: Any) -> Any:
     return _xlogy(basics.number(like, x), basics.number(like, y), like)
 
 
-def _xlogy(x: Any, y: Any, like: Any) -> Any:
+def _xlog1py(x: Any, y: Any) -> Any:
+    """`aten.special_xlog1py`."""
+    like = x if basics.is_value(x) else y
+    return _xlogy(basics.number(like, x), basics.number(like, y), like, log1p)
+
+
+def _xlogy(x: Any, y: Any, like: Any, log: Callable[..., Any] | None = None) -> Any:
     op, zero = basics.opset(), basics.number(like, 0.0)
-    logarithm = basics.kept_half(basics.typed(op.Log(y), int(like.dtype), like))
+    logarithm = basics.kept_half(basics.typed((log or op.Log)(y), int(like.dtype), like))
     return op.Where(op.And(op.Equal(x, zero), op.Not(op.IsNaN(y))), zero, op.Mul(x, logarithm))
 
 
@@ -117,5 +123,8 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     _aten.xlogy.Tensor: xlogy,
     _aten.xlogy.Scalar_Self: xlogy,
     _aten.xlogy.Scalar_Other: xlogy,
+    _aten.special_xlog1py.default: _xlog1py,
+    _aten.special_xlog1py.self_scalar: _xlog1py,
+    _aten.special_xlog1py.other_scalar: _xlog1py,
 }
 """Op overload -> function."""

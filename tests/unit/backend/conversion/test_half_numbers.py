@@ -104,12 +104,21 @@ STEPWISE: dict[str, Case] = {
     # AOTAutograd itself decomposes it, to a comparison that rounds; the kernel does not.
     "softshrink": lambda x, _y, _w, n: F.softshrink(x, n(0.123)),
     "logit, tiny": lambda _x, _y, w, n: torch.logit(w, n(1e-9)),
+    "xlog1py": lambda x, _y, _w, n: torch.special.xlog1py(x, n(0.123)),
+    "xlog1py of a number": lambda _x, _y, w, n: torch.special.xlog1py(n(0.123), w),
+    "addr": lambda x, y, w, n: torch.addr(x[:25].view(5, 5), y[:5], w[:5], beta=n(0.123), alpha=n(0.777)),
+    "mse": lambda x, y, _w, _n: F.mse_loss(x, y, reduction="none"),
+    "int / x": lambda x, _y, _w, n: n(3) / x,
 }
 """Operators that round the number and each step; only float16 is computed so here."""
 
-ONCE: dict[str, Case] = {
+EXACT: dict[str, Case] = {
     "number / x": lambda x, _y, _w, n: n(0.123) / x,  # two operators: a reciprocal and a product
     "smooth_l1": lambda x, y, _w, n: F.smooth_l1_loss(x, y, beta=n(0.777), reduction="none"),
+}
+"""Operators that PyTorch rounds at each step in float16; computed in float32, they are rounded once."""
+
+ONCE: dict[str, Case] = {
     "huber": lambda x, y, _w, n: F.huber_loss(x, y, delta=n(0.777), reduction="none"),
     "baddbmm": lambda x, y, w, n: torch.baddbmm(
         x[:50].view(2, 5, 5), y[:100].view(2, 5, 10), w[:100].view(2, 10, 5), beta=n(0.123), alpha=n(0.777)
@@ -159,17 +168,39 @@ def compiled(cases: dict[str, Case], mode: str) -> tuple[dict[str, torch.Tensor]
 
 @pytest.mark.parametrize("mode", MODES)
 def test_numbers_are_kept_or_rounded_as_by_pytorch(mode: str) -> None:
-    cases = {**KEPT, **ROUNDED, **(STEPWISE if mode == "float16" else {})}
+    cases = {**KEPT, **ROUNDED, **({**STEPWISE, **EXACT} if mode == "float16" else {})}
     got, given = compiled(cases, mode)
     assert differing(got, results(cases, given)) == {}
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_pytorch_rounds_in_between_is_rounded_once(mode: str) -> None:
-    got, given = compiled(ONCE, mode)
+    cases = ONCE if mode == "float16" else {**ONCE, **EXACT}
+    got, given = compiled(cases, mode)
     x, y, w = (tensor.float() for tensor in given)
-    wide = results(ONCE, (x, y, w))
+    wide = results(cases, (x, y, w))
     assert differing(got, {name: value.to(given[0].dtype) for name, value in wide.items()}) == {}
+
+
+def test_bfloat16_left_to_pytorch_is_not_decomposed_to_steps_that_it_rounds_otherwise() -> None:
+    names = ("huber", "smooth_l1", "mse", "xlog1py", "xlog1py of a number", "number / x")
+    cases, given = {name: {**ONCE, **STEPWISE, **EXACT}[name] for name in names}, tensors(BRAIN)
+    got = torch.compile(lambda *given: results(cases, given), backend="ortlens")(*given)
+    assert differing(got, results(cases, given)) == {}
+
+
+@pytest.mark.parametrize("dtype", [HALF, BRAIN])
+def test_numbers_beside_a_tensor_without_dimensions_do_not_widen_it(dtype: torch.dtype) -> None:
+    def step(x: torch.Tensor, first: torch.Tensor) -> list[torch.Tensor]:
+        count, size = (x > 0).sum(), x.shape[0]
+        quotients = [first / count, first / size, first / (size / 7), first // size, torch.div(first, count, rounding_mode="trunc")]
+        return [*quotients, first * count, first * size, first * (size / 7), first * (first > 0), x[:1] / count]
+
+    x = tensors(dtype)[0]
+    for dynamic in (False, True):
+        torch.compiler.reset()
+        pairs = zip(torch.compile(step, backend="ortlens", dynamic=dynamic)(x, x[40]), step(x, x[40]), strict=True)
+        assert [differing({"": got}, {"": want}) for got, want in pairs] == [{}] * 10
 
 
 @pytest.mark.parametrize("mode", MODES)
