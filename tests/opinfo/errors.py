@@ -1,6 +1,7 @@
 """What PyTorch refuses, through the backend: `python -m tests.opinfo.errors [NAME ...]`.
 
-The error inputs of PyTorch's operator database, static and dynamic, and its samples in element types that the kernels do not have.
+The error inputs of PyTorch's databases of operators, modules and optimisers, static and dynamic, and samples of operators in element
+types that the kernels do not have.
 Where eager raises, the compiled function raises the same type, and leaves its arguments in the same state. `aot_eager` is the control:
 what torch's shape functions raise, or Dynamo wraps, is not the backend's.
 """
@@ -10,6 +11,7 @@ what torch's shape functions raise, or Dynamo wraps, is not the backend's.
 from __future__ import annotations
 
 import collections
+import functools
 import logging
 import sys
 import warnings
@@ -20,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from tests.integration.against_eager import twin
 from tests.opinfo import sweep
-from tests.opinfo.exceptions import ERRORS
+from tests.opinfo.exceptions import ERRORS, reason_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -38,11 +40,12 @@ class Refusal(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A function of tensors, and the tensors."""
+    """A function of tensors, the tensors, and the short name of the element type to which samples were converted."""
 
     name: str
     function: Callable[..., Any]
     given: Sequence[Any]
+    dtype: str = ""
 
 
 def error_inputs(name: str) -> Iterator[Call]:
@@ -55,6 +58,36 @@ def error_inputs(name: str) -> Iterator[Call]:
             yield from _call(f"{name} error {number}", op, sample.input, sample.args, sample.kwargs)
 
 
+def module_errors() -> Iterator[Call]:
+    """List the error inputs of modules, with their state, and of optimisers' steps; a constructor that raises is not compiled."""
+    from torch.testing._internal.common_modules import ModuleErrorEnum, module_db
+    from torch.testing._internal.common_optimizers import OptimizerErrorEnum, optim_db
+
+    for info in module_db:
+        for trains in (False, True) if info.module_error_inputs_func is not None else ():
+            torch.manual_seed(0)
+            given = {"device": "cpu", "dtype": torch.float32, "requires_grad": False, "training": trains}
+            for number, error in enumerate(info.module_error_inputs_func(info, **given)):
+                if error.error_on is ModuleErrorEnum.FORWARD_ERROR:
+                    built, inputs = error.module_error_input.constructor_input, error.module_error_input.forward_input
+                    module = info.module_cls(*built.args, **built.kwargs).train(trains)
+                    op = functools.partial(torch.func.functional_call, module)
+                    yield from _call(f"{info.name} error {number}", op, module.state_dict(), (inputs.args, inputs.kwargs), {})
+    for entry in optim_db:
+        kind: Any = entry.optim_cls
+        for number, error in enumerate(entry.optim_error_inputs_func(device="cpu", dtype=torch.float32)):
+            if error.error_on is OptimizerErrorEnum.STEP_ERROR:
+                wrong = error.optimizer_error_input
+                op = functools.partial(_step, kind, wrong.kwargs)
+                yield from _call(f"{kind.__name__} error {number}", op, wrong.params, ([value.grad for value in wrong.params],), {})
+
+
+def _step(kind: Any, settings: Any, parameters: Sequence[torch.Tensor], grads: Sequence[torch.Tensor]) -> None:
+    for parameter, grad in zip(parameters, grads, strict=True):
+        parameter.grad = grad
+    kind(parameters, **settings).step()
+
+
 def other_types(name: str) -> Iterator[Call]:
     """List samples of an operator, converted to the element types that its kernels do not have."""
     op = sweep.operators()[name]
@@ -65,10 +98,12 @@ def other_types(name: str) -> Iterator[Call]:
     for other in (dtype for dtype in _DTYPES if dtype not in known):
         for number, sample in sweep.samples(op, own, _SAMPLES, grad=False):
             convert = lambda value, other=other: value.detach().to(other) if getattr(value, "dtype", None) is own else value  # noqa: E731
-            yield from _call(f"{name} {other} {number}", op, *pytree.tree_map(convert, (sample.input, sample.args, sample.kwargs)))
+            short = str(other).removeprefix("torch.")
+            changed = pytree.tree_map(convert, (sample.input, sample.args, sample.kwargs))
+            yield from _call(f"{name} {short} {number}", op, *changed, dtype=short)
 
 
-def _call(name: str, op: Any, *arguments: Any) -> Iterator[Call]:
+def _call(name: str, op: Any, *arguments: Any, dtype: str = "") -> Iterator[Call]:
     leaves, structure = pytree.tree_flatten(arguments)
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
 
@@ -79,7 +114,7 @@ def _call(name: str, op: Any, *arguments: Any) -> Iterator[Call]:
 
     tensors = [leaves[place].detach() for place in places]
     if all(tensor.device.type == "cpu" and tensor.layout is torch.strided for tensor in tensors):
-        yield Call(name, function, tensors)
+        yield Call(name, function, tensors, dtype)
 
 
 def refusal(function: Callable[..., Any], given: Sequence[Any]) -> Refusal:
@@ -128,17 +163,21 @@ def complaint(call: Call, before: Sequence[Any] | None = None, *, dynamic: bool 
 
 
 def main(names: Sequence[str]) -> int:
-    """Print what differs, of the named operators or of all; 1 when something does."""
+    """Print what differs, of the named operators and modules or of all; 1 when something does."""
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     torch.set_num_threads(1)
+    refused: dict[str, list[Call]] = {name: [*error_inputs(name)] for name in sorted(sweep.operators())}
+    for call in module_errors():
+        refused.setdefault(call.name.split()[0], []).append(call)
     counts: collections.Counter[str] = collections.Counter()
-    for name in names or sorted(sweep.operators()):
-        counts["operators"] += 1
-        calls = [(call, dynamic) for call in error_inputs(name) for dynamic in (False, True)]
-        for call, dynamic in [*calls, *((call, False) for call in other_types(name))]:
+    for name in names or refused:
+        counts["operators, modules and optimisers"] += 1
+        counts["with error inputs"] += bool(refused[name])
+        calls = [(call, dynamic) for call in refused[name] for dynamic in (False, True)]
+        for call, dynamic in [*calls, *((call, False) for call in (other_types(name) if name in sweep.operators() else ()))]:
             found = complaint(call, dynamic=dynamic)
-            reason = ERRORS.get(name)
+            reason = reason_for(name, call.dtype, ERRORS)
             counts["calls that eager takes" if found is None else "as eager" if not found else "excluded" if reason else "wrong"] += 1
             if found and reason is None:
                 sys.stdout.write(f"{call.name}{' dynamic' if dynamic else ''}: {' '.join(found.split())}\n")

@@ -51,29 +51,26 @@ EXCEPTIONS: Mapping[str, Reason] = {
 }
 """Name in the database -> the reason."""
 
-_WIDER = Reason("a decomposition computes it in an element type that PyTorch's kernel lacks", _RANDOM)
+_ONE_HOT = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_decomp/decompositions.py"
 
 ERRORS: Mapping[str, Reason] = {
-    **dict.fromkeys(("special.bessel_j0", "special.bessel_j1", "special.spherical_bessel_j0", "special.log_ndtr", "special.ndtri"), _WIDER),
-    **dict.fromkeys(("special.zeta", "trace", "nn.functional.logsigmoid", "nn.functional.prelu", "nn.functional.mse_loss"), _WIDER),
-    **dict.fromkeys(("nn.functional.multilabel_soft_margin_loss", "nn.functional.binary_cross_entropy_with_logits"), _WIDER),
-    **dict.fromkeys(("nn.functional.soft_margin_loss", "nn.functional.one_hot", "nn.functional.embedding"), _WIDER),
-    **dict.fromkeys(
-        ("nn.functional.avg_pool3d", "_upsample_bilinear2d_aa"), Reason("ONNX Runtime pools and resizes float16, too", _RANDOM)
+    "nn.functional.one_hot": Reason(
+        "PyTorch traces it as comparisons, which take any element type; Inductor does so too", _ONE_HOT, ("bool",)
     ),
 }
 """Name in the database -> why it may raise otherwise than eager; read by `tests.opinfo.errors`."""
 
 
-def reason_for(name: str, dtype: str) -> Reason | None:
+def reason_for(name: str, dtype: str, reasons: Mapping[str, Reason] = EXCEPTIONS) -> Reason | None:
     """Find the reason why an operator may differ.
 
     Args:
         name: In the database, with its variant.
         dtype: Short name of the element type.
+        reasons: One of the tables above.
 
     Returns:
         None if it must not.
     """
-    reason = EXCEPTIONS.get(name)
+    reason = reasons.get(name)
     return reason if reason is not None and (not reason.dtypes or dtype in reason.dtypes) else None

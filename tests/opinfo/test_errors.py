@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from ortlens import Lens
-from tests.opinfo.errors import Call, complaint, error_inputs, other_types
+from tests.opinfo.errors import Call, complaint, error_inputs, module_errors, other_types
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +63,17 @@ DATA: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[tuple[Any, ...]
         for reduction in ("none", "mean", "sum")
     },
     "index of NaN": (lambda x, k: (x * 2).gather(1, k.long()[:, None]) + 1, (X, ROWS[0, :4].abs()), ((X, ROWS[0, :4] * torch.nan),)),
-    "the least index": (lambda x, k: (x * 2).index_select(0, k) + 1, (X, T([0])), ((X, T([-(2**63)])), (X, T([2**63 - 1])))),
+    **{
+        f"the least and the largest index, {name}": (function, (X, T([0])), ((X, T([-(2**63)])), (X, T([2**62 - 1])), (X, T([2**63 - 1]))))
+        for name, function in {
+            "index_select": lambda x, k: (x * 2).index_select(0, k) + 1,
+            "gather": lambda x, k: (x * 2).gather(0, k[:, None]) + 1,
+            "embedding": lambda x, k: functional.embedding(k, x * 2) + 1,
+            "scatter_add": lambda x, k: (x * 2).scatter_add(0, k[:, None], x) + 1,
+            "index_copy": lambda x, k: (x * 2).index_copy(0, k, x[:1]) + 1,
+            "nll_loss": lambda x, k: functional.nll_loss((x * 2)[:1], k),
+        }.items()
+    },
     "index_reduce": (
         lambda x, k, y: (x * 2).index_reduce(0, k, y, "amax") + 1,
         (T(1.0), T([0]), T(2.0)),
@@ -108,8 +118,31 @@ TYPES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "lerp": (lambda x: torch.lerp(x + 0, x, 2), (WHOLE,)),
     "huber_loss": (lambda x: functional.huber_loss(x + 0, x), (WHOLE,)),
     "smooth_l1_loss": (lambda x: functional.smooth_l1_loss(x + 0, x), (WHOLE,)),
+    "soft_margin_loss": (lambda x: functional.soft_margin_loss(x + 0, x), (WHOLE,)),
+    "mse_loss": (lambda x: functional.mse_loss(x + 0, x), (WHOLE,)),
+    "logsigmoid": (lambda x: functional.logsigmoid(x + 0), (WHOLE,)),
+    "prelu": (lambda x: functional.prelu(x + 0, x[:1]), (WHOLE,)),
+    "trace": (lambda x: (x > 0).trace(), (X,)),
+    "bessel_j0": (lambda x: torch.special.bessel_j0(x + 0), (X.half(), X.bfloat16())),
+    "log_ndtr": (lambda x: torch.special.log_ndtr(x + 0), (X.half(),)),
+    "avg_pool3d": (lambda x: functional.avg_pool3d(x + 0, 2), (torch.ones(1, 1, 2, 2, 2).half(),)),
+    "embedding with a largest norm": (lambda x: functional.embedding(x[0, :2] * 0, x, max_norm=1.0), (torch.arange(8).view(2, 4),)),
+    "batch_norm": (lambda x: functional.batch_norm(x, x[0].real, x[0].real, training=True), (torch.complex(X, X),)),
+    "nansum": (lambda x: (x + 0).nansum(), (torch.complex(X, X),)),
+    "index_select, index": (lambda k: (k * 1.5).index_select(0, k), (SMALL, WHOLE.abs()[:, None])),
+    "index_add, index": (lambda k: (k * 1.5).index_add(0, k, k * 1.5), (SMALL,)),
+    "index_copy, index": (lambda k: (k * 1.5).index_copy(0, k, k * 1.5), (T([1, 0]).int(),)),
+    "index_fill, index": (lambda k: (k * 1.5).index_fill(0, k, 2.0), (T([1, 0]).int(),)),
+    "classes": (lambda k: functional.nll_loss((k * 1.5)[:, None], k * 0), (T([1, 0]).int(),)),
+    "weights of classes": (lambda x: functional.nll_loss((x + 0)[:0], x[:0, 0].long(), x[0].float()), (X.half(),)),
+    "group_norm, weights": (lambda w: functional.group_norm(w.float()[None] * 2, 1, w, w), (CHANCES.half(), CHANCES.double())),
+    "batch_norm, weights": (lambda w: functional.batch_norm(w.float()[None] * 2, w, w, w, w), (CHANCES.half(), CHANCES.double())),
+    "heaviside": (lambda x: torch.heaviside(x + 0, x.double()), (X,)),
+    "squeeze of a dimension twice": (lambda x: (x * 2).squeeze((0, 0)), (X,)),
+    "negative beta": (lambda x: functional.smooth_l1_loss(x + 0, x, beta=-1.0), (X,)),
+    "max of no rows": (lambda x: (x * 2)[:0].max(0), (X,)),
 }
-"""Name -> a function, and tensors of element types that PyTorch refuses."""
+"""Name -> a function, and tensors of element types or sizes that PyTorch refuses."""
 
 
 @pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -135,6 +168,14 @@ def test_a_part_of_the_database_raises_the_same(name: str) -> None:
     assert {call: text for call, text in found.items() if text} == {}
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["nn.NLLLoss", "nn.Embedding", "Adafactor"])
+def test_modules_and_optimisers_raise_the_same(name: str) -> None:
+    found = {call.name: complaint(call) for call in module_errors() if call.name.startswith(f"{name} ")}
+    assert found
+    assert {call: text for call, text in found.items() if text} == {}
+
+
 SQUARE = T([[True, False], [True, True]])
 UNCONVERTED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], bool]] = {
     "addr of booleans": (lambda x: torch.addr(x, x[0], x[0]), (SQUARE,), False),
@@ -151,6 +192,11 @@ UNCONVERTED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], bool]
     "histogram": (lambda x: x.histc(4, min=x.shape[0] / 8, max=x.shape[0] / 2), (X,), True),
 }
 """Name -> a function that no ONNX function converts, its arguments, and whether their sizes are dynamic."""
+
+
+def test_nan_to_num_of_complex_numbers_is_lowered_without_a_warning() -> None:
+    value = torch.complex(X, X / 0)
+    torch.testing.assert_close(torch.compile(lambda x: torch.nan_to_num(x) + 1, backend="ortlens")(value), torch.nan_to_num(value) + 1)
 
 
 @pytest.mark.parametrize("name", UNCONVERTED)

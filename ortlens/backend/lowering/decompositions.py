@@ -12,6 +12,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_kno
 from ortlens import _torch
 from ortlens.backend.lowering import attention, encoder_layers, lists, pools, provenance, quantizing
 from ortlens.backend.lowering.kernel_strides import suggested_format
+from ortlens.backend.lowering.type_promotion import has_mixed_types
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,10 +28,21 @@ _NEAREST = tuple(
 )
 
 _OF_FLOATS = (
-    *(_aten.igamma.default, _aten.igammac.default),
+    *(_aten.igamma.default, _aten.igammac.default, _aten.log_sigmoid_forward.default, _aten.soft_margin_loss.default),
     *(_aten._softmax_backward_data.default, _aten._log_softmax_backward_data.default),  # noqa: SLF001 - names
 )
-"""Operators whose kernels refuse whole numbers, which their decompositions in torch accept."""
+_OF_WIDE = (
+    *(_aten.special_bessel_j0.default, _aten.special_bessel_j1.default, _aten.special_spherical_bessel_j0.default),
+    *(_aten.special_log_ndtr.default, _aten.special_ndtri.default, _aten.special_zeta.default),
+)
+_REFUSED: dict[Any, Callable[..., bool]] = {
+    **dict.fromkeys(_OF_FLOATS, lambda tensor, *_: not tensor.is_floating_point()),
+    **dict.fromkeys(_OF_WIDE, lambda tensor, *_: tensor.dtype in (torch.float16, torch.bfloat16)),
+    **dict.fromkeys((_aten.mvlgamma.default, _aten.trace.default), lambda tensor, *_: tensor.dtype is torch.bool),
+    **dict.fromkeys((_aten.nan_to_num.default, _aten.nansum.default, _aten.aminmax.default), lambda tensor, *_, **__: tensor.is_complex()),
+    _aten._native_batch_norm_legit_functional.default: lambda tensor, *rest: tensor.is_complex() or has_mixed_types(tensor, *rest),  # noqa: SLF001 - a name
+}
+"""Operator -> whether arguments are left to PyTorch's kernel: it refuses them where torch's decomposition takes them, or the reverse."""
 
 _LOSSES = (_aten.huber_loss.default, _aten.mse_loss.default, _aten.smooth_l1_loss.default)
 """Losses of differences, whose decompositions in torch round 16-bit floats otherwise than their kernels."""
@@ -85,9 +97,8 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: quantizing.per_tensor_of_tensors,  # noqa: SLF001 - same
         _aten.fake_quantize_per_channel_affine_cachemask.default: quantizing.per_channel,
         **{target: functools.partial(_unless_large, target) for target in WHOLE_GRADIENTS},
-        **{target: functools.partial(_of_floats, target) for target in _OF_FLOATS},
+        **{target: functools.partial(_unless_refused, target) for target in _REFUSED},
         **{target: functools.partial(_loss, target) for target in _LOSSES},
-        _aten.mvlgamma.default: _mvlgamma,
         _aten.native_dropout.default: _native_dropout,
         _aten.nll_loss_forward.default: functools.partial(_nll_loss, _aten.nll_loss_forward.default),
         _aten.nll_loss2d_forward.default: functools.partial(_nll_loss, _aten.nll_loss2d_forward.default),
@@ -116,15 +127,9 @@ def _unless_large(target: Any, grad: torch.Tensor, tensor: torch.Tensor, *argume
     return _torch.decomposition_of(target)(grad, tensor, *arguments)
 
 
-def _of_floats(target: Any, tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
-    """The decomposition of torch for floats; others stay, so that PyTorch refuses them."""
-    return _torch.decomposition_of(target)(tensor, *arguments, **named) if tensor.is_floating_point() else _STAYS
-
-
-def _mvlgamma(tensor: torch.Tensor, p: int) -> torch.Tensor:
-    """The decomposition of torch, which accepts booleans."""
-    stays: torch.Tensor = _STAYS
-    return stays if tensor.dtype is torch.bool else _torch.decomposition_of(_aten.mvlgamma.default)(tensor, p)
+def _unless_refused(target: Any, *arguments: Any, **named: Any) -> Any:
+    """The decomposition of torch for what the kernel takes; the rest stays, so that PyTorch refuses it."""
+    return _STAYS if _REFUSED[target](*arguments, **named) else _torch.decomposition_of(target)(*arguments, **named)
 
 
 def _squeeze_dim(tensor: torch.Tensor, dim: int) -> torch.Tensor:
@@ -134,7 +139,7 @@ def _squeeze_dim(tensor: torch.Tensor, dim: int) -> torch.Tensor:
 
 def _squeeze_dims(tensor: torch.Tensor, dim: Sequence[int]) -> torch.Tensor:
     kept = [d for d in dim if tensor.dim() and guard_or_false(tensor.shape[d] == 1)]  # a size known at run time only is kept, as by PyTorch
-    if len(kept) == len(dim):
+    if len(kept) == len(dim) or len({d % max(tensor.dim(), 1) for d in dim}) < len(dim):  # PyTorch refuses the same dimension twice
         stays: torch.Tensor = _STAYS
         return stays
     squeezed: torch.Tensor = _aten.squeeze.dims(tensor, kept) if kept else _aten.alias.default(tensor)
@@ -199,8 +204,8 @@ def _binary_cross_entropy(
 
 
 def _loss(target: Any, tensor: torch.Tensor, other: torch.Tensor, reduction: int = 1, *number: float) -> torch.Tensor:
-    """One loss per element, by the operator itself; then the reduction."""
-    if not reduction and tensor.dtype is other.dtype:
+    """One loss per element, by the operator itself, and the reduction; what PyTorch refuses stays."""
+    if not tensor.is_floating_point() or any(each < 0 for each in number) or (not reduction and tensor.dtype is other.dtype):
         stays: torch.Tensor = _STAYS
         return stays
     dtype = torch.result_type(tensor, other)
@@ -259,9 +264,12 @@ def _glu(tensor: torch.Tensor, dim: int = -1) -> torch.Tensor:
 
 
 def _index_copy(tensor: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """The decomposition of torch with an index without its sign: `index_put` counts from the end, this operator refuses to."""
-    limit = torch.iinfo(index.dtype).max
-    written: torch.Tensor = _torch.decomposition_of(_aten.index_copy.default)(tensor, dim, torch.bitwise_and(index, limit), source)
+    """The decomposition of torch with an index that does not count from the end, as `index_put` does and this operator refuses to."""
+    if index.dtype is not torch.int64:  # PyTorch refuses it
+        stays: torch.Tensor = _STAYS
+        return stays
+    places = torch.where(index < 0, torch.iinfo(index.dtype).max, index)
+    written: torch.Tensor = _torch.decomposition_of(_aten.index_copy.default)(tensor, dim, places, source)
     return written
 
 
@@ -270,6 +278,9 @@ def _index_fill(target: Any, tensor: torch.Tensor, dim: int, index: torch.Tensor
 
     It makes an `index_copy`, which refuses indices that count from the end.
     """
+    if index.dtype is not torch.int64:  # PyTorch refuses it
+        stays: torch.Tensor = _STAYS
+        return stays
     filled: torch.Tensor = _aten.clone.default(tensor)
     if not any(isinstance(size, int) and not size for size in tensor.shape):
         size = tensor.shape[dim] if tensor.dim() else 1

@@ -15,6 +15,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import guard_or_true, statically_known_true
 
 from ortlens import _torch
+from ortlens.backend.lowering.type_promotion import has_mixed_types
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -183,5 +184,5 @@ def _instance_norm(x: torch.Tensor, *given: Any) -> tuple[torch.Tensor, ...]:
 
 def _written_out(target: Any, *args: Any) -> tuple[torch.Tensor, ...]:
     """PyTorch's decomposition of a normalisation, which takes the variance and the mean with `var_mean`."""
-    made: tuple[torch.Tensor, ...] = _torch.decomposition_of(target)(*args)
+    made: tuple[torch.Tensor, ...] = _STAYS if has_mixed_types(*args) else _torch.decomposition_of(target)(*args)
     return made

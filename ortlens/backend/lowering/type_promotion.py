@@ -48,6 +48,20 @@ def promote(module: torch.fx.GraphModule, is_converted: Callable[[Any], bool] = 
     return _torch.insert_type_promotion(module, lambda node: is_converted(node.target) and may_promote(node))
 
 
+def has_mixed_types(tensor: torch.Tensor, *parameters: Any) -> bool:
+    """Whether a normalisation has parameters of element types that PyTorch refuses: it takes the input's, and float32 beside 16 bits.
+
+    Args:
+        tensor: The input.
+        parameters: Arguments of all kinds.
+
+    Returns:
+        The answer.
+    """
+    known = {tensor.dtype, torch.float32} if tensor.dtype in (torch.float16, torch.bfloat16) else {tensor.dtype}
+    return any(isinstance(value, torch.Tensor) and value.dtype not in known for value in parameters)
+
+
 def may_promote(node: torch.fx.Node) -> bool:
     """Whether PyTorch may convert something inside an operator.
 
@@ -58,7 +72,7 @@ def may_promote(node: torch.fx.Node) -> bool:
         False when all tensors have the dtype of the result (or the result is boolean), and no number is of a wider kind; and for what
         PyTorch refuses to convert.
     """
-    if _keeps_second_operand(node) or refused_booleans(node) is not None:
+    if _keeps_second_operand(node) or refused_booleans(node) is not None or node.target is _aten.heaviside.default:
         return False
     dtypes = {source.meta["val"].dtype for source in node.all_input_nodes if isinstance(source.meta.get("val"), torch.Tensor)}
     result = node.meta["val"]

@@ -11,8 +11,8 @@ import torch
 import torch.fx
 
 from ortlens.backend.conversion.functions.quotients import is_short_integer_power
-from ortlens.backend.conversion.int_ranges import int_range
-from ortlens.backend.lowering.type_promotion import refused_booleans
+from ortlens.backend.conversion.int_ranges import follows_from_data, int_range
+from ortlens.backend.lowering.type_promotion import has_mixed_types, refused_booleans
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,6 +143,51 @@ def _integers(node: torch.fx.Node) -> str | None:
     return None if value is None or value.dtype is torch.bool else _whole(node)
 
 
+def _half(node: torch.fx.Node) -> str | None:
+    value = _tensor(node.args[0])
+    refused = value is not None and value.dtype is torch.float16 and value.device.type == "cpu"
+    return "takes float16, which PyTorch refuses" if refused else None
+
+
+def _mixed(node: torch.fx.Node) -> str | None:
+    value, other = map(_tensor, node.args)
+    mixed = value is not None and other is not None and value.dtype is not other.dtype
+    return "converts one argument, which PyTorch refuses" if mixed else None
+
+
+def _parameters(node: torch.fx.Node) -> str | None:
+    value, *rest = map(_tensor, node.args)
+    return "converts parameters, which PyTorch refuses" if value is not None and has_mixed_types(value, *rest) else None
+
+
+def _weighted(node: torch.fx.Node) -> str | None:
+    value, classes, weight, *_ = map(_tensor, node.args)
+    if classes is not None and classes.dtype not in (torch.int64, torch.uint8):
+        return "converts classes, which PyTorch refuses"
+    return (
+        "converts weights, which PyTorch refuses" if value is not None and weight is not None and weight.dtype is not value.dtype else None
+    )
+
+
+def _rows(node: torch.fx.Node) -> str | None:
+    index = _tensor(node.args[2])
+    refused = index is not None and (index.dtype not in (torch.int64, torch.int32) or index.dim() > 1)
+    return "takes any index, which PyTorch refuses" if refused else None
+
+
+def _nothing(node: torch.fx.Node) -> str | None:
+    value = _tensor(node.args[0])
+    size = value.shape[node.args[1]] if value is not None and value.dim() and isinstance(node.args[1], int) else 1
+    return "may take nothing, which PyTorch refuses" if follows_from_data(size) or (isinstance(size, int) and not size) else None
+
+
+def _twice(node: torch.fx.Node) -> str | None:
+    given: Any = node.args[1]
+    value, dims = _tensor(node.args[0]), [dim for dim in given if isinstance(dim, int)]
+    twice = value is not None and len({dim % max(value.dim(), 1) for dim in dims}) < len(dims)
+    return "takes a dimension twice, which PyTorch refuses" if twice else None
+
+
 def _first(*checks: Callable[[torch.fx.Node], str | None]) -> Callable[[torch.fx.Node], str | None]:
     return lambda node: next(filter(None, (check(node) for check in checks)), None)
 
@@ -155,9 +200,12 @@ _OF_NUMBERS = (
 """Operators whose kernels refuse booleans."""
 _OF_FLOATS = (
     *(_aten.lerp.Scalar, _aten.lerp.Tensor, _aten.var.correction, _aten.var_mean.correction),
-    *(_aten.max_unpool2d.default, _aten.max_unpool3d.default, _aten.nll_loss_forward.default, _aten.nll_loss2d_forward.default),
+    *(_aten.max_unpool2d.default, _aten.max_unpool3d.default),
+    *(_aten._prelu_kernel.default, _aten.embedding_renorm.default, _aten.mse_loss.default),  # noqa: SLF001 - a name
 )
 """Operators whose kernels refuse whole numbers."""
+_OF_WIDE = (_aten.avg_pool3d.default, _aten._upsample_bilinear2d_aa.default)  # noqa: SLF001 - a name
+"""Operators whose kernels for the CPU refuse float16."""
 
 
 @functools.cache
@@ -167,6 +215,16 @@ def _checks() -> dict[Any, Callable[[torch.fx.Node], str | None]]:
         **dict.fromkeys(_STORING, _refused_number),
         **dict.fromkeys(_OF_NUMBERS, _boolean),
         **dict.fromkeys(_OF_FLOATS, _whole),
+        **dict.fromkeys(_OF_WIDE, _half),
+        **dict.fromkeys((_aten.nll_loss_forward.default, _aten.nll_loss2d_forward.default), _first(_whole, _weighted)),
+        **dict.fromkeys((_aten.index_select.default, _aten.index_add.default), _rows),
+        **dict.fromkeys((_aten.max.dim, _aten.min.dim), _nothing),
+        _aten._native_batch_norm_legit_no_training.default: _parameters,  # noqa: SLF001 - a name
+        _aten._native_batch_norm_legit_functional.default: _parameters,  # noqa: SLF001 - same
+        _aten._native_batch_norm_legit.no_stats: _parameters,  # noqa: SLF001 - same
+        _aten.native_group_norm.default: _parameters,
+        _aten.heaviside.default: _mixed,
+        _aten.squeeze.dims: _twice,
         _aten.clamp.default: _first(_between_booleans, _refused_number),
         _aten.addr.default: _multiplied,
         _aten.prod.dim_int: _multiplied,

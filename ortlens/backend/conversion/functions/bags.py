@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens.backend.conversion.functions import basics
+from ortlens.backend.conversion.functions.indexing import not_from_the_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +35,8 @@ def embedding_bag(  # noqa: PLR0913, PLR0917 - the schema
     """`aten._embedding_bag`; only its first output, the others serve the backward."""
     del scale_grad_by_freq, sparse  # they concern gradients
     op = basics.opset()
-    ids, starts = (op.Cast(value, to=basics.INT64) for value in (indices, offsets))
+    ids, starts = (basics.typed(op.Cast(value, to=basics.INT64), basics.INT64, value) for value in (indices, offsets))
+    ids = not_from_the_end(ids)
     per_row = [ids] if per_sample_weights is None else [ids, per_sample_weights]
     if include_last_offset:
         end = op.Slice(starts, op.Constant(value_ints=[-1]), op.Shape(starts))

@@ -228,6 +228,9 @@ def _scattered(self: Any, dim: int, index: Any, src: Any, reduction: str) -> Any
 def not_from_the_end(index: Any) -> Any:
     """An index of which negative ones are out of range for any dimension, the least of all, which NaN is converted to, among them.
 
+    In 64 bits, one operator does it: without bit 62, all of -1 to -2**62 are far below any dimension. The price is an index between 2**62 and
+    2**62 plus the size, which is taken for one that exists. To compare and choose instead takes 0.9 us more of the 6 us of one row.
+
     Args:
         index: Whole numbers.
 
@@ -237,7 +240,7 @@ def not_from_the_end(index: Any) -> Any:
     if index.dtype is None or int(index.dtype) not in _LARGEST:
         return index
     op, kind = basics.opset(), int(index.dtype)
-    if kind == basics.INT64:  # one operator: without this bit, all of -1 to -2**62 are far below any dimension
+    if kind == basics.INT64:
         return basics.typed(op.BitwiseAnd(index, basics.number(index, ~(1 << 62))), kind, index)
     return basics.typed(op.Where(op.Less(index, basics.number(index, 0)), basics.number(index, _LARGEST[kind]), index), kind, index)
 

@@ -61,6 +61,16 @@ def test_they_stay_in_pytorch(*, dynamic: bool) -> None:
     assert {row.reason_code for row in capture.fallbacks} == {"policy"}
 
 
+@pytest.mark.parametrize("wrong", [-1, 10, 2**62])
+def test_an_id_out_of_range_raises_in_the_onnx_form(wrong: int) -> None:
+    bags = torch.compile(
+        lambda table, ids: functional.embedding_bag(ids, table, OFFSETS), backend=Lens(options={"custom_translation_table": IN_ORT})
+    )
+    torch.testing.assert_close(bags(TABLE, IDS), functional.embedding_bag(IDS, TABLE, OFFSETS))
+    with pytest.raises(RuntimeError, match=r"idx|Index"):
+        bags(TABLE, IDS.where(IDS > 0, wrong))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
 @pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_onnx_form_is_right(dtype: torch.dtype, *, dynamic: bool) -> None:
