@@ -228,8 +228,8 @@ def _scattered(self: Any, dim: int, index: Any, src: Any, reduction: str) -> Any
 def not_from_the_end(index: Any) -> Any:
     """An index of which negative ones are out of range for any dimension, the least of all, which NaN is converted to, among them.
 
-    In 64 bits, one operator does it: without bit 62, all of -1 to -2**62 are far below any dimension. The price is an index between 2**62 and
-    2**62 plus the size, which is taken for one that exists. To compare and choose instead takes 0.9 us more of the 6 us of one row.
+    In 64 bits, one operator does it: without bit 62, all of -1 to -2**62 are far below any dimension. The price is an index from 2**62 on,
+    which is taken for the one that is 2**62 less. To compare and choose instead takes 0.9 us more of the 6 us of one row.
 
     Args:
         index: Whole numbers.
