@@ -14,7 +14,7 @@ from ortlens.backend.freeze.arguments import Arguments
 from ortlens.backend.freeze.forms import form_text, refuse_constants
 from ortlens.backend.freeze.steps import FrozenSteps
 from ortlens.backend.gc_paused import gc_paused
-from ortlens.backend.lowering.exported import lower_program, mutated_targets, results_of, state_value
+from ortlens.backend.lowering.exported import lower_program, mutated_inputs, results_of, state_value
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
 from ortlens.backend.runtime.memory_assumptions import MemoryAssumptions
 from ortlens.errors import UsageError
@@ -242,7 +242,7 @@ def _steps_of(
     specs = decomposed.graph_signature.input_specs
     state = {str(spec.target): value for spec, value in zip(specs, values, strict=True) if isinstance(value, torch.Tensor)}
     names = [leaf.name for leaf in arguments.signature.leaves]
-    memory = MemoryAssumptions(program, written=mutated_targets(decomposed), state=state, names=names, asked=asked)
+    memory = MemoryAssumptions(program, written=mutated_inputs(decomposed), state=state, names=names, asked=asked)
     return FrozenSteps(
         decomposed, graph, values, results=results_of(decomposed, inputs_in_results(program)), memory=memory, recorder=recorder
     )
@@ -250,12 +250,12 @@ def _steps_of(
 
 def _own_values(program: ExportedProgram, *, copies_state: bool) -> list[Any]:
     """The inputs of a program's graph that are no arguments: weights, the state that calls change or a copy of it; None for arguments."""
-    written = mutated_targets(program)
+    written = mutated_inputs(program)
     copies: dict[int, torch.Tensor] = {}  # one weight may have several names
     values: list[Any] = []
     for spec in program.graph_signature.input_specs:
         value = None if spec.kind is InputKind.USER_INPUT else state_value(program, spec.target)
-        if copies_state and value is not None and spec.target in written:
+        if copies_state and value is not None and spec.arg.name in written:
             value = copies.setdefault(id(value), value.detach().clone())
         values.append(value)
     return values
