@@ -372,6 +372,28 @@ def test_buffers_and_arguments_of_the_same_names(road: str, tmp_path: Path) -> N
     torch.testing.assert_close(state, plain.x)
 
 
+@pytest.mark.parametrize("start", [1, 4])
+def test_state_lies_in_memory_as_in_the_module(start: int) -> None:
+    class Windowed(nn.Module):
+        b: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("b", torch.arange(9.0)[start::2])
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            before = self.b.as_strided((2,), (3,), 5) * 2
+            self.b.add_(x.sum())
+            return before, self.b
+
+    model, x = Windowed(), torch.ones(3)
+    frozen = ortlens.freeze(model, x)
+    assert frozen.state["b"].stride() == model.b.stride()
+    for _ in range(2):
+        same(frozen(x), tuple(item.clone() for item in copy.deepcopy(model)(x)))
+        frozen.state["b"].sub_(3)
+
+
 class Cache(nn.Module):
     """A buffer that is large enough to be written in place."""
 

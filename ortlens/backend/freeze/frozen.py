@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -256,7 +257,9 @@ def _own_values(program: ExportedProgram, *, copies_state: bool) -> list[Any]:
     for spec in program.graph_signature.input_specs:
         value = None if spec.kind is InputKind.USER_INPUT else state_value(program, spec.target)
         if copies_state and value is not None and spec.arg.name in written:
-            value = copies.setdefault(id(value), value.detach().clone())
+            if id(value) not in copies:  # with its storage: the trace may have decided by where it lies, or read between its elements
+                copies[id(value)] = copy.deepcopy(value.detach())
+            value = copies[id(value)]
         values.append(value)
     return values
 
