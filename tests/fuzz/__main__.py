@@ -1,4 +1,4 @@
-"""Judge random programs: `python -m tests.fuzz [--graphs] [--functions N] [--seed S] [--again FILE] [--plants] [--features]`.
+"""Judge random programs: `python -m tests.fuzz [--graphs] [--functions N] [--seed S] [--again FILE] [--plants [NAME ...]] [--features]`.
 
 They run in a process of its own that is started again after a crash or when nothing comes for a while. Verdicts are kept in
 build/fuzz, one line each, so that a run that was stopped goes on with the next seed. Programs that differ are made smaller and
@@ -34,7 +34,12 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=None, help="the first seed (default: the first that was not judged yet)")
     parser.add_argument("--again", type=Path, metavar="FILE", help="judge the program in a file of JSON, such as a line of the verdicts")
-    parser.add_argument("--plants", action="store_true", help="plant defects instead, and say how soon each is found")
+    parser.add_argument(
+        "--plants",
+        nargs="*",
+        metavar="NAME",
+        help="plant defects instead, all or those whose names begin so, and say how soon each is found",
+    )
     parser.add_argument("--features", action="store_true", help="count what occurs in 2,000 programs instead, without judging them")
     given = parser.parse_args()
     if given.again is not None:
@@ -44,10 +49,10 @@ def main() -> int:
 
         _say(table(2000, given.seed or 0))
         return 0
-    if given.plants:
+    if given.plants is not None:
         from tests.fuzz.hunt import hunt_all
 
-        return hunt_all(given.functions, given.seed or 0, graphs=given.graphs)
+        return hunt_all(given.plants, given.functions, given.seed or 0, graphs=given.graphs)
     FOLDER.mkdir(parents=True, exist_ok=True)
     kept = FOLDER / ("graphs.jsonl" if given.graphs else "verdicts.jsonl")
     first = given.seed if given.seed is not None else _next_seed(kept)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
+import gc
 import sys
 import tempfile
 import time
-import warnings
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,15 +14,17 @@ from tests.fuzz.generator import parts_of, random_program
 from tests.fuzz.oracle import Verdict, judge, judge_graph
 from tests.fuzz.plants import BEYOND_GRAPHS, PLANTS, planted
 from tests.fuzz.program import Program, part_of
+from tests.fuzz.sweep import quicken, touched_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
-def hunt_all(functions: int, seed: int, *, graphs: bool = False) -> int:
-    """Hunt every planted defect.
+def hunt_all(chosen: Sequence[str], functions: int, seed: int, *, graphs: bool = False) -> int:
+    """Hunt planted defects, one after the other.
 
     Args:
+        chosen: How their names begin; empty for all.
         functions: How many functions are judged per defect at most.
         seed: The first seed.
         graphs: Whether programs are judged as graphs.
@@ -31,10 +32,9 @@ def hunt_all(functions: int, seed: int, *, graphs: bool = False) -> int:
     Returns:
         1 when one was not found, else 0.
     """
-    logging.disable(logging.CRITICAL)
-    warnings.simplefilter("ignore")
+    quicken()
     missed = 0
-    for name in [name for name in PLANTS if not graphs or name not in BEYOND_GRAPHS]:
+    for name in [name for name in PLANTS if name.startswith(tuple(chosen) or "") and not (graphs and name in BEYOND_GRAPHS)]:
         started, cpu = time.monotonic(), time.process_time()
         found, judged = hunt(name, functions, seed, graphs=graphs)
         spent = f"{judged} programs, {time.process_time() - cpu:.0f} s of CPU, {time.monotonic() - started:.0f} s"
@@ -61,21 +61,26 @@ def hunt(name: str, functions: int, seed: int, *, graphs: bool = False) -> tuple
     judged, judge_it = 0, judge_graph if graphs else judge
     with tempfile.TemporaryDirectory() as folder:
         for place in range(seed, seed + functions):
+            if not place % 8:
+                gc.collect()
             count = parts_of(place, graphs=graphs)
             program = random_program(place, cache_dir=folder, parts=count, graphs=graphs)
             with planted(name):
                 verdict = judge_it(program)
             judged += count
             if verdict.word == "wrong":
-                found = _culprit(name, program, count, judge_it)
+                found = _culprit(name, program, verdict, judge_it)
                 if found is not None:
                     return found, judged
     return None, judged
 
 
-def _culprit(name: str, program: Program, count: int, judge_it: Callable[[Program], Verdict]) -> Program | None:
+def _culprit(name: str, program: Program, verdict: Verdict, judge_it: Callable[[Program], Verdict]) -> Program | None:
     """The part of a program that differs because of the defect: without it, it is right."""
-    for alone in [part_of(program, part) for part in range(count)] if count > 1 else [program]:
+    count = parts_of(program.seed, graphs=judge_it is judge_graph)
+    touched = touched_parts(program, verdict)
+    for part in sorted(range(count), key=lambda part: part not in touched):
+        alone = part_of(program, part) if count > 1 else program
         with planted(name):
             verdict = judge_it(alone)
         if verdict.word == "wrong":

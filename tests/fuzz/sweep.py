@@ -45,13 +45,7 @@ def main() -> int:
     parser.add_argument("--graphs", action="store_true", help="judge them as graphs")
     parser.add_argument("--minimise", type=float, default=60, metavar="SECONDS")
     given = parser.parse_args()
-    logging.disable(logging.CRITICAL)  # Dynamo logs what it could not trace
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    # Dynamo times the guards of each graph with flushed caches, for its own log: 8 % of the time that a program takes.
-    vars(torch._dynamo.guards)["profile_guard_manager"] = lambda *_: 0.0
-    gc.freeze()
-    gc.disable()  # cycles are collected after some programs: 14 % of the time
+    quicken()
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(given.first, given.first + given.count):
             _say({"begin": seed})
@@ -60,6 +54,17 @@ def main() -> int:
             for row in rows_of(seed, cache_dir=folder, seconds=given.minimise, graphs=given.graphs):
                 _say(row)
     return 0
+
+
+def quicken() -> None:
+    """Leave out what takes time in this process and is not judged; the caller collects cycles now and then: 14 % of the time."""
+    logging.disable(logging.CRITICAL)  # Dynamo logs what it could not trace
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    # Dynamo times the guards of each graph with flushed caches, for its own log: 8 % of the time that a program takes.
+    vars(torch._dynamo.guards)["profile_guard_manager"] = lambda *_: 0.0
+    gc.freeze()
+    gc.disable()
 
 
 def rows_of(seed: int, *, cache_dir: str | None, seconds: float, graphs: bool = False) -> Iterator[dict[str, object]]:
@@ -88,7 +93,7 @@ def rows_of(seed: int, *, cache_dir: str | None, seconds: float, graphs: bool = 
     if verdict.word == "right" or count == 1:
         yield found(program, verdict, count=count)
         return
-    if verdict.word == "torch" and (touched := _touched(program, verdict)):
+    if verdict.word == "torch" and (touched := touched_parts(program, verdict)):
         yield found(program, verdict, count=len(touched))
         yield {"seed": seed, "verdict": "right", "seconds": 0, "count": count - len(touched)}
         return
@@ -107,8 +112,16 @@ def _judged_anew(program: Program) -> Verdict:
     return judge(program)
 
 
-def _touched(program: Program, verdict: Verdict) -> set[int]:
-    """The parts that hold what differs; empty where that is not known, and after an error, as then not everything was compared."""
+def touched_parts(program: Program, verdict: Verdict) -> set[int]:
+    """Find the parts that hold what differs.
+
+    Args:
+        program: One of several parts.
+        verdict: About all of them.
+
+    Returns:
+        Their numbers; empty where they are not known, and after an error, as then not everything was compared.
+    """
     found = set()
     for item in verdict.differences:
         if item.label.startswith("kept"):
@@ -116,6 +129,8 @@ def _touched(program: Program, verdict: Verdict) -> set[int]:
         place = re.match(r"(outs|ins)\[(\d+)\]", item.label)
         texts = program.returns if place and place.group(1) == "outs" else [name for name, _ in program.inputs]
         text = texts[int(place.group(2)) % len(texts)] if place else item.label
+        if item.label == "raised" and "spoilt(" in program.steps[item.step]:
+            text = program.steps[item.step]  # it names the argument that makes PyTorch raise
         ends = set(re.findall(r"\w_(\d+)\b", text))
         if item.kind in ("error", "warning", "shared") or item.label.startswith("leaves") or len(ends) != 1:
             return set()

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fuzz.oracle import judge
+from tests.fuzz.oracle import Difference, Verdict, judge
 from tests.fuzz.plants import planted
 from tests.fuzz.program import Program
-from tests.fuzz.sweep import rows_of
+from tests.fuzz.sweep import rows_of, touched_parts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,6 +61,14 @@ def test_rounding_that_pytorch_makes_is_no_difference() -> None:
     normalised = "F.batch_norm(torch.expm1(a), None, None, training=True)"
     program = Program(seed=8077, inputs=(equal,), returns=(normalised,), steps=("call(2)",))
     assert judge(program).word == "rounding"
+
+
+def test_what_raises_is_said_of_the_part_whose_argument_was_spoilt() -> None:
+    program = Program(seed=1, inputs=(("i_0", "places(1, 3)"), ("i_1", "places(2, 3)")), returns=("i_0", "i_1"))
+    program = program.replace(steps=("call(5)", 'given(5, i_1="spoilt(i_1, -1)")'))
+    found = [Difference(1, "raised", "plain", ""), Difference(1, "outs[1]", "value", "")]
+    assert touched_parts(program, Verdict("torch", tuple(found))) == {1}
+    assert touched_parts(program, Verdict("torch", (*found, Difference(1, "outs[0]", "error", "")))) == set()
 
 
 def test_the_commit_chooses_the_programs(root: Path, tmp_path: Path) -> None:

@@ -338,6 +338,62 @@ def test_buffers_that_calls_change_are_state_of_the_frozen_callable() -> None:
     same(frozen(x)[1], torch.zeros(8))
 
 
+class Namesake(torch.nn.Module):
+    x: torch.Tensor
+    y: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("x", torch.zeros(3))
+        self.register_buffer("y", torch.ones(3))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        self.x.add_(x.sum(0))
+        y.mul_(2)
+        return x + y + self.x + self.y
+
+
+@pytest.mark.parametrize("road", ["frozen", "loaded", "exported"])
+def test_buffers_and_arguments_of_the_same_names(road: str, tmp_path: Path) -> None:
+    model = Namesake()
+    plain, given = copy.deepcopy(model), (torch.randn(2, 3), torch.randn(2, 3))
+    run: Any
+    if road == "exported":
+        run = ortlens.Lens().compile_exported(torch.export.export(model, given))
+    else:
+        run = ortlens.freeze(model, *given)
+        run = ortlens.load_frozen(run.save(tmp_path / "frozen")) if road == "loaded" else run
+    for _ in range(2):
+        expected = [item.clone() for item in given]
+        wanted = plain(*expected)
+        same((torch.as_tensor(run(*given)), *given), (wanted, *expected))
+    assert list(getattr(run, "state", {"x": 0})) == ["x"]
+    state = model.x if road == "exported" else torch.as_tensor(run.state["x"])
+    torch.testing.assert_close(state, plain.x)
+
+
+@pytest.mark.parametrize("start", [1, 4])
+def test_state_lies_in_memory_as_in_the_module(start: int) -> None:
+    class Windowed(nn.Module):
+        b: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("b", torch.arange(9.0)[start::2])
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            before = self.b.as_strided((2,), (3,), 5) * 2
+            self.b.add_(x.sum())
+            return before, self.b
+
+    model, x = Windowed(), torch.ones(3)
+    frozen = ortlens.freeze(model, x)
+    assert frozen.state["b"].stride() == model.b.stride()
+    for _ in range(2):
+        same(frozen(x), tuple(item.clone() for item in copy.deepcopy(model)(x)))
+        frozen.state["b"].sub_(3)
+
+
 class Cache(nn.Module):
     """A buffer that is large enough to be written in place."""
 

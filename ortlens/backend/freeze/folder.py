@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import math
 import pathlib
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ortlens.backend.freeze.frozen import Frozen
+    from ortlens.backend.freeze.steps import FrozenSteps
 
 _MODEL = "model.onnx"
 _INLINE_BYTES = 1 << 20  # ONNX Runtime maps the weights of a second file; those in the model it reads and copies
@@ -97,7 +99,7 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
         "guards": _guards(arguments.guard_texts, [leaf.name for leaf in arguments.signature.leaves]),
         "arguments": _tree(arguments.spec),
         "result": _tree(program.call_spec.out_spec),
-        "feeds": _feeds(program, names),
+        "feeds": _feeds(steps, names),
         "returned": returned,
         "updates": updates,
         "layouts": steps.memory.layouts_for_arrays(),
@@ -130,16 +132,14 @@ def _state_file(folder: pathlib.Path, number: int, tensor: torch.Tensor) -> dict
     return {"file": name, "dtype": str(array.dtype), "shape": list(array.shape)}
 
 
-def _feeds(program: Any, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Where each input of the model comes from; the export calls inputs as the program's signature does."""
-    leaf = 0
-    known: dict[str, dict[str, Any]] = {}
-    for spec in program.graph_signature.input_specs:
-        if spec.kind is InputKind.USER_INPUT:
-            known[spec.arg.name] = {"leaf": leaf}
-            leaf += 1
-        else:
-            known[str(spec.target)] = {"state": str(spec.target)}
+def _feeds(steps: FrozenSteps, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Where each input of the model comes from."""
+    leaf = itertools.count()
+    sources = [
+        {"leaf": next(leaf)} if spec.kind is InputKind.USER_INPUT else {"state": str(spec.target)}
+        for spec in steps.program.graph_signature.input_specs
+    ]
+    known = dict(zip(steps.graph.outer_input_names(), sources, strict=True))
     return [{"name": name, **known[name]} for name in names]
 
 

@@ -14,7 +14,7 @@ from ortlens.backend.freeze.arguments import Arguments
 from ortlens.backend.freeze.forms import form_text, refuse_constants
 from ortlens.backend.freeze.steps import FrozenSteps, in_copies
 from ortlens.backend.gc_paused import gc_paused
-from ortlens.backend.lowering.exported import lower_program, mutated_targets, results_of, state_value
+from ortlens.backend.lowering.exported import lower_program, mutated_inputs, results_of, state_value
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
 from ortlens.backend.runtime.memory_assumptions import MemoryAssumptions
 from ortlens.errors import UsageError
@@ -238,7 +238,7 @@ def _steps_of(
     specs = decomposed.graph_signature.input_specs
     state = {str(spec.target): value for spec, value in zip(specs, values, strict=True) if isinstance(value, torch.Tensor)}
     names = [leaf.name for leaf in arguments.signature.leaves]
-    memory = MemoryAssumptions(program, written=mutated_targets(decomposed), state=state, names=names, asked=asked)
+    memory = MemoryAssumptions(program, written=mutated_inputs(decomposed), state=state, names=names, asked=asked)
     return FrozenSteps(
         decomposed, graph, values, results=results_of(decomposed, inputs_in_results(program)), memory=memory, recorder=recorder
     )
@@ -246,12 +246,12 @@ def _steps_of(
 
 def _own_values(program: ExportedProgram, *, copies_state: bool) -> list[Any]:
     """The inputs of a program's graph that are no arguments: weights, the state that calls change or a copy of it; None for arguments."""
-    written = mutated_targets(program)
+    written = mutated_inputs(program)
     specs = program.graph_signature.input_specs
     values: list[Any] = [None if spec.kind is InputKind.USER_INPUT else state_value(program, spec.target) for spec in specs]
     if not copies_state:
         return values
-    state = {id(value): value for spec, value in zip(specs, values, strict=True) if value is not None and spec.target in written}
+    state = {id(value): value for spec, value in zip(specs, values, strict=True) if value is not None and spec.arg.name in written}
     plain = {key: value for key, value in state.items() if value.layout is torch.strided and not (value.is_neg() or value.is_conj())}
     copies = dict(zip(plain, in_copies(*plain.values()), strict=True))  # one weight may have several names
     copies |= {key: value.detach().clone() for key, value in state.items() if key not in plain}

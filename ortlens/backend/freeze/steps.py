@@ -11,7 +11,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 
 from ortlens import _torch
 from ortlens.backend.freeze.entry import EntryWriter
-from ortlens.backend.lowering.exported import mutated_targets
+from ortlens.backend.lowering.exported import mutated_inputs
 from ortlens.backend.lowering.returned_views import owner_of, resolved, resolving
 from ortlens.backend.memory_order import is_contiguous, memory_order
 from ortlens.backend.runtime import call, in_place
@@ -71,9 +71,11 @@ class FrozenSteps:
         self.program = program
         self._values = list(values)
         specs = program.graph_signature.input_specs
-        written = mutated_targets(program)
+        written = mutated_inputs(program)
         self._user = [place for place, spec in enumerate(specs) if spec.kind is InputKind.USER_INPUT]
-        self.state = {str(specs[place].target): values[place] for place in range(len(specs)) if specs[place].target in written}
+        self.state = {
+            str(spec.target): value for spec, value in zip(specs, values, strict=True) if value is not None and spec.arg.name in written
+        }
         self._lock = threading.Lock()
         for runner in graph.runners if recorder is not None else ():
             session_id = runner.session_id_for([None] * len(runner.partition.inputs))

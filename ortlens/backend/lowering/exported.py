@@ -67,7 +67,7 @@ class CompiledProgram:
         self._results = results_of(self._program, inputs_in_results(program))
         state = {str(spec.target): value for spec in inputs if (value := state_value(self._program, spec.target)) is not None}
         names = [inputs[place].arg.name for place in self._user_inputs]
-        written = mutated_targets(self._program)
+        written = mutated_inputs(self._program)
         self._memory = None
         if assumptions_of is not None:
             remedy = "export again with such arguments"
@@ -133,8 +133,8 @@ def lower_program(
     made = _torch.without_tokens(_decomposed(program, table, on_failure))
     aot_ns = time.perf_counter_ns() - started
     inputs, outputs = made.graph_signature.input_specs, made.graph_signature.output_specs
-    written = mutated_targets(made)
-    static = frozenset(i for i, spec in enumerate(inputs) if spec.kind in _WEIGHTS and spec.target not in written)
+    written = mutated_inputs(made)
+    static = frozenset(i for i, spec in enumerate(inputs) if spec.kind in _WEIGHTS and spec.arg.name not in written)
     user = {place: False for place, spec in enumerate(outputs) if spec.kind is OutputKind.USER_OUTPUT}
     returned = next(iter(made.graph.find_nodes(op="output"))).args[0]
     gaps = [place for place in user if (value := _meta_of(returned[place])) is not None and needs_restride(value)]
@@ -159,20 +159,32 @@ def _meta_of(node: Any) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) and value.layout is torch.strided else None
 
 
-def mutated_targets(program: ExportedProgram) -> frozenset[str]:
-    """The state and the inputs that a program writes to.
+def mutated_inputs(program: ExportedProgram) -> frozenset[str]:
+    """List the state and the arguments that a program writes to.
 
     Args:
         program: A decomposed program.
 
     Returns:
-        Names of parameters, buffers and inputs, and of all other parameters and buffers that are the same tensor.
+        Names of inputs of its graph, which are never those of two inputs, as a buffer and an argument may have one name; with them those
+        of all other parameters and buffers that are the same tensor.
     """
-    named = {spec.target for spec in program.graph_signature.output_specs if spec.kind in _MUTATIONS}
-    tensors = {id(value) for name in named if (value := state_value(program, name)) is not None}
     specs = program.graph_signature.input_specs
-    same = {spec.target for spec in specs if spec.kind in _WEIGHTS and id(state_value(program, spec.target)) in tensors}
-    return frozenset(str(name) for name in {*named, *same})
+    written = {place for place in _written_places(program) if place is not None}
+    tensors = {id(value) for place in written if (value := state_value(program, specs[place].target)) is not None}
+    same = {place for place, spec in enumerate(specs) if spec.kind in _WEIGHTS and id(state_value(program, spec.target)) in tensors}
+    return frozenset(specs[place].arg.name for place in written | same)
+
+
+def _written_places(program: ExportedProgram) -> list[int | None]:
+    """Per output, the place of the input whose new value it is; None for a result of the user's."""
+    signature = program.graph_signature
+    weights = {spec.target: place for place, spec in enumerate(signature.input_specs) if spec.kind in _WEIGHTS}
+    others = {spec.arg.name: place for place, spec in enumerate(signature.input_specs) if spec.kind not in _WEIGHTS}
+    return [
+        (others if spec.kind is OutputKind.USER_INPUT_MUTATION else weights)[spec.target] if spec.kind in _MUTATIONS else None
+        for spec in signature.output_specs
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +234,9 @@ def results_of(program: ExportedProgram, shared: Sequence[frozenset[str]]) -> li
     """
     signature = program.graph_signature
     (output,) = program.graph.find_nodes(op="output")
-    places = {spec.target if spec.kind in _WEIGHTS else spec.arg.name: place for place, spec in enumerate(signature.input_specs)}
     names = [spec.arg.name for spec in signature.input_specs]
     arguments = {spec.arg.name for spec in signature.input_specs if spec.kind is InputKind.USER_INPUT}
-    new = [places[spec.target] if spec.kind in _MUTATIONS else None for spec in signature.output_specs]
+    new = _written_places(program)
     written = [(node, place) for node, place in zip(output.args[0], new, strict=True) if place is not None]
     values = [node for node, _ in written]
     # A value that several inputs get, or that is itself an input, says nothing about memory.
@@ -266,13 +277,9 @@ def state_value(program: ExportedProgram, name: Any) -> torch.Tensor | None:
 
 def _mutated_inputs(program: ExportedProgram) -> tuple[int, ...]:
     """Positions of the inputs whose new values are the first outputs; empty if other outputs come first."""
-    signature = program.graph_signature
-    places: dict[Any, int] = {}
-    for place, spec in enumerate(signature.input_specs):
-        places[spec.target if spec.kind in _WEIGHTS else spec.arg.name] = place
-    kinds = [spec.kind in _MUTATIONS for spec in signature.output_specs]
-    count = sum(kinds)
-    return tuple(places[spec.target] for spec in signature.output_specs[:count]) if all(kinds[:count]) else ()
+    places = _written_places(program)
+    first = [place for place in places if place is not None]
+    return tuple(first) if places[: len(first)] == first else ()
 
 
 def _decomposed(

@@ -54,7 +54,7 @@ class MemoryAssumptions:
 
         Args:
             program: As traced, not decomposed.
-            written: The inputs and the state that it writes to, see `mutated_targets`.
+            written: The inputs of its graph that it writes to, see `mutated_inputs`.
             state: Name of each parameter, buffer and constant -> the tensor that calls use.
             names: A name for each of the user's inputs, in order, for messages.
             asked: What the traced code asked about the layout of tensors, such as `is_contiguous`; nothing can say what for.
@@ -69,8 +69,9 @@ class MemoryAssumptions:
         self._users, self._metas = users, metas
         self._tensors = [leaf for leaf, meta in enumerate(metas) if isinstance(meta, torch.Tensor)]
         self.written = [leaf for leaf in self._tensors if specs[users[leaf]].arg.name in written]
-        self._state = [(name, tensor) for name, tensor in state.items() if name in written]
-        self._weights = [(name, tensor) for name, tensor in state.items() if name not in written]
+        targets = {spec.target for spec in specs if spec.arg.name in written}
+        self._state = [(name, tensor) for name, tensor in state.items() if name in targets]
+        self._weights = [(name, tensor) for name, tensor in state.items() if name not in targets]
         self._layouts_of(program, asked)
         shares = self.written or (self._state and self._tensors)
         self._blocks = self._tensors if shares else []
