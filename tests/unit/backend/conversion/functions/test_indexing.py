@@ -56,6 +56,7 @@ CASES: dict[str, Any] = {
     "gather of no dimensions": lambda x, _: x.sum().gather(0, torch.tensor([0, 0])),
     "gather nothing": lambda x, _: x[0].gather(0, torch.empty(2, 0, dtype=torch.int64)),
     "index_put": lambda x, s: x.index_put((torch.tensor([0, -1]), torch.tensor([1, 1])), s[0, 0]),
+    "index_put of nothing, at places that do not exist": lambda x, s: put(x[:0] * 2, [None, TWICE + 99], s[0, 0]) + 1,
     "index_put added": lambda x, s: x.index_put((ROWS,), s[0, :5], accumulate=True),
     "index_put added to columns": lambda x, s: put(x, [None, ROWS], s[:4, :3], accumulate=True),
     "index_put added, a table of indices": lambda x, s: x.index_put((TWICE,), s[0, :5], accumulate=True),
