@@ -237,6 +237,21 @@ def test_results_share_memory_as_pytorchs_do(name: str) -> None:
         assert not any("c" in call.state and x.untyped_storage().data_ptr() == call.state["c"].untyped_storage().data_ptr() for x in apart)
 
 
+def test_examples_of_an_export_may_overlap() -> None:
+    class Filled(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y[:1].fill_(3)
+            return x.unsqueeze(-1) * 2, y + x[1:]
+
+    x = numbers(3, 4)
+    call = OrtBackend().compile_program(torch.export.export(Filled(), (x, x[1:]), strict=False))
+    with pytest.raises(UsageError, match=r"clone\(\)"):
+        call(x, x[1:])
+    given, expected = (x.clone(), x[1:].clone()), (x.clone(), x[1:].clone())
+    torch.testing.assert_close(call(*given), Filled()(*expected))
+    torch.testing.assert_close(given, expected)
+
+
 def places(tensors: list[torch.Tensor]) -> list[tuple[Any, ...]]:
     """How tensors lie in memory, and whether in that of the first one."""
     return [(*sharing([tensors[0], x])[1], x.storage_offset(), x.is_neg(), x.is_conj(), x is tensors[0]) for x in tensors]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from ortlens.backend.memory_order import needs_restride
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch.export import ExportedProgram
 
@@ -300,9 +301,29 @@ def _decomposed(
 
 
 def _decomposed_by(program: ExportedProgram, table: dict[Any, Callable[..., Any]]) -> ExportedProgram:
-    with _torch.quiet(), _torch.copies_kept():
+    with _torch.quiet(), _torch.copies_kept(), _inputs_apart(program):
         made: ExportedProgram = program.run_decompositions(table)
     return made
+
+
+@contextlib.contextmanager
+def _inputs_apart(program: ExportedProgram) -> Iterator[None]:
+    """Take inputs whose examples shared memory for separate tensors: PyTorch decomposes no program that writes to one of them."""
+    nodes = zip(program.graph.find_nodes(op="placeholder"), program.graph_signature.input_specs, strict=True)
+    values = {node: value for node, spec in nodes if spec.kind is InputKind.USER_INPUT and (value := _meta_of(node)) is not None}
+    earlier: list[torch.Tensor] = []
+    try:
+        for node, value in values.items():
+            if _torch.share_storage(value, earlier):
+                span = 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+                with _torch.fake_mode_of((value,)):
+                    room = torch.empty(value.storage_offset() + span, dtype=value.dtype, device=value.device)
+                    node.meta["val"] = room.as_strided(value.shape, value.stride(), value.storage_offset())
+            earlier.append(value)
+        yield
+    finally:
+        for node, value in values.items():
+            node.meta["val"] = value
 
 
 def _with_composite(own: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
