@@ -40,9 +40,11 @@ _REFUSED: dict[Any, Callable[..., bool]] = {
     **dict.fromkeys(_OF_WIDE, lambda tensor, *_: tensor.dtype in (torch.float16, torch.bfloat16)),
     **dict.fromkeys((_aten.mvlgamma.default, _aten.trace.default), lambda tensor, *_: tensor.dtype is torch.bool),
     **dict.fromkeys((_aten.nan_to_num.default, _aten.nansum.default, _aten.aminmax.default), lambda tensor, *_, **__: tensor.is_complex()),
+    _aten.ldexp.Tensor: lambda tensor, *_: not tensor.is_floating_point() and torch.get_default_dtype() is not torch.float32,
     _aten._native_batch_norm_legit_functional.default: lambda tensor, *rest: tensor.is_complex() or has_mixed_types(tensor, *rest),  # noqa: SLF001 - a name
 }
-"""Operator -> whether arguments are left to PyTorch's kernel: it refuses them where torch's decomposition takes them, or the reverse."""
+"""Operator -> whether arguments are left to PyTorch's kernel: it refuses them where torch's decomposition takes them, or the reverse; the
+decomposition of `ldexp` makes float32 of whole numbers whatever the default dtype is."""
 
 _LOSSES = (_aten.huber_loss.default, _aten.mse_loss.default, _aten.smooth_l1_loss.default)
 """Losses of differences, whose decompositions in torch round 16-bit floats otherwise than their kernels."""

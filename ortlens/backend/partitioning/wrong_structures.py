@@ -160,7 +160,7 @@ def _nonzero(given: dict[str, Any]) -> str | None:
 
 def _sums_at_indices(given: dict[str, Any]) -> str | None:
     halves = (torch.float16, torch.bfloat16)
-    if any(isinstance(size, int) and not size for size in given["values"].shape):
+    if any(isinstance(size, int) and not size for size in (*given["values"].shape, *given["self"].shape)):
         return "fails where there is nothing to write"
     if not given["accumulate"]:
         return None

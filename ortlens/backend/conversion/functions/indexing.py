@@ -108,8 +108,6 @@ def index_add(self: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> A
 def index_put(self: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:  # noqa: FBT001, FBT002 - the schema
     """`aten.index_put`: sums at neighbouring dimensions, as at one that runs through them; rows where they lie; all else as registered."""
     given = {place: index for place, index in enumerate(indices) if index is not None}
-    if any(size == 0 for place, size in enumerate(self.shape) if place not in given):
-        return basics.opset().Identity(self)  # nothing is written, and PyTorch does not look at the indices
     if not accumulate and _are_rows(self, given):
         return _put_rows(self, *given.popitem(), values)
     if not accumulate or any(int(index.dtype) == basics.BOOL for index in given.values()):

@@ -76,3 +76,12 @@ def test_the_default_dtype_is_that_of_the_trace(default: torch.dtype) -> None:
     finally:
         torch.set_default_dtype(torch.float32)
     assert lens.captured().fallbacks == ()
+
+
+def test_a_power_of_two_has_the_default_dtype() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        whole = torch.tensor([1, 2, 3], dtype=torch.int8)
+        torch.testing.assert_close(torch.compile(torch.ldexp, backend="ortlens")(whole, whole), torch.ldexp(whole, whole))
+    finally:
+        torch.set_default_dtype(torch.float32)
