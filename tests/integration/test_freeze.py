@@ -689,3 +689,15 @@ def test_nothing_is_looked_up_per_weight() -> None:
     x = torch.randn(2, 8)
     codes = [type(ortlens.freeze(model, x)).__call__.__code__ for model in (small, large)]
     assert codes[0].co_code == codes[1].co_code
+
+
+def test_the_first_refusal_of_a_process_draws_no_random_numbers(run_python: Callable[..., str]) -> None:
+    program = """
+import torch, ortlens
+state = torch.get_rng_state()
+try:
+    ortlens.freeze(lambda x: torch.cond(x.sum() > 0, lambda y: y @ torch.ones(7, 7), lambda y: y, (x,)), torch.ones(3, 3))
+except ortlens.UsageError:
+    print(torch.equal(torch.get_rng_state(), state))
+"""
+    assert run_python(program).split() == ["True"]

@@ -53,7 +53,8 @@ def program_of(
     shapes: Any = _open_sizes((args, named)) if dynamic_shapes is True else dynamic_shapes
     questions = _LayoutQuestions()
     try:
-        with _torch.quiet(), torch.no_grad(), _torch.unchecked_distributions(), questions:
+        # What torch imports when a trace with `cond` fails for the first time draws random numbers.
+        with torch.random.fork_rng(devices=()), _torch.quiet(), torch.no_grad(), _torch.unchecked_distributions(), questions:
             program: ExportedProgram = torch.export.export(module, args, named, dynamic_shapes=shapes, strict=False)
     except Exception as error:
         raise Untraceable(f"{type(error).__name__}{_place_of(error)}: {str(error).strip().split(chr(10))[0]}") from error
