@@ -69,15 +69,14 @@ def hunt(name: str, functions: int, seed: int, *, graphs: bool = False) -> tuple
                 verdict = judge_it(program)
             judged += count
             if verdict.word == "wrong":
-                found = _culprit(name, program, verdict, judge_it)
+                found = _culprit(name, program, count, verdict, judge_it)
                 if found is not None:
                     return found, judged
     return None, judged
 
 
-def _culprit(name: str, program: Program, verdict: Verdict, judge_it: Callable[[Program], Verdict]) -> Program | None:
+def _culprit(name: str, program: Program, count: int, verdict: Verdict, judge_it: Callable[[Program], Verdict]) -> Program | None:
     """The part of a program that differs because of the defect: without it, it is right."""
-    count = parts_of(program.seed, graphs=judge_it is judge_graph)
     touched = touched_parts(program, verdict)
     for part in sorted(range(count), key=lambda part: part not in touched):
         alone = part_of(program, part) if count > 1 else program

@@ -167,15 +167,16 @@ def main(names: Sequence[str]) -> int:
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     torch.set_num_threads(1)
-    refused: dict[str, list[Call]] = {name: [*error_inputs(name)] for name in sorted(sweep.operators())}
+    modules: dict[str, list[Call]] = collections.defaultdict(list)
     for call in module_errors():
-        refused.setdefault(call.name.split()[0], []).append(call)
+        modules[call.name.split()[0]].append(call)
     counts: collections.Counter[str] = collections.Counter()
-    for name in names or refused:
+    for name in names or [*sorted(sweep.operators()), *modules]:
+        refused, others = (modules[name], ()) if name in modules else ([*error_inputs(name)], other_types(name))
         counts["operators, modules and optimisers"] += 1
-        counts["with error inputs"] += bool(refused[name])
-        calls = [(call, dynamic) for call in refused[name] for dynamic in (False, True)]
-        for call, dynamic in [*calls, *((call, False) for call in (other_types(name) if name in sweep.operators() else ()))]:
+        counts["with error inputs"] += bool(refused)
+        calls = [(call, dynamic) for call in refused for dynamic in (False, True)]
+        for call, dynamic in [*calls, *((call, False) for call in others)]:
             found = complaint(call, dynamic=dynamic)
             reason = reason_for(name, call.dtype, ERRORS)
             counts["calls that eager takes" if found is None else "as eager" if not found else "excluded" if reason else "wrong"] += 1

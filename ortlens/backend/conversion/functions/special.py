@@ -78,8 +78,8 @@ def logit(x: Any, eps: float | None = None) -> Any:
         low = basics.number(x, eps)
         raised = basics.typed(op.Max(x, low), dtype, x)  # Min takes a number beside typed values only
         x = basics.typed(op.Min(raised, basics.number(x, float(one.numpy() - low.numpy()))), dtype, x)
-    rest = basics.kept_half(basics.typed(op.Sub(one, x), dtype, x))
-    return op.Log(basics.kept_half(basics.typed(op.Div(x, rest), dtype, x)))
+    rest = basics.rounded_step(op.Sub(one, x), x)
+    return op.Log(basics.rounded_step(op.Div(x, rest), x))
 
 
 @basics.in_float32
@@ -104,7 +104,7 @@ def _xlog1py(x: Any, y: Any) -> Any:
 
 def _xlogy(x: Any, y: Any, like: Any, log: Callable[..., Any] | None = None) -> Any:
     op, zero = basics.opset(), basics.number(like, 0.0)
-    logarithm = basics.kept_half(basics.typed((log or op.Log)(y), int(like.dtype), like))
+    logarithm = basics.rounded_step((log or op.Log)(y), like)
     return op.Where(op.And(op.Equal(x, zero), op.Not(op.IsNaN(y))), zero, op.Mul(x, logarithm))
 
 
