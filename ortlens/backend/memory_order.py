@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ortlens import _torch
 
@@ -113,6 +114,27 @@ def needs_restride(meta: torch.Tensor) -> bool:
     """
     sizes, strides = _hints(meta)
     return 0 not in sizes and not _is_dense(sizes, strides) and memory_order(meta) is None
+
+
+def may_overlap_itself(meta: torch.Tensor) -> bool:
+    """Whether several elements of a tensor may lie in one place, as those of an expanded or unfolded one.
+
+    Args:
+        meta: A fake tensor.
+
+    Returns:
+        True also for symbolic sizes and strides that leave it open, and for odd strides.
+    """
+    if is_contiguous(meta) or any(statically_known_true(size == 0) for size in meta.shape):
+        return False
+    end: Any = 0  # in the order of their strides, no dimension reaches into the next place of a later one
+    for dim in reversed(order_from_strides(meta.shape, [_torch.size_hint(stride, unknown=_UNKNOWN) for stride in meta.stride()])):
+        size, stride = meta.shape[dim], meta.stride(dim)
+        if not statically_known_true(size == 1):
+            if not statically_known_true(stride > end):
+                return True
+            end += (size - 1) * stride
+    return False
 
 
 def restride(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:

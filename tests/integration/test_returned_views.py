@@ -136,6 +136,8 @@ PARTS: dict[str, Callable[[torch.Tensor], Any]] = {
     "columns of a transposed value": lambda x: (x * 2).t()[1:3],
     "every other element": lambda x: (x * 2).view(-1)[::2],
     "the diagonal": lambda x: (x * 2).diagonal(),
+    "columns with another row": lambda x: torch.slice_scatter(x.detach()[:, ::2], x.detach()[:1, ::2] * 2, 0, 0, 1),
+    "a view of a written window": lambda x: torch.as_strided_scatter(x.detach()[..., 1], x[0, :2].detach(), (2,), (1,)).view(5, 1),
 }
 
 

@@ -19,7 +19,7 @@ import torch
 import torch.fx
 
 from ortlens import _torch
-from ortlens.backend.memory_order import laid_like
+from ortlens.backend.memory_order import laid_like, needs_restride
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -248,9 +248,12 @@ def _is_view_operator(target: Any) -> bool:
 
 
 def _is_part(view: torch.fx.Node) -> bool:
-    """Whether a view has not all elements of its base, which can be read through its storage; or some more than once, but by `expand`."""
+    """Whether there is more in the storage of a view than its elements, or some of them more than once, but by `expand`."""
     base = base_of(view)
-    return view.target is not torch.ops.aten.expand.default and (base is None or _count_of(view) != _count_of(base))
+    if base is None or view.target is torch.ops.aten.expand.default:
+        return base is None
+    value = base.meta.get("val")
+    return _count_of(view) != _count_of(base) or (isinstance(value, torch.Tensor) and needs_restride(value))
 
 
 def _count_of(node: torch.fx.Node) -> str:

@@ -19,6 +19,7 @@ from ortlens.backend.conversion.int_ranges import follows_from_data, int_range
 from ortlens.backend.lowering import provenance
 from ortlens.backend.lowering.returned_views import base_of
 from ortlens.backend.lowering.storage_windows import keeps_storage_of
+from ortlens.backend.memory_order import may_overlap_itself, needs_restride
 from ortlens.backend.partitioning import wrong_functions
 from ortlens.backend.partitioning.slow_functions import slow_in_ort
 
@@ -293,10 +294,11 @@ def _attribute_of(node: torch.fx.Node) -> object:
 
 
 def storage_readers(graph: torch.fx.Graph) -> dict[str, Verdict]:
-    """Nodes that must stay in PyTorch because `as_strided`, or who asks for an offset, reads the storage behind their results.
+    """Nodes that must stay in PyTorch because the storage behind a tensor matters to them, and not its values alone.
 
-    ONNX Runtime returns values without their storage. So the operator and what it reads stay in PyTorch, views and copies of a whole
-    storage, down to the tensor that owns it.
+    `as_strided`, and who asks for an offset, read it. A write into a part of a tensor that overlaps itself, such as one that was unfolded,
+    changes elements outside of that part; one into a tensor with gaps copies what lies in them. ONNX Runtime returns values without their
+    storage. So the operator and what it reads stay in PyTorch, views and copies of a whole storage, down to the tensor that owns it.
 
     Args:
         graph: An ATen graph.
@@ -306,21 +308,31 @@ def storage_readers(graph: torch.fx.Graph) -> dict[str, Verdict]:
     """
     verdicts: dict[str, Verdict] = {}
     for node in graph.nodes:
-        if provenance.target_name(node) not in _WINDOWS:
-            continue
-        reason = f"{provenance.target_name(node)} reads the storage behind a tensor, not its values"
+        reason = _needs_storage(node)
         chain: torch.fx.Node | None = node
-        while chain is not None and chain.op == "call_function":
+        while reason is not None and chain is not None and chain.op == "call_function":
             verdicts[chain.name] = Verdict(supported=False, code="layout", reason=reason)
             source = chain.all_input_nodes[0] if chain.all_input_nodes else None
             chain = source if source is not None and keeps_storage_of(source) is not None else None
     return verdicts
 
 
+def _needs_storage(node: torch.fx.Node) -> str | None:
+    name = provenance.target_name(node)
+    if name in _WINDOWS:
+        return f"{name} reads the storage behind a tensor, not its values"
+    if name not in _PART_WRITERS:
+        return None
+    if may_overlap_itself(node.args[0].meta["val"]):  # type: ignore[union-attr]  # a node, by the schema
+        return f"{name} writes into a tensor whose elements share memory"
+    return f"{name} copies what lies between the elements of a tensor" if needs_restride(node.meta["val"]) else None
+
+
 _WINDOWS = (
     *("aten.as_strided.default", "aten.as_strided_copy.default", "aten.as_strided_scatter.default"),
     "aten.sym_storage_offset.default",
 )
+_PART_WRITERS = ("aten.select_scatter.default", "aten.slice_scatter.default", "aten.diagonal_scatter.default")
 
 
 def _is_float_number(node: torch.fx.Node) -> bool:
