@@ -90,6 +90,7 @@ from ortlens._torch.programs import (
     exported_inputs,
     guard_texts,
     replaced_buffers,
+    with_guards,
     with_renamed_guards,
     without_tokens,
 )
@@ -211,6 +212,7 @@ __all__ = [
     "user_outputs",
     "varies_from_the_start",
     "version_of",
+    "with_guards",
     "with_renamed_guards",
     "without_autocast",
     "without_tokens",

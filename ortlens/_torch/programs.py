@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ortlens._torch.quiet import quiet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _COPY_PASS = re.compile("_remove_unnec+essary_copy_op_pass")
 _STARRED = re.compile(r"L\['([^']+)'\]\[(\d+)\]")
@@ -127,6 +127,23 @@ def replaced_buffers(program: Any) -> frozenset[str]:
     """
     writes = [node for node in program.graph.nodes if node.name.startswith("copy__default")]  # a copy by the user's code is `copy_`
     return frozenset(node.args[0].name for node in writes)
+
+
+def with_guards(program: Any, texts: Sequence[str]) -> Any:
+    """Give a program other guards.
+
+    Args:
+        program: A `torch.export.ExportedProgram`; never changed.
+        texts: As from `guard_texts`.
+
+    Returns:
+        A shallow copy.
+    """
+    import copy
+
+    made = copy.copy(program)
+    made._guards_code = list(texts)
+    return made
 
 
 def guard_texts(program: Any) -> tuple[str, ...]:

@@ -196,6 +196,37 @@ def test_arguments_that_are_weights_or_state() -> None:
         OrtBackend().compile_program(program)(model.w.detach())
 
 
+def write_to_windows(x: torch.Tensor) -> torch.Tensor:
+    x[..., 0].sub_(2)
+    x.transpose(0, 2)[1, 1:].mul_(3)
+    return x * 2
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_written_argument_that_overlaps_itself(*, dynamic: bool) -> None:
+    lens = ortlens.Lens()
+    fast = torch.compile(write_to_windows, backend=lens, dynamic=dynamic)
+    ours, theirs = numbers(5, 4), numbers(5, 4)
+    torch.testing.assert_close(fast(ours.unfold(0, 2, 1)), write_to_windows(theirs.unfold(0, 2, 1)))
+    torch.testing.assert_close(ours, theirs)
+    assert lens.fallbacks["reason"].str.contains("writes into a tensor whose elements share memory").any()
+    assert lens.graphs.coverage.gt(0).all()
+
+
+def test_state_that_pytorch_cannot_decompose_is_refused() -> None:
+    model = Wrapped(lambda m, x: (m.c.add_(1), m.d.add_(1), x)[2])
+    model.d = model.c[1:]
+    with pytest.raises(UsageError, match="PyTorch cannot decompose the traced program"):
+        ortlens.freeze(model, numbers(3, 4))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_examples_without_elements_may_overlap(dynamic: bool | None) -> None:  # noqa: FBT001 - a parameter
+    x = numbers(0, 8)[None].expand(3, 0, 8)
+    call = ortlens.freeze(lambda a, b: (b.add_(1), a * 2)[1], x, x.movedim(-1, 0), dynamic=dynamic)
+    assert call(torch.zeros(3, 0, 8), torch.zeros(8, 3, 0)).shape == (3, 0, 8)
+
+
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_examples_may_overlap(dynamic: bool | None) -> None:  # noqa: FBT001 - a parameter
     t = numbers(4)
@@ -214,6 +245,8 @@ RESULTS: dict[str, Callable[..., Any]] = {
     "flatten": lambda _, x: torch.flatten(x),
     "written and returned": lambda _, x: (x.add_(1), x, x.t(), x[0].view(2, 2), x.reshape(-1).view(torch.int32)),
     "equal, not the same": lambda _, x: (y := x + 1, x.copy_(y))[0],
+    "written and broadcast": lambda m, x: (*torch.broadcast_tensors(m.c.add_(1), m.c), torch.atleast_3d(x.mul_(2)), x),
+    "product": lambda _, x: torch.einsum("ij,jk->ik", x.add_(1), x.t()),
     "state": lambda m, x: (m.c.add_(x)[0], m.c, m.c.t(), x * 2),
     "unchanged state": lambda m, x: (m.c[0], m.c, x),
 }

@@ -131,6 +131,17 @@ def test_conditions_on_sizes_are_those_of_python(tmp_path: Path) -> None:
                 loaded(torch.ones(n), torch.ones(m))
 
 
+@pytest.mark.parametrize("loads", [False, True])
+def test_what_decomposing_assumes_of_sizes(tmp_path: Path, *, loads: bool) -> None:
+    """PyTorch exports this slice for all sizes, and decomposes it for one."""
+    call: Callable[..., Any] = ortlens.freeze(lambda x: (x * 2, x[:-3] * 1), torch.zeros(3, 0), dynamic=True)
+    if loads:
+        call = ortlens.load_frozen(call.save(tmp_path / "frozen"))  # type: ignore[attr-defined]  # a frozen callable
+    assert [tuple(item.shape) for item in call(torch.zeros(3, 0))] == [(3, 0), (0, 0)]
+    with pytest.raises(UsageError, match=r"expected f32\[3,0\], given f32\[8,0\]"):
+        call(torch.zeros(8, 0))
+
+
 def test_a_condition_that_is_not_defined_or_too_long_does_not_hold() -> None:
     x = (np.zeros(3),)
     size = ["size", 0, 0]

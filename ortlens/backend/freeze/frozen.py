@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from ortlens.backend.api import OrtBackend
     from ortlens.backend.graph import CompiledGraph
+    from ortlens.backend.lowering.lowered import LoweredGraph
     from ortlens.trace.recorder import Recorder
 
 
@@ -194,9 +195,10 @@ def frozen_from(  # noqa: PLR0913 - a target, how to compile it, and what its tr
     program = _torch.with_renamed_guards(program)
     refuse_constants(source, program)
     _refuse_old_values(source, program)
-    arguments = Arguments(program, traced)
+    decomposed, lowered = _lowered(program, backend, None)
+    arguments = Arguments(decomposed, traced)  # to decompose a program may add guards
     _refuse_sessions_per_size(arguments, backend)
-    steps = _steps_of(program, backend, None, arguments, asked)
+    steps = _steps_of(program, decomposed, lowered, backend, recorder=None, arguments=arguments, asked=asked)
     frozen = Frozen(program, source, steps=steps, arguments=arguments, fallback=fallback)
     call = frozen.steps.function(arguments, frozen.differently)
     frozen.__class__ = type("Frozen", (Frozen,), {"__call__": call, "__doc__": Frozen.__doc__})  # Python looks calls up in the class
@@ -215,24 +217,37 @@ def watched(frozen: Frozen, backend: OrtBackend, recorder: Recorder) -> Callable
         A function that does the same as the callable, through sessions that the lens records. Its state is that of the source.
     """
     asked = frozen.steps.memory.asked
-    steps = _steps_of(_torch.with_renamed_guards(frozen.program), backend, recorder, frozen.arguments, asked)
+    program = _torch.with_renamed_guards(frozen.program)
+    decomposed, lowered = _lowered(program, backend, recorder)
+    steps = _steps_of(program, decomposed, lowered, backend, recorder=recorder, arguments=frozen.arguments, asked=asked)
     call = steps.function(frozen.arguments, frozen.differently)
     return lambda *args, **kwargs: call(frozen, *args, **kwargs)
 
 
-def _steps_of(
-    program: ExportedProgram, backend: OrtBackend, recorder: Recorder | None, arguments: Arguments, asked: Collection[str]
-) -> FrozenSteps:
+def _lowered(program: ExportedProgram, backend: OrtBackend, recorder: Recorder | None) -> tuple[ExportedProgram, LoweredGraph]:
     compiler = backend.compiler
     with gc_paused():
-        decomposed, lowered = lower_program(
+        return lower_program(
             program,
             decompositions=compiler.tables()[1],
             custom_targets=compiler.custom_targets(),
             on_failure=compiler.failure_reporter(recorder),
             updates_in_place=True,
         )
-        graph = compiler.graph_of(lowered, recorder=recorder)
+
+
+def _steps_of(  # noqa: PLR0913 - each is a part of what is compiled
+    program: ExportedProgram,
+    decomposed: ExportedProgram,
+    lowered: LoweredGraph,
+    backend: OrtBackend,
+    *,
+    recorder: Recorder | None,
+    arguments: Arguments,
+    asked: Collection[str],
+) -> FrozenSteps:
+    with gc_paused():
+        graph = backend.compiler.graph_of(lowered, recorder=recorder)
         values = _own_values(decomposed, copies_state=recorder is None)
         graph.prepare(values)
     specs = decomposed.graph_signature.input_specs

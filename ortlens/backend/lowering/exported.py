@@ -63,7 +63,7 @@ class CompiledProgram:
         self._program, lowered = lower_program(program, decompositions=decompositions, custom_targets=custom_targets, on_failure=on_failure)
         inputs = self._program.graph_signature.input_specs
         self._run = compile_graph(lowered)
-        self._guards = _torch.exported_guards(program)
+        self._guards = _torch.exported_guards(self._program)
         self._user_inputs = [place for place, spec in enumerate(inputs) if spec.kind is InputKind.USER_INPUT]
         self._results = results_of(self._program, inputs_in_results(program))
         state = {str(spec.target): value for spec in inputs if (value := state_value(self._program, spec.target)) is not None}
@@ -294,16 +294,20 @@ def _decomposed(
             raise
         try:
             plain = _decomposed_by(program, {})
-        except Exception:  # noqa: BLE001 - PyTorch alone cannot decompose this program either
-            raise error from None
+        except Exception as alone:
+            text = f"{type(alone).__name__}: {str(alone).strip().split(chr(10))[0]}"
+            raise UsageError(f"PyTorch cannot decompose the traced program ({text}): change what it names, or take a part of it") from alone
         on_failure("lowering_failed", LOWERED_WITHOUT, error)
         return plain
 
 
 def _decomposed_by(program: ExportedProgram, table: dict[Any, Callable[..., Any]]) -> ExportedProgram:
+    """The decomposed program; to its guards come those on which decompositions depend, but not those of tracing the guards themselves."""
+    known = _torch.guard_texts(program)
     with _torch.quiet(), _torch.copies_kept(), _inputs_apart(program):
-        made: ExportedProgram = program.run_decompositions(table)
-    return made
+        made = _torch.with_guards(program, ()).run_decompositions(table)
+    complete: ExportedProgram = _torch.with_guards(made, (*known, *_torch.guard_texts(made)))
+    return complete
 
 
 @contextlib.contextmanager
@@ -315,7 +319,8 @@ def _inputs_apart(program: ExportedProgram) -> Iterator[None]:
     try:
         for node, value in values.items():
             if _torch.share_storage(value, earlier):
-                span = 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+                lengths = [1 if isinstance(size, int) and not size else size for size in value.shape]
+                span = 1 + sum((size - 1) * stride for size, stride in zip(lengths, value.stride(), strict=True))
                 with _torch.fake_mode_of((value,)):
                     room = torch.empty(value.storage_offset() + span, dtype=value.dtype, device=value.device)
                     node.meta["val"] = room.as_strided(value.shape, value.stride(), value.storage_offset())

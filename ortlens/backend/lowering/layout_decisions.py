@@ -35,6 +35,15 @@ _WINDOWS = frozenset({_aten.as_strided, _aten.as_strided_, _aten.as_strided_scat
 """Operators whose result depends on the strides of what they read."""
 
 
+_SILENT_VIEWS = frozenset(
+    {_aten.atleast_1d, _aten.atleast_2d, _aten.atleast_3d, _aten.broadcast_tensors, _aten.cartesian_prod, _aten.conj_physical, _aten.einsum}
+    | {_aten.flatten_dense_tensors, _aten.lift, _aten.meshgrid, _aten.sum_to_size, _aten.to_dense, _aten.type_as}
+    | {_aten.unflatten_dense_tensors, _aten.unsafe_chunk, _aten.unsafe_split, _aten.unsafe_split_with_sizes}
+    | {_aten._unsafe_view}  # noqa: SLF001 - an operator's name
+)
+"""Operators that may return an operand or views of it, of which schemas say nothing. In programs, a dropout in evaluation is a copy."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Link:
     """A node that may lie in the memory of another."""
@@ -222,6 +231,17 @@ def _aliased_by(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
         yield from node.all_input_nodes[:1]
     elif any(returned.alias_info is not None for returned in schema.returns) or schema.is_mutable:
         yield from _operands(node, lambda argument: argument.alias_info is not None)
+    elif _packet(node) in _SILENT_VIEWS and not _computes(node):
+        yield from _operands(node, lambda _: True)
+
+
+def _computes(node: torch.fx.Node) -> bool:
+    """Whether a call of one of the silent views gives new values: a product, or another dtype."""
+    operands = list(_operands(node, lambda _: True))
+    made = node.meta["val"] if isinstance(node.meta["val"], (list, tuple)) else [node.meta["val"]]
+    if _packet(node) is _aten.einsum:
+        return len(operands) > 1
+    return made[0].dtype is not operands[0].meta["val"].dtype
 
 
 def _written_by(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
