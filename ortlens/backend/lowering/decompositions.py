@@ -40,11 +40,9 @@ _REFUSED: dict[Any, Callable[..., bool]] = {
     **dict.fromkeys(_OF_WIDE, lambda tensor, *_: tensor.dtype in (torch.float16, torch.bfloat16)),
     **dict.fromkeys((_aten.mvlgamma.default, _aten.trace.default), lambda tensor, *_: tensor.dtype is torch.bool),
     **dict.fromkeys((_aten.nan_to_num.default, _aten.nansum.default, _aten.aminmax.default), lambda tensor, *_, **__: tensor.is_complex()),
-    _aten.ldexp.Tensor: lambda tensor, *_: not tensor.is_floating_point() and torch.get_default_dtype() is not torch.float32,
     _aten._native_batch_norm_legit_functional.default: lambda tensor, *rest: tensor.is_complex() or has_mixed_types(tensor, *rest),  # noqa: SLF001 - a name
 }
-"""Operator -> whether arguments are left to PyTorch's kernel: it refuses them where torch's decomposition takes them, or the reverse; the
-decomposition of `ldexp` makes float32 of whole numbers whatever the default dtype is."""
+"""Operator -> whether arguments are left to PyTorch's kernel: it refuses them where torch's decomposition takes them, or the reverse."""
 
 _LOSSES = (_aten.huber_loss.default, _aten.mse_loss.default, _aten.smooth_l1_loss.default)
 """Losses of differences, whose decompositions in torch round 16-bit floats otherwise than their kernels."""
@@ -101,6 +99,7 @@ def own() -> dict[Any, Callable[..., Any]]:
         **{target: functools.partial(_unless_large, target) for target in WHOLE_GRADIENTS},
         **{target: functools.partial(_unless_refused, target) for target in _REFUSED},
         **{target: functools.partial(_loss, target) for target in _LOSSES},
+        _aten.ldexp.Tensor: _ldexp,
         _aten.native_dropout.default: _native_dropout,
         _aten.nll_loss_forward.default: functools.partial(_nll_loss, _aten.nll_loss_forward.default),
         _aten.nll_loss2d_forward.default: functools.partial(_nll_loss, _aten.nll_loss2d_forward.default),
@@ -311,6 +310,12 @@ def _as_strided_scatter(*_: Any, **__: Any) -> torch.Tensor:
     """Stays: torch's decomposition writes at offset 0 where none is given; the operator takes that of the tensor."""
     stays: torch.Tensor = _STAYS
     return stays
+
+
+def _ldexp(tensor: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
+    """As the kernel; of whole numbers, torch's decomposition makes float32 whatever the default dtype is."""
+    made: torch.Tensor = _aten.mul.Tensor(tensor, _aten.pow.Scalar(2.0, exponent))
+    return made
 
 
 def _channel_shuffle(tensor: torch.Tensor, groups: int) -> torch.Tensor:

@@ -154,6 +154,14 @@ def _normalisation(given: dict[str, Any]) -> str | None:
     return "ends the process for channels without elements" if 0 in given["input"].shape else None
 
 
+def _dimensions(given: dict[str, Any]) -> str | None:
+    return None if given["self"].dim() else "fails for tensors without dimensions"
+
+
+def _padding(given: dict[str, Any]) -> str | None:
+    return _dimensions(given) or _known("value", given)
+
+
 def _nonzero(given: dict[str, Any]) -> str | None:
     return None if given["self"].dim() else "gives one number a dimension"
 
@@ -179,9 +187,10 @@ _JUDGES: dict[Any, Callable[[dict[str, Any]], str | None]] = {
     _aten.avg_pool2d.default: functools.partial(_pool, 2),
     _aten.avg_pool3d.default: functools.partial(_pool, 3),
     _aten.blackman_window.default: functools.partial(_known, "window_length"),
-    _aten.constant_pad_nd.default: functools.partial(_known, "value"),
+    _aten.constant_pad_nd.default: _padding,
     _aten.convolution.default: _convolution,
     _aten.cumprod.default: _products,
+    _aten.flip.default: _dimensions,
     _aten.gather.default: _gather,
     _aten.grid_sampler_2d.default: _samples,
     _aten.group_norm.default: _normalisation,

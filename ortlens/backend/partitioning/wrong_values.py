@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _aten = torch.ops.aten
 _SUMS = (_aten.add.Tensor, _aten.add.Scalar, _aten.sub.Tensor, _aten.sub.Scalar)
+_COMPARISONS = tuple(getattr(_aten, name).Scalar for name in ("eq", "ge", "gt", "le", "lt", "ne"))
 _STORING = (
     *(_aten.clamp.default, _aten.clamp_min.default, _aten.clamp_max.default, _aten.hardtanh.default, _aten.threshold.default),
     *(_aten.full.default, _aten.full_like.default, _aten.fill.Scalar, _aten.masked_fill.Scalar, _aten.constant_pad_nd.default),
@@ -74,6 +75,14 @@ def _refused_number(node: torch.fx.Node) -> str | None:
         if isinstance(held, (torch.SymInt, torch.SymFloat)) and not _always_fits(held, limits):
             return f"takes a number that may be beyond {short}, which PyTorch refuses to convert"
     return None
+
+
+def _compared(node: torch.fx.Node) -> str | None:
+    value, number = _tensor(node.args[0]), node.args[1]
+    if value is None or value.dtype is torch.bool or value.is_floating_point() or value.is_complex() or not isinstance(number, int):
+        return None
+    limits = torch.iinfo(value.dtype)
+    return None if limits.min <= number <= limits.max else f"takes {number}, which is no {str(value.dtype).removeprefix('torch.')}"
 
 
 def _limits(target: Any, dtype: torch.dtype) -> tuple[float, float] | None:
@@ -213,6 +222,7 @@ def _checks() -> dict[Any, Callable[[torch.fx.Node], str | None]]:
     return {
         **dict.fromkeys(_SUMS, _first(refused_booleans, _refused_number)),
         **dict.fromkeys(_STORING, _refused_number),
+        **dict.fromkeys(_COMPARISONS, _compared),
         **dict.fromkeys(_OF_NUMBERS, _boolean),
         **dict.fromkeys(_OF_FLOATS, _whole),
         **dict.fromkeys(_OF_WIDE, _half),

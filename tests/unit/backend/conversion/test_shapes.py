@@ -48,6 +48,12 @@ def test_as_pytorch(name: str, dynamic: bool) -> None:  # noqa: FBT001
     assert (lens.graphs.coverage.dropna() == 1).all()
 
 
+@pytest.mark.parametrize("function", [lambda x: x.flip(0), lambda x: x.flip(-1), lambda x: torch.nn.functional.pad(x, ())])
+def test_without_dimensions(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    fast = torch.compile(function, backend="ortlens", options={"on_error": "raise"})
+    torch.testing.assert_close(fast(torch.tensor(2.5)), torch.tensor(2.5))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int16, torch.bool])
 def test_every_diagonal(dtype: torch.dtype) -> None:
     x = torch.rand(3, 5, 2).mul(9).to(dtype)
