@@ -60,8 +60,8 @@ def _steps_on_road(draw: random.Random, program: Program, sizes: tuple[int, ...]
     """The same for a program that is traced once: weights are constants, and results may be copies, so that neither is written to."""
     made: list[str] = []
     for n in sizes:
-        made += [f"call({n})", *_given(draw, program, n), *_given(draw, program, n)]
-        if draw.random() < 0.4:
+        made += [f"call({n})", *(f"given({n}, {text})" for text in draw.sample(program.steps, min(len(program.steps), 8)))]
+        if draw.random() < 0.4 and program.road != "loaded":  # whose results are new arrays
             made.append(_writes(draw, program, names=("ins",)))
         made.append(draw.choice(("again()", f"call({n})", f"other({n})", f"moved({n})")))
     if made[1].startswith("given") and draw.random() < 0.2:
@@ -73,7 +73,7 @@ def _given(draw: random.Random, program: Program, n: int) -> list[str]:
     """Calls with other arguments in place of some: nearly all that make PyTorch raise, and a few of the others."""
     spoilt = [text for text in program.steps if "spoilt(" in text]
     others = [text for text in program.steps if "spoilt(" not in text]
-    chosen = draw.sample(spoilt, min(len(spoilt), 3)) + draw.sample(others, min(len(others), draw.choice((0, 1, 1, 2))))
+    chosen = draw.sample(spoilt, min(len(spoilt), 8)) + draw.sample(others, min(len(others), draw.choice((0, 1, 1, 2))))
     return [f"given({n}, {text})" for text in chosen]
 
 

@@ -70,7 +70,7 @@ class _Settings:
 
 
 _KINDS = (
-    ("plain", 76, 80), ("frozen", 5, 0), ("loaded", 2, 0), ("exported", 4, 0), ("raises", 8, 10), ("exact", 5, 10),
+    ("plain", 32, 80), ("frozen", 32, 0), ("loaded", 2, 0), ("exported", 13, 0), ("raises", 16, 10), ("exact", 5, 10),
 )  # fmt: skip
 """What functions are made for, how many in a hundred, and the same of those that are judged as graphs."""
 _DEFAULT_DTYPES = ("float64", "float64", "float16", "bfloat16")
@@ -97,7 +97,7 @@ def parts_of(seed: int, *, graphs: bool = False) -> int:
     if graphs:
         return GRAPH_PARTS
     kind = _kind(seed, graphs=graphs)
-    return 2 if kind == "loaded" else 4 if _breaks(seed) or kind in ROADS else 8
+    return 1 if kind in ROADS else 4 if _breaks(seed) or kind == "raises" else 8
 
 
 def _breaks(seed: int) -> bool:
@@ -132,7 +132,7 @@ def random_program(seed: int, *, cache_dir: str | None = None, parts: int = 1, g
         breaks=_breaks(seed) and not graphs,
         graphs=graphs,
         kind=kind,
-        default_dtype=draw.choice(_DEFAULT_DTYPES) if draw.random() < 0.1 and kind == "plain" else "float32",
+        default_dtype=draw.choice(_DEFAULT_DTYPES) if draw.random() < 0.2 and kind == "plain" else "float32",
     )
     torch.set_default_dtype(getattr(torch, settings.default_dtype))
     try:
@@ -174,7 +174,7 @@ def _exact_part(seed: int, draw: random.Random, settings: _Settings) -> Program:
 def _part(seed: int, draw: random.Random, settings: _Settings) -> Program:
     places = settings.kind == "raises"
     program = _empty(seed, settings)
-    inputs = material.inputs(draw, trains=settings.trains, places=places, numbers=program.road == "compile")
+    inputs = material.inputs(draw, trains=settings.trains, places=places, on_road=program.road != "compile")
     program = program.replace(state=material.state(draw), inputs=inputs)
     if settings.graphs:
         program = _without_shared_memory(program)
@@ -189,6 +189,8 @@ def _part(seed: int, draw: random.Random, settings: _Settings) -> Program:
         () if settings.trains and not places else material.others(draw, given, buffer if buffer is not None and buffer._version else None)
     )
     others = tuple(text for text in others if not settings.trains or "spoilt(" in text)
+    if settings.graphs:  # who resolves signs in memory are the callers of graphs
+        others = tuple(text for text in others if not re.search("negative|conjugate", text))
     return draft.program.replace(body=tuple(draft.body), returns=_returns(draft), marks=marks, steps=others)
 
 
@@ -297,14 +299,15 @@ _IN_GRAPHS: tuple[tuple[float, str, Sequence[tuple[int, Template]]], ...] = (
     (30, "value", aten.VALUES),
     (12, "inexact", aten.INEXACT),
 )
-_NUMBERS = ((9, "number", operations.NUMBERS), (9, "value", operations.NUMBERED))
+_NUMBERS = ((14, "number", operations.NUMBERS), (14, "value", operations.NUMBERED))
+_DECIDED = (20, "value", operations.DECIDED)
 _CREATED = (3, "value", operations.CREATED)
 _SIZED = ((4, "value", operations.SIZED), (2, "number of data", operations.NUMBERS_OF_DATA))
 _BREAK = ((6, "break", ()),)
 _BRANCHES = (3, "value", operations.BRANCHES)
 _LOOPS = (2, "value", operations.LOOPS)
 _MODULES = ((12, "inexact", operations.MODULES),)
-_CHECKED = ((30, "value", operations.CHECKED), (12, "write", operations.CHECKED_WRITES))
+_CHECKED = ((60, "value", operations.CHECKED), (24, "write", operations.CHECKED_WRITES))
 _TRIES = 12
 _ROUNDS = re.compile(r"(?<!/)/(?!/)|sin_|\.(?:cos|sin)\(|entropy|margin|nll_|linalg|normal\(|bernoulli\(|multinomial|embedding_bag")
 
@@ -315,6 +318,7 @@ def _families(draft: Draft) -> list[tuple[float, str, Sequence[tuple[int, Templa
         return [*_FAMILIES[:3], _FAMILIES[4], *_NUMBERS, _CREATED]
     found = [*(_IN_GRAPHS if draft.graphs else (*_FAMILIES, _BRANCHES))]
     found += [*_NUMBERS] if program.dynamic is not False or not draft.graphs else []
+    found += [_FAMILIES[4], _DECIDED] if program.road != "compile" else []  # what is written to shows in what shares its memory
     found += [_CREATED] * (1 if program.default_dtype == "float32" else 8)
     found += [_LOOPS] if not program.trains and not draft.graphs else []
     found += [*_MODULES] if any("self.d" in line or "self.g" in line for line in program.state) and not draft.graphs else []
@@ -421,6 +425,10 @@ def _returns(draft: Draft) -> tuple[str, ...]:
             made.append(text if known and all(_runs(f"_ = {text}", scope) for scope in draft.scopes) else name)
         else:
             made.append(name)
-    made += [name for name in draft.numbers() if name[0] == "m" and draw.random() < 0.5]
+    made += [name for name in draft.numbers() if name[0] == "m" and draw.random() < 0.8]
+    checked = [line.partition(" = ")[0] for line in draft.body if re.match(r"t\d+ = .*\bi\b", line)]
+    made += [name for name in checked if name in names and name not in made]  # what nobody reads is not checked either
+    if draft.program.road != "compile":  # a write that should have reached an argument shows in what is computed from it
+        made += [f"{name} + 1" for name, _ in draft.program.inputs if name in draft.tensors() and draw.random() < 0.5]
     draw.shuffle(made)
     return tuple(made)

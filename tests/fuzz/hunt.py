@@ -76,7 +76,7 @@ def hunt(name: str, functions: int, seed: int, *, graphs: bool = False) -> tuple
 
 
 def _culprit(name: str, program: Program, count: int, verdict: Verdict, judge_it: Callable[[Program], Verdict]) -> Program | None:
-    """The part of a program that differs because of the defect: without it, it is right."""
+    """The part of a program that differs because of the defect: without it, it is not wrong."""
     touched = touched_parts(program, verdict)
     for part in sorted(range(count), key=lambda part: part not in touched):
         alone = part_of(program, part) if count > 1 else program
@@ -84,6 +84,6 @@ def _culprit(name: str, program: Program, count: int, verdict: Verdict, judge_it
             verdict = judge_it(alone)
         if verdict.word == "wrong":
             torch.compiler.reset()
-            if judge_it(alone).word == "right":
+            if judge_it(alone).word != "wrong":
                 return alone
     return None

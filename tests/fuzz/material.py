@@ -115,8 +115,8 @@ def others(draw: random.Random, given: Mapping[str, Any], buffer: torch.Tensor |
         if name[0] == "i":
             made += [f'{name}="spoilt({name}, {number})"' for number in draw.sample((-1, 99, -99, 2, -3), 2)]
             continue
-        way = draw.choice([way for way in WAYS if value.dtype.is_complex == (way == "conjugate") or way not in ("conjugate", "negative")])
-        made.append(f"{name}=\"relaid({name}, '{way}')\"")
+        ways = [way for way in WAYS if value.dtype.is_complex == (way == "conjugate") or way not in ("conjugate", "negative")]
+        made += [f"{name}=\"relaid({name}, '{way}')\"" for way in draw.sample(ways, 2)]
         if buffer is not None and (buffer.shape, buffer.dtype) == (value.shape, value.dtype):
             made.append(f"{name}=\"state('b')\"")
         for other, theirs in given.items():
@@ -130,14 +130,15 @@ def others(draw: random.Random, given: Mapping[str, Any], buffer: torch.Tensor |
     return tuple(made)
 
 
-def inputs(draw: random.Random, *, trains: bool, places: bool = False, numbers: bool = True) -> tuple[tuple[str, str], ...]:
+def inputs(draw: random.Random, *, trains: bool, places: bool = False, on_road: bool = False) -> tuple[tuple[str, str], ...]:
     """Names and expressions of arguments: tensors, some of them views of others, and now and then a Python number.
 
     Args:
         draw: The source of all choices.
         trains: Whether some need gradients.
         places: Whether there are positions too.
-        numbers: Whether Python numbers may differ between calls.
+        on_road: Whether they are for a program that is traced once: then Python numbers are the same in all calls, and many arguments have
+            the sizes of another one, so that one tensor may be given for both.
 
     Returns:
         Pairs of a name and an expression, which need not be valid.
@@ -148,6 +149,9 @@ def inputs(draw: random.Random, *, trains: bool, places: bool = False, numbers: 
             other = draw.choice(made)[0]
             made.append((name, draw.choice(LAYOUTS).format(x=other)))
             continue
+        if made and on_road and draw.random() < 0.5:
+            made.append((name, re.sub(r"(?<=values\()\d+", str(draw.randrange(100)), made[0][1])))
+            continue
         dtype = draw.choice(_DTYPES)
         kind = "" if dtype == "float32" else f", dtype=torch.{dtype}"
         base = f"values({draw.choice(_BASES).format(s=draw.randrange(100))}{kind})"
@@ -157,12 +161,12 @@ def inputs(draw: random.Random, *, trains: bool, places: bool = False, numbers: 
         if trains and not kind and draw.random() < 0.75:
             laid = draw.choice((f"leaf({laid})", f"leaf({laid})", f"leaf({laid}) * 1", draw.choice(LAYOUTS).format(x=f"leaf({base})")))
         made.append((name, laid))
-    if places and draw.random() < 0.3:
+    if places and draw.random() < 0.8:
         made = [*[item for item in made if item[0] != "c"], ("c", LARGE)]
     if places:
         made.append(("i", f"places({draw.randrange(100)}, {draw.choice(('3', '3', 'n', '2, 2', '2', '4'))})"))
     if draw.random() < 0.2:
-        made.append(("k", draw.choice(_NUMBERS if numbers else ("3", "-5", "0.3"))))
+        made.append(("k", draw.choice(("3", "-5", "0.3") if on_road else _NUMBERS)))
     return tuple(made)
 
 

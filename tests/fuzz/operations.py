@@ -171,6 +171,13 @@ STAYS: list[tuple[int, Template]] = [
     (1, lambda p: f"{p.any()}.nanmedian()"),
 ]
 
+DECIDED: list[tuple[int, Template]] = [
+    (4, lambda p: f"{p.any()}.reshape({p.choice(('-1', p.shape()))})"),
+    (2, lambda p: f"{p.any()}.{p.choice(('flatten', 'ravel', 'contiguous'))}()"),
+    (1, lambda p: f"{p.any()}.view({p.choice(('-1', p.shape()))})"),
+]
+"""Views, or copies where the layout of a tensor allows none."""
+
 SIZED: list[tuple[int, Template]] = [
     (3, lambda p: f"{p.any()}[{p.boolean()}]"),
     (2, lambda p: f"{p.any()}.nonzero()"),
@@ -332,7 +339,7 @@ CHECKED: list[tuple[int, Template]] = [
     (4, lambda p: f"{p.any()}[{p.place()}]"),
     (2, lambda p: f"{p.any()}[:, {p.place()}]"),
     (3, lambda p: f"{p.any()}.index_select({p.dim()}, {p.place()})"),
-    (3, lambda p: f"F.embedding({p.place()}, {p.any()})"),
+    (8, lambda p: f"F.embedding({p.place()}, {p.any()})"),
     (2, lambda p: f"{p.any()}.gather({p.dim()}, {p.place()}.view([-1] + [1] * ({p.any()}.dim() - 1)))"),
     (2, lambda p: f"torch.gather({p.any()}, 0, {p.place()})"),
     (2, lambda p: f"{p.any()}.take({p.place()})"),
@@ -363,8 +370,8 @@ CHECKED: list[tuple[int, Template]] = [
 """What looks at the values of positions, and raises for some."""
 
 CHECKED_WRITES: list[tuple[int, Template]] = [
-    (6, lambda p: f"{p.any()}[:, {p.place()}.clamp(0, 1)] = {p.scalar()}"),
-    (6, lambda p: f"{p.any()}.{p.choice(('mul_(2)', 'mul_(0.5)', 'add_(1)', 'neg_()'))}.{p.choice(('add_', 'sub_'))}({p.scalar()})"),
+    (12, lambda p: f"{p.largest()}[:, {p.place()}.clamp(0, 1)] = {p.scalar()}"),
+    (6, lambda p: f"{p.largest()}.{p.choice(('mul_(2)', 'mul_(0.5)', 'add_(1)', 'neg_()'))}.{p.choice(('add_', 'sub_'))}({p.scalar()})"),
     (3, lambda p: f"{p.any()}[{p.place()}] = {p.scalar()}"),
     (2, lambda p: f"{p.any()}.index_fill_({p.dim()}, {p.place()}, {p.scalar()})"),
     (2, lambda p: f"{p.any()}.index_add_({p.dim()}, {p.place()}, {p.any()})"),
@@ -434,7 +441,7 @@ A number divided by a tensor is left out: that is two operators, a reciprocal an
 
 
 def _fraction(p: Picker) -> str:
-    return str(p.choice(("0.123", "-0.3", "1 / 0.877", "1.1", "3", "-7", "1e-3", "100.7", "2049", "0.5")))
+    return str(p.choice(("0.123", "-0.3", "(1 / 0.877)", "1.1", "3", "-7", "1e-3", "100.7", "2049", "0.5")))
 
 
 PARTS: list[tuple[int, Template]] = [

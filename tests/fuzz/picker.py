@@ -47,6 +47,11 @@ class Picker:
         """Any tensor."""
         return self._pick(self._names)
 
+    def largest(self) -> str:
+        """One of those with the most elements: writes to them are made in place."""
+        most = max(value.numel() for value in self._tensors.values())
+        return self._pick(self._fitting(lambda value: value.numel() == most))
+
     def last(self) -> str:
         """The tensor that was drawn last."""
         return self._last

@@ -96,6 +96,11 @@ def open_sizes(ins):
     return tuple(dict.fromkeys(range(item.dim()), torch.export.Dim.AUTO) if isinstance(item, torch.Tensor) else None for item in ins)
 
 
+def exported(module, ins, dynamic):
+    """The module as an exported program."""
+    return torch.export.export(module, tuple(ins), dynamic_shapes=open_sizes(ins) if dynamic else None)
+
+
 def cond(chosen, first, second, operands):
     """`torch.cond`, and what it means."""
     if torch.compiler.is_compiling():
@@ -263,12 +268,11 @@ def _renamed(text: str, part: int) -> str:
 
 CALLS = ("call(", "again(", "other(", "moved(", "twice(", "backward(", "warm(", "threads(", "given(")
 """How steps begin that are no statements about the caller's tensors."""
-_PROGRAM = "torch.export.export(self, tuple(ins), dynamic_shapes=open_sizes(ins) if {dynamic} else None)"
 ROADS = {
     "frozen": "ortlens.freeze(self, *ins, dynamic={dynamic}, options={options})",
     "loaded": "ortlens.load_frozen(ortlens.freeze(self, *ins, dynamic={dynamic}, options={options}).save(tempfile.mkdtemp() + '/frozen'))",
-    "exported": f"ortlens.Lens(options={{options}}).compile_exported({_PROGRAM})",
-    "unlifted": f"{_PROGRAM}.run_decompositions().module()",
+    "exported": "ortlens.Lens(options={options}).compile_exported(exported(self, ins, {dynamic}))",
+    "unlifted": "exported(self, ins, {dynamic}).run_decompositions().module()",
 }
 """What the first call of a program makes of its module, where that is not `torch.compile`; the last one is the control of the others."""
 _EXPRESSION = re.compile(r"'expr:([^']*)'")

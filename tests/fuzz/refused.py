@@ -56,6 +56,8 @@ def is_unknown(draft: Draft, text: str, picker: Picker) -> bool:
     """Whether graphs of a statement or expression cannot be traced, or nothing says what it gives."""
     if draft.graphs and _NOT_IN_GRAPHS.search(text):
         return True
+    if draft.program.road == "exported" and ".contiguous(" in text:
+        return True  # torch.export leaves out a call that copies nothing
     used = [value for name, value in draft.tensors().items() if name in picker.used]
     if "unshuffle" in text and not all(value.numel() for value in used):
         return True  # PyTorch's kernel gives another shape than its shape function

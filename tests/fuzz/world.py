@@ -81,6 +81,17 @@ class Notes:
     warned: list[str] = field(default_factory=list)
 
 
+class UnexportableError(Exception):
+    """PyTorch cannot export a program with some arguments."""
+
+
+def _exported(*args: Any) -> Any:
+    try:
+        return _PRELUDE["exported"](*args)
+    except Exception as error:
+        raise UnexportableError from error
+
+
 class World:
     """The tensors of one run of a program."""
 
@@ -135,7 +146,9 @@ class World:
         def compiled(_: torch.nn.Module, *ins: Any) -> Any:
             if self._made is None:
                 scope = {**self.scope, "ins": ins, "options": self._options, "ortlens": ortlens, "tempfile": tempfile}
-                self._made = eval(text, scope)  # noqa: S307 - our own text
+                scope["exported"] = _exported
+                with torch.random.fork_rng():  # what torch imports when a trace with `cond` fails for the first time draws numbers
+                    self._made = eval(text, scope)  # noqa: S307 - our own text
             return self._made(*ins)
 
         return compiled
@@ -188,6 +201,7 @@ class World:
     def _make(self, n: int) -> None:
         self.leaves = []
         self.ins = self.scope["arguments"](self.model, n, self._leaf)
+        self.scope["ins"] = self.ins
         names = [name for name, _ in self.program.inputs]
         for name, dim in self.program.marks:
             if name in names and self._backend is not None:
@@ -330,6 +344,8 @@ def _raised(world: World, step: str, notes: Notes) -> Raised | None:
         notes.refused.add(len(notes.steps))
     except NameError:  # the program lacks a statement
         raise
+    except UnexportableError:
+        notes.refused.add(len(notes.steps))
     except Exception as error:
         if world.program.road == "exported" and re.match("Guard failed|Expected input", str(error)):
             notes.refused.add(len(notes.steps))
