@@ -50,7 +50,7 @@ def test_graphs_of_this_commit(root: Path, tmp_path: Path) -> None:
 
 def test_a_graph_that_differs_is_printed_as_a_program(tmp_path: Path) -> None:
     with planted("outputs share memory between calls"):
-        (row,) = rows_of(8, cache_dir=str(tmp_path), seconds=1, graphs=True)
+        (row,) = rows_of(32, cache_dir=str(tmp_path), seconds=1, graphs=True)
     assert row["verdict"] == "wrong"
     assert "torch.compile(function, backend=BACKEND" in str(row["script"])
 

@@ -297,8 +297,9 @@ def storage_readers(graph: torch.fx.Graph) -> dict[str, Verdict]:
     """Nodes that must stay in PyTorch because the storage behind a tensor matters to them, and not its values alone.
 
     `as_strided`, and who asks for an offset, read it. A write into a part of a tensor that overlaps itself, such as one that was unfolded,
-    changes elements outside of that part; one into a tensor with gaps copies what lies in them. ONNX Runtime returns values without their
-    storage. So the operator and what it reads stay in PyTorch, views and copies of a whole storage, down to the tensor that owns it.
+    changes elements outside of that part; one into a tensor with gaps copies what lies in them, which a caller may read. ONNX Runtime
+    returns values without their storage. So the operator and what it reads stay in PyTorch, views and copies of a whole storage, down to
+    the tensor that owns it.
 
     Args:
         graph: An ATen graph.
@@ -307,8 +308,9 @@ def storage_readers(graph: torch.fx.Graph) -> dict[str, Verdict]:
         Name -> verdict.
     """
     verdicts: dict[str, Verdict] = {}
+    returned = _owners_of_results(graph)
     for node in graph.nodes:
-        reason = _needs_storage(node)
+        reason = _needs_storage(node, returned=node in returned)
         chain: torch.fx.Node | None = node
         while reason is not None and chain is not None and chain.op == "call_function":
             verdicts[chain.name] = Verdict(supported=False, code="layout", reason=reason)
@@ -317,7 +319,19 @@ def storage_readers(graph: torch.fx.Graph) -> dict[str, Verdict]:
     return verdicts
 
 
-def _needs_storage(node: torch.fx.Node) -> str | None:
+def _owners_of_results(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """The nodes in whose storage results lie."""
+    found = set(next(iter(graph.find_nodes(op="output"))).all_input_nodes)
+    rest = [*found]
+    while rest:
+        base = base_of(rest.pop())
+        if base is not None and base not in found:
+            found.add(base)
+            rest.append(base)
+    return found
+
+
+def _needs_storage(node: torch.fx.Node, *, returned: bool) -> str | None:
     name = provenance.target_name(node)
     if name in _WINDOWS:
         return f"{name} reads the storage behind a tensor, not its values"
@@ -325,7 +339,7 @@ def _needs_storage(node: torch.fx.Node) -> str | None:
         return None
     if may_overlap_itself(node.args[0].meta["val"]):  # type: ignore[union-attr]  # a node, by the schema
         return f"{name} writes into a tensor whose elements share memory"
-    return f"{name} copies what lies between the elements of a tensor" if needs_restride(node.meta["val"]) else None
+    return f"{name} copies what lies between the elements of a result" if returned and needs_restride(node.meta["val"]) else None
 
 
 _WINDOWS = (
