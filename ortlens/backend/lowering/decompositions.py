@@ -313,8 +313,11 @@ def _as_strided_scatter(*_: Any, **__: Any) -> torch.Tensor:
 
 
 def _ldexp(tensor: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
-    """As the kernel; of whole numbers, torch's decomposition makes float32 whatever the default dtype is."""
-    made: torch.Tensor = _aten.mul.Tensor(tensor, _aten.pow.Scalar(2.0, exponent))
+    """The decomposition of torch, which makes float32 of whole numbers whatever the default dtype is; PyTorch refuses booleans."""
+    made: torch.Tensor = _STAYS
+    if torch.bool not in (tensor.dtype, exponent.dtype):
+        dtype = tensor.dtype if tensor.is_floating_point() else torch.get_default_dtype()
+        made = _aten.mul.Tensor(tensor, _aten.pow.Tensor_Tensor(tensor.new_full((), 2.0, dtype=dtype), exponent))
     return made
 
 
