@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _MOST_ELEMENTS = 300
 _LARGEST = 1e4
 _LARGEST_NUMBER = 2**60
+_LARGEST_SUM = 2**20
+"""Of floats; a larger one may be rounded on the way."""
 GRAPH_PARTS = 16
 
 
@@ -252,8 +254,8 @@ def _runs(statement: str, scope: dict[str, Any]) -> bool:
     return True
 
 
-def _is_number(value: Any) -> bool:  # noqa: ANN401 - values of statements
-    return isinstance(value, (int, float)) and abs(value) < _LARGEST_NUMBER
+def _is_number(value: Any, most: int) -> bool:  # noqa: ANN401 - values of statements
+    return isinstance(value, (int, float)) and abs(value) < most
 
 
 def _is_rounded(value: Any) -> bool:  # noqa: ANN401 - same
@@ -341,7 +343,8 @@ def _add_statement(draft: Draft) -> None:
             continue
         inexact = _is_inexact(draft, statement, picker, kind)
         before = [dict(scope) for scope in draft.scopes]
-        fine = _are_numbers(draft, statement, targets) if kind.startswith("number") else _is_kept(draft, statement, targets, picker)
+        most = _LARGEST_SUM if kind == "number of data" else _LARGEST_NUMBER
+        fine = _are_numbers(draft, statement, targets, most) if kind.startswith("number") else _is_kept(draft, statement, targets, picker)
         if not fine or (inexact and not all(draft.scopes[0][name].is_floating_point() for name in targets)):
             for scope, names in zip(draft.scopes, before, strict=True):
                 scope.update(names)  # a name may have got another value
@@ -364,11 +367,11 @@ def _is_inexact(draft: Draft, statement: str, picker: Picker, kind: str) -> bool
     return kind == "inexact" or any(name in draft.inexact for name in picker.used) or bool(_ROUNDS.search(statement))
 
 
-def _are_numbers(draft: Draft, statement: str, targets: Sequence[str]) -> bool:
+def _are_numbers(draft: Draft, statement: str, targets: Sequence[str], most: int) -> bool:
     """Run a statement in every environment; whether it gives Python numbers that 64 bits hold."""
     with torch.set_grad_enabled(draft.program.trains):
         return all(_runs(statement, scope) for scope in draft.scopes) and all(
-            _is_number(scope[name]) for scope in draft.scopes for name in targets
+            _is_number(scope[name], most) for scope in draft.scopes for name in targets
         )
 
 
