@@ -209,9 +209,9 @@ def _lie_otherwise(notes: Notes, last: int) -> bool:
     return any(_orders(notes, step) != _orders(notes, 0) for step in range(last + 1))
 
 
-def _orders(notes: Notes, step: int) -> list[list[int]]:
+def _orders(notes: Notes, step: int) -> list[list[tuple[int, bool]]]:
     given = [seen for label, seen in notes.steps[step].items() if label.startswith("ins") and isinstance(seen, Seen)]
-    return [sorted(range(len(seen.strides)), key=seen.strides.__getitem__) for seen in given]
+    return [[(dim, not seen.strides[dim]) for dim in sorted(range(len(seen.strides)), key=seen.strides.__getitem__)] for seen in given]
 
 
 def _is_state_of_another_call(item: Difference, expected: Notes) -> bool:

@@ -174,9 +174,9 @@ def _windows(target: Any, *args: Any) -> Any:
 
 
 def _unpooled(target: Any, tensor: torch.Tensor, *args: Any) -> Any:
-    """An image that lies as the pooled one does, where torch's decomposition, the shape function, makes a contiguous one."""
+    """An image that lies as the pooled one does, where torch's decomposition, the shape function, makes a contiguous one; floats only."""
     layout = suggested_format(tensor)
-    if layout is torch.contiguous_format:
+    if layout is torch.contiguous_format or not tensor.is_floating_point():
         return NotImplemented
     return _aten.clone.default(_torch.decomposition_of(target)(tensor, *args), memory_format=layout)
 

@@ -139,3 +139,11 @@ def test_an_operator_with_a_function_of_the_user_stays() -> None:
     targets = with_kernel_strides({}, users={_aten.floor_divide.default})
     assert _aten.floor_divide.default not in targets
     assert _aten.copysign.Tensor in targets
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+def test_whole_numbers_are_not_unpooled(order: torch.memory_format) -> None:
+    x = torch.ones(1, 2, 2, 2, dtype=torch.int64).contiguous(memory_format=order)
+    at = (torch.arange(8).view(1, 2, 2, 2) % 4).contiguous(memory_format=order)
+    with pytest.raises(NotImplementedError):
+        torch.compile(torch.nn.functional.max_unpool2d, backend="ortlens")(x, at, [2, 2])
