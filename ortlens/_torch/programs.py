@@ -99,21 +99,20 @@ def with_renamed_guards(program: Any) -> Any:
     Returns:
         The program, or a shallow copy with renamed guards.
     """
-    import copy
     import inspect
 
     from torch.export import _unlift
 
-    starred = {match for guard in getattr(program, "_guards_code", ()) for match in _STARRED.findall(guard)}
+    starred = {match for guard in guard_texts(program) for match in _STARRED.findall(guard)}
     if hasattr(_unlift, "_force_gm_signature_match") or not starred:
         return program
     names = inspect.signature(program.module(check_guards=False).forward).parameters
-    named = copy.copy(program)
+    texts = guard_texts(program)
     for name, place in starred:
         if f"{name}_{place}" in names:
             written, meant = f"L['{name}'][{place}]", f"L['{name}_{place}']"
-            named._guards_code = [guard.replace(written, meant) for guard in named._guards_code]
-    return named
+            texts = tuple(guard.replace(written, meant) for guard in texts)
+    return with_guards(program, texts)
 
 
 def replaced_buffers(program: Any) -> frozenset[str]:

@@ -249,11 +249,11 @@ def _is_view_operator(target: Any) -> bool:
 
 def _is_part(view: torch.fx.Node) -> bool:
     """Whether there is more in the storage of a view than its elements, or some of them more than once, but by `expand`."""
+    if view.target is torch.ops.aten.expand.default:
+        return False
     base = base_of(view)
-    if base is None or view.target is torch.ops.aten.expand.default:
-        return base is None
-    value = base.meta.get("val")
-    return _count_of(view) != _count_of(base) or (isinstance(value, torch.Tensor) and needs_restride(value))
+    value = None if base is None else base.meta.get("val")
+    return base is None or _count_of(view) != _count_of(base) or (isinstance(value, torch.Tensor) and needs_restride(value))
 
 
 def _count_of(node: torch.fx.Node) -> str:

@@ -17,7 +17,7 @@ from ortlens.backend.conversion import dtypes
 from ortlens.backend.conversion.functions import own_functions
 from ortlens.backend.conversion.int_ranges import follows_from_data, int_range
 from ortlens.backend.lowering import provenance
-from ortlens.backend.lowering.returned_views import base_of
+from ortlens.backend.lowering.returned_views import base_of, owner_of
 from ortlens.backend.lowering.storage_windows import keeps_storage_of
 from ortlens.backend.memory_order import may_overlap_itself, needs_restride
 from ortlens.backend.partitioning import wrong_functions
@@ -308,7 +308,8 @@ def storage_readers(graph: torch.fx.Graph) -> dict[str, Verdict]:
         Name -> verdict.
     """
     verdicts: dict[str, Verdict] = {}
-    returned = _owners_of_results(graph)
+    (output,) = graph.find_nodes(op="output")
+    returned = {owner_of(node, ()) for node in output.all_input_nodes}
     for node in graph.nodes:
         reason = _needs_storage(node, returned=node in returned)
         chain: torch.fx.Node | None = node
@@ -317,18 +318,6 @@ def storage_readers(graph: torch.fx.Graph) -> dict[str, Verdict]:
             source = chain.all_input_nodes[0] if chain.all_input_nodes else None
             chain = source if source is not None and keeps_storage_of(source) is not None else None
     return verdicts
-
-
-def _owners_of_results(graph: torch.fx.Graph) -> set[torch.fx.Node]:
-    """The nodes in whose storage results lie."""
-    found = set(next(iter(graph.find_nodes(op="output"))).all_input_nodes)
-    rest = [*found]
-    while rest:
-        base = base_of(rest.pop())
-        if base is not None and base not in found:
-            found.add(base)
-            rest.append(base)
-    return found
 
 
 def _needs_storage(node: torch.fx.Node, *, returned: bool) -> str | None:
