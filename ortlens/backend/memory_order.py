@@ -120,7 +120,7 @@ def may_overlap_itself(meta: torch.Tensor) -> bool:
     """Whether several elements of a tensor may lie in one place, as those of an expanded or unfolded one.
 
     Args:
-        meta: A fake tensor.
+        meta: A tensor, fake or with data.
 
     Returns:
         True also for symbolic sizes and strides that leave it open, and for odd strides.

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ortlens.backend.memory_order import may_overlap_itself
+
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
 
@@ -87,12 +89,7 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
     Returns:
         True also for odd strides with too many elements to compare.
     """
-    end = 0  # in the order of their strides, no dimension reaches into the next place of a later one
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1 and stride <= end:
-            return tensor.numel() > _EXACT_ELEMENTS or len(set(_places(tensor))) < tensor.numel()
-        end += (size - 1) * stride
-    return False
+    return may_overlap_itself(tensor) and (tensor.numel() > _EXACT_ELEMENTS or len(set(_places(tensor))) < tensor.numel())
 
 
 def block_of(tensor: torch.Tensor) -> tuple[int, int]:
