@@ -335,6 +335,22 @@ def test_a_bad_input_raises_what_pytorch_raises_and_costs_nothing(on_error: str)
     assert lens.fallbacks.empty
 
 
+def test_what_raises_after_a_draw_leaves_the_generator_as_eager_does() -> None:
+    def noisy(x: torch.Tensor, i: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        noise = torch.normal(0.0, x.abs() * 2 + 1)  # between two partitions; the division could be in the first
+        return noise + 1, torch.div(torch.full_like(i, 5), i, rounding_mode="trunc") * 2
+
+    def state_after(function: Callable[..., Any], divisor: int) -> torch.Tensor:
+        torch.manual_seed(0)
+        with pytest.raises(RuntimeError, match="ZeroDivisionError") if not divisor else contextlib.nullcontext():
+            function(X, torch.tensor([divisor, 2]))
+        return torch.get_rng_state()
+
+    compiled = torch.compile(noisy, backend="ortlens", options={"min_partition_nodes": 3})
+    for divisor in (1, 0):
+        assert torch.equal(state_after(compiled, divisor), state_after(noisy, divisor))
+
+
 def planted_failures(monkeypatch: pytest.MonkeyPatch, should_fail: Callable[[tuple[int, ...]], bool]) -> None:
     """Have native runs raise MemoryError for some shapes of the first output that PyTorch allocates."""
     real = Binding

@@ -122,3 +122,46 @@ def test_an_exported_model_raises_where_a_number_leaves_the_64_bits(tmp_path: pa
 
 def test_sizes_that_follow_from_negative_arguments() -> None:
     same_as_eager(lambda x, k: x.new_ones(max(k, 0) + 2) * x, *[(torch.ones(1), k) for k in (3, -3, -1, 5)], dynamic=True)
+
+
+def _wrapping(x: torch.Tensor, k: int) -> tuple[torch.Tensor, ...]:
+    made = x + k, x - k, k - x, x * k, x ^ k, x & k, x > k, x == k, x <= k, x // k, x % k, torch.remainder(k, x), torch.isin(x, k)
+    return (*made, torch.rsub(x, x, alpha=2))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32], ids=str)
+def test_a_varying_number_beyond_a_narrow_type_wraps_as_in_eager(dtype: torch.dtype) -> None:
+    x = torch.tensor([1, 2, 3, 100], dtype=dtype)
+    capture = same_as_eager(_wrapping, *((x, k) for k in (2, 300, 40000, -1, 2**31 + 5)), dynamic=True)
+    assert capture.partitions
+
+
+REFUSING: dict[str, Callable[[torch.Tensor, Any], Any]] = {
+    "alpha": lambda x, k: torch.add(x, x, alpha=k),
+    "value": lambda x, k: torch.addcmul(x, x, x, value=k),
+    "scatter": lambda x, k: x.scatter(0, torch.tensor([0]), k),
+    "reduce": lambda x, k: x.scatter(0, torch.tensor([0]), k, reduce="add"),
+    "index_add": lambda x, k: x.index_add(0, torch.tensor([0]), x[:1], alpha=k),
+    "index_fill": lambda x, k: x.index_fill(0, torch.tensor([0]), k),
+    "linspace": lambda x, k: torch.linspace(0, k, 4, dtype=x.dtype) + x,
+    "tensor": lambda x, k: x.masked_fill(x > 2, torch.tensor(k)),
+    "threshold": lambda x, k: F.threshold(x, k, 1),
+    "eps": lambda x, k: torch.logit(x / 200, k),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", REFUSING)
+def test_a_number_that_pytorch_refuses_to_convert_is_refused(name: str, *, dynamic: bool | None) -> None:
+    for dtype, number in ((torch.uint8, 300), (torch.int32, 2**31 + 5), (torch.float16, 70000)):
+        torch.compiler.reset()
+        x, compiled = torch.tensor([1, 2, 3, 100], dtype=dtype), torch.compile(REFUSING[name], backend="ortlens", dynamic=dynamic)
+        outcomes = [_outcome(compiled, x, k) == _outcome(REFUSING[name], x, k) for k in (1, number, number + 1)]
+        assert outcomes == [True] * 3, dtype
+
+
+def _outcome(function: Callable[..., Any], *args: torch.Tensor | int) -> str | type[Exception]:
+    try:
+        return repr(function(*args).tolist())  # NaN is not equal to itself
+    except Exception as error:  # noqa: BLE001 - what is raised is what is compared
+        return type(error)

@@ -1,7 +1,8 @@
 """Operators that may raise, depending on their data: what the program does after one of them must not be seen if it raises.
 
-A plan orders nodes by data alone, and eager runs them one by one. So a write in place, or a draw of random numbers, has to wait for the
-checks that come before it in the program. Which operators never raise is listed; any other may.
+A plan orders nodes by data alone, and eager runs them one by one. So a write in place has to wait for the checks that come before it in the
+program, and a check for the draws of random numbers before it; a draw that comes after it and has run is taken back (`runtime.program`).
+Which operators never raise is listed; any other may.
 """
 
 from __future__ import annotations
@@ -66,6 +67,32 @@ def may_raise(node: torch.fx.Node) -> bool:
         return False  # what raises never, or in every call
     is_pointwise = torch.Tag.pointwise in node.target.tags  # type: ignore[union-attr]  # an overload, as it has a schema
     return not is_pointwise or (schema.name.rpartition(":")[2] in _DIVIDE and not _is_floating(node))
+
+
+def draws(node: torch.fx.Node) -> bool:
+    """Whether a node draws random numbers in PyTorch, on the CPU or a CUDA device.
+
+    Args:
+        node: Of an ATen graph.
+
+    Returns:
+        False for devices whose generators PyTorch does not keep.
+    """
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and generator_device(node).type in ("cpu", "cuda")
+
+
+def generator_device(draw: torch.fx.Node) -> torch.device:
+    """The device from whose generator a node draws.
+
+    Args:
+        draw: A node that draws random numbers.
+
+    Returns:
+        That of what it makes; the meta device where it makes no tensor.
+    """
+    value = draw.meta.get("val")
+    made = value[0] if isinstance(value, (tuple, list)) else value
+    return made.device if isinstance(made, torch.Tensor) else torch.device("meta")
 
 
 def _is_arithmetic(node: torch.fx.Node) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,10 +35,11 @@ _OF_FLOATS = (
 _OF_WIDE = (
     *(_aten.special_bessel_j0.default, _aten.special_bessel_j1.default, _aten.special_spherical_bessel_j0.default),
     *(_aten.special_log_ndtr.default, _aten.special_ndtri.default, _aten.special_zeta.default),
+    *(_aten.special_zeta.other_scalar, _aten.special_zeta.self_scalar),
 )
 _REFUSED: dict[Any, Callable[..., bool]] = {
     **dict.fromkeys(_OF_FLOATS, lambda tensor, *_: not tensor.is_floating_point()),
-    **dict.fromkeys(_OF_WIDE, lambda tensor, *_: tensor.dtype in (torch.float16, torch.bfloat16)),
+    **dict.fromkeys(_OF_WIDE, lambda *given: any(map(_is_half, given))),
     **dict.fromkeys((_aten.mvlgamma.default, _aten.trace.default), lambda tensor, *_: tensor.dtype is torch.bool),
     **dict.fromkeys((_aten.nan_to_num.default, _aten.nansum.default, _aten.aminmax.default), lambda tensor, *_, **__: tensor.is_complex()),
     _aten._native_batch_norm_legit_functional.default: lambda tensor, *rest: tensor.is_complex() or has_mixed_types(tensor, *rest),  # noqa: SLF001 - a name
@@ -279,7 +281,8 @@ def _index_fill(target: Any, tensor: torch.Tensor, dim: int, index: torch.Tensor
 
     It makes an `index_copy`, which refuses indices that count from the end.
     """
-    if index.dtype is not torch.int64:  # PyTorch refuses it
+    checked = tensor.dtype is torch.float16 and not (isinstance(value, (int, float)) and _fits_half(value))  # `scalar_tensor` is infinite
+    if index.dtype is not torch.int64 or checked:  # PyTorch refuses it
         stays: torch.Tensor = _STAYS
         return stays
     filled: torch.Tensor = _aten.clone.default(tensor)
@@ -287,6 +290,10 @@ def _index_fill(target: Any, tensor: torch.Tensor, dim: int, index: torch.Tensor
         size = tensor.shape[dim] if tensor.dim() else 1
         filled = _torch.decomposition_of(target)(filled, dim, torch.where(index < 0, index + size, index), value)
     return filled
+
+
+def _fits_half(number: float) -> bool:
+    return abs(number) <= torch.finfo(torch.float16).max or not math.isfinite(number)
 
 
 def _masked_scatter(tensor: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
@@ -326,6 +333,10 @@ def _channel_shuffle(tensor: torch.Tensor, groups: int) -> torch.Tensor:
     shuffled: torch.Tensor = _torch.decomposition_of(_aten.channel_shuffle.default)(tensor, groups)
     copied: torch.Tensor = _aten.clone.default(shuffled, memory_format=suggested_format(tensor))
     return copied
+
+
+def _is_half(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
 
 
 def _is_whole(value: Any) -> bool:

@@ -45,7 +45,12 @@ def promote(module: torch.fx.GraphModule, is_converted: Callable[[Any], bool] = 
                 _convert_operands(node, node.meta["val"].dtype)
             if node.target in _COMPARISONS and all(map(_is_tensor, node.args)):
                 _compare_rounded(node)
-    return _torch.insert_type_promotion(module, lambda node: is_converted(node.target) and may_promote(node))
+    asked = set(module.graph.find_nodes(op="call_function", target=_aten.scalar_tensor.default))
+    failures = _torch.insert_type_promotion(module, lambda node: is_converted(node.target) and may_promote(node))
+    for node in module.graph.find_nodes(op="call_function", target=_aten.scalar_tensor.default):
+        if node not in asked:
+            _convert_unchecked(node)
+    return failures
 
 
 def has_mixed_types(tensor: torch.Tensor, *parameters: Any) -> bool:
@@ -72,7 +77,7 @@ def may_promote(node: torch.fx.Node) -> bool:
         False when all tensors have the dtype of the result (or the result is boolean), and no number is of a wider kind; and for what
         PyTorch refuses to convert.
     """
-    if _keeps_second_operand(node) or refused_booleans(node) is not None or node.target is _aten.heaviside.default:
+    if _keeps_second_operand(node) or refused_booleans(node) is not None or node.target in (_aten.heaviside.default, _aten.lerp.Scalar):
         return False
     dtypes = {source.meta["val"].dtype for source in node.all_input_nodes if isinstance(source.meta.get("val"), torch.Tensor)}
     result = node.meta["val"]
@@ -183,6 +188,21 @@ def _keep_number(node: torch.fx.Node) -> None:
     node.args = (x, made, *node.args[2:])
     if not x.meta["val"].dim():
         _compute_in_float32(node)
+
+
+def _convert_unchecked(node: torch.fx.Node) -> None:
+    """Let a symbolic number beyond a narrow type wrap, or be infinite, as beside a tensor; `scalar_tensor` raises."""
+    number: Any = node.args[0]
+    dtype = node.meta["val"].dtype
+    held = number.meta.get("val") if isinstance(number, torch.fx.Node) else None
+    if dtype not in _NARROW or not isinstance(held, (torch.SymInt, torch.SymFloat)):
+        return
+    wide = torch.int64 if isinstance(held, torch.SymInt) else torch.float64
+    node.kwargs = {**node.kwargs, "dtype": wide}
+    node.meta["val"] = node.meta["val"].to(wide)
+    with node.graph.inserting_after(node):
+        converted = _converted(node.graph, node, dtype)
+    node.replace_all_uses_with(converted, delete_user_cb=lambda user: user is not converted)
 
 
 def _compute_in_float32(node: torch.fx.Node) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.cut import Dag, cut
-from ortlens.backend.lowering import provenance
+from ortlens.backend.lowering import checks, provenance
 from ortlens.backend.lowering.buffer_writes import read_before, written_before
 from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
 
@@ -87,7 +87,13 @@ def _dag_of(nodes: list[torch.fx.Node], hoisted: frozenset[torch.fx.Node]) -> Da
     values = [node.meta.get("val") for node in nodes]
     sources = [[place[source] for source in node.all_input_nodes if source in place] for node in nodes]
     readers = [[place[user] for user in node.users if user in place] for node in nodes]
+    drawn: torch.fx.Node | None = None
     for node in nodes:
+        if checks.draws(node):
+            drawn = node
+        elif drawn is not None and checks.may_raise(node) and drawn not in node.all_input_nodes:
+            sources[place[node]].append(place[drawn])  # if it raises, the generator has advanced as in PyTorch
+            readers[place[drawn]].append(place[node])
         for reader in read_before(node) or ():
             if reader not in node.all_input_nodes:  # else it is a source already
                 sources[place[node]].append(place[reader])

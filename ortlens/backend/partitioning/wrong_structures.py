@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -102,8 +103,11 @@ def _known(name: str, given: dict[str, Any]) -> str | None:
 def _bins(given: dict[str, Any]) -> str | None:
     if not given["self"].dtype.is_floating_point:
         return "counts floats only"
-    unknown = _known("min", given) or _known("max", given) or _known("bins", given)
-    return unknown or ("needs bounds, which here follow from the data" if given["min"] == given["max"] else None)
+    if unknown := _known("min", given) or _known("max", given) or _known("bins", given):
+        return unknown
+    if not (math.isfinite(given["min"]) and math.isfinite(given["max"])):
+        return "takes infinite bounds, which PyTorch refuses"
+    return "needs bounds, which here follow from the data" if given["min"] == given["max"] else None
 
 
 def _gather(given: dict[str, Any]) -> str | None:

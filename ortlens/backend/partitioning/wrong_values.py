@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 _aten = torch.ops.aten
 _SUMS = (_aten.add.Tensor, _aten.add.Scalar, _aten.sub.Tensor, _aten.sub.Scalar)
 _COMPARISONS = tuple(getattr(_aten, name).Scalar for name in ("eq", "ge", "gt", "le", "lt", "ne"))
-_STORING = (
-    *(_aten.clamp.default, _aten.clamp_min.default, _aten.clamp_max.default, _aten.hardtanh.default, _aten.threshold.default),
-    *(_aten.full.default, _aten.full_like.default, _aten.fill.Scalar, _aten.masked_fill.Scalar, _aten.constant_pad_nd.default),
-    *(_aten.new_full.default, _aten.scalar_tensor.default),
-)
-"""Operators that convert a number to the element type of the result, and raise where that is beyond its range."""
+_RANGES = (_aten.arange.default, _aten.arange.start, _aten.arange.start_step)
+_FACTORS = ("alpha", "beta")
+_CHECKING_FLOATS = (_aten.logit.default,)
+"""Operators that convert what their schemas call a float, with the check."""
+_UNCHECKED = frozenset({"other", "self", "element", "test_element", "correction", "p", "ord"})
+"""Names of numbers that operators convert to the element type of the result without a check: they wrap, or become infinite."""
 
 
 def wrong_values(node: torch.fx.Node) -> str | None:
@@ -38,7 +38,7 @@ def wrong_values(node: torch.fx.Node) -> str | None:
         What would be wrong, or None.
     """
     check = _checks().get(node.target)
-    return None if check is None else check(node)
+    return (None if check is None else check(node)) or _refused_number(node)
 
 
 def _always(reason: str) -> Callable[[torch.fx.Node], str | None]:
@@ -52,8 +52,7 @@ def _tensor(value: Any) -> torch.Tensor | None:
 
 def _power(node: torch.fx.Node) -> str | None:
     result, base = _tensor(node), _tensor(node.args[0])
-    refused = refused_booleans(node) or (_refused_number(node) if base is not None else None)
-    if refused is not None:
+    if refused := refused_booleans(node):
         return refused
     if base is not None and base.dtype is torch.bool and isinstance(node.args[1], bool):
         return "gives whole numbers, as torch's shape function says, where PyTorch's kernel gives booleans"
@@ -64,16 +63,44 @@ def _power(node: torch.fx.Node) -> str | None:
 
 def _refused_number(node: torch.fx.Node) -> str | None:
     """Whether PyTorch raises, or may, because a number that it converts to the type of the result is beyond its range."""
-    value, first = node.meta.get("val"), 2 if node.target in (*_SUMS, _aten.threshold.default) else 0  # a sum is infinite beside one
-    if not isinstance(value, torch.Tensor) or (limits := _limits(node.target, value.dtype)) is None:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.dtype is torch.bool or value.is_complex():
         return None
-    short = str(value.dtype).removeprefix("torch.")
-    for argument in (*node.args[first:], *node.kwargs.values()):
+    for place, name in _checked_numbers(node.target):
+        argument = node.args[place] if place < len(node.args) else node.kwargs.get(name)
         held = argument.meta.get("val") if isinstance(argument, torch.fx.Node) else argument
-        if isinstance(held, (int, float)) and not _fits(held, limits, value.dtype):
-            return f"takes {held}, which PyTorch refuses to convert to {short}"
-        if isinstance(held, (torch.SymInt, torch.SymFloat)) and not _always_fits(held, limits):
-            return f"takes a number that may be beyond {short}, which PyTorch refuses to convert"
+        wraps = name in _FACTORS and _is_negative_beside(held, value.dtype)
+        if held is not None and not wraps and (refused := _refused(held, value.dtype)):
+            return refused
+    return None
+
+
+def _is_negative_beside(factor: object, dtype: torch.dtype) -> bool:
+    """Whether a factor is negative beside an element type without a sign, where it wraps."""
+    return isinstance(factor, int) and not dtype.is_signed and -torch.iinfo(dtype).max <= factor < 0
+
+
+@functools.cache
+def _checked_numbers(target: Any) -> tuple[tuple[int, str], ...]:
+    """Places and names of the numbers that an operator refuses where the element type of the result cannot hold them."""
+    schema = getattr(target, "_schema", None)
+    arguments = () if schema is None or target in _RANGES else schema.arguments
+    kinds = ("NumberType", "FloatType") if target in _CHECKING_FLOATS else ("NumberType",)
+    return tuple((place, each.name) for place, each in enumerate(arguments) if each.name not in _UNCHECKED and _kind(each.type) in kinds)
+
+
+def _kind(declared: Any) -> str:
+    return str((declared.getElementType() if declared.kind() == "OptionalType" else declared).kind())
+
+
+def _refused(number: object, dtype: torch.dtype) -> str | None:
+    """Whether PyTorch raises, or may, when it converts a number to an element type."""
+    short, limits = str(dtype).removeprefix("torch."), torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    if isinstance(number, (int, float)):
+        fits = limits.min <= number <= limits.max or (dtype.is_floating_point and not math.isfinite(number))
+        return None if fits else f"takes {number}, which PyTorch refuses to convert to {short}"
+    if dtype not in (torch.float32, torch.float64) and not _always_fits(number, limits):
+        return f"takes a number that may be beyond {short}, which PyTorch refuses to convert"
     return None
 
 
@@ -85,23 +112,33 @@ def _compared(node: torch.fx.Node) -> str | None:
     return None if limits.min <= number <= limits.max else f"takes {number}, which is no {str(value.dtype).removeprefix('torch.')}"
 
 
-def _limits(target: Any, dtype: torch.dtype) -> tuple[float, float] | None:
-    if dtype is torch.float16:
-        return torch.finfo(dtype).min, torch.finfo(dtype).max
-    if target not in _STORING or dtype is torch.bool or dtype.is_floating_point or dtype.is_complex:
+def _filled(node: torch.fx.Node) -> str | None:
+    """Whether a fill takes a tensor of a wider element type, whose number PyTorch converts with a check."""
+    value, number = _tensor(node.args[0]), _tensor(node.args[2])
+    if value is None or number is None or number.dtype in (value.dtype, torch.bool) or value.dtype is torch.bool or value.is_complex():
         return None
-    return torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    held = _constant(node.args[2])
+    if held is not None:
+        return _refused(held, value.dtype)
+    holds = torch.promote_types(number.dtype, value.dtype) is value.dtype and value.dtype is not torch.float16
+    return None if holds else f"takes a {str(number.dtype).removeprefix('torch.')}, which PyTorch may refuse to convert"
 
 
-def _fits(number: float, limits: tuple[float, float], dtype: torch.dtype) -> bool:
-    if dtype.is_floating_point and (math.isinf(number) or math.isnan(number)):
-        return True
-    return limits[0] <= number <= limits[1]
+def _constant(node: Any) -> int | float | None:
+    """The number in a tensor without dimensions, if it is the same in every call."""
+    while node.target is _aten.lift_fresh_copy.default:
+        (node,) = node.args
+    if node.target in (_aten.scalar_tensor.default, _aten.full.default):
+        number = node.args[-1]
+    else:
+        tensor = getattr(node.graph.owning_module, str(node.target), None) if node.op == "get_attr" else None
+        number = tensor.item() if type(tensor) is torch.Tensor else None
+    return number if isinstance(number, (int, float)) else None
 
 
-def _always_fits(number: torch.SymInt | torch.SymFloat, limits: tuple[float, float]) -> bool:
+def _always_fits(number: object, limits: torch.finfo | torch.iinfo) -> bool:
     bounds = int_range(number) if isinstance(number, torch.SymInt) else None
-    return bounds is not None and limits[0] <= bounds[0] and bounds[1] <= limits[1]
+    return bounds is not None and limits.min <= bounds[0] and bounds[1] <= limits.max
 
 
 def _double(node: torch.fx.Node) -> str | None:
@@ -209,7 +246,7 @@ _OF_NUMBERS = (
 """Operators whose kernels refuse booleans."""
 _OF_FLOATS = (
     *(_aten.lerp.Scalar, _aten.lerp.Tensor, _aten.var.correction, _aten.var_mean.correction),
-    *(_aten.max_unpool2d.default, _aten.max_unpool3d.default),
+    *(_aten.max_unpool2d.default, _aten.max_unpool3d.default, _aten.leaky_relu.default),
     *(_aten._prelu_kernel.default, _aten.embedding_renorm.default, _aten.mse_loss.default),  # noqa: SLF001 - a name
 )
 """Operators whose kernels refuse whole numbers."""
@@ -220,12 +257,12 @@ _OF_WIDE = (_aten.avg_pool3d.default, _aten._upsample_bilinear2d_aa.default)  # 
 @functools.cache
 def _checks() -> dict[Any, Callable[[torch.fx.Node], str | None]]:
     return {
-        **dict.fromkeys(_SUMS, _first(refused_booleans, _refused_number)),
-        **dict.fromkeys(_STORING, _refused_number),
+        **dict.fromkeys(_SUMS, refused_booleans),
         **dict.fromkeys(_COMPARISONS, _compared),
         **dict.fromkeys(_OF_NUMBERS, _boolean),
         **dict.fromkeys(_OF_FLOATS, _whole),
         **dict.fromkeys(_OF_WIDE, _half),
+        **dict.fromkeys(_RANGES, _between_booleans),
         **dict.fromkeys((_aten.nll_loss_forward.default, _aten.nll_loss2d_forward.default), _first(_whole, _weighted)),
         **dict.fromkeys((_aten.index_select.default, _aten.index_add.default), _rows),
         **dict.fromkeys((_aten.max.dim, _aten.min.dim), _nothing),
@@ -235,7 +272,7 @@ def _checks() -> dict[Any, Callable[[torch.fx.Node], str | None]]:
         _aten.native_group_norm.default: _parameters,
         _aten.heaviside.default: _mixed,
         _aten.squeeze.dims: _twice,
-        _aten.clamp.default: _first(_between_booleans, _refused_number),
+        _aten.clamp.default: _between_booleans,
         _aten.addr.default: _multiplied,
         _aten.prod.dim_int: _multiplied,
         _aten.prod.default: _multiplied,
@@ -259,5 +296,6 @@ def _checks() -> dict[Any, Callable[[torch.fx.Node], str | None]]:
         _aten.polygamma.default: _gamma,
         torch.ops.prims.lgamma.default: _gamma,
         torch.ops.prims.digamma.default: _gamma,
+        _aten.masked_fill.Tensor: _filled,
         _aten.logcumsumexp.default: _always("overflows, or loses what is small beside the largest"),
     }

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 import torch.fx
 
-from ortlens.backend.lowering.checks import may_raise
+from ortlens.backend.lowering.checks import draws, generator_device, may_raise
 from ortlens.backend.partitioning.support import NodeKind, kind_of
 from ortlens.backend.runtime.generated import function_from_source
 
@@ -109,7 +109,7 @@ class _Writer:
         body.append("args.clear()")
         last_use = self._last_uses(steps, output)
         early = self._early_draws(steps)
-        kept = {draw for draws in early.values() for draw in draws}
+        kept = {draw for drawn in early.values() for draw in drawn}
         for index, step in enumerate(steps):
             body += [f"{self._generator(step.node)}_state = {self._generator(step.node)}.get_state()"] if step.node in kept else []
             body += self._restoring(self._statement(step), early.get(index, ()))
@@ -141,19 +141,19 @@ class _Writer:
             checks = [order[node] for node in nodes if may_raise(node)] if drawn else []
             later = [node for node in drawn if checks and order[node] > min(checks)]
             if later:
-                found[index] = tuple({_device_of(node): node for node in reversed(later)}.values())
-            drawn += [node for node in nodes if step.node is not None and _draws(node)]
+                found[index] = tuple({generator_device(node): node for node in reversed(later)}.values())
+            drawn += [node for node in nodes if step.node is not None and draws(node)]
         return found
 
-    def _restoring(self, lines: list[str], draws: Iterable[torch.fx.Node]) -> list[str]:
+    def _restoring(self, lines: list[str], drawn: Iterable[torch.fx.Node]) -> list[str]:
         """Put generators back if a statement raises."""
-        back = [f"    {self._generator(draw)}.set_state({self._generator(draw)}_state)" for draw in draws]
+        back = [f"    {self._generator(draw)}.set_state({self._generator(draw)}_state)" for draw in drawn]
         return ["try:", *(f"    {line}" for line in lines), "except Exception:", *back, "    raise"] if back else lines
 
     def _generator(self, draw: torch.fx.Node) -> str:
         """The name of the generator that a node draws from, for this node."""
         name = f"generator_{self._name(draw)}"
-        device = _device_of(draw)
+        device = generator_device(draw)
         self.scope[name] = torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index or 0]
         return name
 
@@ -221,17 +221,6 @@ class _Writer:
         if node in self._fixed:
             return self._constant(self._fixed[node])
         return self._constant(_attribute(self._owner, str(node.target))) if node.op == "get_attr" else self._name(node)
-
-
-def _draws(node: torch.fx.Node) -> bool:
-    """Whether a node draws random numbers in PyTorch, on the CPU or a CUDA device."""
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and _device_of(node).type in ("cpu", "cuda")
-
-
-def _device_of(draw: torch.fx.Node) -> torch.device:
-    value = draw.meta.get("val")
-    made = value[0] if isinstance(value, (tuple, list)) else value
-    return made.device if isinstance(made, torch.Tensor) else torch.device("meta")
 
 
 def _attribute(owner: Any, path: str) -> Any:

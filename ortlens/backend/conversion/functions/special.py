@@ -76,8 +76,8 @@ def logit(x: Any, eps: float | None = None) -> Any:
     op, one, dtype = basics.opset(), basics.number(x, 1.0), int(x.dtype)
     if eps is not None:
         low = basics.number(x, eps)
-        raised = basics.typed(op.Max(x, low), dtype, x)  # Min takes a number beside typed values only
-        x = basics.typed(op.Min(raised, basics.number(x, float(one.numpy() - low.numpy()))), dtype, x)
+        lowered = basics.typed(op.Min(x, basics.number(x, float(one.numpy() - low.numpy()))), dtype, x)  # Max takes a number beside these
+        x = basics.typed(op.Max(lowered, low), dtype, x)
     rest = basics.rounded_step(op.Sub(one, x), x)
     return op.Log(basics.rounded_step(op.Div(x, rest), x))
 
