@@ -179,6 +179,7 @@ def _part(seed: int, draw: random.Random, settings: _Settings) -> Program:
     inputs = material.inputs(draw, trains=settings.trains, places=places, on_road=program.road != "compile")
     program = program.replace(state=material.state(draw), inputs=inputs)
     if settings.graphs:
+        program = program.replace(state=tuple(line for line in program.state if "self.g" not in line))  # a graph has no modules
         program = _without_shared_memory(program)
     draft = Draft(draw, program, settings.sizes, breaks=settings.breaks, graphs=settings.graphs)
     _open(draft)
