@@ -309,6 +309,12 @@ def _drawn(c: torch.Tensor, e: torch.Tensor, i: torch.Tensor, _: torch.Tensor, _
     return (e[i] * 2).mean() + torch.rand(4) + c[0, 0, 0]
 
 
+def _written_between(c: torch.Tensor, e: torch.Tensor, i: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    c[:, at] = x
+    c[:, at] = torch.cummax(e[at] * 2, 0)[0]
+    return (e[i] * 2).sum() + torch.cummax(c.mean(0), 0)[0].sum()
+
+
 RAISING = [_looked_up, _in_one_session, _in_two_caches, _factored, _divided, _drawn]
 """Functions that raise in eager before they have changed anything, where `i` is 399."""
 
@@ -329,6 +335,20 @@ def test_a_call_that_raises_changes_nothing_that_eager_does_not_change(function:
     for mine, theirs, old in zip(*states, (*before, states[0][2]), strict=True):
         assert torch.equal(mine, theirs)
         assert torch.equal(mine, old)
+
+
+def test_a_call_that_raises_has_made_all_writes_before_the_check() -> None:
+    fast = torch.compile(_written_between, backend="ortlens")
+    before, rest = (torch.rand(2, 600, 256), torch.rand(300, 256)), (torch.rand(2, 256), torch.tensor([3, 4]))
+    fast(*(value.clone() for value in before), torch.tensor([1, 2]), *rest)
+    states = []
+    for run in (_written_between, fast):
+        args = [value.clone() for value in before]
+        with pytest.raises((IndexError, RuntimeError)):
+            run(*args, torch.tensor([399, 399]), *rest)
+        states.append(args[0])
+    assert torch.equal(*states)
+    assert not torch.equal(states[0], before[0])
 
 
 @pytest.mark.parametrize(("kind", "repeatable"), [(Counter, False), (Rows, True)])

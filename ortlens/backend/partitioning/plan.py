@@ -11,7 +11,7 @@ from ortlens.backend.lowering.buffer_writes import read_before, written_before
 from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import torch.fx
 
@@ -87,20 +87,22 @@ def _dag_of(nodes: list[torch.fx.Node], hoisted: frozenset[torch.fx.Node]) -> Da
     values = [node.meta.get("val") for node in nodes]
     sources = [[place[source] for source in node.all_input_nodes if source in place] for node in nodes]
     readers = [[place[user] for user in node.users if user in place] for node in nodes]
-    drawn: torch.fx.Node | None = None
+
+    def waits(node: torch.fx.Node, others: Iterable[torch.fx.Node]) -> None:
+        for other in others:
+            if place[other] not in sources[place[node]]:
+                sources[place[node]].append(place[other])
+                readers[place[other]].append(place[node])
+
+    drawn: list[torch.fx.Node] = []
+    written: list[torch.fx.Node] = []
     for node in nodes:
-        if checks.draws(node):
-            drawn = node
-        elif drawn is not None and checks.may_raise(node) and drawn not in node.all_input_nodes:
-            sources[place[node]].append(place[drawn])  # if it raises, the generator has advanced as in PyTorch
-            readers[place[drawn]].append(place[node])
-        for reader in read_before(node) or ():
-            if reader not in node.all_input_nodes:  # else it is a source already
-                sources[place[node]].append(place[reader])
-                readers[place[reader]].append(place[node])
-        for write in written_before(node):
-            sources[place[node]].append(place[write])
-            readers[place[write]].append(place[node])
+        if (drawn or written) and checks.may_raise(node):
+            waits(node, (*written, *drawn[-1:]))  # if it raises, they have happened, as in PyTorch; draws keep their order
+        waits(node, read_before(node) or ())
+        waits(node, written_before(node))
+        drawn += [node] if checks.draws(node) else []
+        written += [node] if read_before(node) is not None else []
     return Dag(
         sources=sources,
         readers=readers,
