@@ -338,11 +338,12 @@ def test_a_call_that_raises_changes_nothing_that_eager_does_not_change(function:
 
 
 def test_a_call_that_raises_has_made_all_writes_before_the_check() -> None:
-    fast = torch.compile(_written_between, backend="ortlens")
+    function: Callable[..., Any] = _written_between
+    fast = torch.compile(function, backend="ortlens")
     before, rest = (torch.rand(2, 600, 256), torch.rand(300, 256)), (torch.rand(2, 256), torch.tensor([3, 4]))
     fast(*(value.clone() for value in before), torch.tensor([1, 2]), *rest)
     states = []
-    for run in (_written_between, fast):
+    for run in (function, fast):
         args = [value.clone() for value in before]
         with pytest.raises((IndexError, RuntimeError)):
             run(*args, torch.tensor([399, 399]), *rest)
