@@ -136,6 +136,10 @@ def test_a_varying_number_beyond_a_narrow_type_wraps_as_in_eager(dtype: torch.dt
     assert capture.partitions
 
 
+def test_a_power_of_booleans_is_boolean_as_in_pytorchs_kernel() -> None:
+    same_as_eager(lambda x: torch.pow(x, True), (torch.tensor([False, True]),))  # noqa: FBT003 - a number, to `pow`
+
+
 REFUSING: dict[str, Callable[[torch.Tensor, Any], Any]] = {
     "alpha": lambda x, k: torch.add(x, x, alpha=k),
     "value": lambda x, k: torch.addcmul(x, x, x, value=k),

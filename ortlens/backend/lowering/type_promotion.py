@@ -41,7 +41,7 @@ def promote(module: torch.fx.GraphModule, is_converted: Callable[[Any], bool] = 
                 _make_tensor_of_number(node)
             if node.target in _EXACT and _is_half(node):
                 _keep_number(node)
-            if node.target in _CONVERTING:
+            if node.target in _CONVERTING and not all(map(_is_boolean, node.args)):  # torch's shape function says int64 of a power of these
                 _convert_operands(node, node.meta["val"].dtype)
             if node.target in _COMPARISONS and all(map(_is_tensor, node.args)):
                 _compare_rounded(node)
